@@ -21,10 +21,11 @@ REGISTRIES = {"@pypi": ["pypi.org", "files.pythonhosted.org"], "@npm": ["registr
 
 
 class Recipe:
-    """What a test must know of a recipe: the vendor of its model, and where its packages come from."""
+    """What a test must know of a recipe: the vendor of its model, where its packages come from, and what its files are called."""
 
-    def __init__(self, vendor, presets):
-        self.vendor, self.presets = vendor, presets
+    def __init__(self, vendor, presets, folder=None, definition="agent.json", services=None, image=None):
+        self.vendor, self.presets, self.image = vendor, presets, image
+        self.folder, self.definition, self.services = folder, definition, services
         self.variable = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}[vendor]
         self.host = f"api.{vendor}.com"
 
@@ -34,7 +35,9 @@ KNOWN = {
     "typescript": Recipe("anthropic", ["@npm"]),
     "mini-swe-agent": Recipe("openai", ["@pypi"]),
     "deepagents": Recipe("anthropic", ["@pypi"]),
+    "deepagents-cli": Recipe("anthropic", ["@pypi"], image="docker.io/library/python:3.11"),
     "opencode": Recipe("anthropic", ["@npm"]),
+    "opencode-serve": Recipe("anthropic", ["@npm"], "opencode", "serve.json", "services.json"),
     "claude-code": Recipe("anthropic", ["@npm"]),
     "codex": Recipe("openai", ["@npm"]),
 }
@@ -73,11 +76,23 @@ def way_out(presets):
 _built = set()
 
 
+def folder(name):
+    return RECIPES / (KNOWN[name].folder or name)
+
+
 def build(name):
-    """Builds a recipe, once, on this machine's own programs: images are not to be had everywhere."""
+    """Builds a recipe, once, on this machine's own programs, or on an image that was made here: others are not to be had everywhere."""
     if name not in _built:
-        options = ["--build-arg", "BASE=host", *way_out(KNOWN[name].presets), "--timeout", "20m"]
-        atoll("template", "build", str(RECIPES / name), "-t", name, *options)
+        known = KNOWN[name]
+        options = [*way_out(known.presets), "--timeout", "20m"]
+        if known.image:
+            tar = subprocess.run([HERE / "python-image"], capture_output=True, text=True, check=True).stdout.strip()
+            atoll("image", "import", tar, known.image)
+        else:
+            options += ["--build-arg", "BASE=host"]
+        if known.services:
+            options += ["--services", str(folder(name) / known.services)]
+        atoll("template", "build", str(folder(name)), "-t", name, *options)
         _built.add(name)
     return name
 
@@ -95,7 +110,7 @@ def agent(recipe, name, **more):
         atoll("exec", name, "--", "mkdir", "-p", "/work/project")
         for file in (HERE / "project").iterdir():
             atoll("exec", "-i", name, "--", "sh", "-c", f"cat > /work/project/{file.name}", input=file.read_text())
-        definition = json.loads((RECIPES / recipe / "agent.json").read_text())
+        definition = json.loads((folder(recipe) / known.definition).read_text())
         api("POST", "/v1/agents", {"name": name, "sandbox": name, **definition, **more})
         yield name
     finally:

@@ -13,6 +13,8 @@ PLAN = [
     ("Now the tests again.", "cd /work/project && python3 -m unittest 2>&1 | tail -n 3"),
 ]
 ANSWER = "The tests pass: add() forgot a number, and adds now."
+# A message that begins so names the one command of the plan.
+RUN = "Run this: "
 # What mini-swe-agent wants to be run at the end instead of an answer.
 SUBMIT = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 # Names of tools that run a command, in the order in which they are preferred.
@@ -34,12 +36,24 @@ def next_step(conversation, tools, results):
         return Step("Mend the sum")
     if shell is None:
         return Step("I find no tool that runs commands among " + ", ".join(name for name, _ in tools))
-    if results < len(PLAN):
-        text, command = PLAN[results]
+    wanted = [line[len(RUN):] for text in texts(conversation) for line in text.splitlines() if line.startswith(RUN)]
+    plan = [("I run it.", wanted[0])] if wanted else PLAN
+    if results < len(plan):
+        text, command = plan[results]
         return Step(text, shell[0], arguments(shell[1], command))
     if SUBMIT in json.dumps(conversation):
         return Step(ANSWER, shell[0], arguments(shell[1], f"echo {SUBMIT}; echo '{ANSWER}'"))
     return Step(ANSWER)
+
+
+def texts(conversation):
+    """What was said in a conversation, whether its messages are texts or have parts."""
+    for message in conversation:
+        content = message.get("content") or []
+        for part in [content] if isinstance(content, str) else content:
+            text = part if isinstance(part, str) else part.get("text")
+            if text:
+                yield text
 
 
 def arguments(schema, command):

@@ -53,13 +53,21 @@ def test_it_mends_a_project_without_the_key(recipe, tmp_path):
         assert is_done(told) and ANSWER.split(":")[0] in words(told), told
 
 
-def test_a_client_of_a_few_lines_reconnects_in_the_middle():
+CLIENTS = {
+    "python": [sys.executable, str(RECIPES / "client.py")],
+    # What is TypeScript to newer versions of Node is JavaScript to older ones: it names no types.
+    "typescript": ["node", "--input-type=module", "--eval", (RECIPES / "client.ts").read_text(), "--", "client.ts"],
+}
+
+
+@pytest.mark.parametrize("language", CLIENTS)
+def test_a_client_of_a_few_lines_reconnects_in_the_middle(language):
     """The client's connection is cut after some events; it goes on where it was, and misses nothing."""
     from cutter import Cutter
 
     recipe = WANTED[0]
-    with agent(recipe, "talks") as name, Cutter(os.environ["ATOLL_URL"]) as cutter:
-        client = [sys.executable, str(RECIPES / "client.py"), name, TASK]
+    with agent(recipe, f"talks-{language}") as name, Cutter(os.environ["ATOLL_URL"]) as cutter:
+        client = [*CLIENTS[language], name, TASK]
         done = subprocess.run(client, env={**os.environ, "ATOLL_URL": cutter.url}, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         lines = done.stdout.splitlines()

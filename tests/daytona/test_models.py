@@ -80,6 +80,20 @@ def around(ask):
     ask("GET /config")
     ask("GET /health")
     ask("GET /health/ready")
+    if "POST /secret" in ask.operations:
+        secrets(ask)
+
+
+def secrets(ask):
+    made = ask("POST /secret", body={"name": "of-the-models", "value": "a value of nobody", "hosts": ["a.com"]})
+    ask("GET /secret")
+    ask("GET /secret/paginated", limit=1)
+    ask("GET /secret/{secretId}", made["id"])
+    ask("PATCH /secret/{secretId}", made["id"], body={"description": "why"})
+    sandbox = ask("POST /sandbox", body={"secrets": [{"TOKEN": "of-the-models"}]})
+    ask("PUT /sandbox/{sandboxId}/secrets", sandbox["id"], body={"secrets": []})
+    ask("DELETE /sandbox/{sandboxIdOrName}", sandbox["id"])
+    ask("DELETE /secret/{secretId}", made["id"])
 
 
 def processes(ask):

@@ -197,7 +197,7 @@ def test_errors(daytona, own):
     with pytest.raises(DaytonaError) as wrong:
         Daytona(DaytonaConfig(api_key="dtn_wrong", api_url=os.environ["DAYTONA_API_URL"])).create()
     assert type(wrong.value).__name__ in ("DaytonaAuthenticationError", "DaytonaError")
-    status, body = call("POST", "/sandbox", {"secrets": [{"A": "b"}]})
+    status, body = call("POST", "/sandbox", {"linkedSandbox": own.id})
     assert (status, body["statusCode"], body["source"], body["path"]) == (501, 501, "DAYTONA_API", "/api/sandbox")
     status, body = call("GET", "/nothing/here")
     assert (status, body["method"]) == (404, "GET")

@@ -13,7 +13,7 @@ from strict import operations
 # Of the vendor's own dashboard, administration and runners: no client of users asks for these.
 NOT_FOR_USERS = re.compile(
     r"^/(organizations|users|runners|webhooks|audit|jobs|docker-registry|regions|shared-regions|api-keys|admin|preview"
-    r"|sandbox/for-runner|workspace|toolbox|warm-pools|secret|snapshots/can-cleanup-image|devcontainer)"
+    r"|sandbox/for-runner|workspace|toolbox|warm-pools|snapshots/can-cleanup-image|devcontainer)"
 )
 # Operations that this server does not serve, and says so with 404 as it says it of what it never heard of.
 UNSERVED = {
@@ -29,9 +29,11 @@ UNSERVED = {
     ("PUT", "/sandbox/{sandboxId}/state"),
     ("POST", "/snapshots/{id}/deactivate"),
     ("POST", "/init"),
+    # Asked by runners, for the values.
+    ("GET", "/sandbox/{sandboxId}/secrets"),
 }
 # Said with 501 and a sentence.
-REFUSED = re.compile(r"^/computeruse/|/(secrets|telemetry)(/|$)")
+REFUSED = re.compile(r"^/computeruse/|/telemetry(/|$)")
 
 
 def status(root, method, path):

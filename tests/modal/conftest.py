@@ -49,6 +49,12 @@ def atoll(*arguments):
     return done.stdout.strip()
 
 
+def set_secret(name, value, *arguments):
+    """Sets a secret of the server."""
+    command = [os.environ["ATOLL_BIN"], "secret", "set", name, *arguments]
+    subprocess.run(command, input=value + "\n", capture_output=True, text=True, timeout=60, check=True)
+
+
 def native_id(sandbox):
     """The sandbox's id in the native API."""
     return "sb" + sandbox.object_id.removeprefix("sb-").removeprefix("V1")

@@ -1,5 +1,7 @@
 """Images: layers on the default image, files of the client, snapshots."""
 
+import hashlib
+
 import modal
 import pytest
 from conftest import run, since
@@ -43,6 +45,16 @@ def test_files_that_are_added(make, image, tmp_path):
     (tmp_path / "late").write_text("late")
     sandbox = make(image=image.add_local_file(tmp_path / "late", "/srv/late"))
     assert run(sandbox, "cat", "/srv/late") == (0, "late")
+
+
+def test_large_files(make, image, tmp_path):
+    """Larger than a call takes: they are sent beside."""
+    (tmp_path / "large").write_bytes(bytes(range(256)) * 4096 * 9)
+    digest = hashlib.sha256((tmp_path / "large").read_bytes()).hexdigest()
+    copied = make(image=image.add_local_file(tmp_path / "large", "/opt/large", copy=True).run_commands("ls /opt/large"))
+    assert run(copied, "sha256sum", "/opt/large")[1].split()[0] == digest
+    added = make(image=image.add_local_file(tmp_path / "large", "/opt/large"))
+    assert run(added, "sha256sum", "/opt/large")[1].split()[0] == digest
 
 
 def test_a_dockerfile(make, tmp_path):

@@ -2,7 +2,7 @@
 
 import modal
 import pytest
-from conftest import VERSION, native, native_id, run, until
+from conftest import VERSION, native, native_id, run, set_secret, until
 
 
 def test_create_exec_wait_terminate(app):
@@ -101,8 +101,25 @@ def test_environment_and_secrets(make):
     assert run(sandbox, "sh", "-c", "echo $FROM_SECRET $PLAIN; pwd") == (0, "sesame p\n/tmp\n")
     extra = {"secrets": [modal.Secret.from_dict({"OF_EXEC": "e"})], "env": {"PLAIN": "q"}, "workdir": "/usr"}
     assert run(sandbox, "sh", "-c", "echo $OF_EXEC $PLAIN; pwd", **extra) == (0, "e q\n/usr\n")
-    with pytest.raises(modal.exception.NotFoundError, match="never enter a sandbox"):
+    with pytest.raises(modal.exception.NotFoundError, match="atoll secret set"):
         make(secrets=[modal.Secret.from_name("some")])
+
+
+def test_secrets_of_the_server_stay_there(make):
+    set_secret("modal-test-key", "a value of nobody", "--host", "api.example.com")
+    set_secret("anywhere", "a value of nobody", "--any-host")
+    sandbox = make(secrets=[modal.Secret.from_name("modal-test-key")])
+    code, shown = run(sandbox, "sh", "-c", "printf %s $MODAL_TEST_KEY")
+    assert code == 0 and shown.startswith("atoll_secret_")
+    rule = native(f"/v1/sandboxes/{native_id(sandbox)}")["egress"]["inject"][0]
+    assert (rule["hosts"], rule["placeholders"][0]["secret"]) == (["api.example.com"], "modal-test-key")
+    named = make(secrets=[modal.Secret.from_name("modal-test-key", required_keys=["OTHER"])])
+    assert run(named, "sh", "-c", "printf %s $OTHER")[1].startswith("atoll_secret_")
+    with pytest.raises(modal.exception.Error, match="Sandbox.create"):
+        run(sandbox, "true", secrets=[modal.Secret.from_name("modal-test-key")])
+    # It would go everywhere; a list of hosts says where.
+    with pytest.raises(modal.exception.InvalidError, match="--host"):
+        make(secrets=[modal.Secret.from_name("anywhere")])
 
 
 def test_limits(make):

@@ -70,3 +70,23 @@ test('lists', async () => {
   for await (const item of api.devboxes.list({ limit: 1 })) seen.push(item.id)
   assert.ok(seen.includes(box.id))
 })
+
+test('policies, secrets and gateways', async () => {
+  const client = new Runloop()
+  const policy = await client.networkPolicies.create({ name: 'js', allowed_hostnames: ['api.example.com'] })
+  const secret = await client.secrets.create({ name: `JS_${Date.now()}`, value: 'a value of nobody' })
+  const gateway = await client.gatewayConfigs.create({ name: 'js', endpoint: 'https://llm.example.com', auth_mechanism: { type: 'bearer' } })
+  await assert.rejects(sdk.devbox.create({ secrets: { TOKEN: secret.name } }), BadRequestError)
+  const own = await sdk.devbox.create({
+    secrets: { TOKEN: secret.name },
+    gateways: { LLM: { gateway: gateway.id, secret: secret.id } },
+    launch_parameters: { network_policy_id: policy.id },
+  })
+  const shown = await (await own.cmd.exec('printf "%s %s" $LLM_URL $TOKEN')).stdout()
+  assert.match(shown, /^https:\/\/llm\.example\.com atoll_secret_/)
+  await own.shutdown()
+  await client.gatewayConfigs.delete(gateway.id)
+  await client.secrets.delete(secret.name)
+  assert.equal((await client.networkPolicies.delete(policy.id)).id, policy.id)
+  await assert.rejects(client.networkPolicies.retrieve(policy.id), NotFoundError)
+})

@@ -20,6 +20,8 @@ LISTS = {
     "/v1/blueprints/list_public": types.BlueprintListView,
     "/v1/objects": types.ObjectListView,
     "/v1/objects/list_public": types.ObjectListView,
+    "/v1/network-policies": types.NetworkPolicyListView,
+    "/v1/gateway-configs": types.GatewayConfigListView,
 }
 
 
@@ -148,9 +150,41 @@ def objects(client):
     client.objects.delete(made.id)
 
 
+def policies(client):
+    kept = client.network_policies
+    made = kept.create(name="of the models", allowed_hostnames=["a.com"], allowed_cidrs=[{"cidr": "192.88.0.0/16"}]).id
+    kept.retrieve(made)
+    kept.update(made, description="why")
+    kept.list()
+    kept.delete(made)
+
+
+def secrets(client):
+    made = client.secrets.create(name="OF_THE_MODELS", value="a value of nobody")
+    client.secrets.retrieve(made.name)
+    client.secrets.update(made.name, value="another of nobody")
+    client.secrets.list()
+    # Older clients know names alone.
+    if hasattr(client.secrets, "retrieve_by_id"):
+        client.secrets.retrieve_by_id(made.id)
+        client.secrets.update_by_id(made.id, value="a third of nobody")
+        client.secrets.delete_by_id(made.id)
+        made = client.secrets.create(name="OF_THE_MODELS", value="a value of nobody")
+    client.secrets.delete(made.name)
+
+
+def gateways(client):
+    kept = client.gateway_configs
+    made = kept.create(name="of the models", endpoint="https://a.com", auth_mechanism={"type": "bearer"}).id
+    kept.retrieve(made)
+    kept.update(made, custom_headers=[{"name": "X-A", "value": "b"}])
+    kept.list()
+    kept.delete(made)
+
+
 def test_every_answer_is_what_the_models_need():
     client = Strict()
-    for part in (devboxes, blueprints, objects):
+    for part in (devboxes, blueprints, objects, policies, secrets, gateways):
         part(client)
     assert not client.faults, "\n".join(client.faults)
     new = {one for one in set(operations()) - client.asked - NOT_DONE if not REFUSED.match(one[1])}

@@ -12,8 +12,8 @@ CALL = re.compile(r"""self\._(get|post|delete|put|patch|get_api_list)\(\s*f?(?:p
 ELSEWHERE = re.compile(r"""["'](/(?:v1|pty)/[^"']+)["']""")
 # What is refused, and why: docs/runloop.md has the same, row by row.
 REFUSED = re.compile(
-    r"/v1/(accounts|agents|apikeys|axons|benchmark_jobs|benchmark_runs|benchmarks|gateway-configs|mcp-configs|"
-    r"network-policies|restricted_keys|scenarios|secrets)(/|$)|/pty/|"
+    r"/v1/(accounts|agents|apikeys|axons|benchmark_jobs|benchmark_runs|benchmarks|mcp-configs|"
+    r"restricted_keys|scenarios)(/|$)|/pty/|"
     r"/v1/devboxes/(\{id\}/create_(ssh_key|pty_tunnel|gateway_token|mcp_token)|evictions/watch)$"
 )
 # Answers that say more than that there is no such route.

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use atoll_core::agent::{Adapter, AgentSpec, EventKind, ModelBudget, ModelUsage, SessionState};
+use atoll_core::agent::{Adapter, AgentSpec, EventKind, ModelBudget, ModelUsage, Serves, SessionState};
 use atoll_core::build::CommandText;
 use atoll_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-/// Declares an agent. Give either `argv` or `shell`, and either `sandbox` or `template`.
+/// Declares an agent. Give one of `argv`, `shell` and `service`, and either `sandbox` or `template`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CreateAgent {
@@ -28,7 +28,13 @@ pub struct CreateAgent {
     /// A line for `/bin/sh -c`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shell: Option<String>,
-    /// What it speaks on its standard input and output; `jsonl` when absent.
+    /// The service of the sandbox that is the agent's server, for the adapters `opencode` and `http`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
+    /// Where that listens on the sandbox's loopback; the port on which the service is ready when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+    /// What it speaks: on its standard input and output, or over HTTP; `jsonl` when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adapter: Option<Adapter>,
     /// Variables on top of the sandbox's.
@@ -40,6 +46,9 @@ pub struct CreateAgent {
     /// User name or id, optionally `:group`; the sandbox's when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
+    /// The profile of its sandbox that its processes begin in; the sandbox's default when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
     /// The agent layer that its program is in, which is mounted at `/opt/agents/LAYER`. Needs the scope `manage`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub layer: Option<String>,
@@ -58,19 +67,30 @@ impl CreateAgent {
     /// The spec that this request means.
     ///
     /// # Errors
-    /// [`atoll_core::Code::InvalidArgument`] unless exactly one of `argv` and `shell` is given.
+    /// [`atoll_core::Code::InvalidArgument`] unless exactly one of `argv`, `shell` and `service` is given.
     pub fn spec(&self) -> Result<AgentSpec> {
-        let command = match (&self.argv, &self.shell) {
-            (Some(argv), None) => CommandText::Argv(argv.clone()),
-            (None, Some(line)) => CommandText::Shell(line.clone()),
-            _ => return Err(Error::invalid("argv", "give exactly one of 'argv' and 'shell'")),
+        let command = match (&self.argv, &self.shell, &self.service) {
+            (Some(argv), None, None) => Some(CommandText::Argv(argv.clone())),
+            (None, Some(line), None) => Some(CommandText::Shell(line.clone())),
+            (None, None, Some(_)) => None,
+            _ => return Err(Error::invalid("argv", "give exactly one of 'argv', 'shell' and 'service'")),
+        };
+        let serves = match (&self.service, self.port) {
+            (Some(_), Some(0)) => return Err(Error::invalid("port", "must be 1 to 65535")),
+            (Some(service), port) => {
+                Some(Serves { service: service.clone(), port: port.unwrap_or_default() })
+            }
+            (None, Some(_)) => return Err(Error::invalid("port", "is that of a 'service'")),
+            (None, None) => None,
         };
         Ok(AgentSpec {
             command,
+            serves,
             adapter: self.adapter.unwrap_or_default(),
             env: self.env.clone(),
             cwd: self.cwd.clone(),
             user: self.user.clone(),
+            profile: self.profile.clone(),
             layer: self.layer.clone(),
             own_sandbox: self.template.is_some(),
             budget: self.budget,
@@ -94,10 +114,20 @@ pub struct Agent {
     /// The name of the agent that it was forked from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fork_of: Option<String>,
-    /// What runs: a line for the shell, or program and arguments.
-    pub command: CommandText,
+    /// What runs: a line for the shell, or program and arguments. Nothing of one that is a service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<CommandText>,
+    /// The service of its sandbox that is its server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
+    /// Where that listens on the sandbox's loopback.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
     /// What it speaks.
     pub adapter: Adapter,
+    /// The profile of its sandbox that its processes begin in, where one was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
     /// The agent layer that its program is in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layer: Option<String>,

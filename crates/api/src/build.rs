@@ -49,6 +49,10 @@ pub struct CreateBuild {
     /// When a sandbox is ready: its creation waits for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready: Option<Ready>,
+    /// Start what the template starts once, in a sandbox that is deleted again, and wait until it is ready: what fails then
+    /// fails the build, and not the first creation.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub verify: bool,
     /// Boot one sandbox of the template until it is ready, and let the others go on from its memory.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub memory: bool,
@@ -96,6 +100,7 @@ impl TryFrom<CreateBuild> for BuildSpec {
             no_cache: request.no_cache,
             start: request.start,
             ready: request.ready,
+            verify: request.verify,
             memory: request.memory,
             isolation: request.isolation,
             resources: request.resources,

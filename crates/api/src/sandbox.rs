@@ -14,7 +14,7 @@ use atoll_core::snapshot::AutoCheckpoints;
 use atoll_core::spec::{
     Accelerator, IsolationLevel, Resources, ResourcesDraft, SandboxDraft, SandboxUpdate, present,
 };
-use atoll_core::trace::TraceMode;
+use atoll_core::trace::{TraceFiles, TraceMode};
 use atoll_core::usage::Budget;
 use atoll_core::volume::{VolumeMount, VolumeMountDraft};
 use atoll_core::{Error, Result};
@@ -105,6 +105,9 @@ pub struct CreateSandbox {
     /// How much of what it does is recorded; as the server says when absent, and never less than that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<TraceMode>,
+    /// Files of which the journal tells when they change, by the word of the sandbox's agent. Needs a sandbox that is recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace_files: Option<TraceFiles>,
     /// Which programs may run; as the template says, or all, when absent. Needs a sandbox that is recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub execution: Option<ExecutionPolicy>,
@@ -154,6 +157,7 @@ impl TryFrom<CreateSandbox> for SandboxDraft {
             },
             budget: request.budget.unwrap_or_default(),
             trace: request.trace,
+            trace_files: request.trace_files,
             execution: request.execution,
             layers: request.layers,
             profiles: request.profiles,

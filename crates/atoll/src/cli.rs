@@ -49,7 +49,7 @@ pub(crate) use mcp::McpArgs;
 pub(crate) use net::{ChangeArgs, NetCommand, rules as net_rules};
 pub(crate) use policy::{ExplainArgs, LearnArgs, PolicyCommand, ReplayArgs, TestArgs};
 pub(crate) use pool::{PoolCommand, PoolOf, parse_pool};
-pub(crate) use profiles::ProfileArgs;
+pub(crate) use profiles::{ProfileArgs, TraceFilesArgs};
 pub(crate) use sandbox::{
     CopyArgs, ExtendArgs, InspectArgs, LimitArgs, LsArgs, RmArgs, SandboxArg, SandboxArgs, UpdateArgs,
 };

@@ -21,6 +21,10 @@ use crate::spec::{self, IsolationLevel, ResourcesDraft, TemplateSpec};
 
 /// Before the name of a template where an image can stand: no image is named so.
 pub const TEMPLATE_SCHEME: &str = "template://";
+/// Before the id or `name:tag` of a snapshot where an image can stand.
+pub const SNAPSHOT_SCHEME: &str = "snapshot://";
+/// The text of the last step of a build that tries its template out.
+pub const VERIFY_STEP: &str = "START what the template starts, and wait until it is ready";
 
 /// Where a build is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -361,6 +365,9 @@ pub struct BuildSpec {
     pub start: Option<StartFrom>,
     /// When a sandbox of the template is ready.
     pub ready: Option<Ready>,
+    /// Whether what the template starts is tried out before there is a version of it.
+    #[serde(default)]
+    pub verify: bool,
     /// Whether sandboxes of the template go on from the memory of one that is ready.
     #[serde(default)]
     pub memory: bool,

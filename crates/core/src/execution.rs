@@ -5,7 +5,9 @@ mod decide;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result, shorten};
-use crate::limits::{EXECUTION_MESSAGE_MAX_BYTES, EXECUTION_RULES_MAX_COUNT, PATH_MAX_BYTES};
+use crate::limits::{
+    EXECUTION_MESSAGE_MAX_BYTES, EXECUTION_RULES_MAX_COUNT, PACKAGE_NAME_MAX_BYTES, PATH_MAX_BYTES,
+};
 
 pub use decide::{ProgramBasis, ProgramDecision, ProgramFile, ProgramOrigin, covers_program};
 
@@ -54,8 +56,9 @@ pub enum ExecutionMode {
     Observe,
 }
 
-/// What holds for some programs of the image: those at a path, those with a digest, or the one that has both.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// What holds for some programs of the image: those at a path, those with a digest, or the one that has both; those of a layer, also at a
+/// path; those of a package.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct ExecutionRule {
@@ -70,19 +73,27 @@ pub struct ExecutionRule {
     /// this content, which takes reading all of them once. With a path the image must have exactly this there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
+    /// The layer that brought them: `sha256:` and 64 hexadecimal digits, the digest of its content as the image's configuration has it, which
+    /// is also what the journal calls it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layer: Option<String>,
+    /// The Debian package that brought them: `git`, or `git:amd64`, as the image's own list of files has it (`/var/lib/dpkg/info/git.list`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub package: Option<String>,
     /// What the journal says of a refusal by this rule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
 /// Whether a program may run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum ExecutionAction {
     /// It may.
     Allow,
     /// It may not.
+    #[default]
     Deny,
 }
 
@@ -117,7 +128,7 @@ impl ExecutionPolicy {
         }
         for (number, rule) in self.rules.iter().enumerate() {
             rule.validate(&format!("{rules}[{number}]"))?;
-            let same = |other: &ExecutionRule| (&other.path, &other.digest) == (&rule.path, &rule.digest);
+            let same = |other: &ExecutionRule| other.subject() == rule.subject();
             if let Some(earlier) = self.rules[..number].iter().position(same) {
                 let what = if self.rules[earlier].action == rule.action { "repeats" } else { "contradicts" };
                 let why = format_args!("{what} {rules}[{earlier}], which names the same");
@@ -141,6 +152,11 @@ impl ExecutionPolicy {
 }
 
 impl ExecutionRule {
+    /// What it names.
+    fn subject(&self) -> [&Option<String>; 4] {
+        [&self.path, &self.digest, &self.layer, &self.package]
+    }
+
     fn validate(&self, field: &str) -> Result<()> {
         if let Some(path) = &self.path {
             program_path(&format!("{field}.path"), path)?;
@@ -153,8 +169,19 @@ impl ExecutionRule {
                     "is of one file: give its path without '*'",
                 ));
             }
-        } else if self.path.is_none() {
-            return Err(Error::invalid(field, "names nothing: give a path, a digest, or both"));
+        } else if self.subject().iter().all(|named| named.is_none()) {
+            return Err(Error::invalid(field, "names nothing: give a path, a digest, a layer or a package"));
+        }
+        if let Some(layer) = &self.layer {
+            program_layer(&format!("{field}.layer"), layer)?;
+        }
+        if let Some(package) = &self.package {
+            program_package(&format!("{field}.package"), package)?;
+        }
+        let with_layer = self.layer.is_some() && (self.digest.is_some() || self.package.is_some());
+        if with_layer || self.package.is_some() && (self.path.is_some() || self.digest.is_some()) {
+            let why = "a layer goes with a path or alone, a package alone";
+            return Err(Error::invalid(field, why));
         }
         if let Some(message) = &self.message
             && (message.len() > EXECUTION_MESSAGE_MAX_BYTES || message.chars().any(char::is_control))
@@ -183,6 +210,33 @@ pub fn program_path(field: &str, text: &str) -> Result<()> {
     Ok(())
 }
 
+/// Checks a digest that names a layer.
+fn program_layer(field: &str, text: &str) -> Result<()> {
+    let hex = text.strip_prefix("sha256:").or_else(|| text.strip_prefix("chain:")).unwrap_or_default();
+    if hex.len() != 64 || !hex.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
+        let why = format_args!("'{}' is no layer", shorten(text));
+        return Err(Error::invalid(field, why)
+            .hint("write sha256: and 64 hexadecimal digits in lower case, as the image's configuration and the journal have it"));
+    }
+    Ok(())
+}
+
+/// Checks the name of a Debian package, which becomes part of a file's name.
+fn program_package(field: &str, text: &str) -> Result<()> {
+    let (name, arch) = text.split_once(':').unwrap_or((text, "all"));
+    let first = name.bytes().next().is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    let plain =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'+' | b'-' | b'.');
+    let is_name = first && name.len() <= PACKAGE_NAME_MAX_BYTES && name.bytes().all(plain);
+    let is_arch = (1..=32).contains(&arch.len())
+        && arch.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+    if is_name && is_arch {
+        return Ok(());
+    }
+    let why = format_args!("'{}' is no name of a Debian package", shorten(text));
+    Err(Error::invalid(field, why).hint("write it as dpkg does: git, or git:amd64"))
+}
+
 /// Checks a digest that names a program.
 ///
 /// # Errors
@@ -207,6 +261,11 @@ impl std::fmt::Display for ExecutionRule {
         f.write_str(self.action.as_str())?;
         for what in [&self.path, &self.digest].into_iter().flatten() {
             write!(f, " {what}")?;
+        }
+        for (kind, what) in [("layer", &self.layer), ("package", &self.package)] {
+            if let Some(what) = what {
+                write!(f, " {kind} {what}")?;
+            }
         }
         match &self.message {
             Some(message) => write!(f, ": {message}"),
@@ -310,7 +369,26 @@ mod tests {
         assert!(refused(r#"{"rules":[{"action":"deny"}]}"#).contains("names nothing"));
         assert!(refused(&rule(r#""path":"/bin/sh","message":"two\nlines""#)).contains("message"));
         assert!(read(r#"{"rules":[{"action":"kill","path":"/bin/sh"}]}"#).is_err());
-        assert!(read(r#"{"rules":[{"action":"deny","layer":"x"}]}"#).is_err());
+        for (bad, why) in [
+            (r#""layer":"x""#, "rules[0].layer: 'x' is no layer"),
+            (r#""layer":"sha512:00""#, "is no layer"),
+            (r#""package":"../x""#, "rules[0].package: '../x' is no name of a Debian package"),
+            (r#""package":"Git""#, "is no name of a Debian package"),
+            (r#""package":"git:""#, "is no name of a Debian package"),
+            (r#""package":"git:a/b""#, "is no name of a Debian package"),
+            (r#""package":"git","path":"/x""#, "a package alone"),
+        ] {
+            assert!(refused(&rule(bad)).contains(why), "{bad}");
+        }
+        let layer = format!(r#""layer":"sha256:{a}""#);
+        assert!(
+            refused(&rule(&format!(r#"{layer},"digest":"blake3:{a}""#))).contains("with a path or alone")
+        );
+        for good in
+            [layer.clone(), format!(r#"{layer},"path":"/usr/bin/*""#), r#""package":"g++:amd64""#.to_owned()]
+        {
+            read(&rule(&good)).unwrap().validate("execution").unwrap();
+        }
         let many = vec![r#"{"action":"deny","path":"/x"}"#; EXECUTION_RULES_MAX_COUNT + 1].join(",");
         assert!(refused(&format!(r#"{{"rules":[{many}]}}"#)).contains("more than"));
     }

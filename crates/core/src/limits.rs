@@ -281,6 +281,12 @@ pub const EXECUTION_RULES_MAX_COUNT: usize = 256;
 pub const EGRESS_ORIGINS_MAX_COUNT: usize = 24;
 /// Most profiles of one sandbox.
 pub const PROFILES_MAX_COUNT: usize = 16;
+/// Paths of one sandbox whose changes are told.
+pub const TRACE_PATHS_MAX_COUNT: usize = 16;
+/// Longest name of a Debian package, bytes.
+pub const PACKAGE_NAME_MAX_BYTES: usize = 128;
+/// Least memory of a process of a profile, bytes: with less no program starts.
+pub const PROFILE_MEMORY_MIN_BYTES: u64 = 8 << 20;
 /// Most programs that one profile names.
 pub const PROFILE_STEPS_MAX_COUNT: usize = 64;
 /// Most paths of each kind that one profile names.

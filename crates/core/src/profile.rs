@@ -6,12 +6,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Code, Error, Result, shorten};
 use crate::execution::program_path;
-use crate::limits::{PROFILE_PATHS_MAX_COUNT, PROFILE_STEPS_MAX_COUNT, PROFILES_MAX_COUNT};
+use crate::limits::{
+    PROFILE_MEMORY_MIN_BYTES, PROFILE_PATHS_MAX_COUNT, PROFILE_STEPS_MAX_COUNT, PROFILES_MAX_COUNT,
+};
 use crate::policy::EgressPolicy;
 use crate::spec::check;
 
 /// Every program that `on_exec` does not name otherwise.
 pub const EVERY_PROGRAM: &str = "*";
+
+/// Where a sandbox with profiles that can be asked for from inside has the command `atoll-run`, and below it a *door* for each profile: a
+/// program that runs another, and whose file means that profile to the kernel of the host.
+pub const RUN_DIR: &str = "/.atoll";
+
+/// Where the door of a profile is.
+#[must_use]
+pub fn door(profile: &str) -> String {
+    format!("{RUN_DIR}/profiles/{profile}")
+}
 
 /// The profiles of a sandbox. A process is in one from its exec's first moment on, or in none; it leaves it only by running a program,
 /// and only for one that the profile names.
@@ -47,6 +59,62 @@ pub struct Profile {
     /// for all others. The profile's own name lets a program stay in it. Nothing changes the profile when this is empty.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub on_exec: BTreeMap<String, String>,
+    /// The profiles that its processes may ask for with `atoll-run --profile NAME -- COMMAND`, beside the one to which `*` leads in `on_exec`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub may_run: Vec<String>,
+    /// What each process may use that begins in it, or gets into it; less than the sandbox has.
+    #[serde(skip_serializing_if = "ProfileLimits::is_none")]
+    pub limits: ProfileLimits,
+}
+
+/// Limits of each process of a profile. They are inherited, and nobody inside can raise them. All together have the sandbox's limits.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct ProfileLimits {
+    /// Memory that one process may write to, bytes; asking for more fails.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// A process of it makes no other while its user has so many in the sandbox, threads included.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processes: Option<u32>,
+    /// CPU time of one process, seconds; then it is killed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_seconds: Option<u32>,
+}
+
+impl ProfileLimits {
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
+    fn validate(&self, field: &str) -> Result<()> {
+        let below = |name: &str, given: Option<u64>, min: u64| match given {
+            Some(given) if given < min => {
+                Err(Error::invalid(&format!("{field}.{name}"), format_args!("at least {min}")))
+            }
+            _ => Ok(()),
+        };
+        below("memory_bytes", self.memory_bytes, PROFILE_MEMORY_MIN_BYTES)?;
+        below("processes", self.processes.map(u64::from), 1)?;
+        below("cpu_seconds", self.cpu_seconds.map(u64::from), 1)
+    }
+}
+
+impl Profile {
+    /// The profiles that its processes may ask for.
+    #[must_use]
+    pub fn asks(&self) -> BTreeSet<&str> {
+        let others = self.on_exec.get(EVERY_PROGRAM);
+        self.may_run.iter().chain(others).map(String::as_str).collect()
+    }
+
+    /// The profiles that its processes can get into.
+    fn next(&self) -> BTreeSet<&str> {
+        self.on_exec.values().chain(&self.may_run).map(String::as_str).collect()
+    }
 }
 
 /// The profile in which an exec begins, as it was when that was asked for.
@@ -87,7 +155,7 @@ impl Profiles {
             if let Some((name, profile)) = self.named.get_key_value(name)
                 && named.insert(name.clone(), profile.clone()).is_none()
             {
-                open.extend(profile.on_exec.values().map(String::as_str));
+                open.extend(profile.next());
             }
         }
         ExecProfile { name: name.to_owned(), named }
@@ -110,7 +178,7 @@ impl Profiles {
             return Err(self.unknown(&format!("{field}.default"), name));
         }
         for name in self.named.keys() {
-            self.check_way(field, &mut vec![name])?;
+            self.check_way(field, &mut vec![name.as_str()])?;
         }
         Ok(())
     }
@@ -137,6 +205,7 @@ impl Profiles {
         if let Some(ms) = profile.timeout_ms {
             check::duration(&format!("{field}.timeout_ms"), ms)?;
         }
+        profile.limits.validate(&format!("{field}.limits"))?;
         let mut seen = BTreeSet::new();
         for (what, paths) in [("hide", &profile.hide), ("read_only", &profile.read_only)] {
             let field = format!("{field}.{what}");
@@ -151,7 +220,24 @@ impl Profiles {
                 }
             }
         }
+        self.validate_asked(&format!("{field}.may_run"), name, profile)?;
         self.validate_steps(&format!("{field}.on_exec"), name, profile)
+    }
+
+    fn validate_asked(&self, field: &str, name: &str, profile: &Profile) -> Result<()> {
+        for (number, asked) in profile.may_run.iter().enumerate() {
+            let field = format!("{field}[{number}]");
+            if !self.named.contains_key(asked) {
+                return Err(self.unknown(&field, asked));
+            }
+            if asked == name {
+                return Err(Error::invalid(&field, format_args!("what is in '{name}' need not ask for it")));
+            }
+            if profile.may_run[..number].contains(asked) {
+                return Err(Error::invalid(&field, format_args!("'{asked}' was named before")));
+            }
+        }
+        Ok(())
     }
 
     fn validate_steps(&self, field: &str, name: &str, profile: &Profile) -> Result<()> {
@@ -185,15 +271,16 @@ impl Profiles {
     }
 
     /// Follows every way from the last of `way`.
-    fn check_way<'a>(&'a self, field: &str, way: &mut Vec<&'a String>) -> Result<()> {
+    fn check_way<'a>(&'a self, field: &str, way: &mut Vec<&'a str>) -> Result<()> {
         let Some(last) = way.last().copied() else { return Ok(()) };
-        let steps = self.named.get(last).into_iter().flat_map(|profile| profile.on_exec.values());
-        let next: BTreeSet<&String> = steps.filter(|next| *next != last).collect();
-        for name in next {
+        let steps = self.named.get(last).into_iter().flat_map(Profile::next);
+        for name in steps.filter(|next| *next != last) {
             if way.contains(&name) {
-                let names: Vec<&str> = way.iter().map(|name| name.as_str()).chain([name.as_str()]).collect();
+                let names: Vec<&str> = way.iter().copied().chain([name]).collect();
                 let why = format_args!("leads back: {}", names.join(" → "));
-                return Err(Error::invalid(&format!("{field}.named.{last}.on_exec"), why)
+                let from = &self.named[last];
+                let what = if from.on_exec.values().any(|next| next == name) { "on_exec" } else { "may_run" };
+                return Err(Error::invalid(&format!("{field}.named.{last}.{what}"), why)
                     .hint("a process may only lose rights on its way"));
             }
             way.push(name);
@@ -212,7 +299,7 @@ impl Profiles {
 }
 
 /// A path that means one place: absolute, without `.` and `..`, and not the root.
-fn plain_path(field: &str, path: &str) -> Result<()> {
+pub(crate) fn plain_path(field: &str, path: &str) -> Result<()> {
     check::path(field, path)?;
     let names = path.split('/').skip(1).all(|name| !matches!(name, "" | "." | ".."));
     if path.starts_with('/') && names {
@@ -248,6 +335,7 @@ mod tests {
         assert_eq!(good.of_exec(None).unwrap().unwrap().0, "tool");
         assert_eq!(good.of_exec(Some("agent")).unwrap().unwrap().0, "agent");
         assert!(good.of_exec(Some("aget")).unwrap_err().to_string().contains("no profile 'aget'"));
+        assert!(good.named["agent"].asks().contains("tool") && good.named["agent"].asks().len() == 1);
         let reached: Vec<String> = good.from("shell").named.into_keys().collect();
         assert_eq!(reached, ["shell", "tool"]);
         assert!(Profiles::default().of_exec(None).unwrap().is_none());
@@ -277,6 +365,16 @@ mod tests {
                     "c": {"on_exec": {"/bin/x": "b", "*": "d"}}, "d": {}})),
                 "leads back: a → b → c → b",
             ),
+            (steps(json!({"a": {"may_run": ["b"]}})), "a.may_run[0]: there is no profile 'b'"),
+            (steps(json!({"a": {"may_run": ["a"]}})), "a.may_run[0]: what is in 'a' need not ask"),
+            (steps(json!({"a": {"may_run": ["b", "b"]}, "b": {}})), "a.may_run[1]: 'b' was named before"),
+            (
+                steps(json!({"a": {"on_exec": {"*": "b"}}, "b": {"may_run": ["a"]}})),
+                "profiles.named.b.may_run: leads back: a → b → a",
+            ),
+            (steps(json!({"a": {"limits": {"processes": 0}}})), "a.limits.processes: at least 1"),
+            (steps(json!({"a": {"limits": {"memory_bytes": 4096}}})), "a.limits.memory_bytes: at least"),
+            (steps(json!({"a": {"limits": {"cpu_seconds": 0}}})), "a.limits.cpu_seconds: at least 1"),
             (steps(json!({"a": {"user": "a b"}})), "profiles.named.a.user"),
             (steps(json!({"a": {"timeout_ms": 0}})), "profiles.named.a.timeout_ms"),
             (steps(json!({"a": {"hide": ["opt"]}})), "profiles.named.a.hide[0]"),

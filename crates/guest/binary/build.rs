@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What the agent is made of, relative to the workspace. A change in any of them builds it anew.
-const SOURCES: [&str; 8] = [
+const SOURCES: [&str; 9] = [
     "Cargo.lock",
     "Cargo.toml",
     "crates/guest/agent/Cargo.toml",
+    "crates/guest/agent/run",
     "crates/guest/agent/src",
     "crates/guest/protocol/Cargo.toml",
     "crates/guest/protocol/src",
@@ -31,6 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let program = build(&workspace, &out.join("guest-target"), &triple)?;
     let bytes = std::fs::read(&program)?;
     std::fs::write(out.join("atoll-guest"), &bytes)?;
+    build_run(&workspace, &out.join("atoll-run"), &triple)?;
     println!("cargo::rustc-env=ATOLL_GUEST_BLAKE3={}", blake3::hash(&bytes));
     Ok(())
 }
@@ -58,6 +60,31 @@ fn build(workspace: &Path, target_dir: &Path, triple: &str) -> Result<PathBuf, B
         return Err(format!("building the guest agent failed: {status}").into());
     }
     Ok(target_dir.join(triple).join("guest").join("atoll-guest"))
+}
+
+/// Builds the command that asks for another profile: one file, without any library, so by the compiler alone.
+fn build_run(workspace: &Path, program: &Path, triple: &str) -> Result<(), Box<dyn Error>> {
+    let mut rustc = Command::new(variable("RUSTC")?);
+    rustc.args(["--edition", "2024", "--crate-type", "bin", "--crate-name", "atoll_run", "--target", triple]);
+    for option in [
+        "panic=abort",
+        "opt-level=z",
+        "strip=symbols",
+        "relocation-model=static",
+        "target-feature=+crt-static",
+        "link-arg=-nostartfiles",
+        "link-arg=-nostdlib",
+        "link-arg=-static",
+        "link-arg=-Wl,--build-id=none",
+    ] {
+        rustc.args(["-C", option]);
+    }
+    rustc.arg("-o").arg(program).arg(workspace.join("crates/guest/agent/run/main.rs"));
+    let status = rustc.status()?;
+    if !status.success() {
+        return Err(format!("building atoll-run failed: {status}").into());
+    }
+    Ok(())
 }
 
 /// Whether a variable describes the outer compilation (its flags, its wrapper such as clippy, its

@@ -148,7 +148,7 @@ impl<'a> Words<'a> {
             ProgramOrigin::Image
         };
         let digest = self.digest.map(str::to_owned);
-        Ok(Program { path: path.to_owned(), origin: origin.unwrap_or(guessed), digest })
+        Ok(Program { path: path.to_owned(), origin: origin.unwrap_or(guessed), digest, layer: None })
     }
 
     /// Something of the network. Whom nobody names is no program that a rule names.
@@ -162,7 +162,9 @@ impl<'a> Words<'a> {
         let ip = at.transpose()?.or(literal).unwrap_or(SOMEWHERE);
         let by = match self.from {
             Some(path) => self.program(path, self.origin)?,
-            None => Program { path: String::new(), origin: ProgramOrigin::Elsewhere, digest: None },
+            None => {
+                Program { path: String::new(), origin: ProgramOrigin::Elsewhere, digest: None, layer: None }
+            }
         };
         let address = port.map(|port| SocketAddr::new(ip, port));
         Ok(Asked { names, address, own: false, closed: None, tls, by: Some(by), what })

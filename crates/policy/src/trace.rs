@@ -26,13 +26,20 @@ pub struct Program {
     pub origin: ProgramOrigin,
     /// Its content, where that is known.
     pub digest: Option<String>,
+    /// The layer that brought it, where that is known.
+    pub layer: Option<String>,
 }
 
 impl Program {
     /// As decisions take it.
     #[must_use]
     pub fn file(&self) -> ProgramFile<'_> {
-        ProgramFile { path: &self.path, origin: self.origin, digest: self.digest.as_deref() }
+        ProgramFile {
+            path: &self.path,
+            origin: self.origin,
+            digest: self.digest.as_deref(),
+            layer: self.layer.as_deref(),
+        }
     }
 }
 
@@ -396,6 +403,9 @@ fn program(started: &ProcessStarted) -> Option<Program> {
         Origin::Image => ProgramOrigin::Image,
         Origin::Written => ProgramOrigin::Written,
         Origin::Other => ProgramOrigin::Elsewhere,
+        // It runs whatever the policy is.
+        Origin::Atoll => return None,
     };
-    Some(Program { path: started.path.clone(), origin, digest: file.digest.clone() })
+    let (digest, layer) = (file.digest.clone(), file.layer.clone());
+    Some(Program { path: started.path.clone(), origin, digest, layer })
 }

@@ -210,6 +210,8 @@ pub enum Origin {
     Written,
     /// A volume, a memory file, or anything else.
     Other,
+    /// What this installation shows to a sandbox whose processes may ask for other profiles: `atoll-run`, and the doors to profiles.
+    Atoll,
 }
 
 /// A process that ended.
@@ -552,6 +554,11 @@ pub enum RecorderEvent {
     ClockSet {
         /// By how much, milliseconds; negative: back.
         by_ms: i64,
+    },
+    /// From here on changes of files at and below a path are told; nobody told of what was before.
+    WatchesFiles {
+        /// The path.
+        path: String,
     },
     /// The server stopped in order; sandboxes go on.
     Paused,

@@ -62,10 +62,12 @@ export type Action =
   | "allow"
   | "deny";
 
-/** The protocol that an agent's process speaks on its standard input and output. */
+/** The protocol that an agent speaks: its process on its standard input and output, or its server over HTTP. */
 export type Adapter =
   | "jsonl"
-  | "acp";
+  | "acp"
+  | "opencode"
+  | "http";
 
 /** An agent. */
 export interface Agent {
@@ -79,10 +81,16 @@ export interface Agent {
   own_sandbox: boolean;
   /** The name of the agent that it was forked from. */
   fork_of?: string | null;
-  /** What runs: a line for the shell, or program and arguments. */
-  command: CommandText;
+  /** What runs: a line for the shell, or program and arguments. Nothing of one that is a service. */
+  command?: CommandText | null;
+  /** The service of its sandbox that is its server. */
+  service?: string | null;
+  /** Where that listens on the sandbox's loopback. */
+  port?: number | null;
   /** What it speaks. */
   adapter: Adapter;
+  /** The profile of its sandbox that its processes begin in, where one was asked for. */
+  profile?: string | null;
   /** The agent layer that its program is in. */
   layer?: string | null;
   /** The version of that which its sandbox has. */
@@ -761,7 +769,7 @@ export interface CreateAccess {
   ttl_ms?: number | null;
 }
 
-/** Declares an agent. Give either `argv` or `shell`, and either `sandbox` or `template`. */
+/** Declares an agent. Give one of `argv`, `shell` and `service`, and either `sandbox` or `template`. */
 export interface CreateAgent {
   /** Its name, unique among agents: 1 to 63 lower-case letters, digits and hyphens. */
   name: string;
@@ -773,7 +781,11 @@ export interface CreateAgent {
   argv?: string[] | null;
   /** A line for `/bin/sh -c`. */
   shell?: string | null;
-  /** What it speaks on its standard input and output; `jsonl` when absent. */
+  /** The service of the sandbox that is the agent's server, for the adapters `opencode` and `http`. */
+  service?: string | null;
+  /** Where that listens on the sandbox's loopback; the port on which the service is ready when absent. */
+  port?: number | null;
+  /** What it speaks: on its standard input and output, or over HTTP; `jsonl` when absent. */
   adapter?: Adapter | null;
   /** Variables on top of the sandbox's. */
   env?: Record<string, string>;
@@ -781,6 +793,8 @@ export interface CreateAgent {
   cwd?: string | null;
   /** User name or id, optionally `:group`; the sandbox's when absent. */
   user?: string | null;
+  /** The profile of its sandbox that its processes begin in; the sandbox's default when absent. */
+  profile?: string | null;
   /** The agent layer that its program is in, which is mounted at `/opt/agents/LAYER`. Needs the scope `manage`. */
   layer?: string | null;
   /** The version of that; when absent the one that the sandbox has, or else the latest. */
@@ -841,6 +855,11 @@ export interface CreateBuild {
   start?: StartFrom | null;
   /** When a sandbox is ready: its creation waits for it. */
   ready?: Ready | null;
+  /**
+   * Start what the template starts once, in a sandbox that is deleted again, and wait until it is ready: what fails
+   * then fails the build, and not the first creation.
+   */
+  verify?: boolean;
   /** Boot one sandbox of the template until it is ready, and let the others go on from its memory. */
   memory?: boolean;
   /** Isolation level of the build and of the template. */
@@ -997,6 +1016,11 @@ export interface CreateSandbox {
   budget?: Budget | null;
   /** How much of what it does is recorded; as the server says when absent, and never less than that. */
   trace?: TraceMode | null;
+  /**
+   * Files of which the journal tells when they change, by the word of the sandbox's agent. Needs a sandbox that is
+   * recorded.
+   */
+  trace_files?: TraceFiles | null;
   /** Which programs may run; as the template says, or all, when absent. Needs a sandbox that is recorded. */
   execution?: ExecutionPolicy | null;
   /**
@@ -1337,7 +1361,10 @@ export interface ExecutionPolicy {
   rules?: ExecutionRule[];
 }
 
-/** What holds for some programs of the image: those at a path, those with a digest, or the one that has both. */
+/**
+ * What holds for some programs of the image: those at a path, those with a digest, or the one that has both; those
+ * of a layer, also at a path; those of a package.
+ */
 export interface ExecutionRule {
   /** Whether they may run. */
   action: ExecutionAction;
@@ -1353,6 +1380,16 @@ export interface ExecutionRule {
    * there.
    */
   digest?: string | null;
+  /**
+   * The layer that brought them: `sha256:` and 64 hexadecimal digits, the digest of its content as the image's
+   * configuration has it, which is also what the journal calls it.
+   */
+  layer?: string | null;
+  /**
+   * The Debian package that brought them: `git`, or `git:amd64`, as the image's own list of files has it
+   * (`/var/lib/dpkg/info/git.list`).
+   */
+  package?: string | null;
   /** What the journal says of a refusal by this rule. */
   message?: string | null;
 }
@@ -2008,6 +2045,26 @@ export interface Profile {
    * profile when this is empty.
    */
   on_exec?: Record<string, string>;
+  /**
+   * The profiles that its processes may ask for with `atoll-run --profile NAME -- COMMAND`, beside the one to which
+   * `*` leads in `on_exec`.
+   */
+  may_run?: string[];
+  /** What each process may use that begins in it, or gets into it; less than the sandbox has. */
+  limits?: ProfileLimits;
+}
+
+/**
+ * Limits of each process of a profile. They are inherited, and nobody inside can raise them. All together have the
+ * sandbox's limits.
+ */
+export interface ProfileLimits {
+  /** Memory that one process may write to, bytes; asking for more fails. */
+  memory_bytes?: number | null;
+  /** A process of it makes no other while its user has so many in the sandbox, threads included. */
+  processes?: number | null;
+  /** CPU time of one process, seconds; then it is killed. */
+  cpu_seconds?: number | null;
 }
 
 /**
@@ -2904,6 +2961,14 @@ export interface TraceEvent {
   witness: string;
   /** What happened, such as `exec_started`. */
   kind: string;
+}
+
+/** Files of which is told when they change. */
+export interface TraceFiles {
+  /** Files, and directories with all below them, from the moment on that they are there. */
+  paths?: string[];
+  /** Whether the content of what was written is told by its BLAKE3, up to 64 MiB for each file. */
+  digests?: boolean;
 }
 
 /** Something in a journal that is not as the recorder wrote it. */

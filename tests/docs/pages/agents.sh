@@ -1,3 +1,5 @@
 atoll create --name my-box
-sed -n '/^```python$/,/^```$/p' "$REPOSITORY/docs/agents.md" | sed '1d;$d' > agent.py
+# The page's two programs, in its order.
+awk '/^```python$/ { file = ++number == 1 ? "agent.py" : "server.py"; next } /^```/ { file = "" } file { print > file }' "$REPOSITORY/docs/agents.md"
 atoll cp agent.py my-box:/root/agent.py
+atoll cp server.py my-box:/root/server.py

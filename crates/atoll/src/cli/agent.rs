@@ -40,6 +40,23 @@ pub(crate) enum AgentCommand {
         #[arg(long, default_value_t = 0)]
         after: u64,
     },
+    /// Show what was said in a session
+    Logs {
+        #[command(flatten)]
+        session: SessionArg,
+        /// Begin after this event
+        #[arg(long, default_value_t = 0)]
+        after: u64,
+        /// Go on with what is said from now on
+        #[arg(short, long)]
+        follow: bool,
+    },
+    /// Pause the sandboxes of agents; a message wakes them
+    Pause {
+        /// Names of the agents
+        #[arg(required = true, value_name = "AGENT")]
+        agents: Vec<String>,
+    },
     /// Ask an agent to end what it works on
     Cancel {
         #[command(flatten)]
@@ -219,9 +236,15 @@ pub(crate) struct UpArgs {
     /// Take what is not said here from a file: JSON, as POST /v1/agents takes it
     #[arg(short, long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
-    /// What it speaks on standard input and output: jsonl (the default), acp
+    /// What it speaks: on standard input and output jsonl (the default) or acp, as a service opencode or http
     #[arg(long, value_name = "ADAPTER")]
     pub(crate) adapter: Option<Adapter>,
+    /// The service of the sandbox that is its server, instead of a command
+    #[arg(long, value_name = "SERVICE", conflicts_with = "argv")]
+    pub(crate) service: Option<String>,
+    /// Where that listens, if not on the port on which the service is ready
+    #[arg(long, value_name = "PORT")]
+    pub(crate) port: Option<u16>,
     /// The program that it is of, which it has at /opt/agents/NAME, optionally in a version
     #[arg(long, value_name = "NAME[:VERSION]")]
     pub(crate) layer: Option<String>,
@@ -234,6 +257,9 @@ pub(crate) struct UpArgs {
     /// User name or id, optionally with :GROUP
     #[arg(short, long, value_name = "USER")]
     pub(crate) user: Option<String>,
+    /// The profile of its sandbox that its processes begin in
+    #[arg(long, value_name = "PROFILE")]
+    pub(crate) profile: Option<String>,
     /// Most tokens of models that it may use, with all of its sessions
     #[arg(long, value_name = "COUNT")]
     pub(crate) budget_tokens: Option<u64>,
@@ -249,6 +275,6 @@ pub(crate) struct UpArgs {
     /// Its name
     pub(crate) name: String,
     /// The command
-    #[arg(trailing_var_arg = true, required_unless_present = "file", value_name = "CMD")]
+    #[arg(trailing_var_arg = true, required_unless_present_any = ["file", "service"], value_name = "CMD")]
     pub(crate) argv: Vec<String>,
 }

@@ -54,6 +54,9 @@ pub(crate) struct BuildArgs {
     /// Give up on a sandbox that is not ready after this long [default: 60s]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
     pub(crate) ready_timeout: Option<u64>,
+    /// Start what the template starts once before there is a version of it: what fails then fails the build
+    #[arg(long)]
+    pub(crate) verify: bool,
     /// Boot one sandbox of the template until it is ready, and let the others go on from its memory (microvm)
     #[arg(long)]
     pub(crate) from_memory: bool,

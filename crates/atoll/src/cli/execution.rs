@@ -25,11 +25,12 @@ pub(crate) struct ExecutionArgs {
     /// What happens to others: they are killed, or only told of in the journal
     #[arg(help_heading = "Programs", long, value_name = "enforce|observe", value_parser = parse_mode)]
     pub(crate) execution_mode: Option<ExecutionMode>,
-    /// Let this program of the image run: /usr/bin/git, /opt/tools/*, /opt/tools/**, or sha256:DIGEST (repeatable)
-    #[arg(help_heading = "Programs", long, value_name = "PATH|DIGEST")]
+    /// Let this program of the image run: /usr/bin/git, /opt/tools/*, /opt/tools/**, sha256:DIGEST, package:NAME, or
+    /// layer:sha256:DIGEST (repeatable)
+    #[arg(help_heading = "Programs", long, value_name = "PROGRAM")]
     pub(crate) allow_program: Vec<String>,
     /// Do not let this program of the image run (repeatable)
-    #[arg(help_heading = "Programs", long, value_name = "PATH|DIGEST")]
+    #[arg(help_heading = "Programs", long, value_name = "PROGRAM")]
     pub(crate) deny_program: Vec<String>,
 }
 
@@ -63,9 +64,16 @@ impl ExecutionArgs {
 }
 
 fn rule(action: ExecutionAction, what: &str) -> ExecutionRule {
-    let digest = ALGORITHMS.iter().any(|algorithm| what.starts_with(algorithm));
-    let (path, digest) = if digest { (None, Some(what.to_owned())) } else { (Some(what.to_owned()), None) };
-    ExecutionRule { action, path, digest, message: None }
+    let rule = ExecutionRule { action, ..ExecutionRule::default() };
+    if let Some(package) = what.strip_prefix("package:") {
+        ExecutionRule { package: Some(package.to_owned()), ..rule }
+    } else if let Some(layer) = what.strip_prefix("layer:") {
+        ExecutionRule { layer: Some(layer.to_owned()), ..rule }
+    } else if ALGORITHMS.iter().any(|algorithm| what.starts_with(algorithm)) {
+        ExecutionRule { digest: Some(what.to_owned()), ..rule }
+    } else {
+        ExecutionRule { path: Some(what.to_owned()), ..rule }
+    }
 }
 
 /// Reads from a file what stands there under this key, or is all of it.

@@ -9,7 +9,9 @@ use clap::Args;
 
 use super::access::parse_visibility;
 use super::usage::parse_on_idle;
-use super::{BudgetArgs, EgressArgs, ExecutionArgs, IdleArgs, ProfileArgs, ServicesArgs, parse_mount};
+use super::{
+    BudgetArgs, EgressArgs, ExecutionArgs, IdleArgs, ProfileArgs, ServicesArgs, TraceFilesArgs, parse_mount,
+};
 use crate::units::{parse_bytes, parse_bytes_per_second, parse_cpu_millis, parse_duration_ms, parse_pair};
 
 /// Limits.
@@ -116,6 +118,8 @@ pub(crate) struct SandboxArgs {
     pub(crate) execution: ExecutionArgs,
     #[command(flatten)]
     pub(crate) profiles: ProfileArgs,
+    #[command(flatten)]
+    pub(crate) trace_files: TraceFilesArgs,
     #[command(flatten)]
     pub(crate) services: ServicesArgs,
     /// Mount a volume, as VOLUME:/PATH or VOLUME:/PATH:ro (repeatable)

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use atoll_api::{
     Agent, AgentEvent, AgentEventPage, AgentSession, AnswerApproval, CreateAgent, CreateAgentSession,
-    SendAgentMessage, SessionClientMessage, SessionServerMessage,
+    PauseSandbox, SendAgentMessage, SessionClientMessage, SessionServerMessage,
 };
 use atoll_client::{Client, ResumePolicy, SessionUpdate};
 use atoll_core::Code;
@@ -42,6 +42,15 @@ pub(super) async fn agent(client: &Client, printer: Printer, command: AgentComma
             return send(client, printer, &session, key, detach, text).await;
         }
         AgentCommand::Attach { session, after } => attach(client, printer, &session, after).await?,
+        AgentCommand::Logs { session, after, follow } => {
+            logs(client, printer, &session, after, follow).await?
+        }
+        AgentCommand::Pause { agents } => {
+            for agent in agents {
+                let sandbox = client.get_agent(&agent).await?.sandbox;
+                client.pause_sandbox(&sandbox, &PauseSandbox::default()).await?;
+            }
+        }
         AgentCommand::Cancel { session: SessionArg { session, agent } } => {
             client.cancel_agent_session(&agent, &session).await?;
         }
@@ -70,12 +79,17 @@ async fn up(client: &Client, printer: Printer, args: UpArgs) -> Result<()> {
     create.name = args.name;
     (create.sandbox, create.template) = (args.sandbox, args.template);
     if !args.argv.is_empty() {
-        (create.argv, create.shell) = (Some(args.argv), None);
+        (create.argv, create.shell, create.service) = (Some(args.argv), None, None);
     }
+    if let Some(service) = args.service {
+        (create.argv, create.shell, create.service) = (None, None, Some(service));
+    }
+    create.port = args.port.or(create.port);
     create.adapter = args.adapter.or(create.adapter);
     create.env.extend(args.env);
     create.cwd = args.workdir.or(create.cwd);
     create.user = args.user.or(create.user);
+    create.profile = args.profile.or(create.profile);
     if let Some(layer) = args.layer {
         let (name, version) = match layer.split_once(':') {
             Some((name, version)) => (name.to_owned(), Some(version.to_owned())),
@@ -104,8 +118,9 @@ fn budget(known: Option<ModelBudget>, requests: Option<u64>, tokens: Option<u64>
 
 fn row(agent: &Agent) -> [String; 8] {
     let command = match &agent.command {
-        CommandText::Shell(line) => line.clone(),
-        CommandText::Argv(argv) => argv.join(" "),
+        Some(CommandText::Shell(line)) => line.clone(),
+        Some(CommandText::Argv(argv)) => argv.join(" "),
+        None => format!("service {}", agent.service.as_deref().unwrap_or_default()),
     };
     [
         agent.name.clone(),
@@ -215,6 +230,31 @@ async fn show(printer: Printer, event: &AgentEvent) -> Result<()> {
         EventKind::State | EventKind::Thought | EventKind::Plan | EventKind::Data => {}
     }
     Ok(())
+}
+
+/// Shows what was said in a session, and what is said from now on.
+async fn logs(
+    client: &Client,
+    printer: Printer,
+    arg: &SessionArg,
+    mut after: u64,
+    follow: bool,
+) -> Result<()> {
+    let session = client.get_agent_session(&arg.agent, &arg.session).await?;
+    let wait_ms = if follow { WAIT_MAX_MS } else { 0 };
+    loop {
+        let page = client.agent_events(&arg.agent, &session.id, after, wait_ms).await?;
+        if page.gap {
+            printer.warn("earlier events are not kept any more");
+        }
+        for event in &page.items {
+            show(printer, event).await?;
+        }
+        if page.items.is_empty() && !follow {
+            return Ok(());
+        }
+        after = page.next_after;
+    }
 }
 
 /// Shows a session and sends what is typed. Ends when the input has, and nothing is under way.

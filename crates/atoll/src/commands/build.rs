@@ -143,6 +143,7 @@ fn request(args: BuildArgs) -> Result<(CreateBuild, Ignore)> {
         no_cache: args.no_cache,
         start,
         ready,
+        verify: args.verify,
         isolation: args.isolation,
         memory: args.from_memory,
         resources: limits(&args.limits, args.disk),

@@ -88,6 +88,7 @@ pub(super) async fn build_defaults(client: &Client, printer: Printer, args: Defa
             no_cache: args.no_cache,
             start: default.start.map(|line| StartFrom::Command(CommandText::Shell(line.to_owned()))),
             ready: super::template::ready(default.ready.map(str::to_owned), None, Some(READY_TIMEOUT_MS)),
+            verify: true,
             resources,
             egress: egress.clone(),
             timeout_ms: args.timeout,

@@ -52,6 +52,7 @@ pub(super) fn request(args: SandboxArgs) -> Result<CreateSandbox> {
         egress: args.egress.policy()?,
         execution: args.execution.policy()?,
         profiles: args.profiles.profiles()?,
+        trace_files: args.trace_files.files(),
         services: args.services.services()?,
         on_idle: args.idle.on_idle,
         idle_freeze_ms: args.idle.idle_freeze,

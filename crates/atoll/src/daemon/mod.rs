@@ -18,6 +18,7 @@
 
 mod data_dir;
 mod embedded;
+mod journals;
 mod kernel;
 mod machines;
 mod sentries;
@@ -53,6 +54,7 @@ use crate::failure::{Failure, Result};
 
 pub(crate) use data_dir::{Claim, DataDir};
 pub(crate) use embedded::embedded;
+use journals::Journals;
 pub(crate) use kernel::{check_witness, leave_kernel, left_in_kernel};
 pub(crate) use machines::Machines;
 pub(crate) use sentries::Sentries;
@@ -143,6 +145,7 @@ pub(crate) struct Daemon {
     pub(crate) authority: Option<Authority>,
     /// What became of spans, if they are sent anywhere.
     pub(crate) spans: Option<Arc<SpanCounts>>,
+    _journals: Option<Journals>,
     _dir: DataDir,
 }
 
@@ -177,6 +180,7 @@ pub(crate) fn open_containers(
         dir: dir.path().join("containers"),
         instance: dir.installation().to_owned(),
         agent: atoll_guest_binary::GUEST,
+        run: atoll_guest_binary::RUN,
         storage,
         slots,
         pools: PoolSizes { disks: ready, user_namespaces: ready },
@@ -394,7 +398,9 @@ impl Daemon {
                 Engine::start(config, store, vault, images, drivers).await.map_err(Failure::Plain)?;
             door.open_to(&engine);
             let installation = dir.installation().to_owned();
-            Ok(Self { engine, installation, authority: own, spans: None, _dir: dir })
+            let keep = |objects| Journals::keep(dir.path().join("trace"), objects);
+            let journals = limits.objects.clone().map(keep);
+            Ok(Self { engine, installation, authority: own, spans: None, _journals: journals, _dir: dir })
         };
         let started = started.await;
         if started.is_err() {

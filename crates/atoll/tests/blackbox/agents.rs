@@ -475,6 +475,11 @@ async fn the_command_line_of_agents() {
     let threads: Vec<&Value> =
         sessions["items"].as_array().unwrap().iter().map(|item| &item["thread"]).collect();
     assert_eq!(threads, ["main", "other"]);
+    assert_eq!(server.cli(&["agent", "logs", "-s", "other", "bob"]).ok().stdout, "1: x\n");
+    let none = server.cli(&["agent", "logs", "-s", "none", "bob"]);
+    assert!(none.code != Some(0) && none.stderr.contains("none"), "it begins no session: {none:?}");
+    server.cli(&["agent", "pause", "bob"]).ok();
+    assert_eq!(server.client.get_sandbox(&sandbox).await.unwrap().state, SandboxState::Paused);
     server.cli(&["agent", "rm", "bob"]).ok();
     assert_eq!(code(server.client.get_sandbox(&sandbox).await), Code::SandboxNotFound, "it was its own");
     server.finish().await;

@@ -10,7 +10,9 @@ use atoll_api::{Build, CreateBuild, CreateSandbox};
 use atoll_blackbox::{Server, wait_until};
 use atoll_client::ListSandboxes;
 use atoll_core::Code;
-use atoll_core::build::{BuildEvent, BuildState, CommandText, Ready, StartFrom, Step, StepState};
+use atoll_core::build::{
+    BuildEvent, BuildState, CommandText, Ready, StartFrom, Step, StepState, VERIFY_STEP,
+};
 use atoll_core::limits::BUILD_INSTRUCTIONS_MAX_COUNT;
 use atoll_testing::{Entry, Flavour, Layout, PASSWORD, Registry, USERNAME};
 use bytes::Bytes;
@@ -368,6 +370,97 @@ async fn step_lists_and_what_templates_start() {
         assert!(refused.stderr.contains(said), "{said}: {refused:?}");
     }
     assert!(server.client.list_sandboxes(&ListSandboxes::default()).await.unwrap().items.is_empty());
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_template_starts_is_tried_out_when_asked_for() {
+    let server = Server::start();
+    let ready = |command: &str| Ready {
+        command: Some(CommandText::Shell(command.into())),
+        port: None,
+        timeout_ms: Some(2000),
+        interval_ms: None,
+    };
+    let create = |start: &str, ready: Option<Ready>| CreateBuild {
+        start: Some(StartFrom::Command(CommandText::Shell(start.into()))),
+        ready,
+        verify: true,
+        ..dockerfile("tried", "FROM host\nRUN echo built > /built\n")
+    };
+    for (start, ready, says, wrote) in [
+        (
+            "echo no such port >&2; exit 3",
+            Some(ready("false")),
+            "the start command ended with code 3",
+            "no such port",
+        ),
+        ("echo slow; sleep 1000", Some(ready("false")), "not ready within 2 seconds", "slow"),
+        // Ready all the same, and where nothing says when it is ready.
+        ("exit 4", Some(ready("sleep 0.5")), "the start command ended with code 4", "wrote nothing"),
+        ("echo early; exit 5", None, "the start command ended with code 5", "early"),
+    ] {
+        let (build, entries) = built(&server, &create(start, ready)).await;
+        let failure = build.failure.unwrap();
+        assert_eq!((build.state, failure.code), (BuildState::Failed, Code::StartFailed), "{start}");
+        assert!(failure.message.contains(says), "{failure:?}");
+        assert!(failure.hint.unwrap_or_default().contains(wrote), "{start}");
+        assert_eq!(failure.step.as_deref(), Some(VERIFY_STEP));
+        let failed = entries.iter().any(|entry| {
+            matches!(entry, BuildEvent::Step { text, state: StepState::Failed, step, total, .. }
+                if text == VERIFY_STEP && step == total)
+        });
+        assert!(failed, "{entries:?}");
+    }
+    let (build, entries) = built(&server, &create("cat /built; sleep 1000", Some(ready("true")))).await;
+    assert_eq!(build.template.as_deref(), Some("tried:1"), "nothing before it was a version: {entries:?}");
+    let wrote =
+        entries.iter().any(|entry| matches!(entry, BuildEvent::Output { text, .. } if text == "built\n"));
+    assert!(wrote, "{entries:?}");
+    assert!(server.client.list_sandboxes(&ListSandboxes::default()).await.unwrap().items.is_empty());
+    // Nothing to start, nothing to try out; and what a template below starts is.
+    let below = CreateBuild { verify: true, ..dockerfile("plain", "FROM host\nRUN true\n") };
+    let (build, entries) = built(&server, &below).await;
+    assert_eq!(build.template.as_deref(), Some("plain:1"));
+    let verified = |entries: &[BuildEvent]| {
+        entries.iter().any(|entry| matches!(entry, BuildEvent::Step { text, .. } if text == VERIFY_STEP))
+    };
+    assert!(!verified(&entries));
+    let text = "FROM template://tried\nRUN rm /built\n";
+    let on_it = CreateBuild { verify: true, ..dockerfile("child", text) };
+    let (build, entries) = built(&server, &on_it).await;
+    assert!(build.template.is_some() && verified(&entries), "{entries:?}");
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_can_be_built_on() {
+    let server = Server::start();
+    let made = server.client.create_sandbox(&CreateSandbox {
+        user: Some("nobody".into()),
+        workdir: Some("/srv/app".into()),
+        env: [("FROM_SANDBOX".to_owned(), "yes".to_owned())].into(),
+        ..CreateSandbox::default()
+    });
+    let id = made.await.unwrap().id;
+    server.cli(&["exec", "--user", "root", &id, "--", "sh", "-c", "echo kept > /kept"]).ok();
+    server.cli(&["snapshot", "create", "--tag", "base:one", &id]).ok();
+    server.client.delete_sandbox(&id).await.unwrap();
+    let text = "FROM snapshot://base:one\nRUN echo $FROM_SANDBOX $PWD $(id -un) > /tmp/seen\n";
+    let (build, entries) = built(&server, &dockerfile("on-it", text)).await;
+    assert_eq!(build.template.as_deref(), Some("on-it:1"), "{entries:?}");
+    // It stands on its own.
+    server.cli(&["snapshot", "rm", "base:one"]).ok();
+    let id = from_template(&server, "on-it").await;
+    assert_eq!(
+        server.sh(&id, "cat /kept /tmp/seen; echo $FROM_SANDBOX").await.stdout,
+        "kept\nyes /srv/app nobody\nyes\n"
+    );
+    server.client.delete_sandbox(&id).await.unwrap();
+    let (build, _) = built(&server, &dockerfile("none", "FROM snapshot://base:one\nRUN true\n")).await;
+    let failure = build.failure.unwrap();
+    assert_eq!(failure.code, Code::SnapshotNotFound);
+    assert!(failure.message.starts_with("line 1, column 1: FROM snapshot://"), "{}", failure.message);
     server.finish().await;
 }
 

@@ -9,6 +9,7 @@ use atoll_api::{
 };
 use atoll_blackbox::{Output, Server, wait_until};
 use atoll_core::Code;
+use atoll_core::execution::ExecutionPolicy;
 use atoll_core::sandbox::PauseMode;
 use atoll_core::secret::Secret;
 use serde_json::{Value, json};
@@ -217,5 +218,60 @@ async fn profiles_that_mean_nothing_are_refused() {
     let open = server.sandbox().await.id;
     let error = server.client.create_exec(&open, &exec).await.unwrap_err().to_string();
     assert!(error.contains("there is no profile 'aget'"), "{error}");
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_inside_is_asked_for_in_another_profile_only_downwards() {
+    let world = World::new().await;
+    let mut server = Server::with(&world.args());
+    let profiles = json!({"default": "tool", "named": {
+        "agent": {"on_exec": {"*": "tool"}, "may_run": ["net"]},
+        "bare": {"hide": ["/opt/kept"]},
+        "net": {"limits": {"memory_bytes": 1 << 30, "processes": 300, "cpu_seconds": 500}},
+        "tool": {"may_run": ["bare"]}}});
+    let egress = json!({"internet": "rules",
+        "rules": [{"action": "allow", "domain": "api.example.com", "from": {"profile": "net"}}]});
+    let create = CreateSandbox { execution: Some(ExecutionPolicy::image()), ..create(&profiles, &egress) };
+    let id = server.client.create_sandbox(&create).await.unwrap().id;
+    server.sh(&id, "mkdir -p /opt/kept; echo kept > /opt/kept/file").await;
+    let net = [&["atoll-run", "--profile", "net", "--"], &ASK[..]].concat();
+    let limits = ["atoll-run", "--profile=net", "/bin/sh", "-c", "ulimit -H -d; ulimit -H -p; ulimit -H -t"];
+    let check = async |server: &Server, id: &str, when: &str| {
+        let said = in_profile(server, id, "agent", &net).await;
+        assert!(said.stdout.contains("headers"), "{when}: {said:?} {}", server.log());
+        assert!(!in_profile(server, id, "agent", &ASK).await.stdout.contains("headers"), "{when}");
+        // What is behind the door begins in the profile; what that starts is where it leads.
+        assert_eq!(in_profile(server, id, "agent", &limits).await.stdout, "1048576\n300\n500\n", "{when}");
+        let bare = "atoll-run --profile bare -- cat /opt/kept/file; cat /opt/kept/file";
+        assert_eq!(server.sh(id, bare).await.stdout, "kept\n", "{when}");
+        // Not up, not aside, not as the first program.
+        for argv in [
+            &["atoll-run", "--profile", "net", "--", "true"][..],
+            &["atoll-run", "--profile", "agent", "--", "true"],
+            &["/.atoll/profiles/net", "--", "true"],
+            &["/.atoll/profiles/bare", "--", "true"],
+        ] {
+            let ended = in_profile(server, id, "tool", argv).await;
+            assert_eq!(ended.code, None, "{when}: {argv:?}: {ended:?}");
+        }
+        let none = in_profile(server, id, "tool", &["atoll-run", "--profile", "nobody", "true"]).await;
+        assert!(none.stderr.contains("no profile 'nobody'"), "{when}: {none:?}");
+        assert_eq!(none.code, Some(125), "{when}");
+    };
+    check(&server, &id, "made").await;
+    server.kill();
+    server.restart();
+    check(&server, &id, "after a crash").await;
+    server.client.pause_sandbox(&id, &PauseSandbox { mode: Some(PauseMode::Filesystem) }).await.unwrap();
+    server.client.resume_sandbox(&id).await.unwrap();
+    check(&server, &id, "woken").await;
+    let told = server.cli(&["trace", &id, "--json"]).ok().stdout;
+    let told: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let door = told.iter().find(|event| event["path"] == "/.atoll/profiles/net" && event["profile"] == "net");
+    assert_eq!(door.unwrap()["file"]["origin"], "atoll");
+    let refused = told.iter().find(|event| event["rule"] == "this profile may not be asked for from here");
+    assert_eq!(refused.unwrap()["allowed"], false);
+    server.client.delete_sandbox(&id).await.unwrap();
     server.finish().await;
 }

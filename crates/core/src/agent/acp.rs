@@ -59,7 +59,7 @@ impl AcpState {
     pub(super) fn step(&mut self, input: Input<'_>) -> Output {
         let mut output = Output::default();
         match input {
-            Input::Begun(cwd) => {
+            Input::Begun(cwd, _) => {
                 self.phase = Phase::Initializing;
                 cwd.clone_into(&mut self.cwd);
                 let none = json!({ "readTextFile": false, "writeTextFile": false });
@@ -85,6 +85,7 @@ impl AcpState {
                 Ok(said) if said.get("jsonrpc").is_some() => self.said(&said, &mut output),
                 Ok(_) | Err(_) => output.text(EventKind::Log, line),
             },
+            Input::Dialing | Input::Listening(_) | Input::Silent(_) | Input::Answered(..) => {}
         }
         output
     }
@@ -304,7 +305,7 @@ mod tests {
     /// A process that takes prompts, and was given message 3.
     fn ready() -> AcpState {
         let mut state = AcpState::default();
-        assert_eq!(sent(&state.step(Input::Begun("/root")))[0]["method"], "initialize");
+        assert_eq!(sent(&state.step(Input::Begun("/root", "se")))[0]["method"], "initialize");
         assert_eq!(state.step(Input::Message(3, "hi")).lines, [""; 0], "it waits");
         let opened = answer(&mut state, "initialize", json!({ "protocolVersion": 1 }));
         assert_eq!(sent(&opened)[0]["params"]["cwd"], "/root");
@@ -347,7 +348,7 @@ mod tests {
         assert_eq!(sent[0]["result"]["outcome"]["outcome"], "cancelled");
         assert_eq!(sent[1]["method"], "session/cancel");
         let mut early = AcpState::default();
-        early.step(Input::Begun("/"));
+        early.step(Input::Begun("/", "se"));
         early.step(Input::Message(1, "x"));
         assert_eq!(early.step(Input::Cancel).end, Some(TurnEnd::Done("cancelled".into())));
     }
@@ -356,7 +357,7 @@ mod tests {
     fn a_new_process_loads_the_session_if_it_can() {
         let mut state = ready();
         state.ended();
-        state.step(Input::Begun("/root"));
+        state.step(Input::Begun("/root", "se"));
         state.step(Input::Message(9, "again"));
         let can = json!({ "protocolVersion": 1, "agentCapabilities": { "loadSession": true } });
         assert_eq!(sent(&answer(&mut state, "initialize", can))[0]["method"], "session/load");
@@ -372,10 +373,10 @@ mod tests {
     #[test]
     fn what_goes_wrong_is_told_apart() {
         let mut state = AcpState::default();
-        state.step(Input::Begun("/"));
+        state.step(Input::Begun("/", "se"));
         let other = answer(&mut state, "initialize", json!({ "protocolVersion": 2 })).end;
         assert!(matches!(other, Some(TurnEnd::Failed(code, _)) if code == "protocol"));
-        state.step(Input::Begun("/"));
+        state.step(Input::Begun("/", "se"));
         answer(&mut state, "initialize", json!({ "protocolVersion": 1 }));
         let login = json!({ "jsonrpc": "2.0", "id": "session/new", "error": { "code": -32000, "message": "log in" } });
         let failed = line(&mut state, &login).end;

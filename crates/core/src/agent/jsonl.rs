@@ -22,7 +22,11 @@ impl JsonlState {
     pub(super) fn step(&mut self, input: Input<'_>) -> Output {
         let mut output = Output::default();
         match input {
-            Input::Begun(_) => {}
+            Input::Begun(..)
+            | Input::Dialing
+            | Input::Listening(_)
+            | Input::Silent(_)
+            | Input::Answered(..) => {}
             Input::Message(number, text) => {
                 output.say(&json!({ "type": "message", "id": number, "text": text }));
             }

@@ -10,7 +10,10 @@
 //! clients go in, events and lines for the process come out. It is pure, and its state is kept with the session.
 
 mod acp;
+mod http;
 mod jsonl;
+mod opencode;
+mod request;
 mod schedule;
 mod spec;
 mod spend;
@@ -23,9 +26,12 @@ use crate::error::shorten;
 use crate::limits::AGENT_EVENT_MAX_BYTES;
 
 pub use acp::AcpState;
+pub use http::HttpState;
 pub use jsonl::JsonlState;
+pub use opencode::OpencodeState;
+pub use request::HttpRequest;
 pub use schedule::{ScheduleRun, ScheduleSpec, ScheduleStatus, When};
-pub use spec::{Adapter, AgentSpec};
+pub use spec::{Adapter, AgentSpec, Serves};
 pub use spend::{ModelBudget, ModelUsage, marked, marked_env, unmarked};
 pub use status::{SessionStatus, joined};
 
@@ -174,10 +180,18 @@ impl NewEvent {
 /// What goes into an adapter.
 #[derive(Debug, Clone, Copy)]
 pub enum Input<'a> {
-    /// A process of the agent has begun, in this directory.
-    Begun(&'a str),
-    /// The process wrote a line.
+    /// A process of the agent has begun, in this directory, for the session with this id.
+    Begun(&'a str, &'a str),
+    /// The process wrote a line; or one came in the answer that is listened to.
     Line(&'a str),
+    /// What [`AdapterState::listens`] says is about to be asked.
+    Dialing,
+    /// That was answered with this status. What follows are lines.
+    Listening(u16),
+    /// The answer has ended; in good order, or because its connection broke.
+    Silent(bool),
+    /// The oldest request of the outbox was answered: with this status, and this body.
+    Answered(u16, &'a str),
     /// Somebody sent a message, with this number.
     Message(u64, &'a str),
     /// Somebody wants the work on the message to end.
@@ -200,8 +214,10 @@ pub enum TurnEnd {
 pub struct Output {
     /// What is to be told.
     pub events: Vec<NewEvent>,
-    /// What is to be written to the process, without line breaks.
+    /// What is to be written to the process, without line breaks; requests to one that serves HTTP.
     pub lines: Vec<String>,
+    /// What was to be written before is not wanted any more.
+    pub anew: bool,
     /// The work on the message has ended.
     pub end: Option<TurnEnd>,
 }
@@ -228,6 +244,10 @@ pub enum AdapterState {
     Jsonl(JsonlState),
     /// The Agent Client Protocol.
     Acp(AcpState),
+    /// OpenCode's server.
+    Opencode(Box<OpencodeState>),
+    /// JSON lines over HTTP.
+    Http(HttpState),
 }
 
 impl AdapterState {
@@ -237,6 +257,8 @@ impl AdapterState {
         match adapter {
             Adapter::Jsonl => Self::Jsonl(JsonlState::default()),
             Adapter::Acp => Self::Acp(AcpState::default()),
+            Adapter::Opencode => Self::Opencode(Box::default()),
+            Adapter::Http => Self::Http(HttpState::default()),
         }
     }
 
@@ -245,6 +267,18 @@ impl AdapterState {
         match self {
             Self::Jsonl(state) => state.step(input),
             Self::Acp(state) => state.step(input),
+            Self::Opencode(state) => state.step(input),
+            Self::Http(state) => state.step(input),
+        }
+    }
+
+    /// Of an agent that serves HTTP, the request whose answer is to be listened to now.
+    #[must_use]
+    pub fn listens(&self) -> Option<HttpRequest> {
+        match self {
+            Self::Jsonl(_) | Self::Acp(_) => None,
+            Self::Opencode(state) => state.listens(),
+            Self::Http(state) => state.listens(),
         }
     }
 
@@ -254,6 +288,8 @@ impl AdapterState {
         match self {
             Self::Jsonl(state) => &state.approvals,
             Self::Acp(state) => &state.approvals,
+            Self::Opencode(state) => &state.approvals,
+            Self::Http(state) => &state.lines.approvals,
         }
     }
 
@@ -261,7 +297,7 @@ impl AdapterState {
     #[must_use]
     pub const fn is_off(&self) -> bool {
         match self {
-            Self::Jsonl(_) => false,
+            Self::Jsonl(_) | Self::Opencode(_) | Self::Http(_) => false,
             Self::Acp(state) => state.is_off(),
         }
     }
@@ -271,6 +307,8 @@ impl AdapterState {
         match self {
             Self::Jsonl(state) => state.approvals.clear(),
             Self::Acp(state) => state.ended(),
+            Self::Opencode(state) => state.ended(),
+            Self::Http(state) => state.ended(),
         }
     }
 }

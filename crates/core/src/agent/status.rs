@@ -27,6 +27,9 @@ pub struct SessionStatus {
     /// Another one is to take its place when it has nothing to do: its program is another one now.
     #[serde(default)]
     pub renew: bool,
+    /// The exec of the service that it is with, when the agent is a service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serving: Option<String>,
     /// Up to where its output was read.
     #[serde(default)]
     pub offset: u64,
@@ -64,6 +67,7 @@ impl SessionStatus {
             live: false,
             given: false,
             renew: false,
+            serving: None,
             offset: 0,
             delivered: 0,
             turn: None,
@@ -78,6 +82,9 @@ impl SessionStatus {
     /// Takes what came out of the adapter; gives what is to be told.
     pub fn take(&mut self, output: Output) -> Vec<NewEvent> {
         let mut events = output.events;
+        if output.anew {
+            self.outbox.clear();
+        }
         self.outbox.extend(output.lines);
         if let Some(end) = output.end {
             events.extend(self.end_turn(end));

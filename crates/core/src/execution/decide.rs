@@ -28,6 +28,8 @@ pub struct ProgramFile<'a> {
     pub origin: ProgramOrigin,
     /// Its content, when that is known: `blake3:…` or `sha256:…`.
     pub digest: Option<&'a str>,
+    /// The layer that brought it, when that is known.
+    pub layer: Option<&'a str>,
 }
 
 /// What a decision about a program rests on.
@@ -116,12 +118,14 @@ impl ExecutionPolicy {
 }
 
 impl ExecutionRule {
-    /// Whether it names an unchanged program of the image. A digest of an algorithm that the record does not have is not this one's.
+    /// Whether it names an unchanged program of the image. A digest of an algorithm that the record does not have is not this one's, nor is
+    /// a package's: which files that has only the image knows.
     #[must_use]
     pub fn names(&self, program: &ProgramFile<'_>) -> bool {
         let path = self.path.as_deref().is_none_or(|pattern| covers_program(pattern, program.path));
         let digest = self.digest.as_deref().is_none_or(|digest| program.digest == Some(digest));
-        path && digest
+        let layer = self.layer.as_deref().is_none_or(|layer| program.layer == Some(layer));
+        path && digest && layer && self.package.is_none()
     }
 }
 
@@ -151,7 +155,7 @@ mod tests {
     use super::*;
 
     const fn file<'a>(path: &'a str, origin: ProgramOrigin) -> ProgramFile<'a> {
-        ProgramFile { path, origin, digest: None }
+        ProgramFile { path, origin, digest: None, layer: None }
     }
 
     fn policy(text: &str) -> ExecutionPolicy {
@@ -205,6 +209,18 @@ mod tests {
             assert_eq!((decision.allowed, decision.basis), expected, "{path} {origin:?}");
         }
         assert_eq!(image.describe(ProgramBasis::Rule(0)), "rule 1 (deny /bin/curl)");
+    }
+
+    #[test]
+    fn a_layer_is_what_the_record_says_and_a_package_is_not_known() {
+        let layer = format!("sha256:{}", "a".repeat(64));
+        let policy = policy(&format!(
+            r#"{{"programs":"image","rules":[{{"action":"deny","layer":"{layer}"}},{{"action":"deny","package":"git"}}]}}"#
+        ));
+        let other = file("/usr/bin/git", ProgramOrigin::Image);
+        assert!(policy.decide(&other).allowed);
+        assert!(!policy.decide(&ProgramFile { layer: Some(&layer), ..other }).allowed);
+        assert_eq!(policy.describe(ProgramBasis::Rule(1)), "rule 2 (deny package git)");
     }
 
     #[test]

@@ -38,6 +38,9 @@ pub struct ServiceStatus {
     /// Its last runs, the oldest first.
     #[serde(default)]
     pub runs: Vec<ServiceRun>,
+    /// The current run is to make way for another one when nobody uses it: its program is another one now.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub renew: bool,
     /// Early ends in a row.
     #[serde(default)]
     pub early: u32,
@@ -64,6 +67,7 @@ impl ServiceStatus {
 
     /// Ends the current run, which wrote this much.
     pub fn end_run(&mut self, output_bytes: u64) {
+        self.renew = false;
         if let Some(run) = self.runs.last_mut().filter(|run| run.end.is_none()) {
             run.end = Some(run.base.saturating_add(output_bytes));
         }

@@ -21,7 +21,7 @@ use crate::secret::Secret;
 use crate::service::{Services, check_services};
 use crate::sharing::Visibility;
 use crate::snapshot::{AutoCheckpoints, Manifest};
-use crate::trace::TraceMode;
+use crate::trace::{TraceFiles, TraceMode};
 use crate::usage::Budget;
 use crate::volume::{VolumeMount, VolumeMountDraft, check_mounts};
 
@@ -97,6 +97,8 @@ pub struct SandboxDraft {
     pub build: Option<BuildId>,
     /// How it is recorded; as the server says when absent.
     pub trace: Option<TraceMode>,
+    /// Files of which is told when they change.
+    pub trace_files: Option<TraceFiles>,
     /// Which programs may run; as the template says, or all, when absent.
     pub execution: Option<ExecutionPolicy>,
     /// Agent layers to mount: the image of each, by its name.
@@ -160,6 +162,9 @@ pub struct SandboxSpec {
     /// How it is recorded; as the server says when absent, and never less.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<TraceMode>,
+    /// Files of which is told when they change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace_files: Option<TraceFiles>,
     /// Which programs may run.
     #[serde(default, skip_serializing_if = "ExecutionPolicy::is_open")]
     pub execution: ExecutionPolicy,
@@ -345,6 +350,9 @@ impl SandboxSpec {
         env.extend(recipe.map(|t| t.env.clone()).unwrap_or_default());
         env.extend(draft.env.clone());
         check::env("env", &env)?;
+        if let Some(files) = &draft.trace_files {
+            files.validate("trace_files")?;
+        }
 
         let pick = |own: &Option<String>, theirs: Option<&Option<String>>, last: &Option<String>| {
             own.clone().or_else(|| theirs.cloned().flatten()).or_else(|| last.clone())
@@ -381,6 +389,7 @@ impl SandboxSpec {
             ready: recipe.and_then(|t| t.ready.clone()),
             build: draft.build.clone(),
             trace: draft.trace,
+            trace_files: draft.trace_files.clone(),
             execution: draft
                 .execution
                 .clone()

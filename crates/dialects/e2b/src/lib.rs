@@ -21,6 +21,7 @@ mod connect;
 mod envd;
 mod error;
 mod extras;
+mod logs;
 mod request;
 mod sandboxes;
 mod secrets;

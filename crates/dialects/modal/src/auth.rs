@@ -70,6 +70,11 @@ impl Head {
         }
     }
 
+    /// Where the request is told what it is about and by whose right.
+    pub(crate) const fn extensions(&self) -> &http::Extensions {
+        &self.extensions
+    }
+
     /// A header's text.
     pub(crate) fn text(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()

@@ -6,6 +6,7 @@
 //! server ─ by gRPC service ─▶ lib
 //!    modal.client.ModalClient                     control: apps, images, sandboxes, volumes, …
 //!    modal.task_command_router.TaskCommandRouter  task: commands in one sandbox, files, snapshots
+//! server ─ below /modal ─▶ control::content: what is too large for a call
 //! ```
 //!
 //! There are two generations of sandboxes: V1, of clients before 1.6, and V2. They differ in the names of calls, in the
@@ -13,7 +14,7 @@
 //!
 //! # What has no equal in the engine
 //!
-//! Nothing here has a table or a file. Apps and images are their own ids; what a sandbox must tell again is one of its
+//! Nothing here has a table. Apps and images are their own ids; what a sandbox must tell again is one of its
 //! annotations ([`extras`]). What clients send before they make a sandbox of it (secrets, files) is in memory until then
 //! ([`shelf`]), each their sender's.
 
@@ -26,12 +27,13 @@ mod task;
 mod wire;
 
 use atoll_core::Error;
-use atoll_server::dialect::{Asked, Dialect, Host, Mount};
+use atoll_server::dialect::{Arrival, Asked, Dialect, Host, Mount};
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::response::{IntoResponse as _, Response};
 
 use crate::auth::{Asker, Head};
+use crate::control::content::PREFIX;
 use crate::grpc::Fault;
 
 const CONTROL: &str = "modal.client.ModalClient";
@@ -40,7 +42,7 @@ const TASK: &str = "modal.task_command_router.TaskCommandRouter";
 /// What to mount.
 pub const DIALECT: Dialect = Dialect {
     name: "modal",
-    mounts: &[Mount::Service(CONTROL), Mount::Service(TASK)],
+    mounts: &[Mount::Service(CONTROL), Mount::Service(TASK), Mount::Prefix(PREFIX)],
     router,
     credential: auth::credential,
     refuse,
@@ -59,7 +61,8 @@ pub(crate) struct App {
 }
 
 fn router(host: Host) -> Router {
-    let app = App { host, control: control::State::default(), task: task::State::default() };
+    let control = control::State::new(host.engine());
+    let app = App { host, control, task: task::State::default() };
     Router::new()
         .fallback(move |request: Request| {
             let app = app.clone();
@@ -73,7 +76,12 @@ async fn serve(app: App, request: Request) -> Response {
     let path = parts.uri.path().to_owned();
     let mut names = path.trim_start_matches('/').splitn(2, '/');
     let (service, method) = (names.next().unwrap_or_default(), names.next().unwrap_or_default());
+    let method_of_http = parts.method.clone();
+    let beside = parts.extensions.get::<Arrival>().is_some_and(|arrival| arrival.prefix == PREFIX);
     let head = Head::new(parts);
+    if beside {
+        return Box::pin(control::content::serve(app, head, method_of_http, &path, body)).await;
+    }
     // Who asks is looked at before anything that was sent.
     if service == TASK {
         match Asker::with_token(&app, head, task::needs(method)).await {

@@ -64,6 +64,14 @@ impl Failure {
         Self::new(StatusCode::REQUEST_TIMEOUT, "timeout", "none of the statuses was reached in time")
     }
 
+    /// The same of something that a body names: the path has named nothing that is not there.
+    pub(crate) fn of_body(self) -> Self {
+        match self.status {
+            StatusCode::NOT_FOUND => Self::bad(self.message),
+            _ => self,
+        }
+    }
+
     /// What the engine says.
     pub(crate) fn of(error: &Error) -> Self {
         let status = match error.code {

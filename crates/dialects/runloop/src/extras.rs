@@ -34,6 +34,9 @@ pub(crate) struct Extras {
     pub(crate) blueprint_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) snapshot_id: Option<String>,
+    /// Its gateways, and the secrets for them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) gateway_specs: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tunnel: Option<Tunnel>,
     /// Absent once it is set up.

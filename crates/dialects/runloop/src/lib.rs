@@ -10,6 +10,7 @@
 //!    /v1/devboxes/disk_snapshots                                     snapshots
 //!    /v1/blueprints                                                  blueprints
 //!    /v1/objects                                                     objects
+//!    /v1/network-policies, /v1/gateway-configs, /v1/secrets          policies, gateways, secrets
 //!    what there is not                                               refused
 //! server ─ by the host name PORT-KEY.tunnel.DOMAIN ─▶ tunnel ─▶ the server inside
 //! ```
@@ -20,23 +21,28 @@
 //!
 //! # What has no equal in the engine
 //!
-//! Nothing here has a table. Objects are files ([`objects`]). What the protocol wants to be told back and the engine does not know (see
+//! Nothing here has a table. Objects are files ([`objects`]), and so are policies and gateways ([`records`]). What the protocol wants to be told back and the engine does not know (see
 //! [`extras`]) lives in an annotation of the sandbox. Ids are the engine's with another beginning ([`ids`]).
-//! Devboxes that ended, which the engine forgets and the clients still ask for, are remembered for a while in
-//! memory ([`devboxes::ended`]).
+//! Devboxes that ended, which the engine forgets and the clients still ask for, are remembered for a while
+//! ([`devboxes::ended`]).
 
 mod blueprints;
 mod devboxes;
+mod disk;
 mod error;
 mod executions;
 mod extras;
 mod files;
+mod gateways;
 mod ids;
 mod logs;
 mod objects;
 mod once;
+mod policies;
+mod records;
 mod refused;
 mod request;
+mod secrets;
 mod snapshots;
 mod tunnel;
 
@@ -56,8 +62,11 @@ use tower::ServiceExt as _;
 use crate::devboxes::ended::Ended;
 use crate::devboxes::setup::Setups;
 use crate::error::Failure;
+use crate::gateways::Gateway;
 use crate::objects::Shelf;
 use crate::once::Answers;
+use crate::policies::NetworkPolicy;
+use crate::records::Records;
 use crate::snapshots::{Gone, Taking};
 
 /// What to mount.
@@ -80,6 +89,8 @@ pub(crate) struct App {
     pub(crate) taking: Works<Taking>,
     pub(crate) gone: Gone,
     pub(crate) objects: Shelf,
+    pub(crate) policies: Records<NetworkPolicy>,
+    pub(crate) gateways: Records<Gateway>,
 }
 
 impl Protocol for App {
@@ -111,10 +122,12 @@ impl FromRef<App> for Host {
 fn router(host: Host) -> Router {
     let app = App {
         objects: Shelf::new(host.engine()),
+        policies: Records::new(host.engine()),
+        gateways: Records::new(host.engine()),
+        ended: Ended::new(host.engine()),
         host,
         marks: Bookmarks::default(),
         answers: Answers::default(),
-        ended: Ended::default(),
         setups: Setups::default(),
         taking: Works::default(),
         gone: Gone::default(),
@@ -124,9 +137,12 @@ fn router(host: Host) -> Router {
         .merge(devboxes::routes(&app))
         .merge(executions::routes(&app))
         .merge(files::routes())
+        .merge(gateways::routes(&app))
         .merge(logs::routes())
         .merge(objects::routes(&app))
+        .merge(policies::routes(&app))
         .merge(refused::routes())
+        .merge(secrets::routes(&app))
         .merge(snapshots::routes(&app))
         .merge(tunnel::routes())
         .fallback(error::route_not_found)

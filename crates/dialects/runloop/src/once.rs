@@ -1,14 +1,15 @@
 //! `x-request-id`: a request that is sent again gets the first one's answer, also while that is under way.
 //!
 //! The clients make the id for every request that is no GET and send it with each attempt. Answers are kept in
-//! memory for an hour, which is longer than any client goes on trying; a server that was started anew does not know
-//! them.
+//! memory for an hour, which is longer than any client goes on trying. A server that was started anew does not know
+//! them, but finds the devbox that was made: the id is kept with it ([`RequestKey`]).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_core::id::KeyId;
 use atoll_core::limits::JSON_BODY_MAX_BYTES;
+use atoll_core::spec::RequestKey;
 use atoll_dialect_kit::time::now_ms;
 use atoll_server::dialect::read_all;
 use axum::body::{Body, to_bytes};
@@ -63,6 +64,11 @@ pub(crate) fn id(headers: &HeaderMap) -> Option<&str> {
     (1..=ID_MAX_BYTES).contains(&text.len()).then_some(text)
 }
 
+/// The id belongs to another request.
+pub(crate) fn mismatch() -> Failure {
+    Failure::bad(format!("{HEADER}: was used before with another request"))
+}
+
 impl Answers {
     fn table(&self) -> std::sync::MutexGuard<'_, HashMap<(KeyId, String), Kept>> {
         // A map is usable whatever panicked.
@@ -75,7 +81,7 @@ impl Answers {
         let mut table = self.table();
         if let Some(kept) = table.get(of).filter(|kept| is_kept(kept)) {
             if kept.print != print {
-                return Err(Failure::bad(format!("{HEADER}: was used before with another request")));
+                return Err(mismatch());
             }
             return Ok(Begun::Again(kept.answer.clone()));
         }
@@ -153,7 +159,10 @@ pub(crate) async fn layer(State(app): State<App>, request: Request, next: Next) 
     let mut print = blake3::Hasher::new();
     print.update(parts.uri.path().as_bytes()).update(b"\n").update(&bytes);
     let print = print.finalize();
-    let request = Request::from_parts(parts, Body::from(bytes));
+    let mut request = Request::from_parts(parts, Body::from(bytes));
+    // Apart from the keys of the same caller's requests in other protocols.
+    let kept = RequestKey { key: format!("runloop {id}"), digest: print.to_hex().to_string() };
+    request.extensions_mut().insert(kept);
     app.answers.once((key, id), print, async move { next.run(request).await }).await
 }
 

@@ -8,7 +8,7 @@ use crate::error::Failure;
 use crate::request::{Caller, Read};
 
 /// Beginnings of paths, and what to do instead.
-const REFUSED: [(&str, &str); 12] = [
+const REFUSED: [(&str, &str); 10] = [
     ("accounts", "an installation of Atoll is no account"),
     ("agents", "install the agent in a blueprint, or in the devbox"),
     ("apikeys", "make keys with 'atoll key create NAME --for runloop'"),
@@ -16,22 +16,18 @@ const REFUSED: [(&str, &str); 12] = [
     ("benchmark_jobs", "run benchmarks from outside, over devboxes"),
     ("benchmark_runs", "run benchmarks from outside, over devboxes"),
     ("benchmarks", "run benchmarks from outside, over devboxes"),
-    (
-        "gateway-configs",
-        "Atoll's egress gateway puts credentials into requests: see injection rules in its own API",
-    ),
     ("mcp-configs", "run the MCP server in the devbox"),
-    ("network-policies", "say what a sandbox may reach over Atoll's own API ('egress')"),
     ("restricted_keys", "make keys with a scope: 'atoll key create NAME --scope read'"),
     ("scenarios", "run scenarios from outside, over devboxes"),
 ];
-/// The same, of secrets.
-const SECRETS: &str = "values of Atoll's secrets never enter a sandbox; its egress gateway puts them into requests: see 'atoll secret'";
 /// The same, below a devbox.
 const OF_DEVBOXES: [(&str, &str); 4] = [
     ("create_ssh_key", "add your public key with 'atoll ssh-key add', then 'ssh SANDBOX@HOST'"),
     ("create_pty_tunnel", "open a terminal with 'atoll shell' or over SSH"),
-    ("create_gateway_token", "Atoll's egress gateway puts credentials into requests"),
+    (
+        "create_gateway_token",
+        "Atoll's egress gateway puts credentials into requests: give the devbox 'gateways'",
+    ),
     ("create_mcp_token", "run the MCP server in the devbox"),
 ];
 
@@ -42,7 +38,7 @@ fn refuse(what: &'static str, instead: &'static str) -> Failure {
 /// The routes. Only who has a key is told.
 pub(crate) fn routes() -> Router<App> {
     let mut router = Router::new();
-    for (what, instead) in REFUSED.into_iter().chain([("secrets", SECRETS)]) {
+    for (what, instead) in REFUSED {
         let answer = move |_: Caller<Read>| async move { refuse(what, instead) };
         router = router.route(&format!("/v1/{what}"), any(answer));
         router = router.route(&format!("/v1/{what}/{{*rest}}"), any(answer));

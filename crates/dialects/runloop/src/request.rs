@@ -11,7 +11,7 @@ use crate::App;
 use crate::error::{Failure, Result};
 use crate::ids;
 
-pub(crate) use atoll_dialect_kit::request::{Caller, Exec, Json, Manage, Path, Query, Read};
+pub(crate) use atoll_dialect_kit::request::{Admin, Caller, Exec, Json, Manage, Path, Query, Read};
 
 /// Beginning of the routes that name a devbox.
 pub(crate) const DEVBOX_ROUTES: &str = "/v1/devboxes/";

@@ -10,13 +10,16 @@ use atoll_walk::{
 };
 
 /// The sources of all routers but for what is only refused.
-const SOURCES: [&str; 8] = [
+const SOURCES: [&str; 11] = [
     include_str!("../src/blueprints/mod.rs"),
     include_str!("../src/devboxes/mod.rs"),
     include_str!("../src/executions/mod.rs"),
     include_str!("../src/files.rs"),
+    include_str!("../src/gateways.rs"),
     include_str!("../src/logs.rs"),
     include_str!("../src/objects/mod.rs"),
+    include_str!("../src/policies.rs"),
+    include_str!("../src/secrets.rs"),
     include_str!("../src/snapshots/mod.rs"),
     include_str!("../src/tunnel.rs"),
 ];
@@ -73,6 +76,24 @@ fn table() -> Vec<Route> {
         on_server("GET", "/v1/blueprints/{blueprint}", Scope::Read),
         on_server("GET", "/v1/blueprints/{blueprint}/logs", Scope::Read),
         on_server("POST", "/v1/blueprints/{blueprint}/delete", Scope::Manage),
+        on_server("POST", "/v1/network-policies", Scope::Manage),
+        on_server("GET", "/v1/network-policies", Scope::Read),
+        on_server("GET", "/v1/network-policies/{policy}", Scope::Read),
+        on_server("POST", "/v1/network-policies/{policy}", Scope::Manage),
+        on_server("POST", "/v1/network-policies/{policy}/delete", Scope::Manage),
+        on_server("POST", "/v1/gateway-configs", Scope::Manage),
+        on_server("GET", "/v1/gateway-configs", Scope::Read),
+        on_server("GET", "/v1/gateway-configs/{gateway}", Scope::Read),
+        on_server("POST", "/v1/gateway-configs/{gateway}", Scope::Manage),
+        on_server("POST", "/v1/gateway-configs/{gateway}/delete", Scope::Manage),
+        on_server("POST", "/v1/secrets", Scope::Admin),
+        on_server("GET", "/v1/secrets", Scope::Manage),
+        on_server("GET", "/v1/secrets/{secret}", Scope::Manage),
+        on_server("POST", "/v1/secrets/{secret}", Scope::Admin),
+        on_server("POST", "/v1/secrets/{secret}/delete", Scope::Admin),
+        on_server("GET", "/v1/secrets/id/{secret}", Scope::Manage),
+        on_server("POST", "/v1/secrets/id/{secret}/update", Scope::Admin),
+        on_server("POST", "/v1/secrets/id/{secret}/delete", Scope::Admin),
     ]
 }
 
@@ -102,7 +123,10 @@ impl Protocol for Runloop {
         let path = path
             .replace("{execution}", "exec_none")
             .replace("{blueprint}", "bpt_none")
-            .replace("{object}", "obj_none");
+            .replace("{object}", "obj_none")
+            .replace("{policy}", "npl_none")
+            .replace("{gateway}", "gwc_none")
+            .replace("{secret}", "sec_none");
         let form = route.path.ends_with("/upload_file");
         let kind = if form { "multipart/form-data; boundary=x" } else { "application/json" };
         let mut headers = vec![("content-type", kind.to_owned())];

@@ -111,7 +111,9 @@ impl<'a> Fields<'a> {
         let named = self.take(&["id", "source", "src"])?.map(str::to_owned);
         let last = target.as_deref().and_then(|target| target.rsplit('/').next());
         let Some(id) = named.or_else(|| last.map(str::to_owned)) else {
-            return Err(place.invalid("a secret wants an id").hint("add id=NAME, as in --build-secret id=NAME"));
+            return Err(place
+                .invalid("a secret wants an id")
+                .hint("add id=NAME, as in --build-secret id=NAME"));
         };
         if !is_secret_id(&id) {
             return Err(place.invalid(format_args!("'{}' is no id of a secret", shorten(&id))));

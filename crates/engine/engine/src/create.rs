@@ -10,14 +10,14 @@ use atoll_core::spec::{Accelerator, Base, ImageDefaults, SandboxDraft, SandboxSp
 use atoll_core::volume::VolumeMount;
 use atoll_core::{Code, Error, Result};
 use atoll_isolation::{DiskSource, Plan, PlannedVolume, RootFs};
-use atoll_store::SandboxRecord;
+use atoll_store::{SandboxRecord, TemplateRecord};
 
 use crate::authorize::Caller;
 use crate::clock::{now_ms, random};
 use crate::engine::{Engine, Inner};
 use crate::errors::limit_error;
 use crate::execution::execution;
-use crate::sandbox::{self, Origin, SandboxShared};
+use crate::sandbox::{self, Message, Origin, SandboxShared};
 use crate::service::{Declared, check_declared};
 use crate::snapshot::check_memory;
 use crate::start::{boot_from_memory, starts_ahead};
@@ -58,18 +58,39 @@ impl Engine {
     /// Whatever is wrong with the draft; [`Code::LimitExceeded`]; [`Code::NameTaken`]; [`Code::IdempotencyMismatch`]; what the host
     /// refuses. Nothing is left of a sandbox that could not be made.
     pub async fn create_sandbox(&self, draft: SandboxDraft, caller: &Caller) -> Result<SandboxRecord> {
+        Box::pin(self.create_from(draft, None, caller)).await
+    }
+
+    /// The same. `template` stands in the place of the one that the draft names: a build tries out what is no version yet.
+    pub(crate) async fn create_from(
+        &self,
+        draft: SandboxDraft,
+        template: Option<TemplateRecord>,
+        caller: &Caller,
+    ) -> Result<SandboxRecord> {
         if self.inner.shutdown.is_cancelled() {
             return Err(Error::new(Code::ShuttingDown, "the server is shutting down"));
         }
         if let Some(request) = &draft.request
             && let Some(before) = self.inner.made_for(caller.key.as_ref(), request)?
         {
-            before.made().await?;
-            return Ok(before.record());
+            if before.state() != SandboxState::Deleting {
+                before.made().await?;
+                return Ok(before.record());
+            }
+            // It is being taken apart, as after a crash in the middle of its making: it is no answer, and its key and name are
+            // free when it is gone.
+            match before.ask(Message::Delete).await {
+                Err(error) if error.code != Code::SandboxNotFound => return Err(error),
+                _gone => {}
+            }
         }
         draft.validate()?;
         self.inner.disk.check()?;
-        let mut planned = self.plan(&draft, caller).await?;
+        let mut planned = match template {
+            Some(template) => self.plan_from(&draft, Some(template), caller).await?,
+            None => self.plan(&draft, caller).await?,
+        };
         let pools = &self.inner.pools;
         let template = planned.record.spec.template.as_deref().and_then(|text| text.split(':').next());
         // What goes on from memory is made anew.
@@ -116,11 +137,20 @@ impl Engine {
     }
 
     pub(crate) async fn plan(&self, draft: &SandboxDraft, caller: &Caller) -> Result<Planned> {
-        let inner: &Inner = &self.inner;
         let template = match &draft.template {
             Some(name) => Some(self.find_template(name).await?),
             None => None,
         };
+        self.plan_from(draft, template, caller).await
+    }
+
+    async fn plan_from(
+        &self,
+        draft: &SandboxDraft,
+        template: Option<TemplateRecord>,
+        caller: &Caller,
+    ) -> Result<Planned> {
+        let inner: &Inner = &self.inner;
         let recipe: Option<(String, &TemplateSpec)> =
             template.as_ref().map(|record| (format!("{}:{}", record.name, record.version), &record.spec));
         let snapshot = match (&draft.snapshot, recipe.as_ref().and_then(|(_, spec)| spec.snapshot.as_ref())) {

@@ -18,6 +18,10 @@ impl Inner {
     pub(crate) fn check_execution(&self, spec: &SandboxSpec) -> Result<()> {
         spec.profiles.check_rules("egress", &spec.egress)?;
         self.check_observed(spec)?;
+        if spec.trace_files.is_some() && self.config.trace.mode_of_spec(spec) == TraceMode::Off {
+            let why = "changes of files are told only where it is recorded: this sandbox is not";
+            return Err(Error::new(Code::Unenforceable, why).hint("leave out --trace off, or trace_files"));
+        }
         let execution = execution(spec);
         if execution.is_open() {
             return Ok(());

@@ -231,7 +231,7 @@ impl Engine {
         }
     }
 
-    async fn said_last(&self, sandbox: &SandboxId, exec: &str) -> Result<String> {
+    pub(crate) async fn said_last(&self, sandbox: &SandboxId, exec: &str) -> Result<String> {
         let end = self.wait_exec(sandbox, exec, START_LOOK).await?.extent.end;
         let mut reader = self.output(sandbox, exec, end.saturating_sub(SAID_MAX_BYTES as u64), false).await?;
         let mut said = Vec::new();

@@ -95,6 +95,15 @@ impl Engine {
         Ok(all)
     }
 
+    /// The versions of a template, the newest first.
+    ///
+    /// # Errors
+    /// [`Code::TemplateNotFound`].
+    pub async fn template_versions(&self, name: &str) -> Result<Vec<TemplateRecord>> {
+        let all = self.inner.store.list_templates(Some(name)).await.map_err(store_error)?;
+        if all.is_empty() { Err(not_found(name, None)) } else { Ok(all) }
+    }
+
     /// One version of a template, the newest when `version` is absent.
     ///
     /// # Errors

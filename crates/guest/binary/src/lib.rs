@@ -4,6 +4,9 @@
 /// The program: a static ELF executable.
 pub static GUEST: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/atoll-guest"));
 
+/// `atoll-run`, which runs a command in another profile: as small as it is, because each profile has a copy.
+pub static RUN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/atoll-run"));
+
 /// BLAKE3 of [`GUEST`], lower-case hex: tells which agent a snapshot or a running sandbox carries.
 pub const GUEST_BLAKE3: &str = env!("ATOLL_GUEST_BLAKE3");
 
@@ -29,5 +32,11 @@ mod tests {
             assert_ne!(kind, PT_INTERP, "the agent asks for a dynamic loader");
         }
         assert_eq!(GUEST_BLAKE3.len(), 64);
+    }
+
+    #[test]
+    fn the_command_that_asks_is_small() {
+        assert_eq!(&RUN[..4], b"\x7fELF");
+        assert!(RUN.len() < 16 << 10, "{}", RUN.len());
     }
 }

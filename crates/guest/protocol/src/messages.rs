@@ -140,6 +140,12 @@ message! {
         #[prost(string, repeated, tag = "2")] pub read_only: Vec<String>,
         /// What executing a program does; nothing when empty.
         #[prost(message, repeated, tag = "3")] pub steps: Vec<ProfileStep>,
+        /// Memory that each of its processes may write to, bytes; 0 for no limit.
+        #[prost(uint64, tag = "4")] pub memory_bytes: u64,
+        /// Processes of its user with which it makes no more; 0 for no limit.
+        #[prost(uint32, tag = "5")] pub processes: u32,
+        /// CPU time of each of its processes, seconds; 0 for no limit.
+        #[prost(uint32, tag = "6")] pub cpu_seconds: u32,
     }
     /// Executing a program leads to a profile.
     ProfileStep {
@@ -147,6 +153,8 @@ message! {
         #[prost(string, tag = "1")] pub program: String,
         /// Place of the profile in [`StartExec::profiles`].
         #[prost(uint32, tag = "2")] pub profile: u32,
+        /// It is a door: the program that it runs next is what was asked for, and leads nowhere else.
+        #[prost(bool, tag = "3")] pub door: bool,
     }
 
     /// Streams an exec from an offset (`exec-attach`), after a reconnect.

@@ -53,6 +53,7 @@ fn open(dir: PathBuf, agent: Vec<u8>) -> Result<ContainerIsolation, Box<dyn std:
         dir,
         instance: INSTANCE.to_owned(),
         agent: agent.leak(),
+        run: &[],
         storage: Arc::new(storage),
         slots: Arc::new(SlotPool::start(8)?),
         witness: None,

@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use atoll_core::profile::RUN_DIR;
 use atoll_core::spec::{IsolationLevel, Resources};
 use atoll_failpoint::fail_point;
 use atoll_isolation::{IsolationError, Plan, PlannedVolume, RootFs};
@@ -130,6 +131,7 @@ impl Inner {
             .iter()
             .map(|volume| self.mapped_volume(volume, userns))
             .chain(plan.layers.iter().map(|layer| layers::mapped(layer, userns.fd())))
+            .chain(self.doors.dir(&plan.execution.profiles)?.map(|dir| shown_doors(&dir, userns.fd())))
             .collect::<Result<_, IsolationError>>()?;
         let dev = format!("mode=0755,size=1m,nr_inodes=4096,uid={first_id},gid={first_id}");
         let terminals = first_id + TTY_GROUP;
@@ -178,6 +180,12 @@ impl Inner {
             atoll_core::volume::components(&volume.path).into_iter().map(|name| text(name.to_owned()));
         Ok((mount, names.collect::<Result<_, _>>()?))
     }
+}
+
+/// The doors to profiles, and where they are shown.
+fn shown_doors(dir: &Path, userns: BorrowedFd<'_>) -> Result<(OwnedFd, Vec<CString>), IsolationError> {
+    let name = RUN_DIR.trim_start_matches('/').to_owned();
+    Ok((mapped_clone(dir, sys::ATTR_NOSUID, userns)?, vec![text(name)?]))
 }
 
 /// A random UUID as `/proc/sys/kernel/random/boot_id` has it.

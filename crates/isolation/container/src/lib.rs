@@ -17,6 +17,7 @@ mod child;
 mod create;
 mod destroy;
 mod disk;
+mod doors;
 mod driver;
 mod gate;
 mod hibernate;
@@ -55,6 +56,7 @@ use rustix::io::Errno;
 use rustix::thread::ThreadNameSpaceType;
 
 use disk::{Disk, Disks};
+use doors::Doors;
 use live::Instance;
 use record::Records;
 use skeleton::Skeleton;
@@ -123,6 +125,8 @@ pub struct ContainerConfig {
     pub instance: String,
     /// The guest agent's program, statically linked.
     pub agent: &'static [u8],
+    /// The program `atoll-run`, which needs nothing of the sandbox that it is shown to.
+    pub run: &'static [u8],
     /// Where disks and snapshots lie.
     pub storage: Arc<Storage>,
     /// Network namespaces for sandboxes.
@@ -143,6 +147,7 @@ pub struct ContainerIsolation {
 struct Inner {
     records: Records,
     skeleton: Skeleton,
+    doors: Doors,
     scratch: CString,
     cgroups: Cgroups,
     storage: Arc<Storage>,
@@ -186,6 +191,7 @@ impl ContainerIsolation {
         record::private_dir(&scratch).step("make the scratch directory")?;
         let sandboxes = records.list()?;
         let skeleton = Skeleton::open(&dir.join("skeleton"), sandboxes.is_empty())?;
+        let doors = Doors::open(dir.join("doors"), config.run, sandboxes.is_empty())?;
         let taken = sandboxes.iter().filter_map(|id| records.of(id).first_id());
         let ranges = Arc::new(Ranges::new(&config.instance, taken));
         let pooled_disk_bytes = Resources::default().disk_bytes;
@@ -196,6 +202,7 @@ impl ContainerIsolation {
         let inner = Inner {
             records,
             skeleton,
+            doors,
             scratch: create::scratch_path(&scratch)?,
             cgroups: Cgroups::open(&format!("atoll-{}", config.instance))?,
             userns: start_pool("atoll-userns", config.pools.user_namespaces, {

@@ -21,14 +21,16 @@ use atoll_isolation_storage::open_upper;
 use atoll_witness::{Gate, Missing, Sender};
 
 use crate::step::Step;
-use crate::{Inner, sys};
+use crate::{Inner, doors, sys, watch};
 use files::Image;
 pub(crate) use rules::Digests;
 use rules::{Lookup, Places};
 
 /// File systems whose numbers of files `stat` tells as the kernel has them. Of the directory that a sandbox has instead of an
 /// image the kernel's program knows the number.
-const PLAIN: [u64; 6] = [0xef53, 0x5846_5342, 0x0102_1994, 0xe0f5_e1e2, 0xf2f5_2010, 0x794c_7630];
+const PLAIN: [u64; 6] = [0xef53, 0x5846_5342, 0x0102_1994, 0xe0f5_e1e2, 0xf2f5_2010, OVERLAY];
+/// An overlay; what is shown of one is known by what lies below it.
+const OVERLAY: u64 = 0x794c_7630;
 
 /// The version of Landlock that keeps signals and abstract sockets inside a domain.
 const LANDLOCK_SCOPES: i64 = 6;
@@ -80,7 +82,10 @@ impl Inner {
             RootFs::Host => vec![self.skeleton.dir().to_owned()],
             RootFs::Layers(layers) => layers.clone(),
         };
-        self.make_gate(&plan.execution, &layers, host, Some(disk), is_new)
+        let mut gate = self.make_gate(&plan.execution, &layers, host, Some(disk), is_new)?;
+        let doors = self.doors.dir(&plan.execution.profiles)?;
+        put_doors(&mut gate, &plan.execution, doors.as_deref())?;
+        Ok(gate)
     }
 
     /// Makes sure that the kernel's programs saw the first process of a sandbox start, and so will see all others.
@@ -122,7 +127,8 @@ impl Inner {
             disk => disk,
         };
         let disk = disk.as_ref().map(AsFd::as_fd);
-        let gate = self.make_gate(execution, &layers, facts.bound_root.is_some(), disk, false)?;
+        let mut gate = self.make_gate(execution, &layers, facts.bound_root.is_some(), disk, false)?;
+        put_doors(&mut gate, execution, facts.doors.as_deref())?;
         witness.change_gate(id, &gate).map_err(|error| cannot_because(&error))
     }
 
@@ -162,6 +168,7 @@ impl Inner {
             let mut lookup = Lookup {
                 image: &with_disk,
                 layers: &without,
+                named_layers: layers.iter().map(|dir| (watch::layer_name(dir), dir.clone())).collect(),
                 disk: device,
                 fresh,
                 places: &mut places,
@@ -181,6 +188,14 @@ impl Inner {
         }
         Ok(gate)
     }
+}
+
+/// Has the kernel know the doors that a sandbox is shown.
+fn put_doors(gate: &mut Gate, execution: &Execution, dir: Option<&Path>) -> Result<(), IsolationError> {
+    let Some(dir) = dir else { return Ok(()) };
+    let files = doors::files(dir, &execution.profiles).step("look at the doors to profiles")?;
+    (gate.own, gate.doors) = (files.own, files.doors);
+    Ok(())
 }
 
 /// What a policy is known by again.
@@ -216,7 +231,13 @@ fn is_plain(path: &Path) -> bool {
     rustix::fs::statfs(path).is_ok_and(|fs| u64::try_from(fs.f_type).is_ok_and(|kind| PLAIN.contains(&kind)))
 }
 
-fn cannot(why: &str) -> IsolationError {
+/// Whether the kernel knows a file there by the numbers that `stat` tells, also where it is not a layer.
+pub(crate) fn can_have_doors(path: &Path) -> bool {
+    let overlay = |fs: rustix::fs::StatFs| u64::try_from(fs.f_type).is_ok_and(|kind| kind == OVERLAY);
+    is_plain(path) && !rustix::fs::statfs(path).is_ok_and(overlay)
+}
+
+pub(crate) fn cannot(why: &str) -> IsolationError {
     IsolationError::UnenforceablePolicy(format!(
         "which programs run or connect cannot be decided on this host: {why}"
     ))

@@ -37,7 +37,8 @@ impl Inner {
     ) -> Result<(), IsolationError> {
         let gate = self.gate_for(plan, disk, is_new)?;
         let Some(witness) = &self.witness else { return Ok(()) };
-        let (facts, closed) = (facts(plan, self.skeleton.dir(), first_id), gate.is_closed());
+        let (mut facts, closed) = (facts(plan, self.skeleton.dir(), first_id), gate.is_closed());
+        facts.doors = self.doors.dir(&plan.execution.profiles)?;
         let watched =
             self.cgroups.number(&plan.id).map(|number| witness.watch(&plan.id, number, facts, gate));
         match watched {
@@ -84,11 +85,39 @@ fn facts(plan: &Plan, skeleton: &Path, first_id: u32) -> Facts {
     };
     let bound_root = lock::bound_root(&plan.root);
     let bound = bound_root.iter().map(|(device, _)| *device).collect();
-    Facts { first_id, layers, bound, bound_root, image_until_ms: plan.execution.image_until_ms }
+    Facts { first_id, layers, bound, bound_root, image_until_ms: plan.execution.image_until_ms, doors: None }
 }
 
-/// Directories of layers are named by their digest.
 fn layer(dir: &Path) -> Layer {
-    let name = dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    Layer { name, dir: dir.to_owned() }
+    Layer { name: layer_name(dir), dir: dir.to_owned() }
+}
+
+/// What a layer is called: its digest, which the directory is named after that its tree is in; that of it and all below it when these had a
+/// say in it.
+pub(crate) fn layer_name(dir: &Path) -> String {
+    let names = dir.iter().rev().take(2).filter_map(|name| name.to_str());
+    let is_digest = |text: &str| text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let mut digests = names.filter_map(|name| match name.strip_suffix("-chain") {
+        Some(chain) => is_digest(chain).then(|| format!("chain:{chain}")),
+        None => is_digest(name).then(|| format!("sha256:{name}")),
+    });
+    let last = || dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    digests.next().unwrap_or_else(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layer_is_called_by_its_digest() {
+        let digest = "a".repeat(64);
+        for (dir, name) in [
+            (format!("/data/layers/{digest}/root"), format!("sha256:{digest}")),
+            (format!("/data/layers/{digest}-chain/root"), format!("chain:{digest}")),
+            ("/data/skeleton/0123".to_owned(), "0123".to_owned()),
+        ] {
+            assert_eq!(layer_name(Path::new(&dir)), name);
+        }
+    }
 }

@@ -4,6 +4,8 @@
 mod common;
 #[path = "common/locked.rs"]
 mod locked;
+#[path = "locked/origins.rs"]
+mod origins;
 #[path = "locked/senders.rs"]
 mod senders;
 
@@ -19,7 +21,7 @@ use common::Containers;
 use locked::{KILLED, each, layered, make, policy, watched};
 
 fn path(action: ExecutionAction, path: &str) -> ExecutionRule {
-    ExecutionRule { action, path: Some(path.to_owned()), digest: None, message: None }
+    ExecutionRule { action, path: Some(path.to_owned()), ..ExecutionRule::default() }
 }
 
 fn allow(what: &str) -> ExecutionRule {
@@ -111,7 +113,7 @@ async fn a_digest_names_every_program_with_that_content() {
         action,
         path: path.map(str::to_owned),
         digest: Some(digest.to_owned()),
-        message: None,
+        ..ExecutionRule::default()
     };
     let both = with(Programs::Image, vec![rule(ExecutionAction::Deny, &of_echo, None)]);
     let sandbox = make(&harness, &policy(&harness, both)).await;

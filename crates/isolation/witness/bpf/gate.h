@@ -3,8 +3,9 @@
  * the overlay, never by a name that somebody inside gave. */
 #pragma once
 
-/* What a rule of the table says; the other is that it may run. */
+/* What a rule of the table says; another is that it may run. The file is the host's own, shown read-only to the sandbox. */
 #define RULE_DENY 2
+#define RULE_OURS 3
 
 struct rule_key {
 	u64 box, inode;
@@ -41,6 +42,14 @@ INLINE int is_templates(struct box *box, struct executed *rec)
 	return rec->ctime_s && rec->ctime_s * 1000000000 + (rec->ctime_ns & 0x3fffffff) < box->image_until_ns;
 }
 
+/* Whether it is a program that the host shows to the sandbox, which nobody inside can write to. */
+INLINE int is_ours(u64 id, struct executed *rec)
+{
+	struct rule_key key = { .box = id, .inode = rec->inode, .device = rec->device };
+	u32 *rule = rec->flags & READ_ONLY_MOUNT && !(rec->flags & OVERLAY) ? map_lookup(&rules, &key) : 0;
+	return rule && *rule == RULE_OURS;
+}
+
 /* Whether a program is the image's, as the image brought it. */
 INLINE int is_unchanged(struct box *box, struct executed *rec, struct file *file)
 {
@@ -70,10 +79,10 @@ INLINE u32 refusal(struct box *box, u64 id, struct executed *rec, struct file *f
 	return is_loader(file) ? LOADER : 0;
 }
 
-/* Kills what may not run. `agent` is the sandbox's own first program, which the host started. */
-INLINE void gate(struct box *box, u64 id, struct executed *rec, struct file *file, int agent, int unchanged)
+/* Kills what may not run. `free` is the sandbox's own first program, which the host started, and what the host shows to it. */
+INLINE void gate(struct box *box, u64 id, struct executed *rec, struct file *file, int free, int unchanged)
 {
-	if (agent || !(box->flags & (BOX_IMAGE | BOX_LISTED | BOX_RULES)))
+	if (free || !(box->flags & (BOX_IMAGE | BOX_LISTED | BOX_RULES)))
 		return;
 	u32 why = refusal(box, id, rec, file, unchanged);
 	if (!why)

@@ -14,8 +14,10 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 enum { EXEC = 1, FORK = 2, EXIT = 3, CONNECT = 4, ACCEPT = 5, LISTEN = 6 };
 enum { OVERLAY = 1, UPPER = 2, READ_ONLY_MOUNT = 4, UNLINKED = 8, PATH_CUT = 16, CWD_CUT = 32 };
-/* Why a program may not run; that it ran all the same, because that is only observed; that it could not be killed. */
-enum { NOT_UNCHANGED = 64, NOT_OF_IMAGE = 128, LOADER = 256, NOT_LISTED = 512, BY_RULE = 1024, OBSERVED = 2048, NOT_KILLED = 4096 };
+/* Why a program may not run; that it ran all the same, because that is only observed; that it could not be killed; that it
+ * leads to a profile that its process may not ask for. */
+enum { NOT_UNCHANGED = 64, NOT_OF_IMAGE = 128, LOADER = 256, NOT_LISTED = 512, BY_RULE = 1024, OBSERVED = 2048, NOT_KILLED = 4096,
+	NOT_DOWN = 8192 };
 /* What is wanted of a sandbox: records; only programs of its image; only programs in `rules`; `rules` at all; refusals that
  * are only told. Its agent runs already: none of its programs is that. Its connections are marked with who makes them. Its
  * processes are in profiles. */
@@ -291,10 +293,10 @@ SEC("tp_btf/sched_process_exec") int on_exec(u64 *ctx)
 	rec->ctime_s = 0;
 	struct file *file = READ(program, file);
 	identify(rec, file);
-	int unchanged = is_unchanged(box, rec, file);
-	gate(box, id, rec, file, agent, unchanged);
+	int ours = is_ours(id, rec), unchanged = ours || is_unchanged(box, rec, file);
+	gate(box, id, rec, file, agent || ours, unchanged);
 	remember(box, task, rec, unchanged);
-	step(box, id, task);
+	step(box, id, task, rec, ours);
 	if (!(box->flags & BOX_TRACED))
 		return 0;
 	fill(&rec->head, EXEC, box, id, task);

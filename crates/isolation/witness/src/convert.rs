@@ -44,10 +44,16 @@ pub(crate) fn events(
         What::Executed(executed) => decision(executed, watched),
         _ => None,
     };
-    let profile = lock(&watched.gate).profile_name(record.profile).map(str::to_owned);
+    let gate = lock(&watched.gate);
+    let profile = gate.profile_name(record.profile).map(str::to_owned);
+    let is_own = matches!(&record.what, What::Executed(executed) if gate.is_own(&executed.file));
+    drop(gate);
     let mut started = event(record, &watched.facts, boot_us, digests);
     if let Happened::ProcessStarted(started) = &mut started.what {
         started.profile = profile;
+        if let Some(file) = started.file.as_mut().filter(|_| is_own) {
+            file.origin = Origin::Atoll;
+        }
     }
     let decided = decision.map(|decision| Event { what: Happened::Policy(decision), ..started.clone() });
     std::iter::once(started).chain(decided)
@@ -80,6 +86,7 @@ fn words(refused: Refused, file: (u64, u64), gate: &Gate) -> String {
         Why::Elsewhere => ProgramBasis::Elsewhere.to_string(),
         Why::Loader => ProgramBasis::Loader.to_string(),
         Why::Unlisted => ProgramBasis::Unlisted.to_string(),
+        Why::NotDown => "this profile may not be asked for from here".to_owned(),
         Why::Rule => gate
             .rule(file)
             .map_or_else(|| "a rule that was changed since".to_owned(), |rule| rule.text.clone()),

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use atoll_core::policy::Origin;
 use serde::{Deserialize, Serialize};
 
+use crate::record::File;
+
 /// Which programs may run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gate {
@@ -20,6 +22,12 @@ pub struct Gate {
     /// The profiles that processes may be in. The number of each, from 1 on, is its place: it may not change while processes run.
     #[serde(default)]
     pub profiles: Vec<Profile>,
+    /// Programs of the host's own that it shows to the sandbox read-only, by device (as `stat` has it) and inode: they may run.
+    #[serde(default)]
+    pub own: Vec<(u64, u64)>,
+    /// Those among them that lead to the profile of the same place, for profiles that may ask for it. All others are killed there.
+    #[serde(default)]
+    pub doors: Vec<(u64, u64)>,
     /// How often senders were changed, over and over from 0: part of the marks. Whoever makes a gate leaves it.
     #[serde(default)]
     pub generation: u8,
@@ -69,6 +77,9 @@ pub struct Profile {
     pub steps: Vec<(Vec<(u64, u64)>, usize)>,
     /// The place of the profile in which all others run; none leave it when absent.
     pub others: Option<usize>,
+    /// The places of profiles that its processes may ask for.
+    #[serde(default)]
+    pub asks: Vec<usize>,
 }
 
 /// Programs that one sandbox's connections can be told apart by: bits of a mark.
@@ -93,6 +104,11 @@ pub(crate) const GATED: u32 = IMAGE | LISTED | RULES | SENDERS | PROFILES;
 /// What a rule is in the kernel's table.
 const ALLOW: u32 = 1;
 const DENY: u32 = 2;
+const OURS: u32 = 3;
+/// Beside the profile to which a door leads: the next program is the one that was asked for.
+const NOT_BEGUN: u32 = 1 << 31;
+/// Where a door leads otherwise.
+const NOWHERE: u32 = u32::MAX;
 
 /// A key of the kernel's table of rules.
 pub(crate) type Key = [u8; 24];
@@ -123,7 +139,7 @@ impl Gate {
 
     /// As rows of the kernel's table.
     pub(crate) fn rows(&self, cgroup: u64) -> BTreeMap<Key, u32> {
-        let mut rows = BTreeMap::new();
+        let mut rows: BTreeMap<Key, u32> = self.own.iter().map(|file| (key(cgroup, *file), OURS)).collect();
         for rule in &self.rules {
             for file in &rule.files {
                 rows.entry(key(cgroup, *file)).or_insert(if rule.allow { ALLOW } else { DENY });
@@ -159,6 +175,15 @@ impl Gate {
                 rows.insert(numbered(cgroup, 0, 0, number), place(next));
             }
         }
+        for (to, (device, inode)) in self.doors.iter().enumerate() {
+            let door = |number| numbered(cgroup, *inode, kernel_device(*device), number);
+            // Who is in no profile is the first.
+            rows.insert(door(0), NOWHERE);
+            for (number, profile) in (1..).zip(&self.profiles) {
+                let leads = if profile.asks.contains(&to) { place(to) | NOT_BEGUN } else { NOWHERE };
+                rows.insert(door(number), leads);
+            }
+        }
         rows
     }
 
@@ -169,7 +194,7 @@ impl Gate {
 
     /// The profile of such a number.
     pub(crate) fn profile_name(&self, number: u32) -> Option<&str> {
-        let at = usize::try_from(number).ok()?.checked_sub(1)?;
+        let at = usize::try_from(number & !NOT_BEGUN).ok()?.checked_sub(1)?;
         self.profiles.get(at).map(|profile| profile.name.as_str())
     }
 
@@ -194,6 +219,11 @@ impl Gate {
         let generation =
             if same { before.generation } else { before.generation.wrapping_add(1) & GENERATIONS };
         Self { generation, ..self.clone() }
+    }
+
+    /// Whether a file is one that the host shows to the sandbox.
+    pub(crate) fn is_own(&self, file: &File) -> bool {
+        file.read_only_mount && !file.on_overlay && self.own.contains(&(file.device, file.inode))
     }
 
     /// The rule that decides about a file.
@@ -243,6 +273,33 @@ mod tests {
         assert_eq!(gate.rule((0x802, 7)), None);
         assert_eq!((gate.flags(), gate.is_closed()), (RULES, true));
         assert!(!Gate::default().is_closed());
+    }
+
+    #[test]
+    fn a_door_leads_where_may_be_asked_for_and_nowhere_else() {
+        let profile = |name: &str, asks: &[usize]| Profile {
+            name: name.to_owned(),
+            steps: Vec::new(),
+            others: None,
+            asks: asks.to_vec(),
+        };
+        let gate = Gate {
+            profiles: vec![profile("agent", &[1]), profile("tool", &[])],
+            own: vec![(0x801, 5), (0x801, 6), (0x801, 7)],
+            doors: vec![(0x801, 5), (0x801, 6)],
+            ..Gate::default()
+        };
+        let rows = gate.step_rows(9);
+        let leads = |inode, number| rows[&numbered(9, inode, kernel_device(0x801), number)];
+        // Who is in none, the agent, its tool: at the door to the agent, and at that to the tool.
+        assert_eq!([0, 1, 2].map(|number| leads(5, number)), [NOWHERE; 3]);
+        assert_eq!([0, 1, 2].map(|number| leads(6, number)), [NOWHERE, 2 | NOT_BEGUN, NOWHERE]);
+        assert_eq!(gate.rows(9), gate.own.iter().map(|file| (key(9, *file), OURS)).collect());
+        assert_eq!(gate.profile_name(2 | NOT_BEGUN), Some("tool"));
+        let file = |inode| File { device: 0x801, inode, read_only_mount: true, ..File::default() };
+        assert!(gate.is_own(&file(7)) && !gate.is_own(&file(8)));
+        assert!(!gate.is_own(&File { read_only_mount: false, ..file(7) }));
+        assert!(!gate.is_own(&File { on_overlay: true, ..file(7) }));
     }
 
     #[test]

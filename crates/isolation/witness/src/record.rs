@@ -77,6 +77,8 @@ pub(crate) enum Why {
     Unlisted,
     /// A rule denies it.
     Rule,
+    /// It leads to a profile that may not be asked for from where it is.
+    NotDown,
 }
 
 /// The file that it runs: the real one, below an overlay.
@@ -225,6 +227,7 @@ fn why(flags: u32) -> Option<Why> {
         (256, Why::Loader),
         (512, Why::Unlisted),
         (1024, Why::Rule),
+        (8192, Why::NotDown),
     ];
     reasons.into_iter().find(|(flag, _)| flags & flag != 0).map(|(_, why)| why)
 }

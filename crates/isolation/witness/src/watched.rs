@@ -34,6 +34,9 @@ pub struct Facts {
     /// What lies above the layers and was changed last before this moment, milliseconds since the epoch, is its image's all the same.
     #[serde(default)]
     pub image_until_ms: Option<u64>,
+    /// The directory of the host with the doors to its profiles that it is shown.
+    #[serde(default)]
+    pub doors: Option<PathBuf>,
 }
 
 /// One that is watched now.

@@ -152,7 +152,7 @@ impl Running<'_> {
                 self.login.check(engine)?;
                 while !data.is_empty() {
                     let part = data.split_to(data.len().min(STDIN_CHUNK_MAX_BYTES));
-                    engine.write_stdin(sandbox, exec, part, false).await?;
+                    engine.write_stdin_by(Some(&self.login.caller), sandbox, exec, part, false).await?;
                 }
                 Ok(())
             }

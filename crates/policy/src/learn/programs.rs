@@ -94,8 +94,12 @@ fn finished(
     ran: &[&Program],
     learned: &mut Learned,
 ) -> Result<ExecutionPolicy, String> {
-    let allow =
-        |(path, digest)| ExecutionRule { action: ExecutionAction::Allow, path, digest, message: None };
+    let allow = |(path, digest)| ExecutionRule {
+        action: ExecutionAction::Allow,
+        path,
+        digest,
+        ..ExecutionRule::default()
+    };
     let rules: Vec<ExecutionRule> = rules.into_iter().map(allow).collect();
     let covers: Vec<Vec<usize>> = rules
         .iter()

@@ -14,8 +14,10 @@ Action = Literal[
 Adapter = Literal[
     "jsonl",
     "acp",
+    "opencode",
+    "http",
 ]
-"""The protocol that an agent's process speaks on its standard input and output."""
+"""The protocol that an agent speaks: its process on its standard input and output, or its server over HTTP."""
 
 EgressMode = Literal[
     "enforce",
@@ -277,7 +279,7 @@ class _CreateAgentRequired(TypedDict):
 
 
 class CreateAgent(_CreateAgentRequired, total=False):
-    """Declares an agent. Give either `argv` or `shell`, and either `sandbox` or `template`."""
+    """Declares an agent. Give one of `argv`, `shell` and `service`, and either `sandbox` or `template`."""
 
     sandbox: str | None
     """The sandbox it lives in, by id or name."""
@@ -288,14 +290,20 @@ class CreateAgent(_CreateAgentRequired, total=False):
     """Program and arguments, run once for each session when there is a message."""
     shell: str | None
     """A line for `/bin/sh -c`."""
+    service: str | None
+    """The service of the sandbox that is the agent's server, for the adapters `opencode` and `http`."""
+    port: int | None
+    """Where that listens on the sandbox's loopback; the port on which the service is ready when absent."""
     adapter: Adapter | None
-    """What it speaks on its standard input and output; `jsonl` when absent."""
+    """What it speaks: on its standard input and output, or over HTTP; `jsonl` when absent."""
     env: dict[str, str]
     """Variables on top of the sandbox's."""
     cwd: str | None
     """Working directory; the sandbox's when absent."""
     user: str | None
     """User name or id, optionally `:group`; the sandbox's when absent."""
+    profile: str | None
+    """The profile of its sandbox that its processes begin in; the sandbox's default when absent."""
     layer: str | None
     """The agent layer that its program is in, which is mounted at `/opt/agents/LAYER`. Needs the scope `manage`."""
     version: str | None
@@ -360,6 +368,10 @@ class CreateBuild(TypedDict, total=False):
     """
     ready: Ready | None
     """When a sandbox is ready: its creation waits for it."""
+    verify: bool
+    """Start what the template starts once, in a sandbox that is deleted again, and wait until it is ready: what
+    fails then fails the build, and not the first creation.
+    """
     memory: bool
     """Boot one sandbox of the template until it is ready, and let the others go on from its memory."""
     isolation: IsolationLevel | None
@@ -519,6 +531,10 @@ class CreateSandbox(TypedDict, total=False):
     """Hard limits on what it may use in its whole life."""
     trace: TraceMode | None
     """How much of what it does is recorded; as the server says when absent, and never less than that."""
+    trace_files: TraceFiles | None
+    """Files of which the journal tells when they change, by the word of the sandbox's agent. Needs a sandbox that
+    is recorded.
+    """
     execution: ExecutionPolicy | None
     """Which programs may run; as the template says, or all, when absent. Needs a sandbox that is recorded."""
     layers: dict[str, str]
@@ -725,7 +741,9 @@ class _ExecutionRuleRequired(TypedDict):
 
 
 class ExecutionRule(_ExecutionRuleRequired, total=False):
-    """What holds for some programs of the image: those at a path, those with a digest, or the one that has both."""
+    """What holds for some programs of the image: those at a path, those with a digest, or the one that has both;
+    those of a layer, also at a path; those of a package.
+    """
 
     path: str | None
     """Where the image has them: `/usr/bin/git`, also through links of the image; `/opt/tools/*` is every program in
@@ -736,6 +754,14 @@ class ExecutionRule(_ExecutionRuleRequired, total=False):
     """Their content: `sha256:` or `blake3:` and 64 hexadecimal digits. Without a path it is every program of the
     image with this content, which takes reading all of them once. With a path the image must have exactly this
     there.
+    """
+    layer: str | None
+    """The layer that brought them: `sha256:` and 64 hexadecimal digits, the digest of its content as the image's
+    configuration has it, which is also what the journal calls it.
+    """
+    package: str | None
+    """The Debian package that brought them: `git`, or `git:amd64`, as the image's own list of files has it
+    (`/var/lib/dpkg/info/git.list`).
     """
     message: str | None
     """What the journal says of a refusal by this rule."""
@@ -988,6 +1014,25 @@ class Profile(TypedDict, total=False):
     name them, and `*` for all others. The profile's own name lets a program stay in it. Nothing changes the
     profile when this is empty.
     """
+    may_run: list[str]
+    """The profiles that its processes may ask for with `atoll-run --profile NAME -- COMMAND`, beside the one to
+    which `*` leads in `on_exec`.
+    """
+    limits: ProfileLimits
+    """What each process may use that begins in it, or gets into it; less than the sandbox has."""
+
+
+class ProfileLimits(TypedDict, total=False):
+    """Limits of each process of a profile. They are inherited, and nobody inside can raise them. All together have
+    the sandbox's limits.
+    """
+
+    memory_bytes: int | None
+    """Memory that one process may write to, bytes; asking for more fails."""
+    processes: int | None
+    """A process of it makes no other while its user has so many in the sandbox, threads included."""
+    cpu_seconds: int | None
+    """CPU time of one process, seconds; then it is killed."""
 
 
 class Profiles(TypedDict, total=False):
@@ -1381,6 +1426,15 @@ class TakeLease(_TakeLeaseRequired, total=False):
 
     holder: str | None
     """The name that others are shown: 1 to 128 bytes. The key's id when absent."""
+
+
+class TraceFiles(TypedDict, total=False):
+    """Files of which is told when they change."""
+
+    paths: list[str]
+    """Files, and directories with all below them, from the moment on that they are there."""
+    digests: bool
+    """Whether the content of what was written is told by its BLAKE3, up to 64 MiB for each file."""
 
 
 class TtySize(TypedDict):

@@ -21,8 +21,10 @@ Action = Literal[
 Adapter = Literal[
     "jsonl",
     "acp",
+    "opencode",
+    "http",
 ]
-"""The protocol that an agent's process speaks on its standard input and output."""
+"""The protocol that an agent speaks: its process on its standard input and output, or its server over HTTP."""
 
 BuildState = Literal[
     "waiting",
@@ -549,10 +551,16 @@ class Agent:
     """That was made for it, and is deleted with it."""
     fork_of: str | None
     """The name of the agent that it was forked from."""
-    command: CommandText
-    """What runs: a line for the shell, or program and arguments."""
+    command: CommandText | None
+    """What runs: a line for the shell, or program and arguments. Nothing of one that is a service."""
+    service: str | None
+    """The service of its sandbox that is its server."""
+    port: int | None
+    """Where that listens on the sandbox's loopback."""
     adapter: Adapter
     """What it speaks."""
+    profile: str | None
+    """The profile of its sandbox that its processes begin in, where one was asked for."""
     layer: str | None
     """The agent layer that its program is in."""
     version: str | None
@@ -575,8 +583,11 @@ class Agent:
             o["sandbox"],
             o["own_sandbox"],
             o.get("fork_of"),
-            o["command"],
+            o.get("command"),
+            o.get("service"),
+            o.get("port"),
             o["adapter"],
+            o.get("profile"),
             o.get("layer"),
             o.get("version"),
             ModelUsage.from_json(v) if (v := o.get("usage")) is not None else None,
@@ -1861,7 +1872,9 @@ class ExecutionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionRule:
-    """What holds for some programs of the image: those at a path, those with a digest, or the one that has both."""
+    """What holds for some programs of the image: those at a path, those with a digest, or the one that has both;
+    those of a layer, also at a path; those of a package.
+    """
 
     action: ExecutionAction
     """Whether they may run."""
@@ -1875,6 +1888,14 @@ class ExecutionRule:
     image with this content, which takes reading all of them once. With a path the image must have exactly this
     there.
     """
+    layer: str | None
+    """The layer that brought them: `sha256:` and 64 hexadecimal digits, the digest of its content as the image's
+    configuration has it, which is also what the journal calls it.
+    """
+    package: str | None
+    """The Debian package that brought them: `git`, or `git:amd64`, as the image's own list of files has it
+    (`/var/lib/dpkg/info/git.list`).
+    """
     message: str | None
     """What the journal says of a refusal by this rule."""
 
@@ -1885,6 +1906,8 @@ class ExecutionRule:
             o["action"],
             o.get("path"),
             o.get("digest"),
+            o.get("layer"),
+            o.get("package"),
             o.get("message"),
         )
 
@@ -2821,6 +2844,12 @@ class Profile:
     name them, and `*` for all others. The profile's own name lets a program stay in it. Nothing changes the
     profile when this is empty.
     """
+    may_run: list[str]
+    """The profiles that its processes may ask for with `atoll-run --profile NAME -- COMMAND`, beside the one to
+    which `*` leads in `on_exec`.
+    """
+    limits: ProfileLimits | None
+    """What each process may use that begins in it, or gets into it; less than the sandbox has."""
 
     @classmethod
     def from_json(cls, o: Any) -> Profile:
@@ -2831,6 +2860,31 @@ class Profile:
             o.get("hide", []),
             o.get("read_only", []),
             o.get("on_exec", {}),
+            o.get("may_run", []),
+            ProfileLimits.from_json(v) if (v := o.get("limits")) is not None else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileLimits:
+    """Limits of each process of a profile. They are inherited, and nobody inside can raise them. All together have
+    the sandbox's limits.
+    """
+
+    memory_bytes: int | None
+    """Memory that one process may write to, bytes; asking for more fails."""
+    processes: int | None
+    """A process of it makes no other while its user has so many in the sandbox, threads included."""
+    cpu_seconds: int | None
+    """CPU time of one process, seconds; then it is killed."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> ProfileLimits:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o.get("memory_bytes"),
+            o.get("processes"),
+            o.get("cpu_seconds"),
         )
 
 

@@ -16,11 +16,10 @@ use atoll_store::SandboxRecord;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
-use serde_json::Value;
 
 use super::builds::{self, BuildInfo};
 use super::network::Network;
-use super::origin;
+use super::{origin, secrets};
 use crate::App;
 use crate::error::{Failure, Result};
 use crate::extras::{self, Extras};
@@ -58,7 +57,7 @@ pub(super) struct Create {
     volumes: Option<Vec<Volume>>,
     build_info: Option<BuildInfo>,
     linked_sandbox: Option<String>,
-    secrets: Option<Vec<Value>>,
+    secrets: Option<secrets::Asked>,
     outbound_proxy_url: Option<String>,
 }
 
@@ -171,10 +170,6 @@ impl Create {
         if self.linked_sandbox.as_ref().is_some_and(|linked| !linked.is_empty()) {
             return Err(crate::unsupported("linkedSandbox", "make a sandbox of its own, or fork one"));
         }
-        if self.secrets.as_ref().is_some_and(|secrets| !secrets.is_empty()) {
-            let instead = "use Atoll's own secrets and injection rules ('atoll secret', docs/secrets.md)";
-            return Err(crate::unsupported("secrets of a sandbox", instead));
-        }
         if self.outbound_proxy_url.as_ref().is_some_and(|url| !url.is_empty()) {
             return Err(crate::unsupported(
                 "outboundProxyUrl",
@@ -202,6 +197,9 @@ impl Create {
             Some(info) => draft.template = Some(builds::template_of(engine, by, key, info).await?),
             None => origin::find(engine, by, self.snapshot.as_deref()).await?.apply(&mut draft),
         }
+        let secrets = self.secrets.clone().unwrap_or_default();
+        draft.egress =
+            secrets::egress(engine, &secrets, draft.egress.take(), draft.template.as_deref()).await?;
         // A disk is at least as large as was asked for: that of an image with steps has a size of its own.
         keep_larger_disk(engine, &mut draft).await?;
         self.intervals(&mut draft)?;
@@ -289,7 +287,7 @@ mod tests {
         assert_eq!((resources.cpu_millis, resources.disk_bytes), (Some(2000), Some(8 * GIB)));
         assert_eq!(sized.network.network_block_all, Some(true));
         assert!(of(r#"{"gpu":1}"#).size.resources().is_err());
-        assert!(of(r#"{"secrets":[{"A":"b"}]}"#).check().is_err());
+        assert!(of(r#"{"linkedSandbox":"a"}"#).check().is_err());
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod network;
 mod origin;
 mod other;
 mod ports;
+mod secrets;
 mod settings;
 mod snapshots;
 mod ssh;
@@ -57,6 +58,7 @@ fn sandboxes() -> Router<App> {
         .route("/sandbox/{sandbox}/ports/{port}/signed-preview-url/{token}/expire", post(ports::expire))
         .route("/sandbox/{sandbox}/ssh-access", post(ssh::create).delete(ssh::revoke))
         .route("/sandbox/ssh-access/validate", get(ssh::validate))
+        .route("/sandbox/{sandbox}/secrets", put(secrets::replace))
         .route("/sandbox/{sandbox}/fork", post(other::fork))
         .route("/sandbox/{sandbox}/snapshot", post(snapshots::of_sandbox))
 }
@@ -71,6 +73,9 @@ fn around() -> Router<App> {
         .route("/volumes", post(volumes::create).get(volumes::list))
         .route("/volumes/{volume}", get(volumes::read).delete(volumes::remove))
         .route("/volumes/by-name/{volume}", get(volumes::read))
+        .route("/secret", post(secrets::create).get(secrets::list))
+        .route("/secret/paginated", get(secrets::page))
+        .route("/secret/{secret}", get(secrets::read).patch(secrets::update).delete(secrets::remove))
         .route("/object-storage/push-access", get(objects::push_access))
         .route("/config", get(other::config))
         .route("/health", get(other::health))
@@ -80,10 +85,7 @@ fn around() -> Router<App> {
 /// What this server does not do, and says so.
 fn refused() -> Router<App> {
     Router::new()
-        .route("/sandbox/{sandbox}/secrets", any(other::no_secrets_of))
         .route("/sandbox/{sandbox}/telemetry/{*rest}", any(other::no_telemetry))
-        .route("/secret", any(other::no_secrets))
-        .route("/secret/{*rest}", any(other::no_secrets))
         .route("/warm-pools", any(other::no_warm_pools))
         .route("/warm-pools/{*rest}", any(other::no_warm_pools))
 }

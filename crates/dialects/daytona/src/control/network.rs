@@ -108,10 +108,12 @@ pub(super) async fn update(
         network_allow_list: asked.network_allow_list.or_else(|| extras.network_allow_list.clone()),
         domain_allow_list: asked.domain_allow_list.or_else(|| extras.domain_allow_list.clone()),
     };
-    let egress = network.policy()?;
+    let egress =
+        network.policy()?.map(|policy| EgressPolicy { inject: record.spec.egress.inject.clone(), ..policy });
     network.note(&mut extras);
     let annotations = [(crate::extras::KEY.to_owned(), Some(extras.text()?))].into();
-    let update = SandboxUpdate { egress, annotations, ..SandboxUpdate::default() };
+    let asked_by = Some(on.caller.key());
+    let update = SandboxUpdate { egress, annotations, asked_by, ..SandboxUpdate::default() };
     let record = engine.update_sandbox(&on.id, update).await?;
     Ok(Json(view::sandbox(&record, &root)))
 }

@@ -73,16 +73,6 @@ pub(super) async fn config(_: Caller<Read>, root: Root, State(app): State<App>) 
     }))
 }
 
-pub(super) async fn no_secrets(_: Caller<Read>) -> Failure {
-    let instead = "use Atoll's own secrets and injection rules ('atoll secret', docs/secrets.md)";
-    crate::unsupported("'secret' of the Daytona API", instead)
-}
-
-pub(super) async fn no_secrets_of(_: On<Read>) -> Failure {
-    let instead = "use Atoll's own secrets and injection rules ('atoll secret', docs/secrets.md)";
-    crate::unsupported("secrets of a sandbox", instead)
-}
-
 pub(super) async fn no_warm_pools(_: Caller<Read>) -> Failure {
     crate::unsupported(
         "'warm-pools' of the Daytona API",

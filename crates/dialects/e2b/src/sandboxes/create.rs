@@ -182,9 +182,9 @@ fn refused(error: &Error) -> Failure {
         // What the body names is not there: nothing the path names.
         Code::VolumeNotFound | Code::SecretNotFound => Failure::bad(crate::error::sentence(error)),
         Code::IdempotencyMismatch => super::idempotency::mismatch(),
-        Code::SandboxFailed | Code::StartFailed => {
-            Failure::new(StatusCode::INTERNAL_SERVER_ERROR, crate::error::sentence(error))
-        }
+        // What the template starts does not work: making another sandbox of it changes nothing.
+        Code::StartFailed => Failure::bad(crate::error::sentence(error)).with_code("start_failed"),
+        Code::SandboxFailed => Failure::new(StatusCode::INTERNAL_SERVER_ERROR, crate::error::sentence(error)),
         _ => Failure::of(error),
     }
 }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::App;
 use crate::error::{Failure, Result};
+use crate::logs::Wanted;
 use crate::request::{Caller, Id, Query, Read};
 use crate::time::of_ms;
 
@@ -74,13 +75,9 @@ async fn all(engine: &Engine, id: &SandboxId) -> Result<Vec<Entry>> {
 /// Which entries.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Wanted {
+pub(super) struct Since {
     start: Option<u64>,
-    cursor: Option<u64>,
     limit: Option<usize>,
-    direction: Option<String>,
-    level: Option<String>,
-    search: Option<String>,
 }
 
 /// `GET /sandboxes/{id}/logs`.
@@ -88,11 +85,11 @@ pub(super) async fn v1(
     _: Caller<Read>,
     State(app): State<App>,
     Id(id): Id,
-    Query(query): Query<Wanted>,
+    Query(since): Query<Since>,
 ) -> Result<axum::Json<Value>> {
     let mut entries = all(app.host.engine(), &id).await?;
-    entries.retain(|entry| entry.at_ms >= query.start.unwrap_or_default());
-    entries.truncate(query.limit.unwrap_or(LIMIT).min(LIMIT));
+    entries.retain(|entry| entry.at_ms >= since.start.unwrap_or_default());
+    entries.truncate(since.limit.unwrap_or(LIMIT).min(LIMIT));
     let lines: Vec<Value> =
         entries.iter().map(|entry| json!({"timestamp": of_ms(entry.at_ms), "line": entry.line()})).collect();
     let entries: Vec<Value> = entries.iter().map(Entry::entry).collect();
@@ -104,23 +101,11 @@ pub(super) async fn v2(
     _: Caller<Read>,
     State(app): State<App>,
     Id(id): Id,
-    Query(query): Query<Wanted>,
+    Query(wanted): Query<Wanted>,
 ) -> Result<axum::Json<Value>> {
-    const LEVELS: [&str; 4] = ["debug", "info", "warn", "error"];
-    let rank = |level: &str| LEVELS.iter().position(|known| *known == level).unwrap_or_default();
-    let forward = query.direction.as_deref() == Some("forward");
-    let least = query.level.as_deref().map_or(0, rank);
+    let wanted = wanted.check(LIMIT)?;
     let mut entries = all(app.host.engine(), &id).await?;
-    entries.retain(|entry| {
-        let beyond =
-            query.cursor.is_none_or(|at| if forward { entry.at_ms >= at } else { entry.at_ms <= at });
-        let found = query.search.as_ref().is_none_or(|text| entry.line().contains(text));
-        beyond && found && rank(entry.level) >= least
-    });
-    if !forward {
-        entries.reverse();
-    }
-    entries.truncate(query.limit.unwrap_or(LIMIT).min(LIMIT));
-    let entries: Vec<Value> = entries.iter().map(Entry::entry).collect();
+    entries.retain(|entry| wanted.takes(entry.at_ms, entry.level, || entry.line()));
+    let entries: Vec<Value> = wanted.page(entries).iter().map(Entry::entry).collect();
     Ok(axum::Json(json!({"logs": entries})))
 }

@@ -20,8 +20,8 @@ use crate::view;
 
 /// Points that are kept of a sandbox.
 const POINTS_MAX: usize = 720;
-/// Sandboxes that points are kept of.
-const SANDBOXES_MAX: usize = 4096;
+/// Points that are kept of all.
+const TOTAL_MAX: usize = 100_000;
 /// Points lie at least so far apart, milliseconds.
 const APART_MS: u64 = 1000;
 /// Sandboxes that are asked for at once.
@@ -56,11 +56,9 @@ impl Samples {
         let mut sample = sample(engine, id).await?;
         // Maps and queues are usable whatever panicked.
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= SANDBOXES_MAX && !all.contains_key(id) {
+        if all.values().map(VecDeque::len).sum::<usize>() >= TOTAL_MAX {
             all.retain(|id, _| engine.sandbox(id).is_ok());
-            if all.len() >= SANDBOXES_MAX {
-                return Ok(vec![sample]);
-            }
+            thin(&mut all);
         }
         let points = all.entry(id.clone()).or_default();
         if let Some(last) = points.back() {
@@ -76,6 +74,18 @@ impl Samples {
         }
         points.push_back(sample);
         Ok(points.iter().cloned().collect())
+    }
+}
+
+/// Drops the older half of what there is of each, but for the last point, until there is room.
+fn thin(all: &mut HashMap<SandboxId, VecDeque<Sample>>) {
+    while all.values().map(VecDeque::len).sum::<usize>() >= TOTAL_MAX {
+        if all.len() >= TOTAL_MAX {
+            return all.clear();
+        }
+        for points in all.values_mut() {
+            points.drain(..points.len() / 2);
+        }
     }
 }
 
@@ -183,6 +193,35 @@ pub(super) async fn of_many(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_oldest_points_go() {
+        let point = |at_ms| Sample {
+            timestamp: String::new(),
+            timestamp_unix: 0,
+            cpu_count: 1,
+            cpu_used_pct: 0.0,
+            mem_used: 0,
+            mem_total: 0,
+            mem_cache: 0,
+            disk_used: 0,
+            disk_total: 0,
+            at_ms,
+            cpu_us: 0,
+        };
+        let mut all: HashMap<SandboxId, VecDeque<Sample>> = (0..1000)
+            .map(|number| (SandboxId::from_parts(1, number), (0..100).map(point).collect()))
+            .collect();
+        thin(&mut all);
+        for points in all.values() {
+            assert_eq!((points.len(), points[0].at_ms, points[49].at_ms), (50, 50, 99));
+        }
+        let mut many: HashMap<SandboxId, VecDeque<Sample>> = (0..TOTAL_MAX as u64)
+            .map(|number| (SandboxId::from_parts(1, number), VecDeque::from([point(0)])))
+            .collect();
+        thin(&mut many);
+        assert!(many.is_empty());
+    }
 
     #[test]
     fn percents() {

@@ -102,7 +102,11 @@ pub(super) async fn list(
 ) -> Result<Response> {
     let limit = limit(query.limit)?;
     let name = query.name.filter(|name| !name.is_empty());
-    let wanted = name.as_deref().map(reference).transpose()?;
+    let wanted = match name.as_deref().map(reference) {
+        // Nothing has a name that cannot be one.
+        Some(Err(_)) => return Ok(axum::Json(Vec::<Snapshot>::new()).into_response()),
+        wanted => wanted.transpose()?,
+    };
     let mut wanted_query = SnapshotQuery {
         sandbox: query.sandbox.filter(|sandbox| !sandbox.is_empty()),
         name: wanted.as_ref().map(|reference| reference.name.clone()),

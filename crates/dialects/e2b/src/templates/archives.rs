@@ -32,11 +32,15 @@ use crate::time::now_ms;
 /// How long an address is good, milliseconds.
 const ADDRESS_MS: u64 = 3600 * 1000;
 /// Addresses at once.
-const ADDRESSES_MAX: usize = 1000;
+const ADDRESSES_MAX: usize = 10_000;
+/// The same, of one key: nobody uses up what is everybody's.
+const OF_KEY_MAX: usize = 1000;
 /// How long an archive is kept that nobody sends again.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
 /// All archives together, bytes.
 const TOTAL_MAX_BYTES: u64 = 16 << 30;
+/// Those of one key. The oldest go: their client sends them again.
+const OF_KEY_MAX_BYTES: u64 = 4 << 30;
 /// Bytes of a context that are under way.
 const PIPE_BYTES: usize = 256 << 10;
 
@@ -46,6 +50,7 @@ pub(crate) struct Addresses(Arc<Mutex<HashMap<String, Address>>>);
 
 #[derive(Debug, Clone)]
 struct Address {
+    key: KeyId,
     /// Whose: without its right nothing may be sent any more.
     grant: Grant,
     place: PathBuf,
@@ -81,11 +86,12 @@ pub(super) async fn link(
     {
         let mut table = app.addresses.0.lock().unwrap_or_else(PoisonError::into_inner);
         table.retain(|_, address| address.until_ms > now);
-        if table.len() >= ADDRESSES_MAX {
+        let own = table.values().filter(|address| address.key == caller.key()).count();
+        if own >= OF_KEY_MAX || table.len() >= ADDRESSES_MAX {
             return Err(Failure::new(StatusCode::TOO_MANY_REQUESTS, "too many uploads are under way"));
         }
         let grant = caller.grant().clone();
-        table.insert(token.clone(), Address { grant, place, until_ms: now + ADDRESS_MS });
+        table.insert(token.clone(), Address { key: caller.key(), grant, place, until_ms: now + ADDRESS_MS });
     }
     let url = format!("{}/uploads?token={token}", root.0);
     Ok((StatusCode::CREATED, axum::Json(json!({"present": false, "url": url}))))
@@ -121,7 +127,7 @@ pub(super) async fn upload(
     app.host.fill(&request, address.grant);
     let dir = address.place.parent().map(FsPath::to_path_buf).unwrap_or_default();
     tokio::fs::create_dir_all(&dir).await.map_err(|error| broken(&error))?;
-    make_room(&dir).await?;
+    make_room(&dir, &address.key).await?;
     let beside = address.place.with_extension(format!("{}.part", &token[..16.min(token.len())]));
     let kept = match receive(&beside, body, BUILD_CONTEXT_MAX_BYTES).await {
         Ok(_size) => tokio::fs::rename(&beside, &address.place).await.map_err(|error| broken(&error)),
@@ -133,22 +139,10 @@ pub(super) async fn upload(
     kept.map(|()| StatusCode::OK)
 }
 
-/// Removes what is old; refuses when there is too much.
-async fn make_room(dir: &FsPath) -> Result<()> {
-    let dir = dir.to_path_buf();
-    let work = move || -> io::Result<u64> {
-        let mut total = 0;
-        for entry in std::fs::read_dir(&dir)?.flatten() {
-            let Ok(metadata) = entry.metadata() else { continue };
-            let age = metadata.modified().ok().and_then(|at| SystemTime::now().duration_since(at).ok());
-            if age.is_some_and(|age| age > KEPT) {
-                drop(std::fs::remove_file(entry.path()));
-            } else {
-                total += metadata.len();
-            }
-        }
-        Ok(total)
-    };
+/// Removes what is old, and what is too much of one key's; refuses when there is too much of all.
+async fn make_room(dir: &FsPath, key: &KeyId) -> Result<()> {
+    let (dir, own) = (dir.to_path_buf(), format!("{key}-"));
+    let work = move || tidy(&dir, &own, OF_KEY_MAX_BYTES);
     let total = tokio::task::spawn_blocking(work).await.map_err(|error| broken(&error))?;
     if total.map_err(|error| broken(&error))? > TOTAL_MAX_BYTES {
         return Err(Failure::new(
@@ -157,6 +151,37 @@ async fn make_room(dir: &FsPath) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// Gives what is left in a directory, bytes. Names of what belongs to one key begin with `own`.
+fn tidy(dir: &FsPath, own: &str, own_max_bytes: u64) -> io::Result<u64> {
+    let (mut total, mut of_key, mut own_bytes) = (0, Vec::new(), 0);
+    for entry in std::fs::read_dir(dir)?.flatten() {
+        let Ok(metadata) = entry.metadata() else { continue };
+        let Ok(modified) = metadata.modified() else { continue };
+        if SystemTime::now().duration_since(modified).is_ok_and(|age| age > KEPT) {
+            drop(std::fs::remove_file(entry.path()));
+            continue;
+        }
+        total += metadata.len();
+        let name = entry.file_name();
+        // What is still coming is not removed from under its client.
+        if name.to_string_lossy().starts_with(own) && entry.path().extension() == Some("tar".as_ref()) {
+            own_bytes += metadata.len();
+            of_key.push((modified, metadata.len(), entry.path()));
+        }
+    }
+    of_key.sort_unstable();
+    for (_, bytes, path) in of_key {
+        if own_bytes <= own_max_bytes {
+            break;
+        }
+        if std::fs::remove_file(path).is_ok() {
+            own_bytes -= bytes;
+            total -= bytes;
+        }
+    }
+    Ok(total)
 }
 
 /// The archives of a build, as one context: the files of each below its hash.
@@ -228,6 +253,33 @@ fn append<W: io::Write>(all: &mut tar::Builder<W>, below: &str, mut file: File) 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_oldest_archives_of_a_key_go_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let now = SystemTime::now();
+        for (name, bytes, age_s) in [
+            ("a-1.tar", 10, 30),
+            ("a-2.tar", 10, 20),
+            ("a-3.tar", 10, 10),
+            ("b-1.tar", 100, 40),
+            ("b-2.tar", 7, 90_000),
+        ] {
+            let path = dir.path().join(name);
+            std::fs::write(&path, vec![0; bytes]).unwrap();
+            File::options()
+                .write(true)
+                .open(path)
+                .unwrap()
+                .set_modified(now - Duration::from_secs(age_s))
+                .unwrap();
+        }
+        assert_eq!(tidy(dir.path(), "a-", 20).unwrap(), 120);
+        let left = |name: &str| dir.path().join(name).try_exists().unwrap();
+        assert!(
+            !left("a-1.tar") && left("a-2.tar") && left("a-3.tar") && left("b-1.tar") && !left("b-2.tar")
+        );
+    }
 
     #[test]
     fn hashes_are_no_paths() {

@@ -29,7 +29,9 @@ use crate::request::{Caller, Json, Manage};
 use crate::time::now_ms;
 
 /// Orders that are remembered.
-const ORDERS_MAX: usize = 1000;
+const ORDERS_MAX: usize = 10_000;
+/// The same, of one key: nobody uses up what is everybody's. The oldest goes.
+const OF_KEY_MAX: usize = 1000;
 /// How long, milliseconds.
 const REMEMBERED_MS: u64 = 24 * 3600 * 1000;
 const MIB: u64 = 1 << 20;
@@ -66,6 +68,12 @@ impl Orders {
     fn enter(&self, id: String, order: Order) -> Result<()> {
         let mut table = self.table();
         table.retain(|_, known| known.at_ms.saturating_add(REMEMBERED_MS) > order.at_ms);
+        let own = table.iter().filter(|(_, known)| known.key == order.key);
+        if own.clone().count() >= OF_KEY_MAX
+            && let Some(oldest) = own.min_by_key(|(_, known)| known.at_ms).map(|(id, _)| id.clone())
+        {
+            table.remove(&oldest);
+        }
         if table.len() >= ORDERS_MAX {
             return Err(Failure::new(StatusCode::TOO_MANY_REQUESTS, "too many builds were ordered today"));
         }
@@ -181,6 +189,8 @@ pub(super) async fn begin(
         no_cache,
         start,
         ready,
+        // The clients expect of the build what fails in its end.
+        verify: true,
         memory: false,
         isolation: None,
         resources: order.resources,
@@ -221,6 +231,27 @@ pub(super) async fn begin(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_key_uses_up_the_orders() {
+        let orders = Orders::default();
+        let (one, other) = (KeyId::from_parts(1, 1), KeyId::from_parts(1, 2));
+        let order = |key: &KeyId, at_ms| Order {
+            key: key.clone(),
+            name: "x".to_owned(),
+            tags: Vec::new(),
+            resources: ResourcesDraft::default(),
+            at_ms,
+            begun: None,
+        };
+        orders.enter("other's".to_owned(), order(&other, 0)).unwrap();
+        for at_ms in 0..OF_KEY_MAX as u64 + 10 {
+            orders.enter(at_ms.to_string(), order(&one, at_ms)).unwrap();
+        }
+        assert_eq!(orders.table().len(), OF_KEY_MAX + 1);
+        assert!(orders.find("9", &one).is_err() && orders.find("10", &one).is_ok());
+        assert!(orders.find("other's", &other).is_ok() && orders.find("other's", &one).is_err());
+    }
 
     #[test]
     fn ids_are_random_uuids() {

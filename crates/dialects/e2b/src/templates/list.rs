@@ -4,20 +4,29 @@ use atoll_core::spec::Resources;
 use atoll_engine::Engine;
 use atoll_store::TemplateRecord;
 use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Response};
+use http::HeaderValue;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{BASE, Found, find, id_of, no_template};
 use crate::App;
 use crate::envd;
 use crate::error::{Failure, Result};
-use crate::request::{Caller, Manage, Read};
+use crate::request::{Caller, Manage, Query, Read};
+use crate::sandboxes::list::{NEXT, limit};
 use crate::time::of_ms;
 
 const MIB: u64 = 1 << 20;
 
 /// A build id in the form that the clients read, made from a template's version: what built it is not remembered.
 pub(super) fn build_id(record: &TemplateRecord) -> String {
-    let hash = blake3::derive_key("atoll e2b build id", record.id.as_str().as_bytes());
+    uuid_of(record.id.as_str())
+}
+
+/// An id in the form that the clients read, made from a text.
+pub(super) fn uuid_of(text: &str) -> String {
+    let hash = blake3::derive_key("atoll e2b build id", text.as_bytes());
     let hex = blake3::Hash::from_bytes(hash).to_hex();
     let hex = hex.as_str();
     format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..32])
@@ -52,6 +61,60 @@ pub(super) async fn all(_: Caller<Read>, State(app): State<App>) -> Result<axum:
     Ok(axum::Json(all.iter().map(item).collect()))
 }
 
+/// Which page.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Paged {
+    limit: Option<i64>,
+    #[serde(rename = "nextToken")]
+    after: Option<String>,
+}
+
+impl Paged {
+    /// One page of what comes in an order of its own; `key` is what the token of the next page is.
+    fn cut<'r>(
+        &self,
+        all: &'r [TemplateRecord],
+        key: impl Fn(&TemplateRecord) -> String,
+    ) -> Result<(&'r [TemplateRecord], Option<HeaderValue>)> {
+        let limit = limit(self.limit)?;
+        let from = match self.after.as_deref().filter(|after| !after.is_empty()) {
+            None => 0,
+            Some(after) => {
+                let last = all.iter().position(|record| key(record) == after);
+                1 + last.ok_or_else(|| {
+                    Failure::bad("nextToken: pass the x-next-token of the last page as it is")
+                })?
+            }
+        };
+        let page = all.get(from..).unwrap_or_default();
+        let more = page.len() > limit;
+        let page = page.get(..limit).unwrap_or(page);
+        let next = page.last().filter(|_| more).and_then(|last| key(last).parse().ok());
+        Ok((page, next))
+    }
+}
+
+fn with_next(body: impl IntoResponse, next: Option<HeaderValue>) -> Response {
+    let mut response = body.into_response();
+    if let Some(next) = next {
+        response.headers_mut().insert(NEXT, next);
+    }
+    response
+}
+
+/// `GET /v2/templates`.
+pub(super) async fn page(
+    _: Caller<Read>,
+    State(app): State<App>,
+    Query(paged): Query<Paged>,
+) -> Result<Response> {
+    let all = app.host.engine().templates().await.map_err(|error| Failure::of(&error))?;
+    let (page, next) = paged.cut(&all, |record| record.name.clone())?;
+    let items: Vec<Value> = page.iter().map(item).collect();
+    Ok(with_next(axum::Json(items), next))
+}
+
 /// `GET /default-templates`: what has the names that the clients begin with.
 pub(super) async fn defaults(_: Caller<Read>, State(app): State<App>) -> Result<axum::Json<Vec<Value>>> {
     let engine = app.host.engine();
@@ -71,21 +134,32 @@ pub(super) async fn record<S>(
     }
 }
 
-/// `GET /templates/{template}`.
+/// `GET /templates/{template}`: its builds are its versions, the newest first.
 pub(super) async fn one(
     caller: Caller<Read>,
     State(app): State<App>,
     Path(reference): Path<String>,
-) -> Result<axum::Json<Value>> {
+    Query(paged): Query<Paged>,
+) -> Result<Response> {
     let engine = app.host.engine();
-    let record = record(&caller, engine, &reference).await?;
-    let mut item = item(&record);
-    item["builds"] = json!([{
-        "buildID": item["buildID"], "status": "ready", "createdAt": item["createdAt"],
-        "updatedAt": item["updatedAt"], "cpuCount": item["cpuCount"], "memoryMB": item["memoryMB"],
-        "finishedAt": item["updatedAt"],
-    }]);
-    Ok(axum::Json(item))
+    let meant = record(&caller, engine, &reference).await?;
+    let versions = engine.template_versions(&meant.name).await.map_err(|error| Failure::of(&error))?;
+    let (page, next) = paged.cut(&versions, build_id)?;
+    let builds: Vec<Value> = page
+        .iter()
+        .map(|version| {
+            let told = item(version);
+            json!({
+                "buildID": told["buildID"], "status": "ready", "createdAt": told["createdAt"],
+                "updatedAt": told["updatedAt"], "finishedAt": told["updatedAt"],
+                "cpuCount": told["cpuCount"], "memoryMB": told["memoryMB"], "diskSizeMB": told["diskSizeMB"],
+                "envdVersion": told["envdVersion"],
+            })
+        })
+        .collect();
+    let mut item = item(&meant);
+    item["builds"] = builds.into();
+    Ok(with_next(axum::Json(item), next))
 }
 
 /// `PATCH /templates/{template}`: who may use a template is the server's matter; there is nothing to publish.

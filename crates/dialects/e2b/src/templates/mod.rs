@@ -5,6 +5,7 @@
 
 mod archives;
 mod build;
+mod groups;
 mod list;
 mod status;
 mod tags;
@@ -12,6 +13,7 @@ mod translate;
 
 use atoll_core::id::SnapshotId;
 use atoll_core::sharing::Needs;
+use atoll_core::snapshot::{Manifest, SnapshotKind};
 use atoll_core::spec::{IsolationLevel, SandboxDraft};
 use atoll_core::{Code, Error};
 use atoll_engine::{Caller as EngineCaller, Engine};
@@ -43,7 +45,7 @@ pub(crate) fn routes() -> Router<App> {
         .route("/templates/aliases/{alias}", get(exists))
         .route("/v3/templates", post(build::order))
         .route("/templates", get(list::all))
-        .route("/v2/templates", get(list::all))
+        .route("/v2/templates", get(list::page))
         .route("/default-templates", get(list::defaults))
         .route("/templates/{template}", get(list::one).delete(remove).patch(list::publish))
         .route("/v2/templates/{template}", patch(list::publish))
@@ -51,9 +53,13 @@ pub(crate) fn routes() -> Router<App> {
         .route("/uploads", put(archives::upload))
         .route("/v2/templates/{template}/builds/{build}", post(build::begin))
         .route("/templates/{template}/builds/{build}/status", get(status::status))
-        .route("/templates/{template}/builds/{build}/logs", get(status::logs))
+        .route("/templates/{template}/builds/{build}/logs", get(status::logs_of))
         .route("/templates/tags", post(tags::assign).delete(tags::remove))
         .route("/templates/{template}/tags", get(tags::list))
+        .route("/templates/{template}/tags/count", get(tags::count))
+        .route("/templates/{template}/tags/exists", get(tags::exists))
+        .route("/templates/{template}/tags/groups", get(groups::all))
+        .route("/templates/{template}/tags/{tag}/assignments", get(groups::assignments))
         .route("/teams", get(list::teams))
 }
 
@@ -79,7 +85,14 @@ fn tag_of(reference: &str) -> Option<&str> {
 #[derive(Debug)]
 pub(crate) enum Found {
     Template(Box<TemplateRecord>),
-    Snapshot { id: SnapshotId, memory: bool, isolation: IsolationLevel, told: String },
+    Snapshot {
+        id: SnapshotId,
+        memory: bool,
+        isolation: IsolationLevel,
+        user: String,
+        workdir: Option<String>,
+        told: String,
+    },
     Base,
 }
 
@@ -106,7 +119,7 @@ impl Found {
                     alias: Some(record.name),
                 }
             }
-            Self::Snapshot { id, memory, isolation, told } => {
+            Self::Snapshot { id, memory, isolation, told, .. } => {
                 draft.snapshot = Some(id.to_string());
                 draft.memory = memory;
                 Origin { id: told, alias: None, isolation: Some(isolation), default_user: false }
@@ -169,9 +182,10 @@ pub(crate) async fn find(engine: &Engine, reference: &str, caller: &EngineCaller
         return Ok(Found::Template(Box::new(record)));
     }
     if let Some(record) = snapshot(engine, reference, Needs::READ, caller).await? {
-        let memory = record.manifest.kind == atoll_core::snapshot::SnapshotKind::Memory;
+        let memory = record.manifest.kind == SnapshotKind::Memory;
         let told = reference.to_owned();
-        return Ok(Found::Snapshot { id: record.id, memory, isolation: record.manifest.isolation, told });
+        let Manifest { isolation, user, workdir, .. } = record.manifest;
+        return Ok(Found::Snapshot { id: record.id, memory, isolation, user, workdir, told });
     }
     let name = name_of(reference);
     if name == BASE || name == id_of(BASE) { Ok(Found::Base) } else { Err(no_template(reference)) }

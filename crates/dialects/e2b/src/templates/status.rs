@@ -8,9 +8,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::build::{Begun, Order};
-use super::translate::Line;
+use super::translate::{FINALIZE, Line};
 use crate::App;
 use crate::error::{Failure, Result};
+use crate::logs;
 use crate::request::{Caller, Query, Read};
 use crate::time::{now_ms, of_ms};
 
@@ -26,12 +27,27 @@ pub(super) struct From {
     #[serde(rename = "logsOffset")]
     offset: usize,
     limit: Option<usize>,
+    level: Option<String>,
+}
+
+/// One entry, as the client reads it.
+#[derive(Debug)]
+struct Entry {
+    at_ms: u64,
+    level: &'static str,
+    told: Value,
+}
+
+impl Entry {
+    fn message(&self) -> &Value {
+        &self.told["message"]
+    }
 }
 
 /// The log of a build, as its client reads it.
 #[derive(Debug, Default)]
 struct Log {
-    entries: Vec<Value>,
+    entries: Vec<Entry>,
     /// The line that failed.
     failed: Option<Line>,
     /// A step was begun.
@@ -39,12 +55,12 @@ struct Log {
 }
 
 impl Log {
-    fn push(&mut self, at_ms: u64, level: &str, message: &str, step: Option<&str>) {
-        let mut entry = json!({"timestamp": of_ms(at_ms), "level": level, "message": message});
+    fn push(&mut self, at_ms: u64, level: &'static str, message: &str, step: Option<&str>) {
+        let mut told = json!({"timestamp": of_ms(at_ms), "level": level, "message": message});
         if let Some(step) = step {
-            entry["step"] = step.into();
+            told["step"] = step.into();
         }
-        self.entries.push(entry);
+        self.entries.push(Entry { at_ms, level, told });
     }
 
     /// Reads events. An instruction is known by its text, and by how often that came before.
@@ -67,6 +83,7 @@ impl Log {
                     let step = current.as_ref().map(|line| line.step.clone());
                     let place = match step.as_deref() {
                         Some("base") | None => "[base]".to_owned(),
+                        Some(FINALIZE) => format!("[{FINALIZE}]"),
                         Some(number) => format!("[builder {number}]"),
                     };
                     match state {
@@ -128,12 +145,15 @@ pub(super) async fn status(
     Query(from): Query<From>,
 ) -> Result<axum::Json<Value>> {
     let order = app.orders.find(&id, &caller.key())?;
-    let answer = |status: &str, entries: &[Value], reason: Option<Value>| {
+    let least = logs::least(from.level.as_deref())?;
+    let answer = |status: &str, entries: &[Entry], reason: Option<Value>| {
         let limit = from.limit.unwrap_or(ENTRIES_MAX).min(ENTRIES_MAX);
-        let page: Vec<&Value> = entries.iter().skip(from.offset).take(limit).collect();
-        let texts: Vec<&Value> = page.iter().map(|entry| &entry["message"]).collect();
+        let wanted = entries.iter().filter(|entry| logs::rank(entry.level) >= least);
+        let page: Vec<&Entry> = wanted.skip(from.offset).take(limit).collect();
+        let texts: Vec<&Value> = page.iter().map(|entry| entry.message()).collect();
+        let told: Vec<&Value> = page.iter().map(|entry| &entry.told).collect();
         let mut answer = json!({
-            "templateID": template, "buildID": id, "status": status, "logs": texts, "logEntries": page,
+            "templateID": template, "buildID": id, "status": status, "logs": texts, "logEntries": told,
         });
         if let Some(reason) = reason {
             answer["reason"] = reason;
@@ -167,7 +187,11 @@ fn reason(record: &atoll_store::BuildRecord, failed: Option<&Line>, has_begun: b
         (Some(command), None) => {
             format!("failed to run command '{command}': command failed: {}", user_unknown(said))
         }
-        (None, _) => said.to_owned(),
+        // What the start command wrote last is in the hint.
+        (None, _) => match failure.and_then(|failure| failure.hint.as_deref()) {
+            Some(hint) => format!("{said}; {hint}"),
+            None => said.to_owned(),
+        },
     };
     let output = failure.and_then(|failure| failure.output.as_deref()).unwrap_or_default();
     let at = of_ms(record.ended_ms.unwrap_or_else(now_ms));
@@ -193,18 +217,20 @@ fn user_unknown(said: &str) -> String {
 }
 
 /// `GET /templates/{template}/builds/{build}/logs`.
-pub(super) async fn logs(
+pub(super) async fn logs_of(
     caller: Caller<Read>,
     State(app): State<App>,
     Path((_, id)): Path<(String, String)>,
+    Query(wanted): Query<logs::Wanted>,
 ) -> Result<axum::Json<Value>> {
+    let wanted = wanted.check(ENTRIES_MAX)?;
     let order = app.orders.find(&id, &caller.key())?;
     let Some(begun) = order.begun else { return Ok(axum::Json(json!({"logs": []}))) };
     let (events, _) = events(app.host.engine(), &begun).await?;
     let mut entries = Log::read(events.into_iter(), &begun.lines).entries;
-    entries.reverse();
-    entries.truncate(ENTRIES_MAX);
-    Ok(axum::Json(json!({"logs": entries})))
+    entries.retain(|entry| wanted.takes(entry.at_ms, entry.level, || entry.message().to_string()));
+    let told: Vec<Value> = wanted.page(entries).into_iter().map(|entry| entry.told).collect();
+    Ok(axum::Json(json!({"logs": told})))
 }
 
 #[cfg(test)]
@@ -245,6 +271,6 @@ mod tests {
         ];
         let log = Log::read(events.into_iter(), &lines);
         assert_eq!(log.failed.unwrap().step, "3");
-        assert_eq!(log.entries[0]["message"], "CACHED [builder 1] RUN a");
+        assert_eq!(log.entries[0].message(), "CACHED [builder 1] RUN a");
     }
 }

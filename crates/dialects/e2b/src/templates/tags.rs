@@ -15,7 +15,7 @@ use super::list::{build_id, record};
 use super::{DEFAULT_TAG, no_template};
 use crate::App;
 use crate::error::{Failure, Result};
-use crate::request::{Caller, Json, Manage, Read};
+use crate::request::{Caller, Json, Manage, Query, Read};
 use crate::time::of_ms;
 
 /// Tags as they are kept: in lower case, each once; [`DEFAULT_TAG`] when there are none.
@@ -46,30 +46,70 @@ pub(super) async fn tagged(engine: &Engine, name: &str, tag: Option<&str>) -> Re
     }
 }
 
+/// A tag, and the version that it means.
+#[derive(Debug)]
+pub(super) struct Assigned {
+    pub(super) tag: String,
+    pub(super) record: TemplateRecord,
+    pub(super) set_ms: u64,
+}
+
+/// The tags of the template that a reference means, by name.
+pub(super) async fn of(caller: &Caller<Read>, app: &App, reference: &str) -> Result<Vec<Assigned>> {
+    let engine = app.host.engine();
+    let meant = record(caller, engine, reference).await?;
+    let fail = |error| Failure::of(&error);
+    let tags = engine.template_tags(&meant.name).await.map_err(fail)?;
+    let mut found = Vec::new();
+    if tags.iter().all(|tag| tag.tag != DEFAULT_TAG) {
+        let newest = engine.template(&meant.name, None).await.map_err(fail)?;
+        let set_ms = newest.created_ms;
+        found.push(Assigned { tag: DEFAULT_TAG.to_owned(), record: newest, set_ms });
+    }
+    for tag in tags {
+        let version = engine.template(&meant.name, Some(tag.version)).await.map_err(fail)?;
+        found.push(Assigned { tag: tag.tag, record: version, set_ms: tag.set_ms });
+    }
+    found.sort_by(|one, other| one.tag.cmp(&other.tag));
+    Ok(found)
+}
+
 /// `GET /templates/{template}/tags`.
 pub(super) async fn list(
     caller: Caller<Read>,
     State(app): State<App>,
     Path(reference): Path<String>,
 ) -> Result<axum::Json<Vec<Value>>> {
-    let engine = app.host.engine();
-    let meant = record(&caller, engine, &reference).await?;
-    let fail = |error| Failure::of(&error);
-    let tags = engine.template_tags(&meant.name).await.map_err(fail)?;
-    let mut items = Vec::new();
-    if tags.iter().all(|tag| tag.tag != DEFAULT_TAG) {
-        let newest = engine.template(&meant.name, None).await.map_err(fail)?;
-        items.push(item(DEFAULT_TAG, &newest, newest.created_ms));
-    }
-    for tag in tags {
-        let version = engine.template(&meant.name, Some(tag.version)).await.map_err(fail)?;
-        items.push(item(&tag.tag, &version, tag.set_ms));
-    }
-    Ok(axum::Json(items))
+    let item = |one: &Assigned| json!({"tag": one.tag, "buildID": build_id(&one.record), "createdAt": of_ms(one.set_ms)});
+    Ok(axum::Json(of(&caller, &app, &reference).await?.iter().map(item).collect()))
 }
 
-fn item(tag: &str, record: &TemplateRecord, set_ms: u64) -> Value {
-    json!({"tag": tag, "buildID": build_id(record), "createdAt": of_ms(set_ms)})
+/// `GET /templates/{template}/tags/count`.
+pub(super) async fn count(
+    caller: Caller<Read>,
+    State(app): State<App>,
+    Path(reference): Path<String>,
+) -> Result<axum::Json<Value>> {
+    Ok(axum::Json(json!({"total": of(&caller, &app, &reference).await?.len()})))
+}
+
+/// Which tag is asked for.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Which {
+    tag: String,
+}
+
+/// `GET /templates/{template}/tags/exists`.
+pub(super) async fn exists(
+    caller: Caller<Read>,
+    State(app): State<App>,
+    Path(reference): Path<String>,
+    Query(which): Query<Which>,
+) -> Result<axum::Json<Value>> {
+    let tag = named(&[which.tag])?.remove(0);
+    let exists = of(&caller, &app, &reference).await?.iter().any(|one| one.tag == tag);
+    Ok(axum::Json(json!({"exists": exists, "normalizedTag": tag})))
 }
 
 /// Tags that a template is to have.

@@ -1,17 +1,21 @@
 //! The clients' steps as the engine's.
 
-use atoll_core::build::{CommandText, CopyStep, Ready, StartFrom, Step, TEMPLATE_SCHEME};
+use atoll_core::build::{
+    CommandText, CopyStep, Ready, SNAPSHOT_SCHEME, StartFrom, Step, TEMPLATE_SCHEME, VERIFY_STEP,
+};
 use atoll_core::secret::Secret;
 use atoll_engine::{Caller as EngineCaller, Engine, ImageLogin};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-use super::{Found, find, name_of};
+use super::{Found, find};
 use crate::error::{Failure, Result};
 
 /// Who runs steps, and later commands, until a step says otherwise.
 const USER: &str = "user";
 const HOME: &str = "/home/user";
+/// What the clients call the end of a build, in which what the template starts has to get ready.
+pub(super) const FINALIZE: &str = "finalize";
 /// The image that the clients begin with who name none.
 const DEFAULT_IMAGE: &str = "e2bdev/base";
 /// How long a template may take to be ready, and how often it is asked, milliseconds.
@@ -173,10 +177,11 @@ async fn base(engine: &Engine, asked: &Asked, caller: &EngineCaller) -> Result<B
                 user: record.spec.user.unwrap_or_else(|| USER.to_owned()),
                 workdir: record.spec.workdir.unwrap_or_else(|| HOME.to_owned()),
             }),
-            Found::Snapshot { .. } => Err(Failure::bad(format!(
-                "fromTemplate: '{}' is a snapshot; this server builds on images and templates",
-                name_of(template)
-            ))),
+            Found::Snapshot { id, user, workdir, .. } => Ok(Base {
+                image: format!("{SNAPSHOT_SCHEME}{id}"),
+                user,
+                workdir: workdir.unwrap_or_else(|| HOME.to_owned()),
+            }),
         },
     }
 }
@@ -242,6 +247,7 @@ fn translate(mut plan: Plan, base: Base, steps: &[AskedStep]) -> Result<Plan> {
             }
         }
     }
+    plan.lines.push(Line { text: VERIFY_STEP.to_owned(), step: FINALIZE.to_owned(), command: None });
     Ok(plan)
 }
 
@@ -335,8 +341,9 @@ mod tests {
         .unwrap();
         let run = plan.lines.iter().find(|line| line.command.as_deref() == Some("make")).unwrap();
         assert_eq!((run.step.as_str(), run.text.as_str()), ("1", "RUN /bin/bash -l -c make"));
-        assert_eq!(plan.lines.last().unwrap().step, "5");
-        assert_eq!(plan.steps.len(), plan.lines.len());
+        assert_eq!(plan.lines.last().unwrap().step, FINALIZE);
+        assert_eq!(plan.lines[plan.lines.len() - 2].step, "5");
+        assert_eq!(plan.steps.len() + 1, plan.lines.len());
         assert_eq!(plan.archives, std::slice::from_ref(&hash));
         let copy = plan.steps.iter().find_map(|step| match step {
             Step::Copy(copy) => Some(copy),

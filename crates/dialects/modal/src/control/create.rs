@@ -8,8 +8,9 @@ use atoll_core::key::Scope;
 use atoll_core::spec::{ResourcesDraft, SandboxDraft};
 use atoll_dialect_kit::status::Status;
 use atoll_store::SandboxRecord;
+use prost::Message as _;
 
-use super::{images, lifecycle, network, secrets, tunnels, volumes};
+use super::{images, lifecycle, network, once, secrets, tunnels, volumes};
 use crate::auth::Asker;
 use crate::extras::{self, Extras, Port, Probe};
 use crate::grpc::{Fault, Result};
@@ -65,10 +66,14 @@ async fn create(
     sources: &[SecretSource],
 ) -> Result<(SandboxId, String)> {
     asker.needs(Scope::Manage)?;
-    let plan = plan(asker, &definition, &app, tags, sources).await?;
+    let mut plan = plan(asker, &definition, &app, tags, sources).await?;
+    plan.draft.request = once::kept(asker, "sandbox", &definition.encode_to_vec());
+    // The engine refuses a key that was used before for something else.
+    let asked = plan.draft.request.as_ref().map(|request| request.digest.as_str());
+    let what = format!("sandbox {}", asked.unwrap_or_default());
     let owned = asker.clone();
     let making = async move { make(&owned, plan).await.map(|record| record.id.to_string()) };
-    let id = Box::pin(asker.app.control.once.make(asker, "sandbox", making)).await?;
+    let id = Box::pin(asker.app.control.once.make(asker, &what, making)).await?;
     let id: SandboxId = id.parse().map_err(|_never| Fault::not_found("the sandbox is gone"))?;
     // A retry of another key's call would be another call: this one made it.
     asker.may(&id, Scope::Read).await?;
@@ -124,7 +129,8 @@ async fn plan(
     sources: &[SecretSource],
 ) -> Result<Plan> {
     check(wanted)?;
-    let mut env = secrets::environment(asker, &wanted.secret_ids, sources)?;
+    let given = secrets::given(asker, &wanted.secret_ids, sources)?;
+    let mut env = given.env.clone();
     env.extend(wanted.environment_variables.iter().flat_map(|env| env.contents.clone()));
     let tags = read_tags(tags)?;
     let ports = ports(wanted)?;
@@ -142,6 +148,7 @@ async fn plan(
         ..SandboxDraft::default()
     };
     images::apply(asker, &wanted.image_id, &mut draft).await?;
+    draft.egress = given.egress(asker, draft.egress.take(), draft.template.as_deref()).await?;
     let command = (!wanted.entrypoint_args.is_empty()).then(|| task::First {
         argv: wanted.entrypoint_args.clone(),
         tty: wanted.pty_info.as_ref().filter(|pty| pty.enabled).map(task::size),

@@ -1,12 +1,12 @@
 //! How sandboxes ended that are gone: clients ask after the end, for the exit code.
 //!
-//! It is in memory, of the sandboxes that were made or asked about through this dialect; the oldest is forgotten first.
-
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+//! It is remembered of the sandboxes that were made or asked about through this dialect; the oldest is forgotten first.
 
 use atoll_core::id::{KeyId, SandboxId};
+use atoll_dialect_kit::remembered::Remembered;
+use atoll_engine::Engine;
 use atoll_store::SandboxRecord;
+use serde::{Deserialize, Serialize};
 
 use crate::auth::now_ms;
 use crate::wire::common::GenericResult;
@@ -27,50 +27,66 @@ pub(crate) mod status {
     pub(crate) const OUT_OF_MEMORY: i32 = 10;
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Known {
     owner: Option<KeyId>,
     app: String,
     expires_ms: Option<u64>,
     idle_timeout_ms: Option<u64>,
     last_active_ms: u64,
-    result: Option<GenericResult>,
+    result: Option<Over>,
+}
+
+/// A result, as it is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Over {
+    status: i32,
+    exception: String,
+    exitcode: i32,
+}
+
+impl From<GenericResult> for Over {
+    fn from(GenericResult { status, exception, exitcode }: GenericResult) -> Self {
+        Self { status, exception, exitcode }
+    }
+}
+
+impl From<Over> for GenericResult {
+    fn from(Over { status, exception, exitcode }: Over) -> Self {
+        Self { status, exception, exitcode }
+    }
 }
 
 /// What is remembered. Clones share it.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Ended(Arc<Mutex<BTreeMap<SandboxId, Known>>>);
+#[derive(Debug, Clone)]
+pub(crate) struct Ended(Remembered<Known>);
 
 impl Ended {
-    fn table(&self) -> std::sync::MutexGuard<'_, BTreeMap<SandboxId, Known>> {
-        // A map is usable whatever panicked.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn new(engine: &Engine) -> Self {
+        Self(Remembered::new(engine, "modal", REMEMBERED_MAX))
     }
 
     /// Notes a sandbox that is there.
     pub(crate) fn note(&self, record: &SandboxRecord, app: &str) {
-        let mut table = self.table();
-        let result = table.get(&record.id).and_then(|known| known.result.clone());
-        let known = Known {
-            owner: record.owner.clone(),
-            app: app.to_owned(),
-            expires_ms: record.expires_ms,
-            idle_timeout_ms: record.spec.idle_timeout_ms,
-            last_active_ms: record.last_active_ms,
-            result,
-        };
-        table.insert(record.id.clone(), known);
-        if table.len() > REMEMBERED_MAX {
-            // Ids sort by age.
-            table.pop_first();
-        }
+        self.0.change(&record.id, |known| {
+            Some(Known {
+                owner: record.owner.clone(),
+                app: app.to_owned(),
+                expires_ms: record.expires_ms,
+                idle_timeout_ms: record.spec.idle_timeout_ms,
+                last_active_ms: record.last_active_ms,
+                result: known.and_then(|known| known.result),
+            })
+        });
     }
 
     /// Notes how it ended; the first time counts.
     pub(crate) fn over(&self, sandbox: &SandboxId, result: GenericResult) {
-        if let Some(known) = self.table().get_mut(sandbox) {
-            known.result.get_or_insert(result);
-        }
+        self.0.change(sandbox, |known| {
+            let known = known?;
+            let result = known.result.unwrap_or_else(|| result.into());
+            Some(Known { result: Some(result), ..known })
+        });
     }
 
     /// The end of a sandbox that is not there any more, and its app, if this is its maker's to know.
@@ -79,8 +95,7 @@ impl Ended {
         sandbox: &SandboxId,
         may_use: impl Fn(&KeyId) -> bool,
     ) -> Option<(GenericResult, String)> {
-        let mut table = self.table();
-        let known = table.get_mut(sandbox)?;
+        let known = self.0.get(sandbox)?;
         if !known.owner.as_ref().is_some_and(may_use) {
             return None;
         }
@@ -94,7 +109,8 @@ impl Ended {
         } else {
             status::TERMINATED
         };
-        let result = known.result.get_or_insert(GenericResult { status, ..GenericResult::default() });
-        Some((result.clone(), known.app.clone()))
+        self.over(sandbox, GenericResult { status, ..GenericResult::default() });
+        let known = self.0.get(sandbox)?;
+        Some((known.result?.into(), known.app))
     }
 }

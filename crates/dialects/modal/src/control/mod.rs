@@ -1,6 +1,7 @@
 //! The control plane: `modal.client.ModalClient`.
 
 mod apps;
+pub(crate) mod content;
 mod create;
 mod ended;
 mod files;
@@ -16,6 +17,7 @@ mod stdio;
 mod tunnels;
 mod volumes;
 
+use atoll_engine::Engine;
 use axum::body::Body;
 use axum::response::Response;
 
@@ -25,11 +27,11 @@ use crate::ids::Generation::{V1, V2};
 
 pub(crate) use ended::Ended;
 pub(crate) use network::policy;
-pub(crate) use secrets::environment;
+pub(crate) use secrets::given;
 pub(crate) use snapshots::take as snapshot;
 
 /// What calls of the control plane remember.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct State {
     pub(crate) ended: Ended,
     once: once::Once,
@@ -37,6 +39,21 @@ pub(crate) struct State {
     files: files::Files,
     builds: images::Builds,
     mounts: images::Mounts,
+    tickets: content::Tickets,
+}
+
+impl State {
+    pub(crate) fn new(engine: &Engine) -> Self {
+        Self {
+            ended: Ended::new(engine),
+            once: once::Once::default(),
+            secrets: secrets::Shelf::default(),
+            files: files::Files::default(),
+            builds: images::Builds::default(),
+            mounts: images::Mounts::default(),
+            tickets: content::Tickets::default(),
+        }
+    }
 }
 
 /// Serves one call.
@@ -64,9 +81,21 @@ pub(crate) async fn call(asker: Asker, method: &str, body: Body) -> Response {
         "EnvironmentGetOrCreate" => one!(apps::environment),
         "SecretGetOrCreate" => one!(secrets::get_or_create),
         "VolumeGetOrCreate" => one!(volumes::get_or_create),
+        "VolumeGetById" => one!(volumes::by_id),
+        "VolumeList" => one!(volumes::list),
         "VolumeDelete" => one!(volumes::delete),
         "VolumeCommit" => one!(volumes::commit),
         "VolumeReload" => one!(volumes::reload),
+        "VolumeListFiles" | "VolumeListFiles2" => {
+            let handled = async { volumes::files::list(&asker, requests.one().await?).await };
+            stream(handled.await)
+        }
+        "VolumeGetFile2" => one!(volumes::files::get),
+        "VolumeRemoveFile" | "VolumeRemoveFile2" => one!(volumes::files::remove),
+        "VolumeCopyFiles" | "VolumeCopyFiles2" => one!(volumes::files::copy),
+        "VolumePutFiles" => one!(volumes::files::put),
+        "VolumePutFiles2" => one!(volumes::files::put_blocks),
+        "BlobCreate" => one!(content::create),
         "VolumeHeartbeat" => one!(apps::ignored),
         "ImageGetOrCreate" => one!(images::get_or_create),
         "ImageJoinStreaming" => {

@@ -1,12 +1,14 @@
 //! `x-idempotency-key`: what is asked for again, because its answer was lost, gets the first one's answer.
 //!
-//! Answers are in memory for an hour: clients send again for some minutes at most.
+//! Answers are in memory for an hour: clients send again for some minutes at most. A server that was started anew finds
+//! the sandbox that was made: the key is kept with it ([`kept`]).
 
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_core::id::KeyId;
+use atoll_core::spec::RequestKey;
 use atoll_dialect_kit::status::Status;
 use futures::future::{BoxFuture, FutureExt as _, Shared};
 
@@ -20,6 +22,20 @@ const KEY_MAX_BYTES: usize = 255;
 const ANSWERS_MAX: usize = 10_000;
 /// How long, milliseconds.
 const KEPT_MS: u64 = 3600 * 1000;
+
+/// The key of a call as it is kept with the sandbox that it makes, if it has one; `asked` is what it asks for.
+pub(super) fn kept(asker: &Asker, what: &str, asked: &[u8]) -> Option<RequestKey> {
+    let key = key(asker).filter(|key| is_key(key))?;
+    Some(RequestKey { key: format!("modal {what} {key}"), digest: blake3::hash(asked).to_hex().to_string() })
+}
+
+fn key(asker: &Asker) -> Option<&str> {
+    asker.head.text(HEADER)
+}
+
+fn is_key(key: &str) -> bool {
+    (1..=KEY_MAX_BYTES).contains(&key.len())
+}
 
 type Answer = Shared<BoxFuture<'static, Result<String>>>;
 /// By whose key and the client's, with when it was begun, in milliseconds.
@@ -44,7 +60,7 @@ impl Once {
         what: &str,
         make: impl Future<Output = Result<String>> + Send + 'static,
     ) -> Result<String> {
-        let key = asker.head.text(HEADER).unwrap_or_default();
+        let key = key(asker).unwrap_or_default();
         self.make_for(asker, what, key, make).await
     }
 
@@ -56,7 +72,7 @@ impl Once {
         key: &str,
         make: impl Future<Output = Result<String>> + Send + 'static,
     ) -> Result<String> {
-        if !(1..=KEY_MAX_BYTES).contains(&key.len()) {
+        if !is_key(key) {
             return make.await;
         }
         let id = (asker.key().clone(), format!("{what} {key}"));

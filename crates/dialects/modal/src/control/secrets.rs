@@ -1,11 +1,17 @@
 //! Secrets: variables for commands. Newer clients send them with each call; older ones make them first, and name them
 //! then: these wait in memory for as long as a program may need them, each for its sender only.
+//!
+//! One that is asked for by its name alone is the installation's. Its value never enters a sandbox: the variable holds a
+//! placeholder (see [`atoll_dialect_kit::secrets`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_core::id::KeyId;
+use atoll_core::key::Scope;
+use atoll_core::policy::EgressPolicy;
 use atoll_core::secret::Secret;
+use atoll_dialect_kit::secrets as stand_ins;
 use atoll_dialect_kit::status::Status;
 
 use crate::auth::{Asker, now_ms};
@@ -26,7 +32,71 @@ const KEPT_MS: u64 = 24 * 3600 * 1000;
 struct Kept {
     owner: KeyId,
     at_ms: u64,
-    values: BTreeMap<String, Secret>,
+    what: What,
+}
+
+#[derive(Debug)]
+enum What {
+    Values(BTreeMap<String, Secret>),
+    /// A secret of the installation, and the variable that stands for it.
+    Named {
+        secret: String,
+        variable: String,
+    },
+}
+
+/// What follows from the secrets of a call.
+#[derive(Debug, Default)]
+pub(crate) struct Given {
+    pub(crate) env: BTreeMap<String, String>,
+    /// Secrets of the installation, by the variables that stand for them.
+    named: BTreeMap<String, String>,
+}
+
+impl Given {
+    /// The variables of one command, for which nothing can stand.
+    ///
+    /// # Errors
+    /// `FAILED_PRECONDITION`.
+    pub(crate) fn of_command(self) -> Result<BTreeMap<String, String>> {
+        match self.named.keys().next() {
+            None => Ok(self.env),
+            Some(variable) => Err(Fault::unsupported(format!(
+                "'{variable}' stands for a secret of this server: give it to Sandbox.create, whose commands have it"
+            ))),
+        }
+    }
+
+    /// What the sandbox reaches, with the rules for its secrets; `None` where nothing is said about it.
+    ///
+    /// # Errors
+    /// `NOT_FOUND`; `INVALID_ARGUMENT` for a secret that has no hosts.
+    pub(super) async fn egress(
+        &self,
+        asker: &Asker,
+        asked: Option<EgressPolicy>,
+        template: Option<&str>,
+    ) -> Result<Option<EgressPolicy>> {
+        if self.named.is_empty() {
+            return Ok(asked);
+        }
+        let (engine, told) = (asker.engine(), asked.is_some());
+        let mut egress = match asked {
+            Some(policy) => policy,
+            None => engine.egress_unless_told(template).await?,
+        };
+        let mut rules = Vec::new();
+        for (variable, secret) in &self.named {
+            let secret = engine.secret(secret)?;
+            let name = format!("modal-secret-{variable}");
+            rules.push(stand_ins::rule("secrets", &name, variable, &secret, &egress)?);
+        }
+        if !told {
+            stand_ins::open(&mut egress, &rules);
+        }
+        egress.inject.extend(rules);
+        Ok(Some(egress))
+    }
 }
 
 /// What waits. Clones share it.
@@ -39,7 +109,7 @@ impl Shelf {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn put(&self, id: String, owner: &KeyId, values: BTreeMap<String, Secret>) -> Result<()> {
+    fn put(&self, id: String, owner: &KeyId, what: What) -> Result<()> {
         let now = now_ms();
         let mut table = self.table();
         table.retain(|_, kept| kept.at_ms.saturating_add(KEPT_MS) > now);
@@ -47,7 +117,7 @@ impl Shelf {
         if !table.contains_key(&id) && (table.len() >= SECRETS_MAX || own >= OF_KEY_MAX) {
             return Err(Fault::new(Status::ResourceExhausted, "too many secrets were sent today"));
         }
-        table.insert(id, Kept { owner: owner.clone(), at_ms: now, values });
+        table.insert(id, Kept { owner: owner.clone(), at_ms: now, what });
         Ok(())
     }
 }
@@ -58,11 +128,7 @@ pub(super) async fn get_or_create(
     request: SecretGetOrCreateRequest,
 ) -> Result<SecretGetOrCreateResponse> {
     if !request.deployment_name.is_empty() && request.env_dict.is_empty() {
-        return Err(Fault::not_found(format!(
-            "Secret '{}' not found: secrets of this server never enter a sandbox, rules of its network put them into \
-             requests on their way out ('atoll secret'). Variables come from Secret.from_dict or Secret.from_dotenv",
-            atoll_core::error::shorten(&request.deployment_name)
-        )));
+        return named(asker, &request.deployment_name, &request.required_keys);
     }
     let size: usize = request.env_dict.iter().map(|(name, value)| name.len() + value.len()).sum();
     if size > SECRET_MAX_BYTES {
@@ -72,26 +138,55 @@ pub(super) async fn get_or_create(
     let text = serde_json::to_string(&request.env_dict).unwrap_or_default();
     let secret_id = super::id_of("st", "atoll modal secret id", &[asker.key().as_str(), &text]);
     let values = request.env_dict.into_iter().map(|(name, value)| (name, Secret::new(value))).collect();
-    asker.app.control.secrets.put(secret_id.clone(), asker.key(), values)?;
+    asker.app.control.secrets.put(secret_id.clone(), asker.key(), What::Values(values))?;
     Ok(SecretGetOrCreateResponse { secret_id })
 }
 
-/// The variables that follow from what a call names and sends; later ones win.
+/// `Secret.from_name`: a secret of the installation. The variable is the one key that is required, or has the secret's name.
+fn named(asker: &Asker, name: &str, keys: &[String]) -> Result<SecretGetOrCreateResponse> {
+    // Who may not make sandboxes learns nothing of names.
+    asker.needs(Scope::Manage)?;
+    let missing = |_error| {
+        let name = atoll_core::error::shorten(name);
+        Fault::not_found(format!("Secret '{name}' not found: 'atoll secret set {name} --host HOST' makes it"))
+    };
+    let secret = asker.engine().secret(name).map_err(missing)?;
+    let variable = match keys {
+        [] => name.replace(|c: char| !c.is_ascii_alphanumeric(), "_").to_ascii_uppercase(),
+        [key] => key.clone(),
+        _ => {
+            return Err(Fault::invalid(
+                "required_keys: a secret of this server is one value, for one variable",
+            ));
+        }
+    };
+    let parts = [asker.key().as_str(), secret.id.as_str(), &variable];
+    let secret_id = super::id_of("st", "atoll modal named secret id", &parts);
+    let what = What::Named { secret: secret.name, variable };
+    asker.app.control.secrets.put(secret_id.clone(), asker.key(), what)?;
+    Ok(SecretGetOrCreateResponse { secret_id })
+}
+
+/// What follows from the secrets that a call names and sends; later ones win.
 ///
 /// # Errors
 /// `NOT_FOUND` for a secret that is not there.
-pub(crate) fn environment(
-    asker: &Asker,
-    ids: &[String],
-    sources: &[SecretSource],
-) -> Result<BTreeMap<String, String>> {
-    let mut variables = BTreeMap::new();
+pub(crate) fn given(asker: &Asker, ids: &[String], sources: &[SecretSource]) -> Result<Given> {
+    let mut given = Given::default();
     let mut add = |id: &str| {
         let table = asker.app.control.secrets.table();
         let kept = table.get(id).filter(|kept| asker.may_use_of(&kept.owner)).ok_or_else(|| {
             Fault::not_found(format!("Secret '{}' not found", atoll_core::error::shorten(id)))
         })?;
-        variables.extend(kept.values.iter().map(|(name, value)| (name.clone(), value.reveal().to_owned())));
+        match &kept.what {
+            What::Values(values) => {
+                let values = values.iter().map(|(name, value)| (name.clone(), value.reveal().to_owned()));
+                given.env.extend(values);
+            }
+            What::Named { secret, variable } => {
+                given.named.insert(variable.clone(), secret.clone());
+            }
+        }
         Ok::<_, Fault>(())
     };
     ids.iter().try_for_each(|id| add(id))?;
@@ -101,7 +196,10 @@ pub(crate) fn environment(
         }
     }
     for source in sources {
-        variables.extend(source.env.iter().flat_map(|env| env.contents.clone()));
+        given.env.extend(source.env.iter().flat_map(|env| env.contents.clone()));
     }
-    Ok(variables)
+    // What is sent as it is wins over what stands for something.
+    let Given { env, named } = &mut given;
+    named.retain(|variable, _| !env.contains_key(variable));
+    Ok(given)
 }

@@ -9,7 +9,7 @@ use atoll_engine::SnapshotOrder;
 use std::collections::BTreeMap;
 
 use super::ended::status;
-use super::{images, lifecycle, tunnels};
+use super::{images, lifecycle, once, tunnels};
 use crate::auth::{self, Asker};
 use crate::extras::{self, Extras};
 use crate::grpc::{Fault, Result};
@@ -67,7 +67,7 @@ pub(super) async fn memory(
     request: SandboxSnapshotRequest,
 ) -> Result<SandboxSnapshotResponse> {
     let (id, _) = auth::sandbox(asker, &request.sandbox_id, Scope::Manage).await?;
-    let key = asker.head.text(super::once::HEADER).unwrap_or_default().to_owned();
+    let key = asker.head.text(once::HEADER).unwrap_or_default().to_owned();
     Ok(SandboxSnapshotResponse { snapshot_id: take(asker, &id, SnapshotKind::Memory, &key).await? })
 }
 
@@ -77,7 +77,7 @@ pub(super) async fn disk(
     request: SandboxSnapshotFsRequest,
 ) -> Result<SandboxSnapshotFsResponse> {
     let (id, _) = auth::sandbox(asker, &request.sandbox_id, Scope::Manage).await?;
-    let key = asker.head.text(super::once::HEADER).unwrap_or_default().to_owned();
+    let key = asker.head.text(once::HEADER).unwrap_or_default().to_owned();
     let image_id = take(asker, &id, SnapshotKind::Disk, &key).await?;
     Ok(SandboxSnapshotFsResponse {
         image_id,
@@ -161,7 +161,9 @@ async fn restore(asker: &Asker, snapshot: &str, name: String) -> Result<SandboxI
         _ => None,
     };
     let extras = Extras { command: false, ..origin.as_ref().map(Extras::of).unwrap_or_default() };
+    let asked = format!("{snapshot} {name}");
     let draft = SandboxDraft {
+        request: once::kept(asker, "restore", asked.as_bytes()),
         name: Some(name).filter(|name| !name.is_empty()),
         snapshot: Some(record.id.to_string()),
         memory: true,

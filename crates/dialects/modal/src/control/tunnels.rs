@@ -32,7 +32,12 @@ pub(super) async fn open(
     ports: &[Port],
     by: &EngineCaller,
 ) -> Result<()> {
-    for port in ports {
+    // Some may be there from an attempt before.
+    let open = engine.accesses(sandbox)?;
+    let is_open = |port: &&Port| {
+        open.iter().any(|one| one.name.as_deref() == Some(NAME) && one.target == Target::Port(port.port))
+    };
+    for port in ports.iter().filter(|port| !is_open(port)) {
         let access = AccessDraft {
             target: Target::Port(port.port),
             public: true,

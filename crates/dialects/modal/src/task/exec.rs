@@ -109,7 +109,7 @@ pub(super) async fn start(inside: &Inside, request: TaskExecStartRequest) -> Res
     }
     let tty = request.pty_info.as_ref().filter(|pty| pty.enabled);
     let mut env: BTreeMap<String, String> = request.env;
-    env.extend(control::environment(&inside.asker, &request.secret_ids, &request.secret_sources)?);
+    env.extend(control::given(&inside.asker, &request.secret_ids, &request.secret_sources)?.of_command()?);
     if let Some(term) = tty.map(|pty| &pty.env_term).filter(|term| !term.is_empty()) {
         env.entry("TERM".to_owned()).or_insert_with(|| term.clone());
     }

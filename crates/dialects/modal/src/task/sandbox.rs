@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use atoll_core::key::Scope;
+use atoll_core::policy::EgressPolicy;
 use atoll_core::snapshot::SnapshotKind;
 use atoll_core::spec::{Command, ExecDraft, SandboxUpdate};
 use atoll_dialect_kit::status::Status;
@@ -76,14 +77,14 @@ pub(super) async fn set_network_access(
     inside.is(&request.task_id)?;
     inside.asker.may(&inside.sandbox, Scope::Manage).await?;
     let engine = inside.asker.engine();
+    let record = engine.sandbox(inside.id())?;
     let egress = match control::policy(request.network_access.as_ref(), false)? {
         Some(policy) => policy,
         // Open is what it would have if nobody had said anything.
-        None => {
-            let template = engine.sandbox(inside.id())?.spec.template;
-            engine.egress_unless_told(template.as_deref()).await?
-        }
+        None => engine.egress_unless_told(record.spec.template.as_deref()).await?,
     };
+    // What stands for secrets stays.
+    let egress = EgressPolicy { inject: record.spec.egress.inject, ..egress };
     let update = SandboxUpdate {
         egress: Some(egress),
         asked_by: Some(inside.asker.key().clone()),

@@ -67,6 +67,7 @@ messages! {
         #[prost(string, tag = "1")] pub(crate) deployment_name: String,
         #[prost(int32, tag = "4")] pub(crate) object_creation_type: i32,
         #[prost(btree_map = "string, string", tag = "5")] pub(crate) env_dict: BTreeMap<String, String>,
+        #[prost(string, repeated, tag = "7")] pub(crate) required_keys: Vec<String>,
     }
     /// The secret.
     SecretGetOrCreateResponse {
@@ -78,10 +79,15 @@ messages! {
         #[prost(int32, tag = "4")] pub(crate) object_creation_type: i32,
         #[prost(int32, tag = "6")] pub(crate) version: i32,
     }
+    /// When something was made.
+    CreationInfo {
+        #[prost(double, tag = "1")] pub(crate) created_at: f64,
+    }
     /// What is known of it.
     VolumeMetadata {
         #[prost(int32, tag = "1")] pub(crate) version: i32,
         #[prost(string, tag = "2")] pub(crate) name: String,
+        #[prost(message, optional, tag = "3")] pub(crate) creation_info: Option<CreationInfo>,
     }
     /// The volume.
     VolumeGetOrCreateResponse {

@@ -3,6 +3,7 @@
 
 pub(crate) mod apps;
 pub(crate) mod common;
+pub(crate) mod content;
 pub(crate) mod files;
 pub(crate) mod images;
 pub(crate) mod router;

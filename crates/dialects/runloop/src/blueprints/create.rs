@@ -15,6 +15,7 @@ use crate::App;
 use crate::devboxes::launch::{Launch, says};
 use crate::error::{Failure, Result};
 use crate::objects::Opened;
+use crate::policies;
 use crate::request::{Caller, Json, Manage, Read};
 
 /// A blueprint that is asked for. Fields that are not named here are ignored.
@@ -25,7 +26,6 @@ pub(super) struct Create {
     parameters: Parameters,
     build_context: Option<Context>,
     code_mounts: Option<Value>,
-    network_policy_id: Option<String>,
     secrets: Option<Value>,
     services: Option<Value>,
 }
@@ -47,7 +47,6 @@ impl Create {
     }
 
     fn check(&self) -> Result<()> {
-        let named = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
         let unsupported = |what: &str, hint: &str| {
             Err(Failure::bad(format!("{what}: not supported by this server; {hint}")))
         };
@@ -56,9 +55,6 @@ impl Create {
         }
         if says(self.code_mounts.as_ref()) {
             return unsupported("code_mounts", "clone in the Dockerfile, or give them to the devbox");
-        }
-        if named(&self.network_policy_id) {
-            return unsupported("network_policy_id", "the server's default is what builds may reach");
         }
         if says(self.secrets.as_ref()) {
             return unsupported("secrets", "values of secrets never enter a build");
@@ -88,7 +84,7 @@ impl Create {
         Ok(format!("{TEMPLATE_SCHEME}{}", origin.template))
     }
 
-    fn spec(self, image: &str) -> Result<BuildSpec> {
+    async fn spec<S>(self, image: &str, app: &App, caller: &Caller<S>) -> Result<BuildSpec> {
         self.check()?;
         let parameters = self.parameters;
         let launch = match &parameters.launch_parameters {
@@ -96,9 +92,8 @@ impl Create {
             Some(_) | None => Launch::default(),
         };
         launch.check()?;
-        if launch.network_policy_id.as_ref().is_some_and(|id| !id.is_empty()) {
-            return Err(Failure::bad("launch_parameters.network_policy_id: not supported by this server"));
-        }
+        let steps = policies::find(app, caller, parameters.network_policy_id.as_ref()).await?;
+        let devboxes = policies::find(app, caller, launch.network_policy_id.as_ref()).await?;
         let dockerfile = recipe::dockerfile(&parameters, image)?;
         let mut args = parameters.build_args.clone().unwrap_or_default();
         let told = serde_json::to_string(&parameters).map_err(|error| Failure::bad(error.to_string()))?;
@@ -114,12 +109,13 @@ impl Create {
             no_cache: false,
             start: None,
             ready: None,
+            verify: false,
             memory: false,
             isolation: None,
             resources: launch.resources()?,
             labels: BTreeMap::new(),
-            egress: None,
-            template_egress: None,
+            egress: steps.map(|policy| policy.egress()).transpose()?,
+            template_egress: devboxes.map(|policy| policy.egress()).transpose()?,
             ttl_ms: None,
             idle_timeout_ms: None,
             timeout_ms: None,
@@ -137,7 +133,7 @@ pub(super) async fn create(
     let engine = app.host.engine();
     let base = asked.base(&caller, engine).await?;
     let context = asked.context(&app, &caller).await?;
-    let spec = asked.spec(&base)?;
+    let spec = asked.spec(&base, &app, &caller).await?;
     let made = engine.create_build(spec, caller.engine()).await.map_err(|error| Failure::of(&error))?;
     if made.needs_context {
         let sent = match context {
@@ -159,6 +155,6 @@ pub(super) async fn preview(
     Json(asked): Json<Create>,
 ) -> Result<Json<Value>> {
     let base = asked.base(&caller, app.host.engine()).await?;
-    let spec = asked.spec(&base)?;
+    let spec = asked.spec(&base, &app, &caller).await?;
     Ok(Json(json!({"dockerfile": spec.dockerfile})))
 }

@@ -66,6 +66,8 @@ struct Parameters {
     #[serde(skip_serializing_if = "Option::is_none")]
     launch_parameters: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    network_policy_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     base_blueprint_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     base_blueprint_name: Option<String>,

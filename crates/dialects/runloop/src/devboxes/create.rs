@@ -5,16 +5,18 @@ use std::time::Duration;
 
 use atoll_core::Code;
 use atoll_core::sharing::Needs;
-use atoll_core::spec::SandboxDraft;
+use atoll_core::spec::{RequestKey, SandboxDraft};
 use atoll_dialect_kit::pending::within;
 use atoll_dialect_kit::sandboxes::keep_larger_disk;
 use atoll_engine::{Caller as EngineCaller, Engine};
 use atoll_store::SandboxRecord;
+use axum::Extension;
 use axum::extract::State;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::launch::{Launch, says};
+use super::reach;
 use super::setup::{self, CodeMount, Plan};
 use super::view;
 use crate::App;
@@ -23,7 +25,7 @@ use crate::extras::{self, Extras, Phase};
 use crate::objects::Opened;
 use crate::request::{Caller, Json, Manage};
 use crate::tunnel::Tunnel;
-use crate::{blueprints, ids, snapshots, tunnel};
+use crate::{blueprints, ids, once, snapshots, tunnel};
 
 /// The template of devboxes that name nothing; without one, the server's default image.
 pub(crate) const DEFAULT_TEMPLATE: &str = "runloop";
@@ -49,7 +51,7 @@ pub(super) struct Create {
     secrets: Option<BTreeMap<String, String>>,
     tunnel: Option<tunnel::Asked>,
     entrypoint: Option<String>,
-    gateways: Option<Value>,
+    gateways: Option<BTreeMap<String, reach::GatewaySpec>>,
     mcp: Option<Value>,
 }
 
@@ -81,17 +83,8 @@ impl Create {
                 "run it with execute_async and shut the devbox down when it ends",
             );
         }
-        if says(self.gateways.as_ref()) {
-            return unsupported("gateways", "give the sandbox an injection rule over Atoll's own API");
-        }
         if says(self.mcp.as_ref()) {
             return unsupported("mcp", "run the MCP server in the devbox");
-        }
-        if self.secrets.as_ref().is_some_and(|secrets| !secrets.is_empty()) {
-            return unsupported(
-                "secrets",
-                "their values never enter a sandbox: give it an injection rule over Atoll's own API",
-            );
         }
         let origins = [&self.blueprint_id, &self.blueprint_name, &self.snapshot_id];
         let named = origins.iter().filter(|origin| origin.as_ref().is_some_and(|text| !text.is_empty()));
@@ -136,14 +129,17 @@ impl Create {
 pub(super) async fn create(
     caller: Caller<Manage>,
     State(app): State<App>,
+    key: Option<Extension<RequestKey>>,
     Json(request): Json<Create>,
 ) -> Result<Json<Value>> {
     let engine = app.host.engine();
     let by = caller.engine();
     let (draft, plan, tunnel) = draft(&app, &caller, request).await?;
+    let draft = SandboxDraft { request: key.map(|Extension(key)| key), ..draft };
     let record = engine.create_sandbox(draft, by).await.map_err(|error| match error.code {
         // What the body names is not there: nothing that the path names.
         Code::VolumeNotFound | Code::SecretNotFound => Failure::bad(error.message),
+        Code::IdempotencyMismatch => once::mismatch(),
         _ => Failure::of(&error),
     })?;
     if let Some(tunnel) = tunnel
@@ -153,7 +149,9 @@ pub(super) async fn create(
         drop(engine.delete_sandbox(&record.id).await);
         return Err(Failure::of(&error));
     }
-    if !plan.is_empty() {
+    // One that an earlier server made may be set up already; where that was broken off, it is done again.
+    let waits = Extras::of(&record).phase == Some(Phase::Initializing) && !app.setups.is_live(&record.id);
+    if !plan.is_empty() && waits {
         set_up(&app, &record, plan, by.clone()).await;
     }
     let record = engine.sandbox(&record.id).map_err(|error| Failure::of(&error))?;
@@ -194,10 +192,18 @@ async fn draft(
         launch_parameters: shown,
         ..Extras::default()
     };
+    // That of a blueprint is its template's already.
+    let policy = launch.network_policy_id.clone();
     let launch = launch.over(begin_with(engine, caller, &request, &mut draft, &mut extras).await?);
-    if launch.network_policy_id.as_ref().is_some_and(|id| !id.is_empty()) {
-        return Err(Failure::bad("launch_parameters.network_policy_id: not supported by this server"));
-    }
+    let asked = reach::Asked {
+        policy,
+        secrets: request.secrets.take().unwrap_or_default(),
+        gateways: request.gateways.take().unwrap_or_default(),
+    };
+    let reach = asked.reach(app, caller, draft.template.as_deref()).await?;
+    draft.egress = reach.egress;
+    draft.env.extend(reach.env);
+    extras.gateway_specs = reach.gateway_specs;
     extras.tunnel = request.tunnel.as_ref().map(|asked| asked.tunnel(launch.wakes_on_http())).transpose()?;
     extras.keep_alive_s = launch.apply(&mut draft)?;
     if !launch.is_custom() {

@@ -1,12 +1,12 @@
 //! Devboxes that ended. The engine forgets a sandbox with its end; the clients ask for it once more, to see that it
-//! is shut down. What was last said of each devbox is kept in memory, the newest few thousand of them.
-
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+//! is shut down. What was last said of each devbox is remembered, of the newest few thousand.
 
 use atoll_core::id::{KeyId, SandboxId};
+use atoll_dialect_kit::remembered::Remembered;
 use atoll_dialect_kit::time::now_ms;
+use atoll_engine::Engine;
 use atoll_store::SandboxRecord;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 /// Devboxes that are remembered.
@@ -14,7 +14,7 @@ const KEPT_MAX_COUNT: usize = 5000;
 /// Bytes of what was said of one; beyond that its metadata and parameters are left out.
 const VIEW_MAX_BYTES: usize = 4 << 10;
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Seen {
     view: Value,
     owner: Option<KeyId>,
@@ -25,13 +25,12 @@ struct Seen {
 }
 
 /// What was last said of devboxes. Clones share it.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Ended(Arc<Mutex<BTreeMap<String, Seen>>>);
+#[derive(Debug, Clone)]
+pub(crate) struct Ended(Remembered<Seen>);
 
 impl Ended {
-    fn table(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Seen>> {
-        // A map is usable whatever panicked.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn new(engine: &Engine) -> Self {
+        Self(Remembered::new(engine, "runloop", KEPT_MAX_COUNT))
     }
 
     /// Remembers what was said of a devbox that lives.
@@ -49,28 +48,24 @@ impl Ended {
             idles: record.spec.idle_timeout_ms.is_some(),
             shut_ms: None,
         };
-        let mut table = self.table();
         // One that is being taken apart is looked at, too.
-        let shut_ms = table.get(record.id.as_str()).and_then(|known| known.shut_ms);
-        table.insert(record.id.to_string(), Seen { shut_ms, ..seen });
-        // Ids sort by age.
-        while table.len() > KEPT_MAX_COUNT {
-            table.pop_first();
-        }
+        self.0.change(&record.id, |known| {
+            Some(Seen { shut_ms: known.and_then(|known| known.shut_ms), ..seen })
+        });
     }
 
     /// It was shut down, by a call.
     pub(crate) fn shut(&self, id: &SandboxId) {
-        if let Some(seen) = self.table().get_mut(id.as_str()) {
-            seen.shut_ms = Some(now_ms());
-        }
+        self.0.change(id, |seen| Some(Seen { shut_ms: Some(now_ms()), ..seen? }));
     }
 
     /// What became of a devbox that the engine does not know, if the key may know of it; `None` sees all.
     pub(crate) fn find(&self, id: &str, sees: Option<&KeyId>) -> Option<Value> {
-        let mut table = self.table();
-        let seen =
-            table.get_mut(id).filter(|seen| sees.is_none_or(|key| seen.owner.as_ref() == Some(key)))?;
+        let id = id.parse().ok()?;
+        let seen = self.0.get(&id)?;
+        if sees.is_some_and(|key| seen.owner.as_ref() != Some(key)) {
+            return None;
+        }
         let expired = seen.expires_ms.is_some_and(|end| end <= now_ms());
         let reason = match seen.shut_ms {
             None if expired => "keep_alive_timeout",
@@ -84,7 +79,7 @@ impl Ended {
         };
         // So that it is the same when it is asked for again.
         if reason == "api_shutdown" {
-            seen.shut_ms = Some(end_ms);
+            self.0.change(&id, |seen| Some(Seen { shut_ms: Some(end_ms), ..seen? }));
         }
         let mut view = seen.view.clone();
         view["status"] = "shutdown".into();

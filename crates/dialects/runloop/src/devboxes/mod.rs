@@ -5,6 +5,7 @@ pub(crate) mod ended;
 pub(crate) mod launch;
 mod lifecycle;
 mod list;
+mod reach;
 pub(crate) mod setup;
 mod update;
 mod view;

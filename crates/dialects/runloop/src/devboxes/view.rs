@@ -58,6 +58,7 @@ fn render(app: &App, record: &SandboxRecord) -> Value {
         "initiator_type": "api",
         "blueprint_id": extras.blueprint_id,
         "snapshot_id": extras.snapshot_id,
+        "gateway_specs": extras.gateway_specs,
         "tunnel": extras.tunnel.as_ref().map(|tunnel| tunnel.view(app.host.engine(), &record.id, None)),
     });
     if status == "failure" {

@@ -20,9 +20,10 @@ use serde::Deserialize;
 use tokio::io::AsyncRead;
 use tokio_util::io::{ReaderStream, SyncIoBridge};
 
+use super::missing;
 use super::shelf::{self, ContentType, Object};
-use super::{broken, missing, work};
 use crate::App;
+use crate::disk::{broken, work};
 use crate::error::{Failure, Result};
 use crate::request::{Caller, Query};
 

@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 
 use crate::App;
 use crate::devboxes::limit;
+use crate::disk::{self, broken, work};
 use crate::error::{Failure, Result};
 use crate::once;
 use crate::request::{Caller, Json, Manage, Path, Query, Read};
@@ -69,19 +70,8 @@ fn view(object: &Object) -> Value {
     })
 }
 
-fn broken(error: &dyn std::fmt::Display) -> Failure {
-    tracing::error!(%error, "an object cannot be kept or read");
-    Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the object cannot be kept or read")
-}
-
 fn missing(id: &str) -> Failure {
     Failure::not_found(format!("Object {} not found", atoll_core::error::shorten(id)))
-}
-
-/// Work on the files, beside the tasks that answer.
-async fn work<T: Send + 'static>(work: impl FnOnce() -> std::io::Result<T> + Send + 'static) -> Result<T> {
-    let done = tokio::task::spawn_blocking(work).await.map_err(|error| broken(&error))?;
-    done.map_err(|error| broken(&error))
 }
 
 /// The object that a key means.
@@ -151,7 +141,7 @@ async fn create(
         delete_after_ms: asked.ttl_ms.map(|ttl| now.saturating_add(ttl)),
         size_bytes: None,
         state: shelf::State::Uploading,
-        secret: shelf::random().map_err(|error| broken(&error))?,
+        secret: disk::random().map_err(|error| broken(&error))?,
     };
     let mut answer = view(&object);
     answer["upload_url"] = content::upload_address(&root, &object).into();

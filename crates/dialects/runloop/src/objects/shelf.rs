@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,6 +13,8 @@ use atoll_core::id::KeyId;
 use atoll_dialect_kit::time::now_ms;
 use atoll_engine::Engine;
 use serde::{Deserialize, Serialize};
+
+use crate::disk::{self, flush_dir, random};
 
 /// What ids begin with.
 const PREFIX: &str = "obj_";
@@ -93,17 +95,6 @@ pub(crate) fn new_id() -> io::Result<String> {
     Ok(format!("{PREFIX}{}", &random()?[..ID_DIGITS]))
 }
 
-/// 64 random hexadecimal digits.
-pub(crate) fn random() -> io::Result<String> {
-    let mut bytes = [0_u8; 32];
-    getrandom::fill(&mut bytes).map_err(io::Error::other)?;
-    Ok(blake3::Hash::from_bytes(bytes).to_hex().to_string())
-}
-
-fn flush_dir(dir: &Path) -> io::Result<()> {
-    File::open(dir)?.sync_all()
-}
-
 impl Shelf {
     pub(crate) fn new(engine: &Engine) -> Self {
         Self { dir: engine.spool_dir().join("runloop"), changing: Arc::default() }
@@ -127,13 +118,7 @@ impl Shelf {
     }
 
     fn save(&self, object: &Object) -> io::Result<()> {
-        let dir = self.place(&object.id);
-        let (path, beside) = (dir.join("object.json"), dir.join("object.json.part"));
-        let mut file = File::create(&beside)?;
-        file.write_all(&serde_json::to_vec(object)?)?;
-        file.sync_all()?;
-        fs::rename(beside, path)?;
-        flush_dir(&dir)
+        disk::save(&self.place(&object.id), "object.json", &serde_json::to_vec(object)?)
     }
 
     /// The object with this id, whoever has it.

@@ -38,7 +38,7 @@ impl Engine {
     /// # Errors
     /// Whatever is wrong with the draft or the sandbox; [`Code::NameTaken`]; [`Code::LimitExceeded`].
     pub async fn create_agent(&self, draft: AgentDraft) -> Result<AgentRecord> {
-        let AgentDraft { name, sandbox, spec } = draft;
+        let AgentDraft { name, sandbox, mut spec } = draft;
         spec::name("name", &name)?;
         spec.validate()?;
         let sandbox = self.inner.sandbox(&sandbox)?;
@@ -48,7 +48,16 @@ impl Engine {
             return Err(Error::invalid("layer", format_args!("the sandbox has no agent layer '{layer}'")));
         }
         // What only shows together with what the sandbox has, such as the size of all variables.
-        ExecSpec::resolve(spec.to_exec(&name, "", "x".to_owned()), &sandbox.record().spec)?;
+        if let Some(draft) = spec.to_exec(&name, "", "x".to_owned()) {
+            ExecSpec::resolve(draft, &sandbox.record().spec)?;
+        }
+        if let Some(serves) = &mut spec.serves {
+            let ready = sandbox.services.find(&serves.service)?.view().record.spec.ready;
+            let port = Some(serves.port).filter(|port| *port != 0).or(ready.and_then(|ready| ready.port));
+            serves.port = port.ok_or_else(|| {
+                Error::invalid("port", "is needed: the service does not say on which port it is ready")
+            })?;
+        }
         let created_ms = now_ms();
         let id = AgentId::from_parts(created_ms, random()?);
         let record = AgentRecord { id, name, sandbox: sandbox.id.clone(), spec, created_ms };
@@ -356,6 +365,7 @@ impl Engine {
             }
             driver::spawn(self, &agent, &session, &sandbox, inbox);
         }
+        self.inner.agents.taken_up.cancel();
         Ok(())
     }
 }

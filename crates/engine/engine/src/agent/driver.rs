@@ -82,7 +82,11 @@ impl Driver {
         self.sandbox.settled().await;
         self.look_back().await;
         loop {
-            let flow = if self.status.live { self.attend().await } else { self.rest().await };
+            let flow = match &self.agent.record.spec.serves {
+                _ if !self.status.live => self.rest().await,
+                None => self.attend().await,
+                Some(serves) => self.attend_served(&serves.clone()).await,
+            };
             if flow.is_break() {
                 return;
             }

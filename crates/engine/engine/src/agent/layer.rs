@@ -84,6 +84,13 @@ impl Engine {
             other.sandbox() == agent.sandbox() && other.record.spec.layer.as_ref() == Some(layer)
         };
         for other in self.inner.agents.all().into_iter().filter(|other| same(other)) {
+            if let Some(serves) = &other.record.spec.serves {
+                match self.renew_service(agent.sandbox(), &serves.service).await {
+                    // There is nothing to renew.
+                    Err(error) if error.code == Code::ServiceNotFound => {}
+                    renewed => renewed?,
+                }
+            }
             for session in other.all() {
                 // One that has ended has no process.
                 drop(session.wishes.send(Wish::Renew).await);

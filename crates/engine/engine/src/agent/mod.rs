@@ -18,6 +18,7 @@ mod lines;
 mod meter;
 mod run;
 mod schedule;
+mod served;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -30,6 +31,7 @@ use atoll_core::limits::{AGENT_SESSIONS_MAX_COUNT, AGENTS_MAX_COUNT};
 use atoll_core::{Code, Error, Result};
 use atoll_store::{AgentRecord, ScheduleRecord, SessionRecord};
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
 
 pub use calls::AgentDraft;
 pub use events::EventPage;
@@ -253,12 +255,16 @@ impl AgentShared {
 
 /// Every agent, by name.
 #[derive(Debug, Default)]
-pub(crate) struct Agents(Mutex<BTreeMap<String, Arc<AgentShared>>>);
+pub(crate) struct Agents {
+    by_name: Mutex<BTreeMap<String, Arc<AgentShared>>>,
+    /// Those of an earlier process are there.
+    taken_up: CancellationToken,
+}
 
 impl Agents {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<AgentShared>>> {
         // One map: a panic leaves it usable as it is.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn get(&self, name: &str) -> Option<Arc<AgentShared>> {
@@ -291,6 +297,17 @@ impl Agents {
         }
         agents.insert(name.clone(), Arc::clone(agent));
         Ok(())
+    }
+
+    /// Whether a session works with a service of a sandbox. Waits until that is known after a start.
+    pub(crate) async fn work_with(&self, sandbox: &SandboxId, service: &str) -> bool {
+        self.taken_up.cancelled().await;
+        let serves = |agent: &Arc<AgentShared>| {
+            agent.sandbox() == sandbox
+                && agent.record.spec.serves.as_ref().is_some_and(|serves| serves.service == service)
+        };
+        let works = |session: &Arc<SessionShared>| session.record.borrow().status.turn.is_some();
+        self.all().iter().filter(|agent| serves(agent)).any(|agent| agent.all().iter().any(works))
     }
 
     fn leave(&self, agent: &AgentShared) {

@@ -19,7 +19,7 @@ use crate::authorize::Caller;
 use crate::engine::Engine;
 use crate::exec::{OutputEvent, OutputReader};
 
-use super::driver::{CANCEL_WAIT, Driver, RETRY};
+use super::driver::{Driver, RETRY};
 use super::lines::{Line, Lines};
 use super::run_key;
 
@@ -54,11 +54,12 @@ impl Driver {
         }
         self.status.run += 1;
         (self.status.live, self.status.given, self.status.offset) = (true, false, 0);
-        self.status.renew = false;
+        (self.status.renew, self.status.serving) = (false, None);
         self.status.outbox.clear();
         let using = self.using.take();
         let cwd = self.cwd();
-        let output = self.status.adapter.step(Input::Begun(&cwd));
+        let session = self.session.id();
+        let output = self.status.adapter.step(Input::Begun(&cwd, session.as_str()));
         let events = self.status.take(output);
         // Before it is there: it must be found again whatever comes.
         self.commit(events).await;
@@ -76,13 +77,7 @@ impl Driver {
 
     /// Stays with the process until it has ended.
     pub(super) async fn attend(&mut self) -> ControlFlow<()> {
-        if self.status.turn.is_some() && self.using.is_none() {
-            self.using = Some(self.sandbox.in_use());
-        }
-        if (self.status.cancelling || self.status.over_budget.is_some()) && self.cancel_at.is_none() {
-            // An earlier process of the server had asked for it.
-            self.cancel_at = Some(Instant::now() + CANCEL_WAIT);
-        }
+        self.take_up();
         let mut process = match self.process().await {
             Ok(process) => process,
             Err(error) if error.code.retryable() && error.code != Code::LimitExceeded => {
@@ -163,7 +158,8 @@ impl Driver {
         let view = match engine.exec_by_key(sandbox, &key).await {
             Err(error) if error.code == Code::ExecNotFound => {
                 let agent = &self.agent.record;
-                let mut draft = agent.spec.to_exec(&agent.name, session.as_str(), key);
+                let none = || Error::new(Code::Internal, "the agent has no command");
+                let mut draft = agent.spec.to_exec(&agent.name, session.as_str(), key).ok_or_else(none)?;
                 let placed = self.sandbox.record().spec;
                 for (name, marked) in marked_env(&placed.egress, &session) {
                     if !placed.env.contains_key(&name) {
@@ -181,7 +177,7 @@ impl Driver {
     }
 
     /// The process did not come into being.
-    async fn not_begun(&mut self, error: &Error) {
+    pub(super) async fn not_begun(&mut self, error: &Error) {
         self.status.end_run();
         // The message that it was for would only fail in the same way again.
         match self.next_message().await {
@@ -195,7 +191,7 @@ impl Driver {
     }
 
     /// Gives the process the next message, if it has none.
-    async fn deliver(&mut self, exec: &str) {
+    pub(super) async fn deliver(&mut self, exec: &str) {
         if self.status.turn.is_some() {
             return;
         }
@@ -285,7 +281,11 @@ impl Driver {
             }
         }
         self.status.offset = read.offset();
-        let events = joined(events);
+        self.tell(joined(events)).await;
+    }
+
+    /// Tells what the agent said, as fast as one agent may.
+    pub(super) async fn tell(&mut self, events: Vec<NewEvent>) {
         let count = u32::try_from(events.len()).unwrap_or(u32::MAX);
         self.commit(events).await;
         // The database is everybody's: what says more waits, in the log of its exec.
@@ -323,7 +323,7 @@ fn note(text: &str) -> NewEvent {
 }
 
 /// What the end of the process means for the message that it worked on.
-fn how_it_ended(exit: &Exit, adapter: Adapter) -> TurnEnd {
+pub(super) fn how_it_ended(exit: &Exit, adapter: Adapter) -> TurnEnd {
     let code = exit.code.map_or_else(|| "without a code".to_owned(), |code| format!("with code {code}"));
     let (name, text) = match exit.reason {
         // A command that is run once for each message.
@@ -364,7 +364,7 @@ async fn write(engine: Engine, sandbox: SandboxId, exec: String, mut bytes: Byte
 }
 
 /// Sleeps until then, or for ever.
-async fn at(deadline: Option<Instant>) {
+pub(super) async fn at(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,

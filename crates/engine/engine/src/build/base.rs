@@ -2,7 +2,7 @@
 //!
 //! A template stands where an image can: `FROM template://NAME`, `template://NAME:TAG`. The build goes on from the disk
 //! of the template's sandboxes, and the new template has what the old one says of them where the build says nothing:
-//! environment, user, working directory, start command.
+//! environment, user, working directory, start command. So does a snapshot: `FROM snapshot://ID`, `snapshot://NAME:TAG`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,9 @@ use atoll_build::graph::{self, Graph, Origin};
 use atoll_build::key::Key;
 use atoll_build::place::Place;
 use atoll_build::plan::State;
-use atoll_core::build::TEMPLATE_SCHEME;
+use atoll_core::build::{SNAPSHOT_SCHEME, TEMPLATE_SCHEME};
+use atoll_core::sharing::Needs;
+use atoll_core::snapshot::Manifest;
 use atoll_core::spec::{DEFAULT_PATH, ImageDefaults, TemplateSpec};
 use atoll_core::{Code, Error, Result};
 use atoll_image::{Credentials, NoProgress, PullOptions};
@@ -98,9 +100,12 @@ impl Run<'_> {
                 if let Origin::Image(name) = origin
                     && !bases.contains_key(&name)
                 {
-                    let base = match name.strip_prefix(TEMPLATE_SCHEME) {
-                        Some(template) => self.template_base(place, template).await?,
-                        None => self.image(place, &name).await?,
+                    let base = if let Some(template) = name.strip_prefix(TEMPLATE_SCHEME) {
+                        self.template_base(place, template).await?
+                    } else if let Some(snapshot) = name.strip_prefix(SNAPSHOT_SCHEME) {
+                        self.snapshot_base(place, snapshot).await?
+                    } else {
+                        self.image(place, &name).await?
                     };
                     bases.insert(name, base);
                 }
@@ -134,6 +139,26 @@ impl Run<'_> {
         base.defaults.user = recipe.user.clone().or(base.defaults.user);
         base.defaults.workdir = recipe.workdir.clone().or(base.defaults.workdir);
         Ok(Base { recipe: Some(Box::new(recipe)), ..base })
+    }
+
+    /// A snapshot: what is on its disk, and how its sandbox was. All who use the template get what is in it: that is for who
+    /// may change the snapshot.
+    async fn snapshot_base(&self, place: Place, name: &str) -> Result<Base> {
+        let at = |error: Error| {
+            let message = format!("{place}: FROM {SNAPSHOT_SCHEME}…: {}", error.message);
+            Error { message, ..error }
+        };
+        let found = self.engine.usable_snapshot(name, Needs::MANAGE, self.caller).await.map_err(at)?;
+        let kept = self.engine.keep_base(&found.id).await.map_err(at)?;
+        let Manifest { env, user, workdir, .. } = found.manifest;
+        Ok(Base {
+            identity: format!("snapshot {}", found.id),
+            files: FileSystem { image: kept.image.clone(), kept: Some(kept) },
+            defaults: ImageDefaults { env, user: Some(user), workdir, ..ImageDefaults::default() },
+            entrypoint: Vec::new(),
+            cmd: Vec::new(),
+            recipe: None,
+        })
     }
 
     async fn image(&self, place: Place, name: &str) -> Result<Base> {
@@ -210,7 +235,7 @@ fn placed(place: Place, name: &str, error: Error) -> Error {
     match error.hint {
         Some(_) => error,
         None => error.hint(
-            "FROM takes an image of a registry, one that was loaded, 'host', or a template as template://NAME",
+            "FROM takes an image of a registry, one that was loaded, 'host', a template as template://NAME, or a snapshot as snapshot://NAME",
         ),
     }
 }

@@ -28,6 +28,7 @@ mod live;
 mod mount;
 mod run;
 mod step;
+mod verify;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -10,7 +10,9 @@ use atoll_build::graph::{Graph, Origin};
 use atoll_build::place::Place;
 use atoll_build::plan::{Planner, StagePlan, Step, Work, plan_stage};
 use atoll_build::recipe::Recipe;
-use atoll_core::build::{BuildEvent, BuildFailure, BuildSpec, CommandText, StartFrom, StepState};
+use atoll_core::build::{
+    BuildEvent, BuildFailure, BuildSpec, CommandText, StartFrom, StepState, VERIFY_STEP,
+};
 use atoll_core::id::SandboxId;
 use atoll_core::spec::{IsolationLevel, ResourcesDraft, SandboxDraft, TemplateSpec};
 use atoll_core::{Code, Error, Result};
@@ -33,7 +35,7 @@ pub(super) struct Run<'a> {
     pub(super) recipe: &'a Recipe,
     context: &'a ContextIndex,
     pub(super) caller: &'a Caller,
-    spec: BuildSpec,
+    pub(super) spec: BuildSpec,
 }
 
 /// What will be done.
@@ -45,6 +47,8 @@ struct Plan {
     /// Number of the first line of each stage, and of all lines.
     first: BTreeMap<usize, u32>,
     total: u32,
+    /// The last line is that what the template starts is tried out.
+    verifies: bool,
 }
 
 /// Where a step stands, for its lines in the log.
@@ -54,6 +58,17 @@ pub(super) struct Numbered<'a> {
     total: u32,
     stage: Option<&'a str>,
     text: &'a str,
+}
+
+impl Numbered<'_> {
+    pub(super) const fn text(&self) -> &str {
+        self.text
+    }
+
+    /// The line behind those of all stages.
+    const fn last(plan: &Plan) -> Self {
+        Self { number: plan.total, total: plan.total, stage: None, text: VERIFY_STEP }
+    }
 }
 
 impl<'a> Run<'a> {
@@ -91,7 +106,11 @@ impl<'a> Run<'a> {
             sources.stages.insert(*index, made);
         }
         let made = sources.of(&Origin::Stage(plan.graph.target))?;
-        Ok(self.template(&plan, made)?)
+        let template = self.template(&plan, made)?;
+        if plan.verifies {
+            self.verify(&template, &Numbered::last(&plan)).await?;
+        }
+        Ok(template)
     }
 
     // === planning ===
@@ -142,7 +161,10 @@ impl<'a> Run<'a> {
             // Bounded by the limit on instructions.
             total += 1 + u32::try_from(stage.steps.len()).unwrap_or(u32::MAX);
         }
-        Ok(Plan { graph, bases, stages, first, total })
+        let mut plan = Plan { graph, bases, stages, first, total, verifies: false };
+        plan.verifies = self.spec.verify && self.starts(&plan);
+        plan.total += u32::from(plan.verifies);
+        Ok(plan)
     }
 
     /// What is left out of the context.
@@ -270,6 +292,18 @@ impl<'a> Run<'a> {
 
     // === the result ===
 
+    /// Whether sandboxes of the template start something.
+    fn starts(&self, plan: &Plan) -> bool {
+        let below = plan.recipe_below(plan.graph.target);
+        let BuildSpec { start, ready, services, .. } = &self.spec;
+        start.is_some()
+            || ready.is_some()
+            || !services.is_empty()
+            || below.is_some_and(|recipe| {
+                recipe.start.is_some() || recipe.ready.is_some() || !recipe.services.is_empty()
+            })
+    }
+
     fn template(&self, plan: &Plan, made: FileSystem) -> Result<TemplateSpec> {
         let target = plan.graph.target;
         let end = &plan.stages[&target].end;
@@ -323,7 +357,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    async fn step(&self, numbered: &Numbered<'_>, state: StepState, since: Option<Instant>) -> Result<()> {
+    pub(super) async fn step(
+        &self,
+        numbered: &Numbered<'_>,
+        state: StepState,
+        since: Option<Instant>,
+    ) -> Result<()> {
         if state != StepState::Started {
             *self.engine.inner.builds.counts().steps.entry(state).or_default() += 1;
         }

@@ -108,7 +108,12 @@ impl Run<'_> {
         }
     }
 
-    async fn output(&self, numbered: &Numbered<'_>, stream: OutputStream, text: String) -> Result<()> {
+    pub(super) async fn output(
+        &self,
+        numbered: &Numbered<'_>,
+        stream: OutputStream,
+        text: String,
+    ) -> Result<()> {
         if text.is_empty() {
             return Ok(());
         }

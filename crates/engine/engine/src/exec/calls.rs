@@ -243,6 +243,21 @@ impl Engine {
         bytes: Bytes,
         close: bool,
     ) -> Result<u64> {
+        self.write_stdin_by(None, sandbox, exec, bytes, close).await
+    }
+
+    /// The same, by somebody: what is typed into a terminal is told in the journal with its author.
+    ///
+    /// # Errors
+    /// As [`Self::write_stdin`].
+    pub async fn write_stdin_by(
+        &self,
+        by: Option<&Caller>,
+        sandbox: &SandboxId,
+        exec: &str,
+        bytes: Bytes,
+        close: bool,
+    ) -> Result<u64> {
         if bytes.len() > STDIN_CHUNK_MAX_BYTES {
             return Err(Error::new(Code::TooLarge, "more than 1 MiB of standard input in one call")
                 .hint("send it in pieces"));
@@ -257,6 +272,12 @@ impl Engine {
         tokio::select! {
             written = guest.write_stdin(live.id().as_str(), bytes, close) => written.map_err(exec_error)?,
             () = guest.dead() => return Err(Error::new(Code::SandboxFailed, "the sandbox died")),
+        }
+        if live.inserted().spec.tty.is_some() {
+            let by = by.and_then(Caller::key).map(ToString::to_string);
+            let told = live.typed().add(by.as_deref(), size, tokio::time::Instant::now());
+            let trace = &self.inner.sandbox(sandbox)?.trace;
+            told.into_iter().for_each(|(by, bytes)| trace.typed(live.inserted(), by, bytes));
         }
         Ok(size)
     }

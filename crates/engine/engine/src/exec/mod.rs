@@ -13,6 +13,7 @@ mod session;
 mod shared;
 mod signal;
 mod take_up;
+mod typed;
 
 pub(crate) use ahead::{Ahead, begin as begin_ahead, run_to_end, take_over as take_over_ahead};
 pub(crate) use calls::new_record;

@@ -516,6 +516,9 @@ impl Session {
                 () = self.inner.shutdown.cancelled() => return self.stop(),
             }
         }
+        if let Some((by, bytes)) = self.exec.typed().rest() {
+            self.sandbox.trace.typed(self.exec.inserted(), by, bytes);
+        }
         self.sandbox.trace.exec_ended(self.exec.inserted(), &exit, self.cpu_us);
         atoll_failpoint::fail_point!("engine.exec.finished");
         self.exec.progress.send_modify(|progress| {

@@ -1,7 +1,7 @@
 //! What everybody may see of a running exec.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use atoll_core::exec::{ExecState, Exit, ExitReason};
@@ -16,6 +16,8 @@ use crate::agent::is_agent_key;
 use crate::log::Extent;
 use crate::service::is_run_key;
 use crate::start::is_start_key;
+
+use super::typed::Typed;
 
 /// Where an exec is, as its session last published it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,6 +75,8 @@ pub(crate) struct ExecShared {
     held: AtomicU64,
     /// Fires when everything in the sandbox ends. Set when it enters the sandbox.
     boot: OnceLock<CancellationToken>,
+    /// What was typed into its terminal and is not told yet.
+    typed: Mutex<Typed>,
 }
 
 /// Who is attached.
@@ -104,7 +108,13 @@ impl ExecShared {
             attachment: Notify::new(),
             held: AtomicU64::new(u64::MAX),
             boot: OnceLock::new(),
+            typed: Mutex::default(),
         })
+    }
+
+    /// What was typed into its terminal.
+    pub(super) fn typed(&self) -> MutexGuard<'_, Typed> {
+        self.typed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn set_boot(&self, boot: CancellationToken) {
@@ -168,7 +178,7 @@ impl ExecShared {
         self.started.subscribe().wait_for(Option::is_some).await.ok();
     }
 
-    fn attached(&self) -> std::sync::MutexGuard<'_, Attached> {
+    fn attached(&self) -> MutexGuard<'_, Attached> {
         self.attached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

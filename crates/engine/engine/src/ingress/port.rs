@@ -44,13 +44,16 @@ pub struct PortListener {
 
 impl GuestLease {
     /// Connects to a port on the sandbox's loopback. After a sandbox was woken its servers have some time to come
-    /// up before a port counts as closed.
+    /// up before a port counts as closed; a service that says on which port it is ready is waited for.
     ///
     /// # Errors
     /// [`Code::PortClosed`], which lists the ports on which something does listen;
     /// [`Code::LimitExceeded`]; [`Code::GuestUnavailable`].
     pub async fn connect_port(&self, port: u16) -> Result<PortConnection> {
         let deadline = self.shared().woken().map(|woken| woken + WAKE_WAIT);
+        if let Some(deadline) = deadline.filter(|deadline| *deadline > Instant::now()) {
+            self.shared().services.ready_on(port, deadline).await;
+        }
         let mut pause = RETRY_FIRST;
         loop {
             match self.try_port(port).await {

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::engine::Inner;
 use crate::errors::{chain, guest_error, isolation_error};
 
+use super::files;
 use super::shared::{GuestLink, Message, SandboxShared};
 
 /// How long a new or lost guest may take to answer.
@@ -98,7 +99,8 @@ pub(super) async fn keep(sandbox: Arc<SandboxShared>, mut client: GuestClient, s
             () = closed => {}
             () = link.cancelled() => break,
             () = shutdown.cancelled() => break,
-            never = watch_over(&sandbox, client) => match never {},
+            never = watch_over(&sandbox, client.clone()) => match never {},
+            never = files::tell(&sandbox, &client) => match never {},
         }
         sandbox.guest.send_replace(None);
         // A guest that ends every connection at once must not keep the host busy.

@@ -11,6 +11,7 @@
 //! ```
 
 mod actor;
+mod files;
 mod freezer;
 mod lease;
 mod link;

@@ -121,7 +121,7 @@ impl Engine {
     }
 
     /// What became of an order.
-    fn asked(&self, sandbox: &SandboxShared, asked: Option<Result<()>>) -> Result<()> {
+    pub(super) fn asked(&self, sandbox: &SandboxShared, asked: Option<Result<()>>) -> Result<()> {
         asked.unwrap_or_else(|| {
             if self.inner.shutdown.is_cancelled() {
                 return Err(Error::new(Code::ShuttingDown, "the server is shutting down"));

@@ -19,7 +19,7 @@ use crate::sandbox::SandboxShared;
 use super::{Order, ServiceShared, ServiceView, keeper, run_key};
 
 /// What a service has to begin its first run, beside the time that it has to become ready.
-const BEGIN_PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const BEGIN_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Services that are entered in a sandbox and that no task owns yet.
 #[derive(Debug)]
@@ -90,7 +90,7 @@ impl Declared {
 }
 
 /// Waits until one service has settled.
-async fn settled(
+pub(super) async fn settled(
     engine: &Engine,
     sandbox: &SandboxId,
     service: &ServiceShared,

@@ -1,6 +1,7 @@
 //! The keeper: one task that owns a service.
 
 use std::ops::ControlFlow;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use crate::errors::{chain, store_error};
 use crate::exec::ExecView;
 use crate::sandbox::SandboxShared;
 
-use super::{Order, ServiceShared, ServiceView, probe, run_key};
+use super::{Order, ServiceShared, ServiceView, probe, run_key, used};
 
 /// Pause before something is tried again that failed for no fault of the service.
 const RETRY: Duration = Duration::from_secs(1);
@@ -202,6 +203,10 @@ impl Keeper {
                 self.publish(ServiceState::Stopped, None);
                 (reply, ControlFlow::Continue(()))
             }
+            Order::Renew(reply) => {
+                self.renew().await;
+                (reply, ControlFlow::Continue(()))
+            }
             Order::Remove(reply) => match self.engine.inner.store.delete_service(&self.record.id).await {
                 Ok(_) => {
                     self.sandbox.services.leave(&self.record.name);
@@ -256,27 +261,53 @@ impl Keeper {
         let mut end = std::pin::pin!(wait_end(&engine, &sandbox, &exec));
         let (spec, shared) = (self.record.spec.clone(), Arc::clone(&self.shared));
         let mut probe = std::pin::pin!(probe::watch(&sandbox, &spec, || shared.set_ready()));
-        tokio::select! {
-            biased;
-            ended = &mut end => self.ended(ended, None).await,
-            why = &mut probe => {
-                tracing::info!(sandbox = %sandbox.id, service = self.record.name, why, "a service is killed");
-                let ended = tokio::select! {
-                    ended = &mut end => ended,
-                    never = self.insist(&exec) => match never {},
-                };
-                self.ended(ended, Some(why)).await;
+        loop {
+            let order = tokio::select! {
+                biased;
+                ended = &mut end => {
+                    self.ended(ended, None).await;
+                    return ControlFlow::Continue(());
+                }
+                why = &mut probe => {
+                    tracing::info!(sandbox = %sandbox.id, service = self.record.name, why, "a service is killed");
+                    let ended = self.end_run(&exec, end.as_mut()).await;
+                    self.ended(ended, Some(why)).await;
+                    return ControlFlow::Continue(());
+                }
+                alone = used::unused(&engine, &sandbox, &shared), if self.record.status.renew => {
+                    let ended = self.end_run(&exec, end.as_mut()).await;
+                    self.record_end(&ended);
+                    self.save().await;
+                    // Before anybody uses it again: the run that was is none to be used.
+                    self.publish(ServiceState::Starting, None);
+                    drop(alone);
+                    return ControlFlow::Continue(());
+                }
+                Some(order) = self.inbox.recv() => order,
+            };
+            if let Order::Renew(reply) = order {
+                self.renew().await;
+                drop(reply.send(Ok(())));
+                continue;
             }
-            Some(order) = self.inbox.recv() => {
-                let ended = tokio::select! {
-                    ended = &mut end => ended,
-                    never = self.insist(&exec) => match never {},
-                };
-                self.record_end(&ended);
-                return self.obey(order).await;
-            }
+            let ended = self.end_run(&exec, end.as_mut()).await;
+            self.record_end(&ended);
+            return self.obey(order).await;
         }
-        ControlFlow::Continue(())
+    }
+
+    /// Notes that the run, if there is one, makes way when nobody uses it.
+    async fn renew(&mut self) {
+        self.record.status.renew = self.record.status.current().is_some();
+        self.save().await;
+    }
+
+    /// Ends a run, and sees it end.
+    async fn end_run(&self, exec: &ExecId, end: Pin<&mut impl Future<Output = End>>) -> End {
+        tokio::select! {
+            ended = end => ended,
+            never = self.insist(exec) => match never {},
+        }
     }
 
     /// Ends a run: asks it, then kills it, until somebody sees that it has ended.

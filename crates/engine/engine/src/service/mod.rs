@@ -16,6 +16,7 @@ mod declared;
 mod keeper;
 mod log;
 mod probe;
+mod used;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,10 +27,11 @@ use atoll_core::limits::SERVICES_MAX_COUNT;
 use atoll_core::service::ServiceState;
 use atoll_core::{Code, Error, Result};
 use atoll_store::ServiceRecord;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{RwLock, mpsc, oneshot, watch};
 
 pub(crate) use declared::{Declared, check_declared};
 pub use log::{ServiceLog, ServicePiece};
+pub(crate) use used::ServiceUse;
 
 /// The idempotency key of a run begins with this; the service and the number of the run follow.
 const RUN_KEY: &str = "atoll-service-";
@@ -74,6 +76,8 @@ enum Order {
     Stop(Reply),
     /// End the run and forget the service.
     Remove(Reply),
+    /// Begin another run when nobody uses this one: its program is another one now.
+    Renew(Reply),
 }
 
 /// How an order ended.
@@ -84,6 +88,8 @@ type Reply = oneshot::Sender<Result<()>>;
 pub(crate) struct ServiceShared {
     view: watch::Sender<ServiceView>,
     orders: mpsc::Sender<Order>,
+    /// Who uses the run shares it; who begins another for a new program has it alone.
+    gate: Arc<RwLock<()>>,
 }
 
 impl ServiceShared {
@@ -91,10 +97,10 @@ impl ServiceShared {
         let (orders, inbox) = mpsc::channel(ORDERS_MAX_COUNT);
         let state = ServiceState::Waiting;
         let view = ServiceView { record, state, reason: None, exec: None, next_start_ms: None };
-        (Arc::new(Self { view: watch::Sender::new(view), orders }), inbox)
+        (Arc::new(Self { view: watch::Sender::new(view), orders, gate: Arc::default() }), inbox)
     }
 
-    fn view(&self) -> ServiceView {
+    pub(crate) fn view(&self) -> ServiceView {
         self.view.borrow().clone()
     }
 
@@ -125,7 +131,7 @@ impl Services {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn find(&self, name: &str) -> Result<Arc<ServiceShared>> {
+    pub(crate) fn find(&self, name: &str) -> Result<Arc<ServiceShared>> {
         self.lock().get(name).cloned().ok_or_else(|| not_found(name))
     }
 

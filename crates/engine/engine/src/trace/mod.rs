@@ -15,7 +15,7 @@ use atoll_core::snapshot::Purpose;
 use atoll_core::spec::SandboxSpec;
 use atoll_core::trace::TraceMode;
 use atoll_core::{Code, Error, Result};
-use atoll_recorder::event::{Created, ExecEnded, ExecStarted};
+use atoll_recorder::event::{Created, ExecEnded, ExecStarted, FileEvent};
 use atoll_recorder::{Event, Recorder, What, Witness, fingerprint, now_us};
 use atoll_store::{ExecRecord, SandboxRecord, SnapshotRecord};
 
@@ -78,6 +78,16 @@ impl TraceConfig {
         if let Some(recorder) = &self.recorder {
             recorder.note(sandbox, what);
         }
+    }
+
+    /// Records what a sandbox's agent says of a file.
+    pub(crate) fn file(&self, sandbox: &SandboxId, event: FileEvent) {
+        let Some(recorder) = &self.recorder else { return };
+        let what = What::File(event);
+        recorder.record(
+            sandbox,
+            Event { at_us: now_us(), witness: Witness::Guest, exec: None, process: None, what },
+        );
     }
 
     fn of_exec(&self, sandbox: &SandboxId, exec: &ExecId, what: What) {
@@ -169,6 +179,11 @@ impl TraceConfig {
         let reason = reason.as_ref().and_then(|reason| reason.as_str()).unwrap_or_default().to_owned();
         let ended = ExecEnded { code: exit.code, signal: exit.signal, reason, cpu_us };
         self.of_exec(&record.sandbox, &record.id, What::ExecEnded(ended));
+    }
+
+    /// Records that somebody typed into the terminal of a command.
+    pub(crate) fn typed(&self, record: &ExecRecord, by: Option<String>, bytes: u64) {
+        self.of_exec(&record.sandbox, &record.id, What::TerminalInput { by, bytes });
     }
 
     /// Records that a command that was about to start did not.

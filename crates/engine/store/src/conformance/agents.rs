@@ -16,7 +16,8 @@ fn agent(n: u8, sandbox: &crate::SandboxRecord, name: &str) -> AgentRecord {
         name: name.to_owned(),
         sandbox: sandbox.id.clone(),
         spec: AgentSpec {
-            command: CommandText::Argv(vec!["x".to_owned()]),
+            command: Some(CommandText::Argv(vec!["x".to_owned()])),
+            serves: None,
             adapter: Adapter::Acp,
             env: [("A".to_owned(), "ü".to_owned())].into(),
             cwd: None,

@@ -4,12 +4,15 @@
 //! traces none, sends none a signal, and connects to none of their abstract sockets, whatever its user and rights are. Files are
 //! an addition: Landlock knows what is allowed below a directory, and nothing that is forbidden there. So what leads to a path
 //! that is hidden is opened entry by entry, and what appears in those directories later is closed, too.
+//!
+//! Limits are those of `setrlimit`: of each process, inherited, and raised by nobody inside.
 #![expect(unsafe_code, reason = "Landlock has no safe wrapper")]
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::ptr;
 
 use atoll_guest_protocol::messages::Confine;
 use rustix::fs::{Dir, FileType, Mode, OFlags};
@@ -61,6 +64,28 @@ struct Node {
 /// A place, and what is allowed at and below it.
 type Grant = (CString, u64);
 
+/// A resource of `setrlimit`, and its limit.
+pub(super) type Limit = (libc::c_uint, u64);
+
+/// The limits of a profile's processes.
+pub(super) fn limits(confine: &Confine) -> Vec<Limit> {
+    let all = [
+        (libc::RLIMIT_DATA, confine.memory_bytes),
+        (libc::RLIMIT_NPROC, confine.processes.into()),
+        (libc::RLIMIT_CPU, confine.cpu_seconds.into()),
+    ];
+    all.into_iter().filter(|(_, limit)| *limit != 0).collect()
+}
+
+/// Takes on a limit, unless a lower one is there. Called by the child before it executes its program: bare system calls only.
+pub(super) fn take_on((resource, limit): Limit) -> bool {
+    let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
+    let none = ptr::null_mut::<libc::rlimit>();
+    // SAFETY: a live structure; what was before is not asked for.
+    let set = unsafe { libc::syscall(libc::SYS_prlimit64, 0, resource, &raw const limit, none) };
+    set == 0 || sys::last_errno() == Errno::PERM
+}
+
 /// Makes the domain of an exec, for its first process to enter.
 pub(super) fn ruleset(confine: &Confine) -> Result<OwnedFd, Errno> {
     let (attributes, grants) = plan(confine)?;
@@ -76,6 +101,14 @@ pub(super) fn ruleset(confine: &Confine) -> Result<OwnedFd, Errno> {
 
 /// Has a process that stands still enter the domain of another profile, for good.
 pub(super) fn enter_in(process: &mut Stopped, confine: &Confine) -> Result<(), Errno> {
+    for (resource, limit) in limits(confine) {
+        let at = process.place(&[limit, limit].map(u64::to_ne_bytes).concat())?;
+        match process.call(libc::SYS_prlimit64, [0, resource.into(), at, 0, 0]) {
+            // A lower one is there.
+            Ok(_) | Err(Errno::PERM) => {}
+            Err(error) => return Err(error),
+        }
+    }
     let (attributes, grants) = plan(confine)?;
     let set = libc::PR_SET_NO_NEW_PRIVS.cast_unsigned();
     process.call(libc::SYS_prctl, [set.into(), 1, 0, 0, 0])?;

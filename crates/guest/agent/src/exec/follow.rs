@@ -78,7 +78,8 @@ fn live(pid: i32, profiles: &[Confine]) {
     let seized = trace(libc::PTRACE_SEIZE, pid, 0, OPTIONS.cast_unsigned() as usize);
     let followed = seized.and_then(|()| {
         sys::kill(pid, libc::SIGCONT)?;
-        Follower { profiles, places: HashMap::from([(pid, 0)]), early: HashSet::new() }.run()
+        Follower { profiles, places: HashMap::from([(pid, 0)]), early: HashSet::new(), asked: HashSet::new() }
+            .run()
     });
     if followed.is_err() {
         // What it does not follow any more may not go on.
@@ -92,6 +93,8 @@ struct Follower<'a> {
     places: HashMap<i32, usize>,
     /// New threads that stand still until it is known whose they are.
     early: HashSet<i32>,
+    /// Those that went through a door: the next program is the one that was asked for, and changes nothing.
+    asked: HashSet<i32>,
 }
 
 impl Follower<'_> {
@@ -110,6 +113,7 @@ impl Follower<'_> {
             if !libc::WIFSTOPPED(status) {
                 self.places.remove(&pid);
                 self.early.remove(&pid);
+                self.asked.remove(&pid);
                 continue;
             }
             match self.stopped(pid, libc::WSTOPSIG(status), status >> 16) {
@@ -155,12 +159,17 @@ impl Follower<'_> {
             self.places.insert(pid, profile);
         }
         let Some(now) = self.places.get(&pid).copied() else { return Err(Errno::SRCH) };
+        if self.asked.remove(&pid) {
+            return go_on(pid, 0);
+        }
         let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
         let steps = self.profiles.get(now).map_or(&[] as &[ProfileStep], |profile| &profile.steps);
-        let place = next(steps, program.to_str().unwrap_or_default()).unwrap_or(now);
+        let step = next(steps, program.to_str().unwrap_or_default());
+        let place = step.and_then(|step| usize::try_from(step.profile).ok()).unwrap_or(now);
         if place == now {
             return go_on(pid, 0);
         }
+        let door = step.is_some_and(|step| step.door);
         let Some(profile) = self.profiles.get(place) else { return kill(pid, Errno::INVAL) };
         let mut stopped = match Stopped::new(pid) {
             Ok(stopped) => stopped,
@@ -175,6 +184,9 @@ impl Follower<'_> {
             trace(libc::PTRACE_DETACH, pid, 0, 0)?;
         } else {
             self.places.insert(pid, place);
+            if door {
+                self.asked.insert(pid);
+            }
             go_on(pid, 0)?;
         }
         // What came while it was held.
@@ -190,8 +202,8 @@ fn kill(pid: i32, why: Errno) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The place of the profile in which a program runs; `None` where nothing is said of it.
-fn next(steps: &[ProfileStep], program: &str) -> Option<usize> {
+/// What leads to the profile in which a program runs; `None` where nothing is said of it.
+fn next<'a>(steps: &'a [ProfileStep], program: &str) -> Option<&'a ProfileStep> {
     let directory = |step: &ProfileStep, end: &str| step.program.strip_suffix(end).map(str::to_owned);
     let below = |path: &str, deep: bool| {
         program
@@ -199,13 +211,12 @@ fn next(steps: &[ProfileStep], program: &str) -> Option<usize> {
             .and_then(|rest| rest.strip_prefix('/'))
             .is_some_and(|rest| deep || !rest.contains('/'))
     };
-    let step = steps
+    steps
         .iter()
         .find(|step| step.program == program)
         .or_else(|| steps.iter().find(|step| directory(step, "/*").is_some_and(|path| below(&path, false))))
         .or_else(|| steps.iter().find(|step| directory(step, "/**").is_some_and(|path| below(&path, true))))
-        .or_else(|| steps.iter().find(|step| step.program == EVERY_PROGRAM));
-    step.and_then(|step| usize::try_from(step.profile).ok())
+        .or_else(|| steps.iter().find(|step| step.program == EVERY_PROGRAM))
 }
 
 /// The number that an event comes with.
@@ -239,7 +250,7 @@ mod tests {
 
     #[test]
     fn the_narrowest_name_decides() {
-        let step = |program: &str, profile| ProfileStep { program: program.to_owned(), profile };
+        let step = |program: &str, profile| ProfileStep { program: program.to_owned(), profile, door: false };
         let steps = [step("*", 3), step("/opt/**", 2), step("/opt/*", 1), step("/opt/me", 0)];
         for (program, place) in [
             ("/opt/me", 0),
@@ -251,7 +262,7 @@ mod tests {
             ("", 3),
             ("/opt/me (deleted)", 1),
         ] {
-            assert_eq!(next(&steps, program), Some(place), "{program}");
+            assert_eq!(next(&steps, program).map(|step| step.profile), Some(place), "{program}");
         }
         assert_eq!(next(&[], "/bin/sh"), None);
     }

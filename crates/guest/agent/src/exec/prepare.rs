@@ -15,6 +15,8 @@ use crate::users::{Database, Identity};
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Directories of a `PATH` that are tried.
 const PATH_DIRECTORIES_MAX: usize = 128;
+/// Where `atoll-run` is, for who may ask for other profiles.
+const RUN_PATH: &str = "/.atoll/bin";
 /// Names the exec in its environment: how its processes are found where there are no cgroups.
 pub(super) const MARKER: &str = "ATOLL_EXEC_ID";
 
@@ -45,6 +47,7 @@ pub(super) fn program(request: &StartExec) -> Result<Program, Failure> {
         gid: identity.gid,
         groups: identity.groups,
         terminal: request.tty.is_some(),
+        limits: request.profiles.first().map(confine::limits).unwrap_or_default(),
         ruleset,
         followed: request.profiles.first().is_some_and(|profile| !profile.steps.is_empty()),
     })
@@ -72,7 +75,15 @@ fn candidates(command: &str, path: &str) -> Result<Vec<CString>, Failure> {
 
 fn environment(request: &StartExec, identity: &Identity) -> Result<Vec<CString>, Failure> {
     let mut env = Vec::with_capacity(request.env.len() + 5);
+    let asks = request.profiles.iter().flat_map(|profile| &profile.steps).any(|step| step.door);
+    if asks && !request.env.contains_key("PATH") {
+        env.push(text(&format!("PATH={DEFAULT_PATH}:{RUN_PATH}"))?);
+    }
     for (name, value) in &request.env {
+        if asks && name == "PATH" {
+            env.push(text(&format!("PATH={value}:{RUN_PATH}"))?);
+            continue;
+        }
         if name.is_empty() || name.contains('=') {
             return Err(invalid("an environment variable has no proper name"));
         }

@@ -43,6 +43,8 @@ pub(crate) struct Program {
     pub(crate) groups: Vec<u32>,
     /// Standard input is a terminal that the process shall control.
     pub(crate) terminal: bool,
+    /// The limits of its profile.
+    pub(crate) limits: Vec<confine::Limit>,
     /// The domain of its profile, to enter for good.
     pub(crate) ruleset: Option<OwnedFd>,
     /// It stands still at its first instruction, until somebody follows it.
@@ -81,6 +83,7 @@ struct Plan {
     groups: Vec<u32>,
     stdio: [c_int; 3],
     terminal: bool,
+    limits: Vec<confine::Limit>,
     ruleset: Option<c_int>,
     followed: bool,
     /// In a sentry: how many processes its user may have, and that it has no power over the sentry.
@@ -118,6 +121,7 @@ pub(crate) fn spawn(
         groups: program.groups.clone(),
         stdio: stdio.map(|fd| fd.as_raw_fd()),
         terminal: program.terminal,
+        limits: program.limits.clone(),
         ruleset: program.ruleset.as_ref().map(AsRawFd::as_raw_fd),
         followed: program.followed,
         processes_max,
@@ -270,6 +274,9 @@ fn become_program(plan: &mut Plan) -> Result<std::convert::Infallible, (i32, c_i
         if !plan.cwd_optional || unsafe { libc::chdir(c"/".as_ptr()) } != 0 {
             return Err((CWD, errno));
         }
+    }
+    if !plan.limits.iter().all(|limit| confine::take_on(*limit)) {
+        return Err((SETUP, last()));
     }
     if plan.ruleset.is_some_and(|ruleset| !confine::enter(ruleset)) {
         return Err((SETUP, last()));

@@ -261,7 +261,8 @@ impl Session {
 
     async fn stdin(&self, bytes: Bytes, close: bool) -> Result<()> {
         self.may_send()?;
-        self.app.engine.write_stdin(&self.sandbox, &self.exec, bytes, close).await.map(drop)
+        let by = self.caller.grant().caller();
+        self.app.engine.write_stdin_by(by, &self.sandbox, &self.exec, bytes, close).await.map(drop)
     }
 
     fn may_send(&self) -> Result<()> {

@@ -37,6 +37,7 @@ pub(crate) async fn write_stdin(
     body: Body,
 ) -> ApiResult<Json<StdinWritten>> {
     let bytes = read_all(body, STDIN_CHUNK_MAX_BYTES).await?;
-    let bytes = app.engine.write_stdin(caller.sandbox(), &exec, bytes, query.close).await?;
+    let (by, sandbox) = (caller.grant().caller(), caller.sandbox());
+    let bytes = app.engine.write_stdin_by(by, sandbox, &exec, bytes, query.close).await?;
     Ok(Json(StdinWritten { bytes }))
 }

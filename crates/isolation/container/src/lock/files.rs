@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::io::Read as _;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -23,6 +24,11 @@ const NAMES_MAX_COUNT: usize = 4_000_000;
 /// Says of a directory that layers below have nothing in it.
 const OPAQUE: &std::ffi::CStr = c"trusted.overlay.opaque";
 const ANY_EXECUTE: u32 = 0o111;
+/// Where dpkg keeps which files a package has.
+const PACKAGE_LISTS: &str = "/var/lib/dpkg/info";
+/// Largest such list, bytes, and files of one package.
+const PACKAGE_LIST_MAX_BYTES: u64 = 8 << 20;
+const PACKAGE_FILES_MAX_COUNT: usize = 100_000;
 
 /// A root: layers with the disk of a template above.
 #[derive(Debug)]
@@ -116,6 +122,58 @@ impl Image {
             }
             (_, End::File(..)) => Err(format!("'{dir}' is no directory")),
         }
+    }
+
+    /// Visits the programs of a Debian package, as the image's list of its files has it. What somebody put into that list who made the image
+    /// is his word; no link leads out of the image, and nothing is there twice.
+    pub(crate) fn package(
+        &self,
+        name: &str,
+        visit: &mut dyn FnMut(&Program<'_>) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let mut seen = BTreeSet::new();
+        for path in self.package_list(name)?.lines().filter(|path| path.starts_with('/')) {
+            if seen.len() > PACKAGE_FILES_MAX_COUNT {
+                return Err(format!("the package '{name}' has more than {PACKAGE_FILES_MAX_COUNT} files"));
+            }
+            // Directories, and what a layer above removed, are in the list, too.
+            let Ok((_, End::File(level, at, name, stat))) = self.resolve(path) else { continue };
+            if stat.st_mode & ANY_EXECUTE != 0 && seen.insert((stat.st_dev, stat.st_ino)) {
+                visit(&program(&level, at, &name, &stat))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The list of a package's files. dpkg names it after the architecture, too, where several can be installed at a time.
+    fn package_list(&self, name: &str) -> Result<String, String> {
+        let none = || format!("the image has no Debian package '{name}'");
+        let level = match self.resolve(PACKAGE_LISTS)? {
+            (_, End::Directory(level)) => level,
+            (_, End::File(..)) => return Err(none()),
+        };
+        let (own, of_arch) = (format!("{name}.list"), format!("{name}:"));
+        let is_it = |file: &String| {
+            *file == own || file.strip_prefix(&of_arch).is_some_and(|rest| rest.ends_with(".list"))
+        };
+        let unread = |error: Errno| format!("the image cannot be read: {error}");
+        let mut text = String::new();
+        let mut found = false;
+        for file in names(&level).map_err(unread)?.into_iter().filter(is_it) {
+            let Found::File(at, stat) = self.step(&level, false, &file).map_err(unread)? else { continue };
+            let unread = |error: std::io::Error| format!("{PACKAGE_LISTS}/{file} cannot be read: {error}");
+            let list = program(&level, at, &file, &stat).open().map_err(unread)?;
+            let before = text.len();
+            std::io::Read::take(list, PACKAGE_LIST_MAX_BYTES + 1)
+                .read_to_string(&mut text)
+                .map_err(unread)?;
+            if (text.len() - before) as u64 > PACKAGE_LIST_MAX_BYTES {
+                return Err(format!("{PACKAGE_LISTS}/{file} has more than {PACKAGE_LIST_MAX_BYTES} bytes"));
+            }
+            text.push('\n');
+            found = true;
+        }
+        if found { Ok(text) } else { Err(none()) }
     }
 
     /// Visits all of them.

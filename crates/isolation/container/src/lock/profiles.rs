@@ -58,7 +58,8 @@ pub(super) fn resolve(
             steps.push((files, next));
         }
         let others = profile.on_exec.get(EVERY_PROGRAM).and_then(|next| place(next));
-        found.push(Profile { name: name.clone(), steps, others });
+        let asks = profile.asks().into_iter().filter_map(|asked| place(asked)).collect();
+        found.push(Profile { name: name.clone(), steps, others, asks });
     }
     Ok(found)
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read as _};
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use atoll_core::execution::{ExecutionAction, ExecutionRule};
@@ -58,6 +59,8 @@ pub(crate) struct Lookup<'a> {
     pub(crate) image: &'a Image,
     /// Without.
     pub(crate) layers: &'a Image,
+    /// Each of the layers, by what journals call it.
+    pub(crate) named_layers: Vec<(String, PathBuf)>,
     /// The disk's device, where there is a disk of a template.
     pub(crate) disk: Option<u64>,
     /// Whether nobody has run on the disk yet.
@@ -76,8 +79,7 @@ pub(crate) fn resolve(rules: &[ExecutionRule], lookup: &mut Lookup<'_>) -> Resul
     let mut read_bytes = 0;
     for (number, rule) in rules.iter().enumerate() {
         let named = |why: String| format!("execution.rules[{number}]: {why}");
-        let files =
-            lookup.files(rule.path.as_deref(), rule.digest.as_deref(), &mut read_bytes).map_err(named)?;
+        let files = lookup.of_rule(rule, &mut read_bytes).map_err(named)?;
         let mut earlier = files.iter().map(|file| first.get(file).copied());
         if let Some(Some(one)) = earlier.next()
             && rules[one].action != rule.action
@@ -121,7 +123,40 @@ pub(crate) fn senders(origins: &[Origin], lookup: &mut Lookup<'_>) -> Result<Vec
     origins.iter().map(&mut find).collect()
 }
 
+/// What the path of a place begins with that stands for a package.
+const PACKAGE: &str = "package ";
+
 impl Lookup<'_> {
+    /// The files that a rule names. Not none.
+    fn of_rule(&mut self, rule: &ExecutionRule, read_bytes: &mut u64) -> Result<Vec<(u64, u64)>, String> {
+        match (&rule.layer, &rule.package) {
+            (Some(layer), _) => self.of_layer(layer, rule.path.as_deref()),
+            (None, Some(package)) => {
+                let files = self.at(&format!("{PACKAGE}{package}"), None, read_bytes)?;
+                if files.is_empty() {
+                    return Err(format!("the package '{package}' has no programs"));
+                }
+                Ok(files)
+            }
+            (None, None) => self.files(rule.path.as_deref(), rule.digest.as_deref(), read_bytes),
+        }
+    }
+
+    /// The programs of one layer, which nothing above or below it changes: what another hides cannot be run, and is harmless.
+    fn of_layer(&self, name: &str, path: Option<&str>) -> Result<Vec<(u64, u64)>, String> {
+        let Some((_, dir)) = self.named_layers.iter().find(|(own, _)| own == name) else {
+            let own: Vec<&str> = self.named_layers.iter().map(|(own, _)| own.as_str()).collect();
+            return Err(format!("the image has no layer '{name}': it has {}", own.join(", ")));
+        };
+        let image = Image::open(std::slice::from_ref(dir), None, false)
+            .map_err(|error| format!("the image cannot be read: {error}"))?;
+        let (_, found) = look(&image, path.unwrap_or("/**"), None, self.digests, &mut 0)?;
+        if found.is_empty() {
+            return Err(format!("the layer '{name}' has no such programs"));
+        }
+        Ok(identities(&found))
+    }
+
     /// The files that a path, a digest, or both name: device and inode of each. Not none.
     ///
     /// # Errors
@@ -195,7 +230,7 @@ fn look(
     read: &mut u64,
 ) -> Result<(String, Vec<Seen>), String> {
     let mut found = Vec::new();
-    let real = image.at(path, &mut |program| {
+    let mut visit = |program: &Program<'_>| {
         if let Some(wanted) = digest {
             let is = digests.of(program, wanted, read)?;
             if is != wanted {
@@ -207,7 +242,11 @@ fn look(
         }
         found.push((program.identity(), program.on_disk));
         Ok(())
-    })?;
+    };
+    let real = match path.strip_prefix(PACKAGE) {
+        Some(package) => image.package(package, &mut visit).map(|()| path.to_owned())?,
+        None => image.at(path, &mut visit)?,
+    };
     Ok((real, found))
 }
 

@@ -51,6 +51,7 @@ impl Containers {
             dir: self.path.clone(),
             instance: self.instance.clone(),
             agent: atoll_guest_binary::GUEST,
+            run: atoll_guest_binary::RUN,
             slots: Arc::new(SlotPool::start(1).unwrap()),
             witness: self.witness.clone(),
             pools: PoolSizes { disks: 1, user_namespaces: 1 },

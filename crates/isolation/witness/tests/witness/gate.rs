@@ -93,7 +93,8 @@ fn programs_of_another_version_take_over_without_a_moment_between() {
 
 #[test]
 fn a_sandbox_has_a_share_of_the_execs_that_start() {
-    let profile = |name: &str| Profile { name: name.to_owned(), steps: Vec::new(), others: None };
+    let profile =
+        |name: &str| Profile { name: name.to_owned(), steps: Vec::new(), others: None, asks: Vec::new() };
     let gate = Gate { profiles: vec![profile("tool")], ..Gate::default() };
     let host = Host::new();
     let (hostile, other) = (host.parent.sandbox(), host.parent.sandbox());

@@ -3,7 +3,7 @@
 //! A task of its own reads each watcher's events into a bounded buffer. Before an answer the guest puts a mark
 //! behind everything that has happened, so that whoever wrote a file finds the event of it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,6 +11,7 @@ use std::time::Duration;
 use atoll_core::id::SandboxId;
 use atoll_engine::guest_error;
 use atoll_guest_protocol::messages::ChangeKind;
+use prost::Message;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -23,8 +24,13 @@ use crate::wire::filesystem::{
 
 /// Watchers of all sandboxes.
 const WATCHERS_MAX: usize = 4096;
-/// Events of a watcher that wait to be asked for; the oldest go first.
+/// Watchers of one: no sandbox uses up what is all sandboxes'.
+const OF_SANDBOX_MAX: usize = 64;
+/// Events of a watcher that wait to be asked for, and what they take, bytes; the oldest go first.
 const EVENTS_MAX: usize = 10_000;
+const EVENTS_MAX_BYTES: usize = 4 << 20;
+/// What an event takes beside its texts, bytes.
+const EVENT_BYTES: usize = 64;
 /// How long a watcher lives that nobody asks.
 const UNASKED: Duration = Duration::from_secs(3600);
 /// How long a mark may take to come.
@@ -37,13 +43,40 @@ pub(crate) struct Watchers(Arc<Mutex<HashMap<String, Arc<Watcher>>>>);
 #[derive(Debug)]
 struct Watcher {
     sandbox: SandboxId,
-    events: Mutex<Vec<FilesystemEvent>>,
+    events: Mutex<Waiting>,
     /// The last mark that was passed; `None` when there is nothing more to come.
     passed: watch::Sender<Option<u64>>,
     /// Fires with each question.
     asked: tokio::sync::Notify,
     /// Fires when it is removed.
     removed: CancellationToken,
+}
+
+/// Events that wait to be asked for. What a guest tells is as long as it likes.
+#[derive(Debug, Default)]
+struct Waiting {
+    events: VecDeque<FilesystemEvent>,
+    bytes: usize,
+}
+
+impl Waiting {
+    fn push(&mut self, event: FilesystemEvent) {
+        self.bytes += Self::size(&event);
+        self.events.push_back(event);
+        while self.events.len() > EVENTS_MAX || self.bytes > EVENTS_MAX_BYTES {
+            let Some(oldest) = self.events.pop_front() else { return };
+            self.bytes -= Self::size(&oldest);
+        }
+    }
+
+    fn size(event: &FilesystemEvent) -> usize {
+        EVENT_BYTES + event.name.len() + event.entry.as_ref().map_or(0, Message::encoded_len)
+    }
+
+    fn take(&mut self) -> Vec<FilesystemEvent> {
+        self.bytes = 0;
+        std::mem::take(&mut self.events).into()
+    }
 }
 
 /// Numbers the marks of all watchers.
@@ -66,7 +99,7 @@ impl Watchers {
 }
 
 impl Watcher {
-    fn events(&self) -> std::sync::MutexGuard<'_, Vec<FilesystemEvent>> {
+    fn events(&self) -> std::sync::MutexGuard<'_, Waiting> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -86,9 +119,7 @@ impl Watcher {
                 Ok(Some(event)) => {
                     let told = watching.events(&event).await;
                     let mut events = self.events();
-                    events.extend(told);
-                    let over = events.len().saturating_sub(EVENTS_MAX);
-                    events.drain(..over);
+                    told.into_iter().for_each(|event| events.push(event));
                 }
                 Ok(None) => {
                     // Its directory is gone; what was seen of that can still be asked for.
@@ -109,8 +140,21 @@ impl Watcher {
     }
 }
 
+/// Refuses a watcher too many.
+fn room(table: &HashMap<String, Arc<Watcher>>, sandbox: &SandboxId) -> Result<(), Fault> {
+    if table.values().filter(|other| other.sandbox == *sandbox).count() >= OF_SANDBOX_MAX {
+        let why = format!("the sandbox has {OF_SANDBOX_MAX} watchers already: stop some of them");
+        return Err(Fault::new(Kind::ResourceExhausted, why));
+    }
+    if table.len() >= WATCHERS_MAX {
+        return Err(Fault::new(Kind::ResourceExhausted, "there are too many watchers already"));
+    }
+    Ok(())
+}
+
 /// `CreateWatcher`.
 pub(super) async fn create(envd: &Envd, request: &WatchRequest) -> Result<CreateWatcherResponse, Fault> {
+    room(&envd.app.watchers.table(), &envd.sandbox)?;
     let watching = Watching::begin(envd, request).await?;
     let random = getrandom::u64().map_err(|error| {
         tracing::error!(%error, "no randomness for a watcher");
@@ -127,9 +171,7 @@ pub(super) async fn create(envd: &Envd, request: &WatchRequest) -> Result<Create
     let watchers = envd.app.watchers.clone();
     {
         let mut table = watchers.table();
-        if table.len() >= WATCHERS_MAX {
-            return Err(Fault::new(Kind::ResourceExhausted, "there are too many watchers already"));
-        }
+        room(&table, &envd.sandbox)?;
         table.insert(id.clone(), Arc::clone(&watcher));
     }
     let (of_task, draining) = (id.clone(), envd.app.host.draining_token());
@@ -159,7 +201,7 @@ pub(super) async fn events(envd: &Envd, request: WatcherRequest) -> Result<GetWa
     if tokio::time::timeout(MARK_WAIT, behind).await.is_err() {
         tracing::warn!(sandbox = %envd.id(), "a guest does not report a mark; telling what there is");
     }
-    Ok(GetWatcherEventsResponse { events: std::mem::take(&mut *watcher.events()) })
+    Ok(GetWatcherEventsResponse { events: watcher.events().take() })
 }
 
 /// `RemoveWatcher`.
@@ -168,4 +210,32 @@ pub(super) fn remove(envd: &Envd, request: &WatcherRequest) -> Result<Empty, Fau
     envd.app.watchers.table().remove(&request.watcher_id);
     watcher.removed.cancel();
     Ok(Empty {})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(name: &str) -> FilesystemEvent {
+        FilesystemEvent { name: name.to_owned(), ..FilesystemEvent::default() }
+    }
+
+    #[test]
+    fn what_waits_is_bounded() {
+        let mut waiting = Waiting::default();
+        for number in 0..EVENTS_MAX + 5 {
+            waiting.push(event(&number.to_string()));
+        }
+        let taken = waiting.take();
+        assert_eq!((taken.len(), taken[0].name.as_str()), (EVENTS_MAX, "5"));
+        assert_eq!((waiting.bytes, waiting.take().len()), (0, 0));
+        let long = "x".repeat(1 << 20);
+        for _ in 0..10 {
+            waiting.push(event(&long));
+            assert!(waiting.bytes <= EVENTS_MAX_BYTES);
+        }
+        assert_eq!(waiting.events.len(), 3);
+        waiting.push(event(&"x".repeat(EVENTS_MAX_BYTES)));
+        assert_eq!((waiting.bytes, waiting.events.len()), (0, 0));
+    }
 }

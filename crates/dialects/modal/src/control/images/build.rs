@@ -176,6 +176,7 @@ async fn begin(
         no_cache,
         start: None,
         ready: None,
+        verify: false,
         memory: false,
         isolation: None,
         resources: ResourcesDraft::default(),

@@ -14,6 +14,7 @@ use atoll_engine::{Engine, guest_error};
 use atoll_guest_protocol::messages::Unpack;
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
+use tokio::io::AsyncReadExt as _;
 
 use super::recipe::{Content, File, Recipe};
 use crate::auth::Asker;
@@ -105,42 +106,100 @@ pub(in crate::control) async fn put_file(
 ) -> Result<MountPutFileResponse> {
     asker.needs(Scope::Manage)?;
     check_hash(&request.sha256_hex)?;
+    // What is announced as a blob was sent beside, by its hash.
     let Some(data) = request.data else {
         return Ok(MountPutFileResponse { exists: is_here(asker, &request.sha256_hex).await });
     };
     if hex::encode(Sha256::digest(&data)) != request.sha256_hex {
         return Err(Fault::invalid("the content is not what its hash says"));
     }
-    let (dir, place) = (dir(asker.engine()), place(asker.engine(), asker.key(), &request.sha256_hex));
-    let kept = tokio::task::spawn_blocking(move || keep(&dir, &place, &data)).await;
-    if !kept.map_err(|error| broken(&error))?.map_err(|error| broken(&error))? {
-        return Err(Fault::new(Status::ResourceExhausted, "there are too many files; try again tomorrow"));
+    let engine = asker.engine();
+    let beside = beside(engine, asker.key(), data.len() as u64).await?;
+    let written = tokio::fs::write(&beside, &data).await.map_err(|error| broken(&error));
+    let kept = match written {
+        Ok(()) => put_in_place(engine, asker.key(), &request.sha256_hex, &beside).await,
+        Err(fault) => Err(fault),
+    };
+    if let Err(fault) = kept {
+        drop(tokio::fs::remove_file(&beside).await);
+        return Err(fault);
     }
     Ok(MountPutFileResponse { exists: true })
 }
 
-/// Removes what is old, and keeps a content; says whether there was room.
-fn keep(dir: &Path, place: &Path, data: &[u8]) -> io::Result<bool> {
+/// Where a content of at most so many bytes may be received, once there is room: what is old is removed.
+///
+/// # Errors
+/// `RESOURCE_EXHAUSTED`.
+pub(in crate::control) async fn beside(engine: &Engine, key: &KeyId, bytes: u64) -> Result<PathBuf> {
+    let mut random = [0_u8; 8];
+    getrandom::fill(&mut random).map_err(|error| broken(&error))?;
+    let dir = dir(engine);
+    let place = dir.join(format!("{key}-{}.part", hex::encode(random)));
+    let room = tokio::task::spawn_blocking(move || room(&dir, bytes)).await;
+    if room.map_err(|error| broken(&error))?.map_err(|error| broken(&error))? {
+        return Ok(place);
+    }
+    Err(Fault::new(Status::ResourceExhausted, "there are too many files; try again tomorrow"))
+}
+
+/// Removes what is old; says whether there is room for so many bytes more.
+fn room(dir: &Path, bytes: u64) -> io::Result<bool> {
     std::fs::create_dir_all(dir)?;
-    let mut total = data.len() as u64;
+    let mut total = bytes;
     for entry in std::fs::read_dir(dir)?.flatten() {
         let Ok(metadata) = entry.metadata() else { continue };
         let age = metadata.modified().ok().and_then(|at| SystemTime::now().duration_since(at).ok());
         if age.is_some_and(|age| age > KEPT) {
             drop(std::fs::remove_file(entry.path()));
         } else {
-            total += metadata.len();
+            total = total.saturating_add(metadata.len());
         }
     }
-    if total > TOTAL_MAX_BYTES {
-        return Ok(false);
-    }
-    // Whole or not at all; who sends the same at the same time writes the same.
-    let beside = place.with_extension(format!("{:016x}.part", data.as_ptr().addr()));
-    std::fs::write(&beside, data).and_then(|()| std::fs::rename(&beside, place)).inspect_err(|_error| {
-        drop(std::fs::remove_file(&beside));
-    })?;
-    Ok(true)
+    Ok(total <= TOTAL_MAX_BYTES)
+}
+
+/// Puts a content in place that was received and has this hash.
+///
+/// # Errors
+/// `INTERNAL`.
+pub(in crate::control) async fn put_in_place(
+    engine: &Engine,
+    key: &KeyId,
+    hash: &str,
+    beside: &Path,
+) -> Result<()> {
+    tokio::fs::rename(beside, place(engine, key, hash)).await.map_err(|error| broken(&error))
+}
+
+/// Whether the caller has sent a content of this hash.
+///
+/// # Errors
+/// `INVALID_ARGUMENT`.
+pub(in crate::control) async fn is_sent(asker: &Asker, hash: &str) -> Result<bool> {
+    check_hash(hash)?;
+    Ok(is_here(asker, hash).await)
+}
+
+/// The content of this hash.
+///
+/// # Errors
+/// `NOT_FOUND` for one that the caller has not sent.
+pub(in crate::control) async fn sent(asker: &Asker, hash: &str) -> Result<tokio::fs::File> {
+    check_hash(hash)?;
+    let opened = tokio::fs::File::open(place(asker.engine(), asker.key(), hash)).await;
+    opened.map_err(|_missing| Fault::not_found(format!("the file with the hash {hash} was not sent")))
+}
+
+/// The first bytes of it, so many at most.
+///
+/// # Errors
+/// As reading does.
+pub(in crate::control) async fn read_sent(asker: &Asker, hash: &str, most: usize) -> io::Result<Vec<u8>> {
+    let file = tokio::fs::File::open(place(asker.engine(), asker.key(), hash)).await?;
+    let mut bytes = Vec::new();
+    file.take(most as u64).read_to_end(&mut bytes).await?;
+    Ok(bytes)
 }
 
 /// `MountGetOrCreate`.

@@ -33,7 +33,9 @@ use crate::wire::images::{
 pub(crate) use build::Builds;
 pub(super) use build::{get_or_create, join};
 pub(crate) use context::{Mounts, put_mounts};
-pub(super) use context::{check_existence, get_or_create_mount, put_file};
+pub(super) use context::{
+    beside, check_existence, get_or_create_mount, is_sent, put_file, put_in_place, read_sent, sent,
+};
 
 /// The image that clients make sandboxes from when nobody names one: `Image.debian_slim()`.
 const DEBIAN_SLIM: &str = "im-debian-slim";

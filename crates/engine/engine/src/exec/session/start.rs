@@ -3,7 +3,7 @@
 use atoll_core::code::InterpreterCall;
 use atoll_core::exec::{ExecState, Exit};
 use atoll_core::id::SandboxId;
-use atoll_core::profile::{ExecProfile, Profile};
+use atoll_core::profile::{ExecProfile, Profile, door};
 use atoll_core::{Code, Error, Result};
 use atoll_guest_protocol::client::{ExecStream, GuestClient, GuestError};
 use atoll_guest_protocol::messages::{Confine, ProfileStep, Reason, StartExec, TtySize};
@@ -155,12 +155,22 @@ fn profiles(exec: &ExecProfile) -> Vec<Confine> {
     let all: Vec<_> = own.into_iter().chain(others).collect();
     let place = |wanted: &str| (0..).zip(&all).find(|(_, (name, _))| *name == wanted).map(|(place, _)| place);
     let step = |(program, next): (&String, &String)| {
-        place(next).map(|profile| ProfileStep { program: program.clone(), profile })
+        place(next).map(|profile| ProfileStep { program: program.clone(), profile, door: false })
     };
+    let open =
+        |asked: &str| place(asked).map(|profile| ProfileStep { program: door(asked), profile, door: true });
     let confine = |(_, profile): &(&String, &Profile)| Confine {
         hide: profile.hide.clone(),
         read_only: profile.read_only.clone(),
-        steps: profile.on_exec.iter().filter_map(step).collect(),
+        steps: profile
+            .on_exec
+            .iter()
+            .filter_map(step)
+            .chain(profile.asks().into_iter().filter_map(open))
+            .collect(),
+        memory_bytes: profile.limits.memory_bytes.unwrap_or_default(),
+        processes: profile.limits.processes.unwrap_or_default(),
+        cpu_seconds: profile.limits.cpu_seconds.unwrap_or_default(),
     };
     all.iter().map(confine).collect()
 }

@@ -1,21 +1,27 @@
 //! Volumes. Both versions of the protocol's are the engine's one kind: all sandboxes see each other's changes at once,
 //! so there is nothing to commit or to reload.
 
+pub(super) mod files;
+
 use atoll_core::id::VolumeId;
 use atoll_core::key::Scope;
 use atoll_core::sharing::Needs;
 use atoll_core::volume::{VolumeDraft, VolumeMountDraft};
 use atoll_core::{Code, Error, spec};
 use atoll_engine::{Resource, Target};
+use atoll_store::VolumeRecord;
 
 use crate::auth::Asker;
 use crate::grpc::{Fault, Result};
 use crate::ids;
 use crate::wire::apps::{
-    VolumeCommitRequest, VolumeCommitResponse, VolumeDeleteRequest, VolumeGetOrCreateRequest,
+    CreationInfo, VolumeCommitRequest, VolumeCommitResponse, VolumeDeleteRequest, VolumeGetOrCreateRequest,
     VolumeGetOrCreateResponse, VolumeMetadata, VolumeReloadRequest,
 };
 use crate::wire::common::{Empty, VolumeMount};
+use crate::wire::content::{
+    VolumeGetByIdRequest, VolumeGetByIdResponse, VolumeListItem, VolumeListRequest, VolumeListResponse,
+};
 
 use super::Done;
 
@@ -74,8 +80,46 @@ pub(super) async fn get_or_create(
     Ok(VolumeGetOrCreateResponse {
         volume_id: ids::volume(&id),
         version,
-        metadata: Some(VolumeMetadata { version, name }),
+        metadata: Some(VolumeMetadata { version, name, creation_info: None }),
     })
+}
+
+fn metadata(record: &VolumeRecord) -> VolumeMetadata {
+    let creation_info = Some(CreationInfo { created_at: seconds(record) });
+    VolumeMetadata { version: VERSION, name: record.name.clone(), creation_info }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "milliseconds of this age are whole numbers in it")]
+fn seconds(record: &VolumeRecord) -> f64 {
+    record.created_ms as f64 / 1000.0
+}
+
+/// `VolumeGetById`.
+pub(super) async fn by_id(asker: &Asker, request: VolumeGetByIdRequest) -> Result<VolumeGetByIdResponse> {
+    asker.needs(Scope::Read)?;
+    let id = find(asker, ids::parse_volume(&request.volume_id)?.as_str(), Needs::READ).await?;
+    let all = asker.engine().volumes(asker.caller());
+    let found = all.into_iter().find(|view| view.record.id == id);
+    let record = found.ok_or_else(|| VolumeId::not_found(&request.volume_id))?.record;
+    Ok(VolumeGetByIdResponse { volume_id: ids::volume(&id), metadata: Some(metadata(&record)) })
+}
+
+/// `VolumeList`: newest first.
+pub(super) async fn list(asker: &Asker, request: VolumeListRequest) -> Result<VolumeListResponse> {
+    asker.needs(Scope::Read)?;
+    let page = request.pagination.unwrap_or_default();
+    let mut all: Vec<VolumeRecord> =
+        asker.engine().volumes(asker.caller()).into_iter().map(|view| view.record).collect();
+    all.retain(|record| page.created_before <= 0.0 || seconds(record) < page.created_before);
+    all.sort_by_key(|record| std::cmp::Reverse(record.created_ms));
+    let most = usize::try_from(page.max_objects).ok().filter(|most| *most > 0).unwrap_or(usize::MAX);
+    let item = |record: &VolumeRecord| VolumeListItem {
+        label: record.name.clone(),
+        volume_id: ids::volume(&record.id),
+        created_at: seconds(record),
+        metadata: Some(metadata(record)),
+    };
+    Ok(VolumeListResponse { items: all.iter().take(most).map(item).collect() })
 }
 
 /// `VolumeDelete`.

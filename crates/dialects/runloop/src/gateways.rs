@@ -1,0 +1,282 @@
+//! Gateways: `/v1/gateway-configs`. One says which service a credential is for and where in a request it belongs. A
+//! devbox that uses one gets the service's own address and a placeholder: the server's egress gateway puts the secret into the
+//! requests.
+
+use atoll_core::policy::{DomainPattern, InjectRule, Template};
+use axum::Router;
+use axum::extract::State;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{get, post};
+use http::Uri;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::error::{Failure, Result};
+use crate::records::{Kind, List, Record, check_words};
+use crate::request::{Caller, Json, Manage, Path, Query, Read};
+use crate::{App, once, secrets};
+
+/// Most further headers.
+const HEADERS_MAX_COUNT: usize = 8;
+/// Bytes of an address and of a header's value.
+const TEXT_MAX_BYTES: usize = 2048;
+
+/// The routes.
+pub(crate) fn routes(app: &App) -> Router<App> {
+    let made_once = Router::new()
+        .route("/v1/gateway-configs", post(create))
+        .layer(from_fn_with_state(app.clone(), once::layer));
+    Router::new()
+        .merge(made_once)
+        .route("/v1/gateway-configs", get(list))
+        .route("/v1/gateway-configs/{gateway}", get(one).post(update))
+        .route("/v1/gateway-configs/{gateway}/delete", post(remove))
+}
+
+/// A gateway.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Gateway {
+    name: String,
+    description: Option<String>,
+    endpoint: String,
+    auth_mechanism: Auth,
+    custom_headers: Vec<Header>,
+}
+
+/// Where the credential belongs.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Auth {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+}
+
+/// A further header: of a secret (its id), or as it is.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Header {
+    name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    secret: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    value: Option<String>,
+}
+
+impl Kind for Gateway {
+    const WORD: &'static str = "Gateway config";
+    const DIR: &'static str = "runloop-gateways";
+    const PREFIX: &'static str = "gwc_";
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// The parts of an endpoint.
+struct Endpoint {
+    host: DomainPattern,
+    port: Option<u16>,
+    path: Option<String>,
+}
+
+fn endpoint(text: &str) -> Result<Endpoint> {
+    let wrong = |why: &str| Failure::bad(format!("endpoint: '{}' {why}", atoll_core::error::shorten(text)));
+    if text.len() > TEXT_MAX_BYTES {
+        return Err(wrong("is too long"));
+    }
+    let uri: Uri =
+        text.parse().map_err(|_malformed| wrong("is no address such as https://api.example.com"))?;
+    if uri.scheme_str() != Some("https") || text.contains('@') || uri.query().is_some() {
+        return Err(wrong("must be https://HOST[:PORT][/PATH]: secrets travel encrypted only"));
+    }
+    let host = uri.host().and_then(|host| host.parse::<DomainPattern>().ok());
+    let host = host.filter(|host| matches!(host, DomainPattern::Exact(_)));
+    let host = host.ok_or_else(|| wrong("must have the name of a host"))?;
+    let path = uri.path().trim_end_matches('/');
+    Ok(Endpoint { host, port: uri.port_u16(), path: (!path.is_empty()).then(|| path.to_owned()) })
+}
+
+fn template(text: &str) -> Result<Template> {
+    text.parse().map_err(|error: atoll_core::Error| Failure::of(&error))
+}
+
+impl Gateway {
+    /// What a devbox gets whose variables begin with `prefix`: the rule, and where the service is.
+    ///
+    /// # Errors
+    /// 400.
+    pub(crate) fn rule(&self, app: &App, prefix: &str, secret: &str) -> Result<(InjectRule, String)> {
+        let to = endpoint(&self.endpoint)?;
+        let of_secret = format!("{{secret:{secret}}}");
+        let mut placeholder = atoll_dialect_kit::secrets::placeholder(secret, prefix)?;
+        let mut rule = InjectRule {
+            name: format!("runloop-gateway-{prefix}"),
+            hosts: vec![to.host],
+            ports: to.port.into_iter().collect(),
+            paths: to.path.into_iter().collect(),
+            ..InjectRule::default()
+        };
+        match (self.auth_mechanism.kind.as_str(), &self.auth_mechanism.key) {
+            ("bearer", None) => rule.bearer = Some(template(&of_secret)?),
+            ("header", Some(name)) => {
+                placeholder.headers.push(name.clone());
+                rule.headers.insert(name.clone(), template(&of_secret)?);
+            }
+            ("header", None) => return Err(Failure::bad("auth_mechanism: header needs a key")),
+            ("basic", _) => {
+                return Err(Failure::unsupported(
+                    "auth_mechanism: basic is not supported by this server; send the placeholder as the password, with bearer",
+                ));
+            }
+            ("bearer", Some(_)) => return Err(Failure::bad("auth_mechanism: key is of header alone")),
+            _ => return Err(Failure::bad("auth_mechanism.type: must be bearer or header")),
+        }
+        for header in &self.custom_headers {
+            let value = match (&header.secret, &header.value) {
+                (Some(id), None) => format!(
+                    "{{secret:{}}}",
+                    secrets::find(app.host.engine(), id).map_err(Failure::of_body)?.name
+                ),
+                (None, Some(value)) if !value.contains("{secret:") => value.clone(),
+                _ => return Err(Failure::bad("custom_headers: each has a secret or a value")),
+            };
+            rule.headers.insert(header.name.clone(), template(&value)?);
+        }
+        rule.placeholders.push(placeholder);
+        atoll_core::policy::inject::validate("gateway", std::slice::from_ref(&rule))?;
+        Ok((rule, self.endpoint.clone()))
+    }
+
+    /// Checks it, and gives further headers' secrets by id.
+    fn check(&mut self, app: &App) -> Result<()> {
+        check_words(&self.name, self.description.as_deref())?;
+        if self.custom_headers.len() > HEADERS_MAX_COUNT {
+            return Err(Failure::bad(format!("custom_headers: at most {HEADERS_MAX_COUNT}")));
+        }
+        if self
+            .custom_headers
+            .iter()
+            .filter_map(|header| header.value.as_ref())
+            .any(|value| value.len() > TEXT_MAX_BYTES)
+        {
+            return Err(Failure::bad(format!("custom_headers: a value has at most {TEXT_MAX_BYTES} bytes")));
+        }
+        for header in &mut self.custom_headers {
+            if let Some(named) = &header.secret {
+                header.secret =
+                    Some(secrets::id(&secrets::find(app.host.engine(), named).map_err(Failure::of_body)?));
+            }
+        }
+        self.rule(app, "GATEWAY", "SECRET").map(drop)
+    }
+}
+
+/// What is said of a gateway. What is absent stays.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Asked {
+    name: Option<String>,
+    description: Option<String>,
+    endpoint: Option<String>,
+    auth_mechanism: Option<Auth>,
+    custom_headers: Option<Vec<Header>>,
+}
+
+impl Asked {
+    fn apply(self, app: &App, gateway: &mut Gateway) -> Result<()> {
+        let known = gateway.clone();
+        *gateway = Gateway {
+            name: self.name.unwrap_or(known.name),
+            description: self.description.or(known.description),
+            endpoint: self.endpoint.unwrap_or(known.endpoint),
+            auth_mechanism: self.auth_mechanism.unwrap_or(known.auth_mechanism),
+            custom_headers: self.custom_headers.unwrap_or(known.custom_headers),
+        };
+        gateway.check(app)
+    }
+}
+
+fn view(record: &Record<Gateway>) -> Value {
+    let gateway = &record.what;
+    json!({
+        "id": record.id,
+        "name": gateway.name,
+        "description": gateway.description,
+        "endpoint": gateway.endpoint,
+        "auth_mechanism": gateway.auth_mechanism,
+        "custom_headers": gateway.custom_headers,
+        "create_time_ms": record.created_ms,
+    })
+}
+
+async fn create(
+    caller: Caller<Manage>,
+    State(app): State<App>,
+    Json(asked): Json<Asked>,
+) -> Result<Json<Value>> {
+    let mut gateway = Gateway {
+        name: String::new(),
+        description: None,
+        endpoint: String::new(),
+        auth_mechanism: Auth::default(),
+        custom_headers: Vec::new(),
+    };
+    asked.apply(&app, &mut gateway)?;
+    Ok(Json(view(&app.gateways.create(&caller, gateway).await?)))
+}
+
+async fn list(
+    caller: Caller<Read>,
+    State(app): State<App>,
+    Query(query): Query<List>,
+) -> Result<Json<Value>> {
+    Ok(Json(app.gateways.page(&caller, "gateway_configs", query, view).await?))
+}
+
+async fn one(caller: Caller<Read>, State(app): State<App>, Path(id): Path<String>) -> Result<Json<Value>> {
+    Ok(Json(view(&app.gateways.find(&caller, &id).await?)))
+}
+
+/// `POST /v1/gateway-configs/{gateway}`: holds for devboxes that are made from now on.
+async fn update(
+    caller: Caller<Manage>,
+    State(app): State<App>,
+    Path(id): Path<String>,
+    Json(asked): Json<Asked>,
+) -> Result<Json<Value>> {
+    let with = app.clone();
+    let changed = app.gateways.change(&caller, &id, move |gateway| asked.apply(&with, gateway)).await?;
+    Ok(Json(view(&changed)))
+}
+
+async fn remove(
+    caller: Caller<Manage>,
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>> {
+    Ok(Json(view(&app.gateways.remove(&caller, &id).await?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints() {
+        let of = |text: &str| endpoint(text).map(|to| (to.host.to_string(), to.port, to.path)).ok();
+        assert_eq!(of("https://api.a.com"), Some(("api.a.com".into(), None, None)));
+        let whole = Some(("api.a.com".into(), Some(8443), Some("/v1".into())));
+        assert_eq!(of("https://api.a.com:8443/v1/"), whole);
+        for bad in [
+            "",
+            "api.a.com",
+            "http://a.com",
+            "https://",
+            "https://u:p@a.com",
+            "https://a.com/?q=1",
+            "https://*.a.com",
+        ] {
+            assert!(of(bad).is_none(), "{bad}");
+        }
+    }
+}

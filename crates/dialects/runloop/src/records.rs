@@ -1,0 +1,365 @@
+//! What people describe once and use many times: network policies and gateways. A file each, in a directory of their
+//! kind below the server's spool. Seen by the key that made them, and by keys that see all.
+//!
+//! What is answered for is flushed before. Changes of one kind exclude each other by a lock of the process.
+
+use std::fs;
+use std::io;
+use std::marker::PhantomData;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use atoll_core::id::KeyId;
+use atoll_dialect_kit::time::now_ms;
+use atoll_engine::Engine;
+use http::StatusCode;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::devboxes::limit;
+use crate::disk::{self, work};
+use crate::error::{Failure, Result};
+use crate::request::Caller;
+
+/// Records of a kind, of everybody and of one key.
+const MAX_COUNT: usize = 5000;
+const OF_KEY_MAX_COUNT: usize = 500;
+/// Hexadecimal digits of an id.
+const ID_DIGITS: usize = 24;
+/// Bytes of a name and of a description.
+const NAME_MAX_BYTES: usize = 255;
+const DESCRIPTION_MAX_BYTES: usize = 1024;
+
+/// A kind of record.
+pub(crate) trait Kind: Serialize + DeserializeOwned + Clone + Send + 'static {
+    /// What one is called.
+    const WORD: &'static str;
+    /// The directory.
+    const DIR: &'static str;
+    /// What ids begin with.
+    const PREFIX: &'static str;
+
+    /// The name that people gave it.
+    fn name(&self) -> &str;
+}
+
+/// One record.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Record<T> {
+    pub(crate) id: String,
+    /// The key that made it.
+    owner: KeyId,
+    pub(crate) created_ms: u64,
+    pub(crate) updated_ms: u64,
+    pub(crate) what: T,
+}
+
+/// All records of a kind. Clones share them.
+#[derive(Debug)]
+pub(crate) struct Records<T> {
+    dir: PathBuf,
+    changing: Arc<Mutex<()>>,
+    kind: PhantomData<fn() -> T>,
+}
+
+impl<T> Clone for Records<T> {
+    fn clone(&self) -> Self {
+        Self { dir: self.dir.clone(), changing: Arc::clone(&self.changing), kind: PhantomData }
+    }
+}
+
+/// Checks what people wrote.
+///
+/// # Errors
+/// 400.
+pub(crate) fn check_words(name: &str, description: Option<&str>) -> Result<()> {
+    if name.trim().is_empty() || name.len() > NAME_MAX_BYTES || name.chars().any(char::is_control) {
+        return Err(Failure::bad(format!("name: 1 to {NAME_MAX_BYTES} bytes without control characters")));
+    }
+    if description.is_some_and(|text| text.len() > DESCRIPTION_MAX_BYTES) {
+        return Err(Failure::bad(format!("description: at most {DESCRIPTION_MAX_BYTES} bytes")));
+    }
+    Ok(())
+}
+
+fn missing<T: Kind>(named: &str) -> Failure {
+    Failure::not_found(format!("{} {} not found", T::WORD, atoll_core::error::shorten(named)))
+}
+
+impl<T: Kind> Records<T> {
+    pub(crate) fn new(engine: &Engine) -> Self {
+        Self { dir: engine.spool_dir().join(T::DIR), changing: Arc::default(), kind: PhantomData }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        // Nothing is behind it that a panic could leave half done.
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The file of an id; `None` for what is no id, as it becomes part of a path.
+    fn file(id: &str) -> Option<String> {
+        let digits = id.strip_prefix(T::PREFIX)?;
+        let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+        (digits.len() == ID_DIGITS && digits.bytes().all(hex)).then(|| format!("{id}.json"))
+    }
+
+    fn read(&self, id: &str) -> io::Result<Option<Record<T>>> {
+        let Some(file) = Self::file(id) else { return Ok(None) };
+        match fs::read(self.dir.join(file)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            read => Ok(Some(serde_json::from_slice(&read?)?)),
+        }
+    }
+
+    fn save(&self, record: &Record<T>) -> io::Result<()> {
+        disk::save(&self.dir, &format!("{}.json", record.id), &serde_json::to_vec(record)?)
+    }
+
+    /// All there are, newest first.
+    fn all(&self) -> io::Result<Vec<Record<T>>> {
+        let entries = match fs::read_dir(&self.dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let mut found = Vec::new();
+        for entry in entries {
+            let name = entry?.file_name();
+            let Some(id) = name.to_str().and_then(|name| name.strip_suffix(".json")) else { continue };
+            match self.read(id) {
+                Ok(record) => found.extend(record),
+                Err(error) => tracing::warn!(%error, id, "a record cannot be read"),
+            }
+        }
+        found.sort_unstable_by(|one, other| (other.created_ms, &other.id).cmp(&(one.created_ms, &one.id)));
+        Ok(found)
+    }
+
+    fn insert(&self, owner: KeyId, what: T) -> io::Result<Option<Record<T>>> {
+        let _lock = self.lock();
+        fs::create_dir_all(&self.dir)?;
+        let all = self.all()?;
+        let own = all.iter().filter(|record| record.owner == owner).count();
+        if all.len() >= MAX_COUNT || own >= OF_KEY_MAX_COUNT {
+            return Ok(None);
+        }
+        let id = format!("{}{}", T::PREFIX, &disk::random()?[..ID_DIGITS]);
+        let now = now_ms();
+        let record = Record { id, owner, created_ms: now, updated_ms: now, what };
+        self.save(&record)?;
+        Ok(Some(record))
+    }
+
+    fn replace(&self, id: &str, change: impl FnOnce(&mut T) -> Result<()>) -> io::Result<Result<Record<T>>> {
+        let _lock = self.lock();
+        let Some(mut record) = self.read(id)? else { return Ok(Err(missing::<T>(id))) };
+        if let Err(failure) = change(&mut record.what) {
+            return Ok(Err(failure));
+        }
+        record.updated_ms = now_ms().max(record.updated_ms);
+        self.save(&record)?;
+        Ok(Ok(record))
+    }
+
+    fn delete(&self, id: &str) -> io::Result<()> {
+        let _lock = self.lock();
+        let Some(file) = Self::file(id) else { return Ok(()) };
+        match fs::remove_file(self.dir.join(file)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            Ok(()) | Err(_) => disk::flush_dir(&self.dir),
+        }
+    }
+
+    /// A new record of the caller's.
+    ///
+    /// # Errors
+    /// 429 where there are too many.
+    pub(crate) async fn create<S>(&self, caller: &Caller<S>, what: T) -> Result<Record<T>> {
+        let (records, owner) = (self.clone(), caller.key());
+        let made = work(move || records.insert(owner, what)).await?;
+        made.ok_or_else(|| {
+            let why = format!("there are too many ({}): delete some", T::WORD);
+            Failure::new(StatusCode::TOO_MANY_REQUESTS, "too_many", why)
+        })
+    }
+
+    /// The record with this id that the caller may know of.
+    ///
+    /// # Errors
+    /// 404.
+    pub(crate) async fn find<S>(&self, caller: &Caller<S>, id: &str) -> Result<Record<T>> {
+        let (records, wanted) = (self.clone(), id.to_owned());
+        let found = work(move || records.read(&wanted)).await?;
+        found.filter(|record| sees(caller, record)).ok_or_else(|| missing::<T>(id))
+    }
+
+    /// The same, or the newest of this name.
+    ///
+    /// # Errors
+    /// 404.
+    pub(crate) async fn named<S>(&self, caller: &Caller<S>, named: &str) -> Result<Record<T>> {
+        if Self::file(named).is_some() {
+            return self.find(caller, named).await;
+        }
+        let of_name = self.seen(caller).await?.into_iter().find(|record| record.what.name() == named);
+        of_name.ok_or_else(|| missing::<T>(named))
+    }
+
+    async fn seen<S>(&self, caller: &Caller<S>) -> Result<Vec<Record<T>>> {
+        let records = self.clone();
+        let mut all = work(move || records.all()).await?;
+        all.retain(|record| sees(caller, record));
+        Ok(all)
+    }
+
+    /// Changes a record.
+    ///
+    /// # Errors
+    /// 404, and what `change` says: then nothing is changed.
+    pub(crate) async fn change<S>(
+        &self,
+        caller: &Caller<S>,
+        id: &str,
+        change: impl FnOnce(&mut T) -> Result<()> + Send + 'static,
+    ) -> Result<Record<T>> {
+        let known = self.find(caller, id).await?;
+        let records = self.clone();
+        work(move || records.replace(&known.id, change)).await?
+    }
+
+    /// Removes a record, and gives what it was.
+    ///
+    /// # Errors
+    /// 404.
+    pub(crate) async fn remove<S>(&self, caller: &Caller<S>, id: &str) -> Result<Record<T>> {
+        let known = self.find(caller, id).await?;
+        let (records, id) = (self.clone(), known.id.clone());
+        work(move || records.delete(&id)).await?;
+        Ok(known)
+    }
+
+    /// A page of a list, as the clients read it, with the records under `plural`.
+    ///
+    /// # Errors
+    /// 400.
+    pub(crate) async fn page<S>(
+        &self,
+        caller: &Caller<S>,
+        plural: &str,
+        query: List,
+        view: impl Fn(&Record<T>) -> Value,
+    ) -> Result<Value> {
+        let limit = limit(query.limit)?;
+        let mut found = self.seen(caller).await?;
+        let has = |text: &str, part: &Option<String>| part.as_deref().is_none_or(|part| text.contains(part));
+        found.retain(|record| {
+            let name = record.what.name();
+            has(name, &query.name)
+                && (has(name, &query.search) || has(&record.id, &query.search))
+                && query.id.as_deref().is_none_or(|id| id.is_empty() || id == record.id)
+        });
+        let after = query.starting_after.filter(|after| !after.is_empty());
+        let begin = after.map_or(Ok(0), |after| {
+            let at = found.iter().position(|record| record.id == after).map(|at| at + 1);
+            at.ok_or_else(|| Failure::bad("starting_after: is no id in this list"))
+        })?;
+        let rest = found.get(begin..).unwrap_or_default();
+        let items: Vec<Value> = rest.iter().take(limit).map(view).collect();
+        let mut page = json!({"has_more": rest.len() > limit, "total_count": found.len()});
+        page[plural] = items.into();
+        Ok(page)
+    }
+}
+
+fn sees<S, T>(caller: &Caller<S>, record: &Record<T>) -> bool {
+    caller.sees().is_none_or(|key| *key == record.owner)
+}
+
+/// Which records to list.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct List {
+    id: Option<String>,
+    limit: Option<i64>,
+    name: Option<String>,
+    search: Option<String>,
+    starting_after: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+    struct Note(String);
+
+    impl Kind for Note {
+        const WORD: &'static str = "Note";
+        const DIR: &'static str = "notes";
+        const PREFIX: &'static str = "nte_";
+
+        fn name(&self) -> &str {
+            &self.0
+        }
+    }
+
+    fn records() -> (tempfile::TempDir, Records<Note>) {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records { dir: dir.path().join("notes"), changing: Arc::default(), kind: PhantomData };
+        (dir, records)
+    }
+
+    #[test]
+    fn kept_changed_and_gone() {
+        let (_dir, records) = records();
+        assert!(records.all().unwrap().is_empty());
+        let made = records.insert(KeyId::from_parts(1, 1), Note("one".into())).unwrap().unwrap();
+        let changed = records.replace(&made.id, |note| {
+            note.0 = "two".into();
+            Ok(())
+        });
+        assert_eq!(changed.unwrap().unwrap().what, Note("two".into()));
+        let refused = records.replace(&made.id, |note| {
+            note.0 = "three".into();
+            Err(Failure::bad("no"))
+        });
+        assert!(refused.unwrap().is_err());
+        assert_eq!(records.read(&made.id).unwrap().unwrap().what, Note("two".into()));
+        records.delete(&made.id).unwrap();
+        assert!(records.read(&made.id).unwrap().is_none());
+        assert!(records.replace(&made.id, |_| Ok(())).unwrap().is_err());
+    }
+
+    #[test]
+    fn ids_are_no_paths() {
+        for bad in [
+            "",
+            "nte_",
+            "nte_../../../../../../etc",
+            "xyz_0123456789abcdef01234567",
+            "nte_0123456789ABCDEF01234567",
+        ] {
+            assert!(Records::<Note>::file(bad).is_none(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn one_key_has_so_many() {
+        let (_dir, records) = records();
+        let key = KeyId::from_parts(1, 1);
+        fs::create_dir_all(&records.dir).unwrap();
+        for number in 0..OF_KEY_MAX_COUNT {
+            let record = Record {
+                id: format!("nte_{number:024x}"),
+                owner: key.clone(),
+                created_ms: 1,
+                updated_ms: 1,
+                what: Note("x".into()),
+            };
+            let path = records.dir.join(format!("{}.json", record.id));
+            fs::write(path, serde_json::to_vec(&record).unwrap()).unwrap();
+        }
+        assert!(records.insert(key, Note("x".into())).unwrap().is_none());
+        assert!(records.insert(KeyId::from_parts(1, 2), Note("x".into())).unwrap().is_some());
+    }
+}

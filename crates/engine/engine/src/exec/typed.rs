@@ -1,0 +1,63 @@
+//! Who typed into a terminal, and how much: told while they type, without what.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// What one person types is told in pieces that take this long, so that a key that is held down is no flood.
+const PIECE: Duration = Duration::from_secs(1);
+
+/// What was typed and is not told yet.
+#[derive(Debug, Default)]
+pub(super) struct Typed {
+    by: Option<String>,
+    bytes: u64,
+    /// When something was told last.
+    told: Option<Instant>,
+}
+
+/// Who typed how many bytes.
+pub(super) type Piece = (Option<String>, u64);
+
+impl Typed {
+    /// Takes more in; gives what is to be told now: what somebody else typed before, and what is due.
+    pub(super) fn add(&mut self, by: Option<&str>, bytes: u64, now: Instant) -> Vec<Piece> {
+        let mut told = Vec::new();
+        if self.by.as_deref() != by {
+            told.extend(self.rest());
+            self.by = by.map(str::to_owned);
+            self.told = None;
+        }
+        self.bytes += bytes;
+        if self.told.is_none_or(|told| now.duration_since(told) >= PIECE) {
+            self.told = Some(now);
+            told.extend(self.rest());
+        }
+        told
+    }
+
+    /// What is left when nobody types any more.
+    pub(super) fn rest(&mut self) -> Option<Piece> {
+        let bytes = std::mem::take(&mut self.bytes);
+        (bytes > 0).then(|| (self.by.clone(), bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_byte_is_told_once_and_of_who_typed_it() {
+        let (mut typed, start) = (Typed::default(), Instant::now());
+        let piece = |by: &str, bytes| (Some(by.to_owned()), bytes);
+        assert_eq!(typed.add(Some("a"), 1, start), [piece("a", 1)]);
+        assert_eq!(typed.add(Some("a"), 2, start), []);
+        assert_eq!(typed.add(Some("a"), 3, start + PIECE), [piece("a", 5)]);
+        assert_eq!(typed.add(Some("a"), 4, start + PIECE), []);
+        assert_eq!(typed.add(Some("b"), 5, start + PIECE), [piece("a", 4), piece("b", 5)]);
+        assert_eq!(typed.add(Some("b"), 6, start + PIECE), []);
+        assert_eq!(typed.add(None, 0, start + PIECE), [piece("b", 6)]);
+        assert_eq!(typed.rest(), None);
+    }
+}

@@ -1,0 +1,175 @@
+//! Lines and events out of an answer that comes in pieces.
+
+use std::collections::VecDeque;
+
+/// Longest line or event that is looked at, bytes.
+pub const LINE_MAX_BYTES: usize = 1 << 20;
+
+/// Something that an answer said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Heard {
+    /// A line; of server-sent events, the data of one.
+    Line(String),
+    /// One that is longer than what is looked at.
+    TooLong,
+    /// The answer has ended. It is whole, or its connection broke.
+    End {
+        /// Whether nothing is missing.
+        whole: bool,
+    },
+}
+
+#[derive(Debug)]
+pub(crate) struct Splitter {
+    /// They are server-sent events.
+    events: bool,
+    /// The line that has begun.
+    line: Vec<u8>,
+    /// The data of the event that has begun.
+    data: Option<Vec<u8>>,
+    /// The rest of the line, or of the event, is not wanted.
+    skipping: bool,
+    heard: VecDeque<Heard>,
+    ended: Option<bool>,
+}
+
+impl Splitter {
+    pub(crate) const fn new(events: bool) -> Self {
+        Self { events, line: Vec::new(), data: None, skipping: false, heard: VecDeque::new(), ended: None }
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Heard> {
+        self.heard.pop_front().or_else(|| self.ended.map(|whole| Heard::End { whole }))
+    }
+
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            let (piece, ends) = match piece.split_last() {
+                Some((b'\n', piece)) => (piece, true),
+                _ => (piece, false),
+            };
+            if !self.skipping {
+                let held = self.line.len() + self.data.as_ref().map_or(0, Vec::len);
+                if held + piece.len() > LINE_MAX_BYTES {
+                    self.skip();
+                } else {
+                    self.line.extend_from_slice(piece);
+                }
+            }
+            if self.skipping {
+                // An event goes on until an empty line: a line that is as long as that has passed is none.
+                self.line.extend(piece.first());
+                self.line.truncate(1);
+            }
+            if ends {
+                self.end_line();
+            }
+        }
+    }
+
+    fn skip(&mut self) {
+        self.skipping = true;
+        self.data = None;
+        self.line = b"-".to_vec();
+        self.heard.push_back(Heard::TooLong);
+    }
+
+    fn end_line(&mut self) {
+        let mut line = std::mem::take(&mut self.line);
+        if line.last() == Some(&b'\r') {
+            line.pop();
+        }
+        if self.skipping {
+            self.skipping = self.events && !line.is_empty();
+        } else if !self.events {
+            self.heard.push_back(Heard::Line(text(line)));
+        } else if line.is_empty() {
+            if let Some(data) = self.data.take() {
+                self.heard.push_back(Heard::Line(text(data)));
+            }
+        } else if let Some(said) = line.strip_prefix(b"data:") {
+            let said = said.strip_prefix(b" ").unwrap_or(said);
+            match &mut self.data {
+                Some(data) => {
+                    data.push(b'\n');
+                    data.extend_from_slice(said);
+                }
+                None => self.data = Some(said.to_vec()),
+            }
+        }
+    }
+
+    /// Nothing more comes. What is left of a whole answer is a line, too; of an event it is none.
+    pub(crate) fn end(&mut self, whole: bool) {
+        if self.ended.is_none() && whole && !self.events && !self.line.is_empty() && !self.skipping {
+            self.end_line();
+        }
+        self.line.clear();
+        self.ended.get_or_insert(whole);
+    }
+}
+
+fn text(line: Vec<u8>) -> String {
+    String::from_utf8(line).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(splitter: &mut Splitter) -> Vec<String> {
+        let mut said = Vec::new();
+        while let Some(heard) = splitter.heard.pop_front() {
+            said.push(if let Heard::Line(line) = heard { line } else { format!("{heard:?}") });
+        }
+        said
+    }
+
+    #[test]
+    fn lines_in_any_pieces() {
+        let whole = "one\r\n\ntwo\nthrée";
+        for size in 1..8 {
+            let mut splitter = Splitter::new(false);
+            whole.as_bytes().chunks(size).for_each(|piece| splitter.push(piece));
+            splitter.end(true);
+            assert_eq!(all(&mut splitter), ["one", "", "two", "thrée"]);
+            assert_eq!(splitter.pop(), Some(Heard::End { whole: true }));
+        }
+    }
+
+    #[test]
+    fn events_in_any_pieces() {
+        let whole = "retry: 5\r\ndata: a\r\ndata:b\r\n\r\n: hello\n\nevent: x\ndata: c\n\ndata: half\n";
+        for size in 1..8 {
+            let mut splitter = Splitter::new(true);
+            whole.as_bytes().chunks(size).for_each(|piece| splitter.push(piece));
+            splitter.end(true);
+            assert_eq!(all(&mut splitter), ["a\nb", "c"]);
+        }
+    }
+
+    #[test]
+    fn what_is_too_long_is_told_and_takes_no_room() {
+        let long = vec![b'x'; LINE_MAX_BYTES / 2 + 1];
+        for (events, first, last) in [(false, "", "\nok\n"), (true, "data: ", "\ndata: same\n\ndata: ok\n\n")]
+        {
+            let mut splitter = Splitter::new(events);
+            splitter.push(first.as_bytes());
+            for _ in 0..8 {
+                splitter.push(&long);
+                assert!(splitter.line.len() <= LINE_MAX_BYTES);
+            }
+            splitter.push(last.as_bytes());
+            assert_eq!(all(&mut splitter), ["TooLong", "ok"]);
+        }
+        // One event of many lines.
+        let mut splitter = Splitter::new(true);
+        for _ in 0..3 {
+            splitter.push(b"data: ");
+            splitter.push(&long);
+            splitter.push(b"\n");
+        }
+        splitter.push(b"\ndata: ok\n\n");
+        assert_eq!(all(&mut splitter), ["TooLong", "ok"]);
+    }
+}

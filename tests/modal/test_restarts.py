@@ -1,0 +1,83 @@
+"""What holds when the server is killed and started anew: a server of this test's own."""
+
+import pathlib
+import sys
+import uuid
+
+import modal
+import pytest
+from conftest import run, since
+from modal_proto import api_pb2
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+from own_server import OwnServer  # noqa: E402
+
+
+@pytest.fixture
+def server(monkeypatch):
+    with OwnServer("modal") as server:
+        monkeypatch.setenv("MODAL_SERVER_URL", server.url)
+        yield server
+
+
+@pytest.fixture
+def client(server):
+    with modal.Client.from_credentials(*server.key.split(":")) as client:
+        yield client
+
+
+@since(1, 6)
+def test_a_creation_whose_answer_was_lost_makes_one(server):
+    """The same request as its client would send it again, with the same key."""
+    import grpclib.client
+
+    request = api_pb2.SandboxCreateV2Request(app_id="ap-tests", definition=api_pb2.Sandbox(timeout_secs=300))
+    request.definition.open_ports.ports.add(port=8080)
+    request.definition.entrypoint_args.extend(["sh", "-c", "echo begun >>/tmp/begun; sleep 300"])
+    token_id, token_secret = server.key.split(":")
+    metadata = {
+        "x-modal-token-id": token_id, "x-modal-token-secret": token_secret, "x-idempotency-key": str(uuid.uuid4()),
+        "x-modal-client-type": "1", "x-modal-client-version": "1.6.4",
+    }
+
+    def create(change=lambda request: None):
+        import asyncio
+
+        async def ask():
+            host, port = server.listen.split(":")
+            channel = grpclib.client.Channel(host, int(port))
+            method = grpclib.client.UnaryUnaryMethod(
+                channel, "/modal.client.ModalClient/SandboxCreateV2", api_pb2.SandboxCreateV2Request, api_pb2.SandboxCreateV2Response
+            )
+            sent = api_pb2.SandboxCreateV2Request()
+            sent.CopyFrom(request)
+            change(sent)
+            try:
+                return (await method(sent, metadata=metadata)).sandbox_id
+            finally:
+                channel.close()
+
+        return asyncio.run(ask())
+
+    made = create()
+    server.kill_and_start()
+    assert create() == made
+    with pytest.raises(Exception, match="used before"):
+        create(lambda sent: sent.definition.entrypoint_args.append("other"))
+    with modal.Client.from_credentials(token_id, token_secret) as client:
+        sandbox = modal.Sandbox.from_id(made, client=client)
+        assert run(sandbox, "cat", "/tmp/begun") == (0, "begun\n")
+        assert list(sandbox.tunnels()) == [8080]
+        sandbox.terminate()
+
+
+def test_how_a_sandbox_ended_is_known(server, client):
+    app = modal.App.lookup("tests", create_if_missing=True, client=client)
+    ended = modal.Sandbox.create("sh", "-c", "exit 4", app=app, timeout=300, client=client)
+    ended.wait(raise_on_termination=False)
+    stopped = modal.Sandbox.create(app=app, timeout=300, client=client)
+    stopped.terminate()
+    server.kill_and_start()
+    with modal.Client.from_credentials(*server.key.split(":")) as again:
+        assert modal.Sandbox.from_id(stopped.object_id, client=again).poll() == 137
+        assert modal.Sandbox.from_id(ended.object_id, client=again).poll() == 4

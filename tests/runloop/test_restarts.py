@@ -1,0 +1,59 @@
+"""What holds when the server is killed and started anew: a server of this test's own."""
+
+import pathlib
+import sys
+import uuid
+
+import pytest
+from conftest import call
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+from own_server import OwnServer  # noqa: E402
+
+
+@pytest.fixture
+def server(monkeypatch):
+    with OwnServer("runloop") as server:
+        monkeypatch.setenv("RUNLOOP_BASE_URL", server.url + "/runloop")
+        monkeypatch.setenv("RUNLOOP_API_KEY", server.key)
+        yield server
+
+
+def test_a_creation_whose_answer_was_lost_makes_one(server):
+    headers = {"x-request-id": f"test-{uuid.uuid4()}"}
+    body = {
+        "name": "once",
+        "tunnel": {"auth_mode": "open"},
+        "file_mounts": {"/tmp/mounted": "content"},
+        "launch_parameters": {"keep_alive_time_seconds": 600, "launch_commands": ["echo launched >>/tmp/launched"]},
+    }
+    status, made = call("POST", "/v1/devboxes", body, headers=headers)
+    assert status == 200 and made["status"] == "running", made
+    server.kill_and_start()
+    status, again = call("POST", "/v1/devboxes", body, headers=headers)
+    assert (status, again["id"], again["status"]) == (200, made["id"], "running"), again
+    assert call("GET", "/v1/devboxes")[1]["total_count"] == 1
+    run = call("POST", f"/v1/devboxes/{made['id']}/execute_sync", {"command": "cat /tmp/launched /tmp/mounted"})[1]
+    assert run["stdout"] == "launched\ncontent"
+    # Another request of the same id is told so, as before.
+    status, other = call("POST", "/v1/devboxes", {**body, "name": "another"}, headers=headers)
+    assert status == 400 and "x-request-id" in other["message"]
+    call("POST", f"/v1/devboxes/{made['id']}/shutdown", {})
+
+
+def test_policies_and_gateways_are_there(server):
+    policy = call("POST", "/v1/network-policies", {"name": "kept", "allowed_hostnames": ["a.com"]})[1]
+    endpoint = {"name": "kept", "endpoint": "https://a.com", "auth_mechanism": {"type": "bearer"}}
+    gateway = call("POST", "/v1/gateway-configs", endpoint)[1]
+    server.kill_and_start()
+    assert call("GET", f"/v1/network-policies/{policy['id']}") == (200, policy)
+    assert call("GET", f"/v1/gateway-configs/{gateway['id']}") == (200, gateway)
+
+
+def test_what_ended_is_known(server):
+    made = call("POST", "/v1/devboxes", {"name": "over"})[1]
+    ended = call("POST", f"/v1/devboxes/{made['id']}/shutdown", {})[1]
+    server.kill_and_start()
+    status, told = call("GET", f"/v1/devboxes/{made['id']}")
+    assert (status, told["status"], told["name"], told["shutdown_reason"]) == (200, "shutdown", "over", "api_shutdown")
+    assert told["end_time_ms"] == ended["end_time_ms"]
