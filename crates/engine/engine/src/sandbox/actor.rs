@@ -83,7 +83,7 @@ pub(crate) fn spawn(inner: &Arc<Inner>, shared: &Arc<SandboxShared>, origin: Ori
     };
     let (inner, shared) = (Arc::clone(inner), Arc::clone(shared));
     inner.tracker.clone().spawn(async move {
-        if AssertUnwindSafe(actor.run(origin)).catch_unwind().await.is_err() {
+        if AssertUnwindSafe(Box::pin(actor.run(origin))).catch_unwind().await.is_err() {
             tracing::error!(sandbox = %shared.id, "the task that owns a sandbox panicked");
             spawn(&inner, &shared, Origin::Unusable("the server failed to handle it".to_owned()));
         }

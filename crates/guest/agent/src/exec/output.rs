@@ -71,10 +71,7 @@ impl Source {
 
     /// Takes what is there without waiting.
     fn take_now(&mut self, room: usize) -> Bytes {
-        match take(self.fd.get_ref(), room) {
-            Ok(bytes) => bytes,
-            Err(_) => Bytes::new(),
-        }
+        take(self.fd.get_ref(), room).unwrap_or_default()
     }
 }
 

@@ -58,7 +58,7 @@ pub(super) fn resolve(
             steps.push((files, next));
         }
         let others = profile.on_exec.get(EVERY_PROGRAM).and_then(|next| place(next));
-        let asks = profile.asks().into_iter().filter_map(|asked| place(asked)).collect();
+        let asks = profile.asks().into_iter().filter_map(&place).collect();
         found.push(Profile { name: name.clone(), steps, others, asks });
     }
     Ok(found)
