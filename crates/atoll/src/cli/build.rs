@@ -107,7 +107,7 @@ fn parse_build_secret(text: &str) -> Result<BuildSecret, String> {
             Some(("id", name)) if is_secret_id(name) => id = Some(name.to_owned()),
             Some(("id", name)) => return Err(format!("'{name}' is no name of a secret")),
             Some(("src" | "source", file)) if !file.is_empty() => {
-                from = Some(SecretSource::File(file.into()))
+                from = Some(SecretSource::File(file.into()));
             }
             Some(("env", name)) if !name.is_empty() => from = Some(SecretSource::Variable(name.to_owned())),
             Some(("type", "file" | "env")) => {}

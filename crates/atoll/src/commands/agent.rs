@@ -43,7 +43,7 @@ pub(super) async fn agent(client: &Client, printer: Printer, command: AgentComma
         }
         AgentCommand::Attach { session, after } => attach(client, printer, &session, after).await?,
         AgentCommand::Logs { session, after, follow } => {
-            logs(client, printer, &session, after, follow).await?
+            logs(client, printer, &session, after, follow).await?;
         }
         AgentCommand::Pause { agents } => {
             for agent in agents {

@@ -522,7 +522,8 @@ async fn silence_ends_a_connection_whatever_was_begun() {
             let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
             stream.write_all(bytes).await.unwrap();
             // It is over when nothing more comes.
-            let ended = stream.read_to_end(&mut Vec::new());
+            let mut answer = Vec::new();
+            let ended = stream.read_to_end(&mut answer);
             tokio::time::timeout(Duration::from_secs(240), ended).await
         }
     });

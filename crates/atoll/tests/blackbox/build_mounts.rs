@@ -1,5 +1,6 @@
 //! `RUN --mount` with the real program: files and secrets that a step sees and its result does not keep.
 
+use std::fmt::Write as _;
 use std::fs;
 
 use crate::common::{code, files_with};
@@ -28,10 +29,10 @@ async fn build(
     let mut log = server.client.follow_build(&begun.id, true, atoll_client::ResumePolicy::default());
     let mut lines = String::new();
     while let Some(entry) = log.next().await.unwrap() {
-        lines.push_str(&match entry {
-            BuildEvent::Output { text, .. } => text,
-            other => format!("{other:?}\n"),
-        });
+        match entry {
+            BuildEvent::Output { text, .. } => lines.push_str(&text),
+            other => writeln!(lines, "{other:?}").unwrap(),
+        }
     }
     (server.client.get_build(&begun.id).await.unwrap(), lines)
 }

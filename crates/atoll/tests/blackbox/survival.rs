@@ -180,7 +180,7 @@ async fn a_timeout_holds_though_the_agent_stands_still() {
     })
     .await;
     assert!(failed.reason.is_some_and(|reason| reason.contains("does not answer")));
-    let exec = server.client.get_exec(&sandbox, &exec).await.unwrap();
+    let exec = server.client.get_exec(&sandbox, &exec, 0).await.unwrap();
     assert_ne!(exec.state, ExecState::Running, "{exec:?}");
     assert!(host::processes(&sandbox).is_empty());
     assert_eq!(server.sh(&other, "echo alive").await.stdout, "alive\n");
