@@ -224,7 +224,8 @@ async fn rules_that_mean_nothing_are_refused_each_in_its_own_words() {
         ),
         (r#"[{"action":"deny"}]"#.to_owned(), "names nothing"),
         (r#"[{"action":"deny","path":"bin/sh"}]"#.to_owned(), "is no path of programs"),
-        (r#"[{"action":"deny","layer":"sha256:00"}]"#.to_owned(), "unknown field"),
+        (r#"[{"action":"deny","layer":"sha256:00"}]"#.to_owned(), "is no layer"),
+        (r#"[{"action":"deny","inode":"5"}]"#.to_owned(), "unknown field"),
     ];
     for (rules, why) in cases {
         let execution = format!(r#"{{"execution":{{"programs":"image","rules":{rules}}}}}"#);

@@ -107,6 +107,6 @@ async fn a_file_comes_over_tls_also_where_the_gateway_opens_it() {
     assert_eq!(plain.state, BuildState::Succeeded, "{plain:?}");
     let other = "FROM host\nADD https://api.example.com/none /x\n";
     let failure = build(&server, "tls", other, policy).await.failure.unwrap();
-    assert!(failure.message.contains("api.example.com/none"), "{failure:?}");
+    assert!(failure.message.contains("api.example.com:443/none"), "{failure:?}");
     server.finish().await;
 }

@@ -231,7 +231,7 @@ async fn a_command_inside_is_asked_for_in_another_profile_only_downwards() {
         "net": {"limits": {"memory_bytes": 1 << 30, "processes": 300, "cpu_seconds": 500}},
         "tool": {"may_run": ["bare"]}}});
     let egress = json!({"internet": "rules",
-        "rules": [{"action": "allow", "domain": "api.example.com", "from": {"profile": "net"}}]});
+        "rules": [{"action": "allow", "domain": "api.example.com", "methods": ["GET"], "from": {"profile": "net"}}]});
     let create = CreateSandbox { execution: Some(ExecutionPolicy::image()), ..create(&profiles, &egress) };
     let id = server.client.create_sandbox(&create).await.unwrap().id;
     server.sh(&id, "mkdir -p /opt/kept; echo kept > /opt/kept/file").await;
@@ -253,7 +253,7 @@ async fn a_command_inside_is_asked_for_in_another_profile_only_downwards() {
             &["/.atoll/profiles/bare", "--", "true"],
         ] {
             let ended = in_profile(server, id, "tool", argv).await;
-            assert_eq!(ended.code, None, "{when}: {argv:?}: {ended:?}");
+            assert_eq!(ended.code, Some(137), "{when}: {argv:?}: {ended:?}");
         }
         let none = in_profile(server, id, "tool", &["atoll-run", "--profile", "nobody", "true"]).await;
         assert!(none.stderr.contains("no profile 'nobody'"), "{when}: {none:?}");
