@@ -92,13 +92,9 @@ def test_logs_and_usage(own, client):
 
 
 def test_what_there_is_not(client, own):
-    for path in ["secrets", "network-policies", "axons", "gateway-configs", "mcp-configs", "accounts/me"]:
+    for path in ["axons", "mcp-configs", "accounts/me"]:
         status, body = call("GET", f"/v1/{path}")
         assert status == 400 and "not supported by this server; " in body["message"], path
         assert call("GET", f"/v1/{path}", key="wrong")[0] == 401
     with pytest.raises(BadRequestError, match="atoll ssh-key add"):
         client.devboxes.create_ssh_key(own.id)
-    with pytest.raises(BadRequestError, match="never enter a sandbox"):
-        client.secrets.create(name="A", value="b")
-    with pytest.raises(BadRequestError, match="injection rule"):
-        client.devboxes.create(secrets={"A": "B"})
