@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use atoll_api::{CreateExec, Exec, ExecList, SignalExec};
 use atoll_client::{AttachEvent, Client, ListExecs, ResumePolicy};
+use atoll_core::exec::ExitReason;
 use atoll_core::limits::{EXECS_KEPT_MAX_COUNT, PAGE_MAX_COUNT};
 use atoll_core::spec::shown;
 use atoll_core::{Code, Error};
@@ -217,12 +218,32 @@ fn row(exec: &Exec) -> [String; 8] {
         exec.id.clone(),
         exec.pid.map(|pid| pid.to_string()).unwrap_or_default(),
         exec.user.clone(),
-        exec.state.to_string(),
+        how_it_is(exec),
         code.map(|code| code.to_string()).unwrap_or_default(),
         age(exec.created_at_ms),
         exec.started_by.clone().unwrap_or_default(),
         command,
     ]
+}
+
+/// Its state; of one that did not end by itself, what ended it.
+fn how_it_is(exec: &Exec) -> String {
+    let Some(exit) = &exec.exit else { return exec.state.to_string() };
+    let words = match exit.reason {
+        ExitReason::Exited => "exited",
+        ExitReason::Signaled => "signaled",
+        ExitReason::OutOfMemory => "out of memory",
+        ExitReason::TimedOut => "timed out",
+        ExitReason::IdleTimedOut => "idle timed out",
+        ExitReason::Killed => "killed",
+        ExitReason::Disconnected => "disconnected",
+        ExitReason::SandboxPaused => "sandbox paused",
+        ExitReason::BudgetExhausted => "budget exhausted",
+        ExitReason::RolledBack => "rolled back",
+        ExitReason::NotStarted => "not started",
+        ExitReason::SandboxDied => "sandbox died",
+    };
+    words.to_owned()
 }
 
 /// `atoll kill`

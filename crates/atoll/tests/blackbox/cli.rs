@@ -270,6 +270,8 @@ async fn logs_follow_and_begin_where_told() {
     })
     .await;
     assert!(server.cli(&["ps", "box"]).ok().stdout.contains("running"));
+    assert_eq!(server.cli(&["exec", "--timeout", "100ms", "box", "--", "sleep", "60"]).code, Some(137));
+    assert!(server.cli(&["ps", "box"]).ok().stdout.contains("timed out"));
     server.cli(&["exec", "box", "--", "touch", "/tmp/go"]).ok();
     let followed = follow.wait_with_output().unwrap();
     assert_eq!((&followed.stdout[..], &followed.stderr[..]), (&b"one\n"[..], &b"two\n"[..]));
