@@ -59,13 +59,13 @@ network() {
   [ "${image:-}" = busybox ] || fetch="curl -sS --fail --max-time 60"
   atoll create --name closed "$@" >/dev/null
   atoll create --name open --allow allowed.example:80 "$@" >/dev/null
-  says "without egress" "$(code_of atoll exec closed -- $fetch http://93.184.216.34/ | tr 1-9 n)" n
+  says "without egress" "$(code_of atoll exec closed -- $fetch http://93.184.216.34/ | tr -s 1-9 n)" n
   says "a name that is allowed" "$(atoll exec open -- $fetch http://allowed.example/)" "from outside"
-  says "a name that is not" "$(code_of atoll exec open -- $fetch http://refused.example/ | tr 1-9 n)" n
-  says "another port" "$(code_of atoll exec open -- $fetch http://allowed.example:81/ | tr 1-9 n)" n
+  says "a name that is not" "$(code_of atoll exec open -- $fetch http://refused.example/ | tr -s 1-9 n)" n
+  says "another port" "$(code_of atoll exec open -- $fetch http://allowed.example:81/ | tr -s 1-9 n)" n
   case $(atoll net denied open) in *refused.example*) ;; *) fail "nothing is said of what was refused" ;; esac
   atoll net deny open allowed.example >/dev/null
-  says "after it was denied" "$(code_of atoll exec open -- $fetch http://allowed.example/ | tr 1-9 n)" n
+  says "after it was denied" "$(code_of atoll exec open -- $fetch http://allowed.example/ | tr -s 1-9 n)" n
   atoll rm closed open >/dev/null
   step "egress: off, allowed, refused by name and by port, denied meanwhile"
 }
