@@ -21,8 +21,7 @@ const REFUSED: [(&str, &str); 10] = [
     ("scenarios", "run scenarios from outside, over devboxes"),
 ];
 /// The same, below a devbox.
-const OF_DEVBOXES: [(&str, &str); 4] = [
-    ("create_ssh_key", "add your public key with 'atoll ssh-key add', then 'ssh SANDBOX@HOST'"),
+const OF_DEVBOXES: [(&str, &str); 3] = [
     ("create_pty_tunnel", "open a terminal with 'atoll shell' or over SSH"),
     (
         "create_gateway_token",

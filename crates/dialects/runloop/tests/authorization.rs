@@ -39,6 +39,7 @@ fn table() -> Vec<Route> {
         on_sandbox("POST", "/v1/devboxes/{devbox}/suspend", Scope::Manage),
         on_sandbox("POST", "/v1/devboxes/{devbox}/resume", Scope::Manage),
         on_sandbox("POST", "/v1/devboxes/{devbox}/keep_alive", Scope::Exec),
+        on_sandbox("POST", "/v1/devboxes/{devbox}/create_ssh_key", Scope::Exec),
         on_sandbox("POST", "/v1/devboxes/{devbox}/execute", Scope::Exec),
         on_sandbox("POST", "/v1/devboxes/{devbox}/execute_async", Scope::Exec),
         on_sandbox("POST", "/v1/devboxes/{devbox}/execute_sync", Scope::Exec),
@@ -102,8 +103,17 @@ const BODY: &str = r#"{"name": "taken", "command": "true", "file_path": "/x", "c
     "statuses": ["completed"], "timeout_seconds": 1, "content_type": "text"}"#;
 
 /// The last part of what takes none.
-const WITHOUT_BODY: [&str; 8] =
-    ["shutdown", "suspend", "resume", "keep_alive", "kill", "remove_tunnel", "delete", "complete"];
+const WITHOUT_BODY: [&str; 9] = [
+    "shutdown",
+    "suspend",
+    "resume",
+    "keep_alive",
+    "create_ssh_key",
+    "kill",
+    "remove_tunnel",
+    "delete",
+    "complete",
+];
 
 /// A form with a file.
 const FORM: &str = "--x\r\ncontent-disposition: form-data; name=\"path\"\r\n\r\n/x\r\n--x\r\n\
