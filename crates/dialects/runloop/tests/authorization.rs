@@ -10,7 +10,8 @@ use atoll_walk::{
 };
 
 /// The sources of all routers but for what is only refused.
-const SOURCES: [&str; 11] = [
+const SOURCES: [&str; 12] = [
+    include_str!("../src/agents.rs"),
     include_str!("../src/blueprints/mod.rs"),
     include_str!("../src/devboxes/mod.rs"),
     include_str!("../src/executions/mod.rs"),
@@ -82,6 +83,10 @@ fn table() -> Vec<Route> {
         on_server("GET", "/v1/network-policies/{policy}", Scope::Read),
         on_server("POST", "/v1/network-policies/{policy}", Scope::Manage),
         on_server("POST", "/v1/network-policies/{policy}/delete", Scope::Manage),
+        on_server("POST", "/v1/agents", Scope::Manage),
+        on_server("GET", "/v1/agents", Scope::Read),
+        on_server("GET", "/v1/agents/{agent}", Scope::Read),
+        on_server("POST", "/v1/agents/{agent}/delete", Scope::Manage),
         on_server("POST", "/v1/gateway-configs", Scope::Manage),
         on_server("GET", "/v1/gateway-configs", Scope::Read),
         on_server("GET", "/v1/gateway-configs/{gateway}", Scope::Read),
@@ -136,6 +141,7 @@ impl Protocol for Runloop {
             .replace("{object}", "obj_none")
             .replace("{policy}", "npl_none")
             .replace("{gateway}", "gwc_none")
+            .replace("{agent}", "agt_none")
             .replace("{secret}", "sec_none");
         let form = route.path.ends_with("/upload_file");
         let kind = if form { "multipart/form-data; boundary=x" } else { "application/json" };

@@ -26,6 +26,7 @@ use crate::{ids, once};
 
 pub(crate) use lifecycle::wake;
 pub(crate) use list::limit;
+pub(crate) use setup::{Checkout, Plan};
 pub(crate) use view::{status, view};
 pub(crate) use wait::duration;
 
