@@ -69,6 +69,7 @@ def devboxes(client):
     boxes.list(status="running")
     boxes.update(box, name="renamed", metadata={"e": "f"})
     boxes.keep_alive(box)
+    boxes.create_ssh_key(box)
     boxes.remove_tunnel(box)
     boxes.enable_tunnel(box, auth_mode="open")
     boxes.write_file_contents(box, file_path="/tmp/file", contents="one")

@@ -22,8 +22,8 @@ const READ_BYTES: usize = 1 << 20;
 
 pub(super) const fn status(record: &BuildRecord) -> &'static str {
     match record.state {
-        BuildState::Waiting => "awaiting_upload",
-        BuildState::Queued => "queued",
+        // Its files are on their way from here: clients take a state in which they would have to send them for an end.
+        BuildState::Waiting | BuildState::Queued => "queued",
         BuildState::Running => "building",
         BuildState::Succeeded => "build_complete",
         BuildState::Failed | BuildState::Cancelled => "failed",
