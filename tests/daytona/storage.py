@@ -35,6 +35,27 @@ def name_of(hash):
     return f"/contexts/atoll/{hash}/context.tar"
 
 
+def signing(shown, date):
+    """Scope and key of a day."""
+    scope = f"{date[:8]}/{shown['region']}/s3/aws4_request"
+    key = f"AWS4{shown['secret']}".encode()
+    for part in scope.split("/"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    return scope, key
+
+
+def chunks(shown, pieces, headers):
+    """A body in signed chunks: each signature is made of the one before."""
+    date, last = headers["x-amz-date"], headers["authorization"].rpartition("=")[2]
+    scope, key = signing(shown, date)
+    body = b""
+    for piece in [*pieces, b""]:
+        lines = [METHOD + "-PAYLOAD", date, scope, last, hashlib.sha256(b"").hexdigest(), hashlib.sha256(piece).hexdigest()]
+        last = hmac.new(key, "\n".join(lines).encode(), "sha256").hexdigest()
+        body += f"{len(piece):x};chunk-signature={last}\r\n".encode() + piece + b"\r\n"
+    return body
+
+
 def signature(shown, method, url, headers, query, content):
     path = urllib.parse.urlsplit(url).path
     names = sorted(headers)
@@ -44,10 +65,7 @@ def signature(shown, method, url, headers, query, content):
     lines = [method, path, encoded, *(f"{name}:{headers[name]}" for name in names), "", ";".join(names), content]
     request = hashlib.sha256("\n".join(lines).encode()).hexdigest()
     date = headers["x-amz-date"]
-    scope = f"{date[:8]}/{shown['region']}/s3/aws4_request"
-    key = f"AWS4{shown['secret']}".encode()
-    for part in scope.split("/"):
-        key = hmac.digest(key, part.encode(), "sha256")
+    scope, key = signing(shown, date)
     made = hmac.new(key, "\n".join([METHOD, date, scope, request]).encode(), "sha256").hexdigest()
     return f"{METHOD} Credential={shown['accessKey']}/{scope}, SignedHeaders={';'.join(names)}, Signature={made}"
 
@@ -55,7 +73,7 @@ def signature(shown, method, url, headers, query, content):
 def ask(shown, method, path, body=b"", query=None, change=lambda headers: None, content=None):
     """Status, headers and body of an answer."""
     query, url = query or {}, shown["storageUrl"] + path
-    content = content or hashlib.sha256(body).hexdigest()
+    content = content or hashlib.sha256(b"" if callable(body) else body).hexdigest()
     headers = {
         "host": urllib.parse.urlsplit(url).netloc,
         "x-amz-date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ"),
@@ -64,6 +82,7 @@ def ask(shown, method, path, body=b"", query=None, change=lambda headers: None, 
     }
     headers["authorization"] = signature(shown, method, url, headers, query, content)
     change(headers)
+    body = body(headers) if callable(body) else body
     url += "?" + urllib.parse.urlencode(query, quote_via=urllib.parse.quote) if query else ""
     request = urllib.request.Request(url, method=method, data=body or None, headers=headers)
     try:

@@ -11,7 +11,7 @@ import uuid
 import pytest
 from conftest import call
 from daytona import CreateSandboxFromImageParams, DaytonaError, Image
-from storage import access, archive, ask, name_of
+from storage import access, archive, ask, chunks, name_of
 
 
 def a_hash():
@@ -106,6 +106,36 @@ def test_what_is_not_signed_is_refused():
     refused(shown={"sessionToken": os.environ["DAYTONA_API_KEY"]})
     assert "Mismatch" in refused(content=hashlib.sha256(b"other").hexdigest())
     assert ask(shown, "PUT", name_of(hash), b"x", content="STREAMING-UNSIGNED-PAYLOAD-TRAILER")[0] == 501
+
+
+def test_bodies_in_signed_chunks():
+    shown, hash = access(), a_hash()
+    said = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
+    pieces = [b"a" * 65536, b"b" * 100, b"c"]
+
+    def sent(damage=lambda body: body, key=None):
+        def body(headers):
+            return damage(chunks({**shown, **(key or {})}, pieces, headers))
+
+        return ask(shown, "PUT", name_of(hash), body, content=said)
+
+    for damage in [
+        lambda body: body.replace(b"aaaa", b"aaab", 1),
+        lambda body: body[: body.rindex(b"0;chunk")],
+        lambda body: body + b"x",
+        lambda body: body.replace(b"64;", b"63;", 1),
+        lambda body: b"".join(pieces),
+        lambda body: b"ffffffffffffffff;chunk-signature=" + b"0" * 64 + b"\r\n",
+        lambda body: b"\xff" * 300,
+        lambda body: b"",
+    ]:
+        status, _, text = sent(damage)
+        assert status == 403 and "SignatureDoesNotMatch" in text, text
+    assert sent(key={"secret": "another"})[0] == 403
+    assert ask(shown, "HEAD", name_of(hash))[0] == 404
+    status, headers, text = sent()
+    assert (status, headers["etag"]) == (200, f'"{hashlib.sha256(b"".join(pieces)).hexdigest()}"'), text
+    assert ask(shown, "HEAD", name_of(hash))[1]["content-length"] == str(65536 + 101)
 
 
 def test_names_and_operations_of_others():

@@ -15,6 +15,7 @@ use http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
 
 use super::s3::Refusal;
+use super::sign::Chain;
 use super::{BUCKET, PLACE, sign};
 use crate::App;
 use crate::error::{Failure, Result};
@@ -71,7 +72,7 @@ pub(crate) async fn push_access(
 }
 
 /// The key that a signed request stands for, and its right to store.
-pub(super) async fn admit(app: &App, parts: &Parts) -> Result<(KeyId, Grant), Refusal> {
+pub(super) async fn admit(app: &App, parts: &Parts) -> Result<(KeyId, Chain, Grant), Refusal> {
     let engine = app.host.engine();
     let refused = || Refusal::new(StatusCode::FORBIDDEN, "AccessDenied", "the credentials are not valid");
     let shown = parts.headers.get(TOKEN_HEADER).and_then(|token| token.to_str().ok());
@@ -83,11 +84,9 @@ pub(super) async fn admit(app: &App, parts: &Parts) -> Result<(KeyId, Grant), Re
         let why = "the credentials have expired: ask for push access again";
         return Err(Refusal::new(StatusCode::BAD_REQUEST, "ExpiredToken", why));
     }
-    if !sign::is_signed(parts, secret(engine, &key.id, until).reveal()) {
-        let why = "the signature does not belong to the request as it came here";
-        return Err(Refusal::new(StatusCode::FORBIDDEN, "SignatureDoesNotMatch", why));
-    }
+    let chain = sign::signed(parts, secret(engine, &key.id, until).reveal());
+    let chain = chain.ok_or(super::s3::OTHER_SIGNATURE)?;
     let caller = EngineCaller::of(&key);
     let grant = engine.authorize(&caller, Needs::MANAGE, Target::Installation).await;
-    Ok((key.id, grant.map_err(|_weak| refused())?))
+    Ok((key.id, chain, grant.map_err(|_weak| refused())?))
 }

@@ -12,6 +12,7 @@
 //! apart.
 
 mod access;
+mod chunks;
 mod context;
 mod s3;
 mod shelf;

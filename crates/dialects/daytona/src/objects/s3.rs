@@ -15,7 +15,7 @@ use http::{Method, StatusCode};
 use sha2::{Digest as _, Sha256};
 
 use super::shelf::{Hash, Known, Part, Shelf, Upload};
-use super::{BUCKET, PLACE, access, sign};
+use super::{BUCKET, PLACE, access, chunks, sign};
 use crate::App;
 use crate::view::ORGANIZATION;
 
@@ -62,6 +62,11 @@ impl Refusal {
     }
 }
 
+pub(super) const OTHER_SIGNATURE: Refusal = Refusal::new(
+    StatusCode::FORBIDDEN,
+    "SignatureDoesNotMatch",
+    "the signature does not belong to the request as it came here",
+);
 const NO_UPLOAD: Refusal =
     Refusal::new(StatusCode::NOT_FOUND, "NoSuchUpload", "there is no such upload, or not any more");
 const NO_OPERATION: Refusal = Refusal::new(
@@ -134,7 +139,7 @@ pub(super) async fn serve(State(app): State<App>, request: Request) -> Response 
 }
 
 async fn answer(app: &App, parts: &Parts, body: Body) -> Result<Response> {
-    let (key, grant) = access::admit(app, parts).await?;
+    let (key, chain, grant) = access::admit(app, parts).await?;
     app.host.fill(&parts.extensions, grant);
     let shelf = Shelf::new(app.host.engine(), &key);
     let (place, query) = (Place::of(parts.uri.path())?, Query::of(parts)?);
@@ -142,12 +147,12 @@ async fn answer(app: &App, parts: &Parts, body: Body) -> Result<Response> {
         (&Method::GET, Place::Bucket, None) => list(&shelf, &query).await,
         (&Method::HEAD, Place::Bucket, None) => Ok(StatusCode::OK.into_response()),
         (&Method::HEAD, Place::Object(hash), None) => head(&shelf, &hash).await,
-        (&Method::PUT, Place::Object(hash), None) => put(&shelf, &hash, parts, body).await,
+        (&Method::PUT, Place::Object(hash), None) => put(&shelf, &hash, Signed { parts, chain, body }).await,
         (&Method::POST, Place::Object(hash), None) if query.get("uploads").is_some() => {
             begin(&shelf, &hash).await
         }
         (&Method::PUT, Place::Object(hash), Some(upload)) => {
-            put_part(&shelf, &hash, &upload?, query.part()?, parts, body).await
+            put_part(&shelf, &hash, &upload?, query.part()?, Signed { parts, chain, body }).await
         }
         (&Method::POST, Place::Object(hash), Some(upload)) => complete(&shelf, &hash, &upload?, body).await,
         (&Method::DELETE, Place::Object(hash), Some(upload)) => {
@@ -201,11 +206,21 @@ async fn list(shelf: &Shelf, query: &Query) -> Result<Response> {
     Ok(xml(StatusCode::OK, &text))
 }
 
+/// A body, and how its request was signed.
+struct Signed<'a> {
+    parts: &'a Parts,
+    chain: sign::Chain,
+    body: Body,
+}
+
 /// Receives a body beside the archives. Gives its SHA-256.
-async fn take(shelf: &Shelf, to: &FsPath, parts: &Parts, body: Body) -> Result<String> {
+async fn take(shelf: &Shelf, to: &FsPath, signed: Signed<'_>) -> Result<String> {
+    let Signed { parts, chain, body } = signed;
     let said = parts.headers.get(sign::CONTENT_HEADER).and_then(|said| said.to_str().ok());
-    if said.is_some_and(|said| said.starts_with("STREAMING")) {
-        return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "NotImplemented", "bodies in signed chunks"));
+    let in_chunks = said == Some(chunks::SAID);
+    if !in_chunks && said.is_some_and(|said| said.starts_with("STREAMING")) {
+        let why = "bodies in chunks that are not signed, or with trailers";
+        return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "NotImplemented", why));
     }
     if !shelf.make_room().await.map_err(|error| Refusal::broken(&error))? {
         let why = "there are too many files for builds; they go a day after they were used";
@@ -218,6 +233,9 @@ async fn take(shelf: &Shelf, to: &FsPath, parts: &Parts, body: Body) -> Result<S
         atoll_core::Code::Internal => Refusal::broken(&error),
         _ => Refusal::bad("IncompleteBody", "the body broke off before its end"),
     })?;
+    if in_chunks {
+        return unwrap(to, chain).await;
+    }
     let made = hex::encode(hasher.finalize());
     // A signed body is signed by its hash.
     if said.is_some_and(|said| said != "UNSIGNED-PAYLOAD" && !said.eq_ignore_ascii_case(&made)) {
@@ -226,15 +244,29 @@ async fn take(shelf: &Shelf, to: &FsPath, parts: &Parts, body: Body) -> Result<S
     Ok(made)
 }
 
+/// Puts what is in the chunks of a file in its place.
+async fn unwrap(to: &FsPath, chain: sign::Chain) -> Result<String> {
+    let (from, plain) = (to.to_owned(), to.with_extension("plain.part"));
+    let work = move || {
+        let made = chunks::unwrap(&from, &plain, chain);
+        match &made {
+            Ok(Some(_)) => std::fs::rename(&plain, &from)?,
+            _ => drop(std::fs::remove_file(&plain)),
+        }
+        made
+    };
+    let done = tokio::task::spawn_blocking(work).await.map_err(|error| Refusal::broken(&error))?;
+    done.map_err(|error| Refusal::broken(&error))?.ok_or(OTHER_SIGNATURE)
+}
+
 /// Receives a body and does something with it; what was received is not left behind.
 async fn with_body(
     shelf: &Shelf,
-    parts: &Parts,
-    body: Body,
+    signed: Signed<'_>,
     keep: impl AsyncFnOnce(std::path::PathBuf, String) -> Result<Response>,
 ) -> Result<Response> {
     let beside = shelf.beside().map_err(|error| Refusal::broken(&error))?;
-    let kept = match take(shelf, &beside, parts, body).await {
+    let kept = match take(shelf, &beside, signed).await {
         Ok(checksum) => keep(beside.clone(), checksum).await,
         Err(refusal) => Err(refusal),
     };
@@ -243,8 +275,8 @@ async fn with_body(
     kept
 }
 
-async fn put(shelf: &Shelf, hash: &Hash, parts: &Parts, body: Body) -> Result<Response> {
-    with_body(shelf, parts, body, async |received, checksum| {
+async fn put(shelf: &Shelf, hash: &Hash, signed: Signed<'_>) -> Result<Response> {
+    with_body(shelf, signed, async |received, checksum| {
         shelf.keep(hash, received).await.map_err(|error| Refusal::broken(&error))?;
         Ok([(ETAG, quoted(&checksum))].into_response())
     })
@@ -273,10 +305,9 @@ async fn put_part(
     hash: &Hash,
     upload: &Upload,
     number: u16,
-    parts: &Parts,
-    body: Body,
+    signed: Signed<'_>,
 ) -> Result<Response> {
-    with_body(shelf, parts, body, async |received, checksum| {
+    with_body(shelf, signed, async |received, checksum| {
         let part = Part { number, checksum };
         let kept = shelf.keep_part(hash, upload, &part, received).await;
         match kept.map_err(|error| Refusal::broken(&error))? {

@@ -15,6 +15,8 @@ const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 /// What is said of the body: its hash, or that it is not signed.
 pub(super) const CONTENT_HEADER: &str = "x-amz-content-sha256";
 const DATE_HEADER: &str = "x-amz-date";
+/// The hash of nothing.
+const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 /// Headers that may be signed, and bytes of an `Authorization`.
 const HEADERS_MAX: usize = 64;
 const SHOWN_MAX_BYTES: usize = 4096;
@@ -56,19 +58,38 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// Whether a request was signed with this secret.
-pub(super) fn is_signed(parts: &Parts, secret: &str) -> bool {
-    let made = || -> Option<bool> {
-        let text = parts.headers.get(AUTHORIZATION)?.to_str().ok()?;
-        let shown = Shown::parse(text).filter(|_| text.len() <= SHOWN_MAX_BYTES)?;
-        let request = canonical(parts, &shown.signed)?;
-        let date = parts.headers.get(DATE_HEADER)?.to_str().ok()?;
-        let hash = hex::encode(Sha256::digest(request));
-        let text = format!("{ALGORITHM}\n{date}\n{}\n{hash}", shown.scope);
-        let signature = hex::encode(hmac(&shown.key(secret)?, text.as_bytes()));
-        Some(same(&signature, shown.signature))
-    };
-    made().unwrap_or_default()
+/// What a request that was signed goes on signing with: its body's chunks, one after the other.
+#[derive(Debug, Clone)]
+pub(super) struct Chain {
+    key: [u8; 32],
+    /// `DATE\nSCOPE`.
+    head: String,
+    /// The signature of what came before.
+    last: String,
+}
+
+impl Chain {
+    /// Whether this is the next chunk, by its hash and signature.
+    pub(super) fn is_next(&mut self, hash: &str, signature: &str) -> bool {
+        let Self { key, head, last } = self;
+        let text = format!("{ALGORITHM}-PAYLOAD\n{head}\n{last}\n{EMPTY}\n{hash}");
+        let made = hex::encode(hmac(key, text.as_bytes()));
+        let is = same(&made, signature);
+        *last = made;
+        is
+    }
+}
+
+/// How a request was signed with this secret; `None` if it was not.
+pub(super) fn signed(parts: &Parts, secret: &str) -> Option<Chain> {
+    let text = parts.headers.get(AUTHORIZATION)?.to_str().ok()?;
+    let shown = Shown::parse(text).filter(|_| text.len() <= SHOWN_MAX_BYTES)?;
+    let request = canonical(parts, &shown.signed)?;
+    let date = parts.headers.get(DATE_HEADER)?.to_str().ok()?;
+    let hash = hex::encode(Sha256::digest(request));
+    let (head, key) = (format!("{date}\n{}", shown.scope), shown.key(secret)?);
+    let last = hex::encode(hmac(&key, format!("{ALGORITHM}\n{head}\n{hash}").as_bytes()));
+    same(&last, shown.signature).then_some(Chain { key, head, last })
 }
 
 /// The request in the one form in which it is signed. `None` without a header that it is to have.
@@ -124,7 +145,10 @@ mod tests {
     use super::*;
 
     const SECRET: &str = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY";
-    const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
+    fn is_signed(parts: &Parts, secret: &str) -> bool {
+        super::signed(parts, secret).is_some()
+    }
 
     fn signed(path: &str, secret: &str) -> Parts {
         let signed = "host;x-amz-content-sha256;x-amz-date";
