@@ -133,3 +133,20 @@ async fn mounted_files_are_seen_by_their_command_and_not_kept() {
     assert_eq!(code(server.client.create_build(&create).await), Code::InvalidArgument);
     server.finish().await;
 }
+
+/// Commands that leave a process behind which writes where something was mounted: it is not waited for without end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_stays_does_not_hold_the_build_up() {
+    let server = Server::start();
+    let file = "FROM host AS t\nRUN mkdir /t && echo a > /t/a\nFROM host\nRUN mkdir /m\n\
+        RUN --mount=from=t,source=/t,target=/m cat /m/a; setsid sh -c 'while :; do : > /m/x; done' </dev/null >/dev/null 2>&1 &\n";
+    let (ended, log) = build(&server, "stays", file, &[]).await;
+    if ended.state == BuildState::Succeeded {
+        // It was ended with its command.
+        assert_eq!(inside(&server, "stays", "ls /m").await, "", "{log}");
+    } else {
+        let failure = ended.failure.unwrap();
+        assert!(failure.message.contains("/m does not get empty"), "{failure:?}\n{log}");
+    }
+    server.finish().await;
+}
