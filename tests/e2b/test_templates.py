@@ -51,6 +51,34 @@ def test_a_build(tmp_path):
 
 @containers_only
 @since(2, 20)
+def test_links_are_copied_as_links(tmp_path):
+    name = "e2b-test-" + uuid.uuid4().hex[:8]
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "file.txt").write_text("what it leads to")
+    (folder / "near").symlink_to("file.txt")
+    (folder / "absolute").symlink_to(folder / "file.txt")
+    (folder / "nowhere").symlink_to("missing.txt")
+    template = (
+        Template(file_context_path=str(tmp_path))
+        .from_template("base")
+        .copy("folder/*", "all")
+        .copy("folder/near", "one", resolve_symlinks=True)
+        .run_cmd("cat all/near && test -L all/near")
+    )
+    Template.build(template, name, cpu_count=1, memory_mb=512)
+    sandbox = Sandbox.create(name, timeout=60)
+    try:
+        links = sandbox.commands.run("cd all && for name in absolute near nowhere; do readlink $name; done").stdout
+        assert links == f"{folder}/file.txt\nfile.txt\nmissing.txt\n"
+        assert sandbox.commands.run("test ! -L one && cat one").stdout == "what it leads to"
+    finally:
+        sandbox.kill()
+    assert call("DELETE", f"/templates/{name}")[0] == 204
+
+
+@containers_only
+@since(2, 20)
 def test_tags_and_templates_on_templates():
     name = "e2b-test-" + uuid.uuid4().hex[:8]
 

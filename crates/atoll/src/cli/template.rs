@@ -40,10 +40,12 @@ pub(crate) enum TemplateCommand {
         #[arg(required = true, value_name = "TAG")]
         tags: Vec<String>,
     },
-    /// List tags of a template
+    /// List tags of a template, or what one of them has meant
     Tags {
         /// NAME
         template: String,
+        /// List what this tag has meant, the newest first
+        tag: Option<String>,
     },
     /// Remove a template, or one version of it
     Rm {
