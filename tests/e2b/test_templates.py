@@ -1,6 +1,7 @@
 """Building templates, and the names of them."""
 
 import os
+import subprocess
 import uuid
 
 import pytest
@@ -133,6 +134,22 @@ def test_a_step_that_fails(tmp_path):
     with pytest.raises(BuildException) as caught:
         Template.build(template, "e2b-test-" + uuid.uuid4().hex[:8])
     assert "exit status 7" in str(caught.value)
+
+
+@containers_only
+def test_the_default_template():
+    atoll = os.environ["ATOLL_BIN"]
+    subprocess.run([atoll, "template", "build-defaults", "--from", "host", "base"], check=True, capture_output=True)
+    try:
+        sandbox = Sandbox.create("base", timeout=60)
+        try:
+            # Every command is run by a login shell, which sets a path of its own.
+            run = sandbox.commands.run("python -c 'print(1 + 1)'; id -un; pwd; command -v git curl >/dev/null && echo there")
+            assert run.stdout == "2\nuser\n/home/user\nthere\n"
+        finally:
+            sandbox.kill()
+    finally:
+        subprocess.run([atoll, "template", "rm", "base"], check=True, capture_output=True)
 
 
 def test_uploads_have_one_place():
