@@ -57,8 +57,8 @@ pub(crate) enum TemplateCommand {
 /// Which default templates to build, and from what.
 #[derive(Debug, Args)]
 pub(crate) struct DefaultsArgs {
-    /// Templates [default: all]
-    #[arg(value_name = "NAME", value_parser = ["base", "modal-debian-slim", "runloop", "daytona", "code-interpreter-v1"])]
+    /// Templates [default: all but desktop, which is large]
+    #[arg(value_name = "NAME", value_parser = ["base", "modal-debian-slim", "runloop", "daytona", "code-interpreter-v1", "desktop"])]
     pub(crate) names: Vec<String>,
     /// Image to begin with: Debian, something made of it, or 'host'
     #[arg(long, value_name = "IMAGE", default_value = "docker.io/library/debian:bookworm")]
