@@ -191,7 +191,7 @@ impl Api for Gateway {
 
     fn apply(&mut self, asked: Asked, app: &App) -> Result<()> {
         let known = self.clone();
-        *self = Gateway {
+        *self = Self {
             name: asked.name.unwrap_or(known.name),
             description: asked.description.or(known.description),
             endpoint: asked.endpoint.unwrap_or(known.endpoint),
@@ -201,7 +201,7 @@ impl Api for Gateway {
         self.check(app)
     }
 
-    fn view(record: &Record<Gateway>) -> Value {
+    fn view(record: &Record<Self>) -> Value {
         let gateway = &record.what;
         json!({
             "id": record.id,

@@ -212,7 +212,7 @@ impl Api for NetworkPolicy {
         self.take(asked)
     }
 
-    fn view(record: &Record<NetworkPolicy>) -> Value {
+    fn view(record: &Record<Self>) -> Value {
         let policy = &record.what;
         let mut egress = json!({
             "allow_devbox_to_devbox": false,
