@@ -202,3 +202,33 @@ def test_signed_addresses(box):
     assert json.loads(get("path=signed.txt")[2])["message"] == "missing signature query parameter"
     assert json.loads(get("path=signed.txt&signature=v1_x")[2])["message"] == "invalid signature"
     assert get(url.query.replace("signed.txt", "up.txt"))[0] == 401, "a signature is for one file"
+
+
+def test_parts_become_one(box):
+    """`/files/compose`, which no client calls yet: part of the version of envd that is told."""
+    def compose(sources, destination, **more):
+        body = {"source_paths": sources, "destination": destination, **more}
+        headers = {"X-Access-Token": box._envd_access_token}
+        status, _, text = data_plane(box.sandbox_id, "POST", "/files/compose", body, headers=headers)
+        return status, json.loads(text)
+
+    box.commands.run("rm -rf parts && mkdir parts && seq 100000 > parts/a && echo b > parts/b && echo old > parts/whole")
+    expected = box.files.read("parts/a") + "b\n"
+    assert compose(["parts/a", "/home/user/parts/b"], "parts/whole") == (
+        200, {"name": "whole", "type": "file", "path": "/home/user/parts/whole"},
+    )
+    assert box.files.read("parts/whole") == expected
+    assert [entry.name for entry in box.files.list("parts")] == ["whole"]
+    assert box.commands.run("stat -c %U parts/whole").stdout == "user\n"
+    # Nothing is changed by what cannot be.
+    for sources, destination, status in [
+        ([], "parts/x", 400), (["parts/whole"], "", 400), (["parts/whole"], "parts/../parts/whole", 400),
+        (["parts/whole", "parts/none"], "parts/x", 404), (["parts"], "parts/x", 400), (["parts/whole"], "parts/whole/x", 400),
+        (["parts/whole"], "/tmp", 400),
+    ]:
+        answer = compose(sources, destination)
+        assert answer[0] == status and answer[1]["code"] == status, (sources, destination, answer)
+    assert compose(["parts/whole"], "x", username="nobody-at-all")[0] == 401
+    assert [entry.name for entry in box.files.list("parts")] == ["whole"]
+    assert compose(["/home/user/parts/whole"], "deep/er/copy", username="root")[0] == 200
+    assert box.commands.run("stat -c %U ~root/deep/er/copy", user="root").stdout == "root\n"

@@ -208,6 +208,31 @@ def test_tags_counted_and_grouped():
     status, headers, text = raw("GET", f"/templates/{wanted}?limit=1&nextToken={builds[0]['buildID']}")
     assert [build["buildID"] for build in json.loads(text)["builds"]] == [builds[1]["buildID"]]
     assert not headers.get("x-next-token")
+    # What a tag meant before it was moved stays known, the newest first, in pages, too.
+    Template.assign_tags(f"{wanted}:a", "b")
+    Template.assign_tags(f"{wanted}:b", ["b", "c"])
+    (older, newer) = (builds[1]["buildID"], builds[0]["buildID"])
+    assigned = call("GET", f"{path}/b/assignments")[1]["data"]
+    assert [one["buildId"] for one in assigned] == [newer, newer, older]
+    assert [one["assignedAt"] for one in assigned] == sorted((one["assignedAt"] for one in assigned), reverse=True)
+    assert len({one["assignmentId"] for one in assigned}) == 3
+    first = call("GET", f"{path}/b/assignments?limit=2")[1]
+    assert (first["data"], first["nextCursor"]) == (assigned[:2], assigned[1]["assignmentId"])
+    rest = call("GET", f"{path}/b/assignments?limit=2&cursor={first['nextCursor']}")[1]
+    assert rest == {"data": assigned[2:], "nextCursor": None}
+    for wrong in ["limit=0", "cursor=none"]:
+        assert call("GET", f"{path}/b/assignments?{wrong}")[0] == 400, wrong
+    (group,) = [group for group in groups("assignmentLimit=2")["tags"] if group["tag"] == "b"]
+    assert group == {"tag": "b", "assignments": assigned[:2], "hasMore": True}
+    (group,) = [group for group in groups("")["tags"] if group["tag"] == "b"]
+    assert group == {"tag": "b", "assignments": assigned, "hasMore": False}
+    now = {tag.tag: (tag.build_id, tag.created_at.timestamp()) for tag in Template.get_tags(wanted)}
+    assert now["b"][0] == now["c"][0] == newer and abs(now["b"][1] - now["c"][1]) < 1
+    # Who removes a tag removes what it meant.
+    Template.remove_tags(wanted, ["b"])
+    assert call("GET", f"{path}/b/assignments")[1] == {"data": [], "nextCursor": None}
+    Template.assign_tags(f"{wanted}:c", "b")
+    assert [one["buildId"] for one in call("GET", f"{path}/b/assignments")[1]["data"]] == [newer]
     assert call("DELETE", f"/templates/{wanted}")[0] == 204
     for what in ("count", "exists?tag=a", "groups", "a/assignments"):
         assert call("GET", f"{path}/{what}")[0] == 404, what

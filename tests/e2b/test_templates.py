@@ -1,6 +1,7 @@
 """Building templates, and the names of them."""
 
 import os
+import subprocess
 import uuid
 
 import pytest
@@ -47,6 +48,34 @@ def test_a_build(tmp_path):
         sandbox.kill()
     assert call("DELETE", f"/templates/{name}")[0] == 204
     assert call("DELETE", f"/templates/{name}")[0] == 404
+
+
+@containers_only
+@since(2, 20)
+def test_links_are_copied_as_links(tmp_path):
+    name = "e2b-test-" + uuid.uuid4().hex[:8]
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "file.txt").write_text("what it leads to")
+    (folder / "near").symlink_to("file.txt")
+    (folder / "absolute").symlink_to(folder / "file.txt")
+    (folder / "nowhere").symlink_to("missing.txt")
+    template = (
+        Template(file_context_path=str(tmp_path))
+        .from_template("base")
+        .copy("folder/*", "all")
+        .copy("folder/near", "one", resolve_symlinks=True)
+        .run_cmd("cat all/near && test -L all/near")
+    )
+    Template.build(template, name, cpu_count=1, memory_mb=512)
+    sandbox = Sandbox.create(name, timeout=60)
+    try:
+        links = sandbox.commands.run("cd all && for name in absolute near nowhere; do readlink $name; done").stdout
+        assert links == f"{folder}/file.txt\nfile.txt\nmissing.txt\n"
+        assert sandbox.commands.run("test ! -L one && cat one").stdout == "what it leads to"
+    finally:
+        sandbox.kill()
+    assert call("DELETE", f"/templates/{name}")[0] == 204
 
 
 @containers_only
@@ -105,6 +134,22 @@ def test_a_step_that_fails(tmp_path):
     with pytest.raises(BuildException) as caught:
         Template.build(template, "e2b-test-" + uuid.uuid4().hex[:8])
     assert "exit status 7" in str(caught.value)
+
+
+@containers_only
+def test_the_default_template():
+    atoll = os.environ["ATOLL_BIN"]
+    subprocess.run([atoll, "template", "build-defaults", "--from", "host", "base"], check=True, capture_output=True)
+    try:
+        sandbox = Sandbox.create("base", timeout=60)
+        try:
+            # Every command is run by a login shell, which sets a path of its own.
+            run = sandbox.commands.run("python -c 'print(1 + 1)'; id -un; pwd; command -v git curl >/dev/null && echo there")
+            assert run.stdout == "2\nuser\n/home/user\nthere\n"
+        finally:
+            sandbox.kill()
+    finally:
+        subprocess.run([atoll, "template", "rm", "base"], check=True, capture_output=True)
 
 
 def test_uploads_have_one_place():

@@ -6,6 +6,9 @@ seen=$(atoll doctor)
 missing=$(echo "$seen" | awk '$2 == "missing" && $1 !~ /^(kvm|microvm|gvisor|memory_pause)$/ {print $1}')
 says "what a container lacks here" "$missing" ""
 case $seen in *v2*) ;; *) fail "doctor does not say that cgroups are of version 2" ;; esac
+# Before 6.5 the kernel does not say which programs are the image's.
+case $(uname -r) in 6.1.*) witness=limited ;; *) witness=ok ;; esac
+says "the kernel as a witness" "$(status_of trace_host)" $witness
 step "doctor: containers lack nothing"
 
 atoll create --name box --label on=host >/dev/null
@@ -91,5 +94,34 @@ step "ten at once"
 
 world_outside
 network
+
+# What runs and what connects is told by the kernel of the host.
+atoll create --name told --allow allowed.example:80 >/dev/null
+exec=$(atoll exec -d told -- sh -c 'exec curl -sS --fail --max-time 60 http://allowed.example/')
+for _ in $(seq 100); do atoll trace told --json | grep '"connect"' | grep -q '"host"' && break; sleep 0.1; done
+atoll trace told --json >/var/tmp/trace.jsonl
+for kind in process_started connect; do
+  grep "\"$kind\"" /var/tmp/trace.jsonl | grep '"host"' | grep -q "$exec" || fail "the kernel told no $kind of $exec: $(tail -n 5 /var/tmp/trace.jsonl)"
+done
+step "the kernel as a witness: what runs, what connects, in which exec"
+from=(--allow-from '/usr/bin/curl=allowed.example:80')
+if [ $witness = ok ]; then
+  atoll create --name bound "${from[@]}" >/dev/null
+  says "the program that may" "$(atoll exec bound -- curl -sS --fail --max-time 60 http://allowed.example/)" "from outside"
+  says "another that may not" "$(code_of atoll exec bound -- python3 -c 'import urllib.request as u; u.urlopen("http://allowed.example/", timeout=60)' | tr -s 1-9 n)" n
+  atoll update bound --execution image >/dev/null
+  atoll exec bound -- cp /usr/bin/true /tmp/mine
+  says "a program that was written inside" "$(code_of atoll exec bound -- sh -c '/tmp/mine; exit $?')" 137
+  says "one of the image" "$(code_of atoll exec bound -- true)" 0
+  atoll rm bound >/dev/null
+  step "which program connects; the lock"
+else
+  for asked in '--execution image' "${from[*]}"; do
+    case $(atoll --json create --name bound $asked 2>&1) in *unenforceable*) ;; *) fail "$asked is not refused" ;; esac
+  done
+  step "which program connects, and the lock: refused"
+fi
+atoll rm told >/dev/null
+
 nothing_left
 echo "the whole story"

@@ -338,6 +338,10 @@ pub struct CopyStep {
     /// Permissions of the copies, octal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
+    /// Symbolic links that the sources name are copied as links, wherever they lead; otherwise what they lead to is copied.
+    /// Below a directory links are always copied as links. Not with `from`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep_links: bool,
 }
 
 /// What a build is made of. Kept by the store.

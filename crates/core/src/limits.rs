@@ -140,6 +140,8 @@ pub const TUNNEL_LISTENERS_MAX_COUNT: usize = 32;
 pub const TEMPLATE_TAG_MAX_BYTES: usize = 128;
 /// Tags of one template.
 pub const TEMPLATE_TAGS_MAX_COUNT: usize = 256;
+/// What one tag has meant that is remembered; the oldest go.
+pub const TAG_ASSIGNMENTS_MAX_COUNT: usize = 100;
 /// Longest tag of a snapshot, bytes.
 pub const SNAPSHOT_TAG_MAX_BYTES: usize = 63;
 /// Tags of one snapshot.

@@ -751,6 +751,11 @@ export interface CopyStep {
   user?: string | null;
   /** Permissions of the copies, octal. */
   mode?: string | null;
+  /**
+   * Symbolic links that the sources name are copied as links, wherever they lead; otherwise what they lead to is
+   * copied. Below a directory links are always copied as links. Not with `from`.
+   */
+  keep_links?: boolean;
 }
 
 /** Lets somebody without an API key reach a port or a file. Exactly one of `port`, `all_ports` and `file`. */

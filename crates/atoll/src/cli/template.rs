@@ -40,10 +40,12 @@ pub(crate) enum TemplateCommand {
         #[arg(required = true, value_name = "TAG")]
         tags: Vec<String>,
     },
-    /// List tags of a template
+    /// List tags of a template, or what one of them has meant
     Tags {
         /// NAME
         template: String,
+        /// List what this tag has meant, the newest first
+        tag: Option<String>,
     },
     /// Remove a template, or one version of it
     Rm {
@@ -55,8 +57,8 @@ pub(crate) enum TemplateCommand {
 /// Which default templates to build, and from what.
 #[derive(Debug, Args)]
 pub(crate) struct DefaultsArgs {
-    /// Templates [default: all]
-    #[arg(value_name = "NAME", value_parser = ["base", "modal-debian-slim", "runloop", "daytona", "code-interpreter-v1"])]
+    /// Templates [default: all but desktop, which is large]
+    #[arg(value_name = "NAME", value_parser = ["base", "modal-debian-slim", "runloop", "daytona", "code-interpreter-v1", "desktop"])]
     pub(crate) names: Vec<String>,
     /// Image to begin with: Debian, something made of it, or 'host'
     #[arg(long, value_name = "IMAGE", default_value = "docker.io/library/debian:bookworm")]

@@ -46,14 +46,16 @@ struct Default {
     name: &'static str,
     start: Option<&'static str>,
     ready: Option<&'static str>,
+    /// It is large: built when it is asked for by its name.
+    by_name: bool,
 }
 
 /// The templates, each after those it begins with.
-const DEFAULTS: [Default; 5] = [
-    Default { name: "base", start: None, ready: None },
-    Default { name: "modal-debian-slim", start: None, ready: None },
-    Default { name: "runloop", start: None, ready: None },
-    Default { name: "daytona", start: None, ready: None },
+const DEFAULTS: [Default; 6] = [
+    Default { name: "base", start: None, ready: None, by_name: false },
+    Default { name: "modal-debian-slim", start: None, ready: None, by_name: false },
+    Default { name: "runloop", start: None, ready: None, by_name: false },
+    Default { name: "daytona", start: None, ready: None, by_name: false },
     Default {
         name: "code-interpreter-v1",
         // Begun again when it dies, as a service would be.
@@ -61,7 +63,9 @@ const DEFAULTS: [Default; 5] = [
             "while :; do /opt/code-interpreter/venv/bin/python -m code_interpreter --home /home/user; sleep 0.2; done",
         ),
         ready: Some("curl -fs -o /dev/null http://127.0.0.1:49999/health"),
+        by_name: false,
     },
+    Default { name: "desktop", start: None, ready: None, by_name: true },
 ];
 /// A kernel takes seconds to start; on a busy host many.
 const READY_TIMEOUT_MS: u64 = 120_000;
@@ -76,7 +80,8 @@ pub(super) async fn build_defaults(client: &Client, printer: Printer, args: Defa
     let context = tempfile::tempdir().map_err(|error| Failure::io("cannot make a directory", error))?;
     write_files(context.path())?;
     for default in DEFAULTS {
-        if !args.names.is_empty() && !args.names.iter().any(|name| name == default.name) {
+        let named = args.names.iter().any(|name| name == default.name);
+        if !named && (default.by_name || !args.names.is_empty()) {
             continue;
         }
         let from = ("FROM".to_owned(), args.from.clone());

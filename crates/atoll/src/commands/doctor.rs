@@ -18,8 +18,8 @@ use super::purge;
 use crate::cli::{DoctorArgs, GlobalArgs};
 use crate::config;
 use crate::daemon::{
-    DataDir, Levels, Machines, Sentries, check_witness, left_in_kernel, open_containers, open_levels,
-    open_slots, open_storage, open_store,
+    DataDir, Levels, Machines, Sentries, left_in_kernel, open_containers, open_levels, open_slots,
+    open_storage, open_store, try_witness,
 };
 use crate::failure::{Failure, Result};
 use crate::output::{Printer, table};
@@ -86,9 +86,12 @@ async fn local_checks(args: &DoctorArgs) -> Result<Vec<Check>> {
         let dir = DataDir::open(&scratch)?;
         let storage = open_storage(&dir, PoolSize::Host)?;
         let slots = open_slots(0)?;
-        let driver = open_containers(&dir, 0, Arc::clone(&storage), Arc::clone(&slots), None)?;
+        let witness = try_witness(&dir);
+        let driver = open_containers(&dir, 0, Arc::clone(&storage), Arc::clone(&slots), witness.clone())?;
         let mut checks = driver.doctor().await;
-        checks.push(check_witness(&dir));
+        if let Ok(witness) = witness {
+            witness.close();
+        }
         checks.push(check_installations());
         let machines = Machines::new(Path::new(DATA_DIR), &args.microvm);
         match machines.open(&dir, Arc::clone(&storage), Arc::clone(&slots)).await {
@@ -205,7 +208,7 @@ async fn leaks_of(path: &Path, args: &DoctorArgs) -> Result<LeakList> {
     }
     store.close().await;
     if args.remove
-        && let Some(witness) = witness
+        && let Ok(witness) = witness
     {
         // Programs without sandboxes, of a server that was killed.
         witness.close();

@@ -42,8 +42,11 @@ pub(super) async fn template(client: &Client, printer: Printer, command: Templat
             }
             printer.result(&serde_json::json!({ "removed": tags }), String::new)
         }
-        TemplateCommand::Tags { template } => {
-            let list = client.list_template_tags(&template).await?;
+        TemplateCommand::Tags { template, tag } => {
+            let list = match tag {
+                Some(tag) => client.list_tag_assignments(&template, &tag).await?,
+                None => client.list_template_tags(&template).await?,
+            };
             printer.result(&list, || table(TAGS, list.items.iter().map(tag_row)))
         }
         TemplateCommand::Rm { template } => {

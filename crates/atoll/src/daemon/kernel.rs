@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use atoll_core::id::SandboxId;
 use atoll_core::trace::TraceMode;
-use atoll_isolation::{Check, Status};
 use atoll_recorder::event::{Event, What, Witness as Who};
 use atoll_recorder::{Mode, Recorder};
-use atoll_witness::{Missing, Sink, Witness, is_mounted};
+use atoll_witness::{Sink, Witness, is_mounted};
 
 use super::DataDir;
 
@@ -70,33 +69,35 @@ impl Sink for Nobody {
     }
 }
 
-/// Opens the witness, where sandboxes are recorded or were when an earlier server ran. Without it journals have what
-/// others saw; the log and `atoll doctor` say why.
+/// Opens the witness, where sandboxes are recorded or were when an earlier server ran; or says why there is none. Without
+/// it journals have what others saw.
 pub(super) async fn open_witness(
     dir: &DataDir,
     recorder: &Recorder,
     mode: TraceMode,
-) -> Option<Arc<Witness>> {
+) -> Result<Arc<Witness>, String> {
     let place = place(dir.installation());
     if mode == TraceMode::Off && !is_mounted(&place) {
-        return None;
+        return Err("the server was started with --trace off".to_owned());
     }
     let sink = Arc::new(Journals { recorder: recorder.clone() });
-    let opened = tokio::task::spawn_blocking(move || Witness::open(&place, sink)).await.ok()?;
-    opened
-        .map(Arc::new)
-        .inspect_err(|error| tracing::warn!(%error, "journals are without what the host's kernel saw"))
-        .ok()
+    let opened = tokio::task::spawn_blocking(move || Witness::open(&place, sink)).await;
+    match opened.map_err(|error| error.to_string())? {
+        Ok(witness) => Ok(Arc::new(witness)),
+        Err(error) => {
+            tracing::warn!(%error, "journals are without what the host's kernel saw");
+            Err(error.to_string())
+        }
+    }
 }
 
 /// What an earlier server left in the kernel, if it left something.
-pub(crate) fn left_in_kernel(dir: &DataDir) -> Option<Arc<Witness>> {
-    let place = place(dir.installation());
-    if !is_mounted(&place) {
-        return None;
+pub(crate) fn left_in_kernel(dir: &DataDir) -> Result<Arc<Witness>, String> {
+    if !is_mounted(&place(dir.installation())) {
+        return Err("nothing is pinned in the kernel".to_owned());
     }
-    let opened = Witness::open(&place, Arc::new(Nobody)).map(Arc::new);
-    opened.inspect_err(|error| tracing::warn!(%error, "cannot look at what is pinned in the kernel")).ok()
+    try_witness(dir)
+        .inspect_err(|error| tracing::warn!(%error, "cannot look at what is pinned in the kernel"))
 }
 
 /// Ends what keeps programs in the kernel, for an installation whose sandboxes are gone.
@@ -104,19 +105,9 @@ pub(crate) fn leave_kernel(installation: &str) {
     atoll_witness::close_pins(&place(installation));
 }
 
-/// Whether this host's kernel can be a witness, by trying.
-pub(crate) fn check_witness(dir: &DataDir) -> Check {
-    let opened = Witness::open(&place(dir.installation()), Arc::new(Nobody));
-    match opened {
-        Ok(witness) => {
-            witness.close();
-            let seen = "processes and connections of containers are recorded by the host's kernel";
-            Check::new("trace_host", Status::Ok, seen)
-        }
-        Err(error @ (Missing::NoTypes(_) | Missing::NoRight { .. } | Missing::Unfit(_))) => {
-            Check::new("trace_host", Status::Missing, error.to_string())
-                .hint("journals have what the gateway and the server saw; a distribution's kernel has all that is needed")
-        }
-        Err(error) => Check::new("trace_host", Status::Missing, error.to_string()),
-    }
+/// Opens a witness to see whether this host's kernel can be one. Who opened it closes it.
+pub(crate) fn try_witness(dir: &DataDir) -> Result<Arc<Witness>, String> {
+    Witness::open(&place(dir.installation()), Arc::new(Nobody))
+        .map(Arc::new)
+        .map_err(|error| error.to_string())
 }

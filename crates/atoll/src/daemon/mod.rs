@@ -55,7 +55,7 @@ use crate::failure::{Failure, Result};
 pub(crate) use data_dir::{Claim, DataDir};
 pub(crate) use embedded::embedded;
 use journals::Journals;
-pub(crate) use kernel::{check_witness, leave_kernel, left_in_kernel};
+pub(crate) use kernel::{leave_kernel, left_in_kernel, try_witness};
 pub(crate) use machines::Machines;
 pub(crate) use sentries::Sentries;
 pub(crate) use spans::Spans;
@@ -174,7 +174,7 @@ pub(crate) fn open_containers(
     ready: usize,
     storage: Arc<Storage>,
     slots: Arc<SlotPool>,
-    witness: Option<Arc<Witness>>,
+    witness: std::result::Result<Arc<Witness>, String>,
 ) -> Result<ContainerIsolation> {
     ContainerIsolation::open(ContainerConfig {
         dir: dir.path().join("containers"),
@@ -211,7 +211,7 @@ pub(crate) async fn open_levels(
     pool: PoolSize,
     machines: Option<&Machines>,
     sentries: Option<&Sentries>,
-    witness: Option<Arc<Witness>>,
+    witness: std::result::Result<Arc<Witness>, String>,
 ) -> Result<Levels> {
     let (storage, slots) = (open_storage(dir, pool)?, open_slots(ready)?);
     let containers = open_containers(dir, ready, Arc::clone(&storage), Arc::clone(&slots), witness)?;

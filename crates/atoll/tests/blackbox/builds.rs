@@ -73,6 +73,10 @@ async fn a_build_goes_on_from_a_template() {
     };
     assert_eq!(built(&server, &create).await.0.state, BuildState::Succeeded);
     assert_eq!(server.client.list_template_tags("base").await.unwrap().items[0].version, 1);
+    let meant = server.client.list_tag_assignments("base", "stable").await.unwrap().items;
+    assert_eq!(meant.iter().map(|one| one.version).collect::<Vec<_>>(), [1]);
+    let unknown = server.client.list_tag_assignments("base", "none").await.unwrap_err();
+    assert_eq!(unknown.code(), Some(Code::TemplateNotFound));
     let newer = dockerfile("base", "FROM host\nRUN echo newer > /said\n");
     assert_eq!(built(&server, &newer).await.0.state, BuildState::Succeeded);
     let text = "FROM template://base:stable AS below\nRUN echo two >> said\n\

@@ -208,14 +208,8 @@ async fn what_changed_is_told() {
     server.sh(&sandbox, script).await;
     let second = checkpoint(&server, &sandbox).await.to_string();
     server.sh(&sandbox, "rm /home/user/new").await;
-    let marks = |diff: &atoll_core::snapshot::Comparison| -> Vec<String> {
-        let mark = |kind| match kind {
-            ChangeKind::Added => 'A',
-            ChangeKind::Changed => 'C',
-            ChangeKind::Removed => 'R',
-        };
-        diff.changes.iter().map(|change| format!("{} {}", mark(change.kind), change.path)).collect()
-    };
+    let marks =
+        |diff: &atoll_core::snapshot::Comparison| -> Vec<String> { diff.changes.iter().map(mark).collect() };
     let diff = server.client.diff_sandbox(&sandbox, Some(&first), Some(&second), true).await.unwrap();
     let expected = [
         "R /etc/profile",
@@ -253,6 +247,76 @@ async fn what_changed_is_told() {
         Code::SnapshotNotFound
     );
     server.finish().await;
+}
+
+/// What two points have in common is skipped by whole directories: nothing in them may be overlooked, however deep it lies.
+#[tokio::test(flavor = "multi_thread")]
+async fn among_many_files_each_change_is_told() {
+    let server = Server::start();
+    let sandbox = server.sandbox().await.id;
+    let made = server
+        .sh(
+            &sandbox,
+            "cd /home/user; for i in $(seq 60); do mkdir -p t/d$i/deep/er; for j in $(seq 20); do echo $i $j > t/d$i/f$j; echo $j > t/d$i/deep/er/g$j; done; done; \
+             mkdir /etc/own; echo 1 > /etc/own/file; mkdir -p /etc/apt; echo 1 > /etc/apt/file",
+        )
+        .await;
+    assert_eq!(made.code, Some(0), "{made:?}");
+    let first = checkpoint(&server, &sandbox).await.to_string();
+    let change = |line: &'static str, expected: &'static [&'static str]| (line, expected);
+    let t = "/home/user/t";
+    for (line, expected) in [
+        change(":", &[]),
+        change("echo changed > d7/f3", &["C d7/f3"]),
+        change("echo changed > d59/deep/er/g20", &["C d59/deep/er/g20"]),
+        // The same length, and the time of before.
+        change("at=$(stat -c %y d9/f1); echo 9 X > d9/f1; touch -d \"$at\" d9/f1", &["C d9/f1"]),
+        change("rm d9/deep/er/g1; echo other > d9/deep/er/h1", &["R d9/deep/er/g1", "A d9/deep/er/h1"]),
+        change("mv d9/f2 d10/moved", &["A d10/moved", "R d9/f2"]),
+        change("mv d11/deep/er d11/deep/est && mv d11/deep/est d11/deep/er", &[]),
+        change("chmod 600 d12/f5; chown 7 d13/deep", &["C d12/f5", "C d13/deep"]),
+        change("rm -r d14 && mkdir -p d14/deep/er && echo 14 1 > d14/f1", &["*"]),
+        change("rm d15/f1 && mkdir d15/f1 && echo in > d15/f1/in", &["C d15/f1", "A d15/f1/in"]),
+        change("ln d16/f1 d17/link; ln -s x d18/s", &["A d17/link", "A d18/s"]),
+        change(
+            "rm -r /etc/own; mkdir /etc/own; echo 1 > /etc/own/other",
+            &["R /etc/own/file", "A /etc/own/other"],
+        ),
+        change("echo 2 > /etc/apt/file; rm -r /etc/ssl", &["C /etc/apt/file", "R /etc/ssl"]),
+    ] {
+        let done = server.sh(&sandbox, &format!("cd {t} && {line}")).await;
+        assert_eq!(done.code, Some(0), "{line}: {done:?}");
+        let diff = server.client.diff_sandbox(&sandbox, Some(&first), None, false).await.unwrap();
+        let mut seen: Vec<String> = diff.changes.iter().map(mark).collect();
+        let back = server.client.rollback_sandbox(&sandbox, Some(&first)).await;
+        assert!(back.is_ok(), "{line}: {back:?}");
+        if expected == ["*"] {
+            // All but what is there again, with the same content.
+            assert_eq!(seen.len(), 19 + 20, "{line}: {seen:?}");
+            assert!(seen.iter().all(|line| line.starts_with(&format!("R {t}/d14/"))), "{seen:?}");
+            continue;
+        }
+        // Of a directory of the image that is gone only itself is looked for.
+        seen.retain(|line| !line.starts_with("R /etc/ssl/"));
+        let full = |line: &&str| {
+            let (kind, path) = line.split_once(' ').unwrap();
+            if path.starts_with('/') { (*line).to_owned() } else { format!("{kind} {t}/{path}") }
+        };
+        let mut wanted: Vec<String> = expected.iter().map(full).collect();
+        seen.sort();
+        wanted.sort();
+        assert_eq!(seen, wanted, "{line}");
+    }
+    server.finish().await;
+}
+
+fn mark(change: &atoll_core::snapshot::Change) -> String {
+    let mark = match change.kind {
+        ChangeKind::Added => 'A',
+        ChangeKind::Changed => 'C',
+        ChangeKind::Removed => 'R',
+    };
+    format!("{mark} {}", change.path)
 }
 
 #[tokio::test(flavor = "multi_thread")]

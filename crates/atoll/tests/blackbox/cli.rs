@@ -376,6 +376,10 @@ async fn the_doctor_and_the_data_directory() {
         checks["checks"].as_array().unwrap().iter().map(|check| check["name"].as_str().unwrap()).collect();
     assert!(names.len() >= 5, "{names:?}");
     assert!(
+        names.contains(&"trace_host"),
+        "a running server says whether the kernel is a witness: {names:?}"
+    );
+    assert!(
         checks["checks"]
             .as_array()
             .unwrap()

@@ -5,7 +5,7 @@ pub(crate) use atoll_dialect_kit::request::{
     Admin, Caller, Exec, Manage, Read, Requires, Root, Sandbox as Id,
 };
 use atoll_server::dialect::read_all;
-use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::extract::{self, FromRequest, FromRequestParts, Request};
 use http::request::Parts;
 use serde::de::DeserializeOwned;
 
@@ -44,6 +44,21 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
         let error: String = error.to_string().chars().take(400).collect();
         Failure::bad(format!("the body cannot be read: {error}"))
     })
+}
+
+/// Parts of the path, decoded.
+#[derive(Debug)]
+pub(crate) struct Path<T>(pub(crate) T);
+
+impl<T: DeserializeOwned + Send> FromRequestParts<App> for Path<T> {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Failure> {
+        match extract::Path::from_request_parts(parts, app).await {
+            Ok(extract::Path(parts)) => Ok(Self(parts)),
+            Err(error) => Err(Failure::bad(format!("the path cannot be read: {}", error.body_text()))),
+        }
+    }
 }
 
 /// The query string. Unknown parameters are ignored.

@@ -11,7 +11,7 @@ use atoll_core::{Code, Error};
 use atoll_engine::{Engine, SecretDraft, SecretIs};
 use atoll_store::SecretRecord;
 use axum::Router;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use http::{HeaderValue, StatusCode};
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::App;
 use crate::error::{Failure, Result, sentence};
-use crate::request::{Admin, Caller, Json, Manage, Query};
+use crate::request::{Admin, Caller, Json, Manage, Path, Query};
 use crate::sandboxes::list::{NEXT, limit};
 use crate::time;
 

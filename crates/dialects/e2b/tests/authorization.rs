@@ -113,6 +113,7 @@ fn envd() -> Vec<Route> {
         on_sandbox("POST", "/filesystem.Filesystem/RemoveWatcher", Scope::Exec),
         on_sandbox("GET", "/files", Scope::Exec),
         on_sandbox("POST", "/files", Scope::Exec),
+        on_sandbox("POST", "/files/compose", Scope::Exec),
         on_sandbox("GET", "/metrics", Scope::Exec),
         on_sandbox("GET", "/envs", Scope::Exec),
     ]

@@ -143,7 +143,13 @@ impl Answers {
             // The oldest answer is the one least likely to be asked for again.
             let oldest = of_key().min_by_key(|(_, kept)| kept.at_ms).map(|(known, _)| known.clone());
             match oldest {
-                Some(oldest) => drop(table.remove(&oldest)),
+                Some(oldest) => {
+                    drop(table.remove(&oldest));
+                    // Nobody fills the disk with more answers than are kept.
+                    if let Some(shelf) = self.shelf.clone() {
+                        drop(tokio::task::spawn_blocking(move || shelf.remove(&oldest)));
+                    }
+                }
                 None => return Err(Failure::bad(format!("{HEADER}: too many are in use"))),
             }
         }

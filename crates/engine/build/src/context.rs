@@ -82,6 +82,17 @@ impl ContextIndex {
         Ok(Some(place.join("/")))
     }
 
+    /// Where the link is that a path in clean form names, if it names one: links on the way to it are followed, it is not.
+    ///
+    /// # Errors
+    /// As [`Self::resolve`].
+    pub fn link(&self, path: &str) -> Result<Option<String>> {
+        let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let Some(directory) = self.resolve(directory)? else { return Ok(None) };
+        let here = if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") };
+        Ok(matches!(self.entries.get(&here), Some(Entry::Link { .. })).then_some(here))
+    }
+
     /// Paths below a directory, in order; of everything for the empty path.
     pub fn below<'a>(&'a self, directory: &'a str) -> impl Iterator<Item = (&'a str, &'a Entry)> {
         let prefix = if directory.is_empty() { String::new() } else { format!("{directory}/") };
@@ -130,6 +141,13 @@ mod tests {
         for bad in ["out", "abs", "c1"] {
             assert_eq!(index.resolve(bad).unwrap_err().code, Code::BuildContextInvalid, "{bad}");
         }
+        // As they are, wherever they lead; what leads to them is followed.
+        for (path, link) in
+            [("abs", Some("abs")), ("l/up", Some("a/up")), ("c1", Some("c1")), ("l/f", None), ("n", None)]
+        {
+            assert_eq!(index.link(path).unwrap().as_deref(), link, "{path}");
+        }
+        assert_eq!(index.link("out/x").unwrap_err().code, Code::BuildContextInvalid);
         assert_eq!(index.below("a").map(|(path, _)| path).collect::<Vec<_>>(), ["f", "up"]);
     }
 }

@@ -124,18 +124,24 @@ impl Selection {
     }
 }
 
+/// Where sources are looked for, and how.
+#[derive(Debug, Clone, Copy)]
+pub struct Files<'a> {
+    /// What is there.
+    pub context: &'a ContextIndex,
+    /// What is left out.
+    pub ignore: &'a Ignore,
+    /// A link that a source names is taken as it is, wherever it leads.
+    pub keep_links: bool,
+}
+
 /// Finds what the sources mean in the context.
 ///
 /// # Errors
 /// [`Code::BuildFileNotFound`] when there is none, [`Code::BuildContextInvalid`] when one leads outside,
 /// [`Code::BuildFileInvalid`] when several things are to become one file. All with the place.
-pub fn select(
-    place: Place,
-    sources: &[Source],
-    destination: &str,
-    context: &ContextIndex,
-    ignore: &Ignore,
-) -> Result<Selection> {
+pub fn select(place: Place, sources: &[Source], destination: &str, from: Files<'_>) -> Result<Selection> {
+    let Files { context, ignore, .. } = from;
     // By name: what comes later replaces what came before, as it would on disk.
     let mut members: BTreeMap<String, MemberSource> = BTreeMap::new();
     let mut files = 0_usize;
@@ -151,7 +157,7 @@ pub fn select(
             Source::Address(_) => return Err(place.invalid("an address is no file of the context")),
             Source::Path(path) => path,
         };
-        for found in found(place, path, context, ignore)? {
+        for found in found(place, path, from)? {
             let entry = context.entries.get(&found.real);
             match entry {
                 Some(Entry::File { .. } | Entry::Link { .. }) => {
@@ -192,11 +198,12 @@ pub fn select(
 struct Found {
     /// The last part of how it was asked for.
     name: String,
-    /// Where it is, links followed.
+    /// Where it is, links followed that are not kept.
     real: String,
 }
 
-fn found(place: Place, path: &str, context: &ContextIndex, ignore: &Ignore) -> Result<Vec<Found>> {
+fn found(place: Place, path: &str, from: Files<'_>) -> Result<Vec<Found>> {
+    let Files { context, ignore, keep_links } = from;
     let Some(wanted) = clean(path) else {
         return Err(place
             .error(Code::BuildContextInvalid, format_args!("'{}' lies outside of the context", shorten(path)))
@@ -204,7 +211,14 @@ fn found(place: Place, path: &str, context: &ContextIndex, ignore: &Ignore) -> R
     };
     let placed = |error: Error| Error { message: format!("{place}: {}", error.message), ..error };
     let found = |wanted: &str| -> Result<Option<Found>> {
-        let Some(real) = context.resolve(wanted).map_err(placed)? else { return Ok(None) };
+        let kept_link = if keep_links { context.link(wanted).map_err(placed)? } else { None };
+        let real = match kept_link {
+            Some(link) => link,
+            None => match context.resolve(wanted).map_err(placed)? {
+                Some(real) => real,
+                None => return Ok(None),
+            },
+        };
         // A directory may be left out and have something in it that is brought back.
         let kept = real.is_empty()
             || !ignore.ignores(&real)
@@ -254,7 +268,12 @@ mod tests {
     fn names(sources: &[&str], destination: &str, ignore: &str) -> Result<(Vec<String>, bool)> {
         let context = context(&[("a", "1"), ("d/b", "2"), ("d/e/c", "3"), ("x.txt", "4"), ("y.txt", "5")]);
         let sources: Vec<_> = sources.iter().map(|path| Source::Path((*path).to_owned())).collect();
-        let selection = select(PLACE, &sources, destination, &context, &Ignore::parse(ignore))?;
+        let selection = select(
+            PLACE,
+            &sources,
+            destination,
+            Files { context: &context, ignore: &Ignore::parse(ignore), keep_links: false },
+        )?;
         Ok((selection.members.into_iter().map(|member| member.name).collect(), selection.single))
     }
 
@@ -280,10 +299,35 @@ mod tests {
     }
 
     #[test]
+    fn links_are_followed_or_kept() {
+        let mut context = context(&[("d/f", "1")]);
+        for (name, target) in [("d/in", "f"), ("d/out", "/etc/passwd"), ("d/none", "nowhere")] {
+            context.entries.insert(name.to_owned(), Entry::Link { target: target.to_owned() });
+        }
+        let members = |source: &str, keep_links| {
+            let from = Files { context: &context, ignore: &Ignore::default(), keep_links };
+            let selection = select(PLACE, &[Source::Path(source.to_owned())], "/x/", from)?;
+            let links = |member: Member| match member.from {
+                MemberSource::Context(_, Entry::Link { target }) => format!("{}→{target}", member.name),
+                _ => member.name,
+            };
+            Ok::<_, Error>(selection.members.into_iter().map(links).collect::<Vec<_>>())
+        };
+        let kept = ["f", "in→f", "none→nowhere", "out→/etc/passwd"];
+        assert_eq!(members("d/*", true).unwrap(), kept);
+        assert_eq!(members("d", false).unwrap(), kept);
+        assert_eq!(members("d/in", true).unwrap(), ["in→f"]);
+        assert_eq!(members("d/in", false).unwrap(), ["in"]);
+        assert_eq!(members("d/*", false).unwrap_err().code, Code::BuildContextInvalid);
+        assert_eq!(members("d/none", false).unwrap_err().code, Code::BuildFileNotFound);
+    }
+
+    #[test]
     fn the_digest_follows_names_and_contents() {
         let digest = |files: &[(&str, &str)]| {
             let source = [Source::Path(".".to_owned())];
-            select(PLACE, &source, "/", &context(files), &Ignore::default()).unwrap().digest()
+            let from = Files { context: &context(files), ignore: &Ignore::default(), keep_links: false };
+            select(PLACE, &source, "/", from).unwrap().digest()
         };
         let first = digest(&[("a", "1"), ("b", "2")]);
         assert_eq!(first, digest(&[("b", "2"), ("a", "1")]));

@@ -196,8 +196,9 @@ impl Stage<'_> {
         Ok(match &mount.kind {
             MountKind::Bind { from: None, source } => {
                 let source = [Source::Path(self.expand(place, source)?)];
-                let selection =
-                    copy::select(place, &source, &seen, self.planner.context, self.planner.ignore)?;
+                let (context, ignore) = (self.planner.context, self.planner.ignore);
+                let from = copy::Files { context, ignore, keep_links: false };
+                let selection = copy::select(place, &source, &seen, from)?;
                 identity.push(selection.digest().to_vec());
                 Mounted::Context { selection, target: seen }
             }

@@ -279,6 +279,7 @@ impl<'a> Reader<'a> {
             chmod: None,
             checksum: None,
             add,
+            keep_links: false,
         };
         for (place, name, value) in &tail.flags {
             self.copy_flag(*place, keyword, name, *value, &mut copy)?;

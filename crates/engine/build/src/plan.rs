@@ -478,7 +478,9 @@ impl Stage<'_> {
             }
             (None, _) => {
                 let planner = self.planner;
-                let selection = copy::select(place, &sources, &destination, planner.context, planner.ignore)?;
+                let (context, ignore) = (planner.context, planner.ignore);
+                let from = copy::Files { context, ignore, keep_links: copy.keep_links };
+                let selection = copy::select(place, &sources, &destination, from)?;
                 let digest = selection.digest();
                 self.state.key = self.state.key.then("copy", how.into_iter().chain([&digest[..]]));
                 Work::CopyContext { selection, to }

@@ -174,6 +174,8 @@ pub struct Copy {
     pub checksum: Option<String>,
     /// It was written `ADD`.
     pub add: bool,
+    /// Links that the sources name are copied as links.
+    pub keep_links: bool,
 }
 
 /// What is copied.

@@ -62,6 +62,7 @@ fn instruction(place: Place, step: &Step) -> Result<Instruction> {
                 chmod: copy.mode.as_deref().map(|text| mode(place, text)).transpose()?,
                 checksum: None,
                 add: false,
+                keep_links: copy.keep_links,
             };
             (Action::Copy(action), text)
         }

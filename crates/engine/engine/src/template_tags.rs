@@ -31,6 +31,25 @@ impl Engine {
         self.inner.store.template_tags(name).await.map_err(store_error)
     }
 
+    /// What the tags of a template have meant, tag by tag by name, the newest of each first: which is what it means.
+    ///
+    /// # Errors
+    /// [`Code::TemplateNotFound`].
+    pub async fn template_tag_assignments(&self, name: &str) -> Result<Vec<TemplateTag>> {
+        self.template(name, None).await?;
+        self.inner.store.template_tag_assignments(name).await.map_err(store_error)
+    }
+
+    /// What one tag of a template has meant, the newest first.
+    ///
+    /// # Errors
+    /// [`Code::TemplateNotFound`], for the tag, too.
+    pub async fn tag_assignments(&self, name: &str, tag: &str) -> Result<Vec<TemplateTag>> {
+        let mut all = self.template_tag_assignments(name).await?;
+        all.retain(|one| one.tag == tag);
+        if all.is_empty() { Err(no_tag(name, tag)) } else { Ok(all) }
+    }
+
     /// The version of a template that a tag means.
     ///
     /// # Errors

@@ -4,6 +4,8 @@ use crate::Store;
 use crate::db::{BadColumn, Conn, Row, args};
 use crate::error::StoreError;
 
+use atoll_core::limits::TAG_ASSIGNMENTS_MAX_COUNT;
+
 const TABLE: &str = "template_tags";
 
 /// A name for one version of a template.
@@ -55,6 +57,21 @@ impl Store {
         rows.iter().map(|row| row.decode(TABLE, "tag", read)).collect()
     }
 
+    /// What the tags of a template have meant, tag by tag by name, the newest of each first: which is what it means.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] when a row cannot be read.
+    pub async fn template_tag_assignments(&self, name: &str) -> Result<Vec<TemplateTag>, StoreError> {
+        // Of a tag that is there: one that went with its version may have meant others before.
+        const SQL: &str = "SELECT tag, version, set_ms FROM template_tag_assignments WHERE name = $1 \
+             AND tag IN (SELECT tag FROM template_tags WHERE name = $1) ORDER BY tag, number DESC";
+        let name = name.to_owned();
+        let rows = self
+            .read(move |mut conn| Box::pin(async move { conn.rows(SQL, args![name.as_str()]).await }))
+            .await?;
+        rows.iter().map(|row| row.decode(TABLE, "tag", read)).collect()
+    }
+
     /// The version that a tag of a template means.
     ///
     /// # Errors
@@ -66,12 +83,13 @@ impl Store {
         Ok(row.map(|row| row.decode(TABLE, "tag", read)).transpose()?.map(|tag| tag.version))
     }
 
-    /// Removes tags of a template: all or none. The versions stay.
+    /// Removes tags of a template, and what they have meant: all or none. The versions stay.
     ///
     /// # Errors
     /// [`StoreError::NotFound`] when it does not have one of them.
     pub async fn untag_template(&self, name: &str, tags: &[String]) -> Result<(), StoreError> {
         const SQL: &str = "DELETE FROM template_tags WHERE name = $1 AND tag = $2";
+        const PAST: &str = "DELETE FROM template_tag_assignments WHERE name = $1 AND tag = $2";
         let (name, tags) = (name.to_owned(), tags.to_vec());
         self.write(move |mut conn| {
             Box::pin(async move {
@@ -79,6 +97,7 @@ impl Store {
                     if conn.execute(SQL, args![name.as_str(), tag.as_str()]).await? == 0 {
                         return Err(StoreError::NotFound);
                     }
+                    conn.execute(PAST, args![name.as_str(), tag.as_str()]).await?;
                 }
                 Ok(())
             })
@@ -97,8 +116,21 @@ pub(crate) async fn set(
 ) -> Result<(), StoreError> {
     const SQL: &str = "INSERT INTO template_tags (name, tag, version, set_ms) VALUES ($1, $2, $3, $4) \
          ON CONFLICT (name, tag) DO UPDATE SET version = excluded.version, set_ms = excluded.set_ms";
+    const LAST: &str =
+        "SELECT MAX(number) AS number FROM template_tag_assignments WHERE name = $1 AND tag = $2";
+    const REMEMBER: &str = "INSERT INTO template_tag_assignments (name, tag, number, version, set_ms) \
+         VALUES ($1, $2, $3, $4, $5)";
+    const FORGET: &str = "DELETE FROM template_tag_assignments WHERE name = $1 AND tag = $2 AND number <= $3";
+    const MAX: i64 = TAG_ASSIGNMENTS_MAX_COUNT as i64;
     for tag in tags {
-        conn.execute(SQL, args![name, tag.as_str(), version, set_ms]).await?;
+        let tag = tag.as_str();
+        // First this, which holds the tag until the end of the transaction.
+        conn.execute(SQL, args![name, tag, version, set_ms]).await?;
+        let last = conn.row(LAST, args![name, tag]).await?;
+        let last = last.map(|row| row.decode(TABLE, "tag", |row| row.int_opt("number"))).transpose()?;
+        let number = last.flatten().unwrap_or_default() + 1;
+        conn.execute(REMEMBER, args![name, tag, number, version, set_ms]).await?;
+        conn.execute(FORGET, args![name, tag, number - MAX]).await?;
     }
     Ok(())
 }

@@ -35,6 +35,12 @@ impl Client {
         self.call(self.request(Method::GET, self.target(["v1", "templates", name, "tags"]))).await
     }
 
+    /// What a tag has meant, the newest first.
+    pub async fn list_tag_assignments(&self, name: &str, tag: &str) -> Result<TemplateTagList> {
+        let target = self.target(["v1", "templates", name, "tags", tag, "assignments"]);
+        self.call(self.request(Method::GET, target)).await
+    }
+
     /// Points a tag to a version; to the newest when `version` is absent.
     pub async fn set_template_tag(&self, name: &str, tag: &str, version: Option<u32>) -> Result<TemplateTag> {
         let target = self.target(["v1", "templates", name, "tags", tag]);

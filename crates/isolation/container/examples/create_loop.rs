@@ -56,7 +56,7 @@ fn open(dir: PathBuf, agent: Vec<u8>) -> Result<ContainerIsolation, Box<dyn std:
         run: &[],
         storage: Arc::new(storage),
         slots: Arc::new(SlotPool::start(8)?),
-        witness: None,
+        witness: Err("not asked for".to_owned()),
         pools: PoolSizes::default(),
     })?)
 }

@@ -99,7 +99,7 @@ impl Inner {
                 name: format!("/dev/loop{number}"),
             }));
         }
-        if let Some(witness) = &self.witness {
+        if let Ok(witness) = &self.witness {
             found.extend(witness.sandboxes().into_iter().map(|(sandbox, name)| Resource {
                 sandbox,
                 kind: "witness",

@@ -69,7 +69,7 @@ impl Isolation for ContainerIsolation {
 
     async fn close(&self) {
         let closed = self.blocking(|inner| {
-            inner.witness.as_ref().inspect(|witness| witness.close());
+            inner.witness.as_ref().inspect(|witness| witness.close()).ok();
             Ok(())
         });
         if let Err(error) = closed.await {

@@ -41,7 +41,7 @@ impl Inner {
         let by_witness = |witness: &Arc<Witness>| -> Box<dyn Attribution> {
             Box::new(ByWitness { witness: Arc::clone(witness), sandbox: id.clone() })
         };
-        Gate { attribution: self.witness.as_ref().map(by_witness), ..gate }
+        Gate { attribution: self.witness.as_ref().ok().map(by_witness), ..gate }
     }
 
     /// Opens a new gate. Blocks for half a millisecond.

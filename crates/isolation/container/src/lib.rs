@@ -133,8 +133,8 @@ pub struct ContainerConfig {
     pub slots: Arc<SlotPool>,
     /// How many things to keep ready.
     pub pools: PoolSizes,
-    /// Tells the recorder what the host's kernel sees of sandboxes, where it can.
-    pub witness: Option<Arc<Witness>>,
+    /// Tells the recorder what the host's kernel sees of sandboxes; or why it does not.
+    pub witness: Result<Arc<Witness>, String>,
 }
 
 /// The driver. Dropping it leaves sandboxes running.
@@ -162,7 +162,7 @@ struct Inner {
     agent: Arc<OwnedFd>,
     live: Live<Instance>,
     trash: Trash,
-    witness: Option<Arc<Witness>>,
+    witness: Result<Arc<Witness>, String>,
     digests: lock::Digests,
 }
 

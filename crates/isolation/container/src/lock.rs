@@ -45,11 +45,11 @@ impl Inner {
         if execution.is_open() {
             return Ok(());
         }
-        let Some(witness) = &self.witness else {
-            return Err(cannot(
-                "the host's kernel does not tell of programs: 'atoll doctor' says why (trace_host), unless the server was started with --trace off",
-            ));
-        };
+        let witness = self.witness.as_ref().map_err(|why| {
+            cannot(&format!(
+                "the host's kernel does not tell of programs ('atoll doctor', trace_host): {why}"
+            ))
+        })?;
         if !witness.knows_overlays() {
             return Err(cannot(
                 "the host's kernel does not say what is the image's; it needs Linux 6.5 or later, with types of overlayfs",
@@ -93,7 +93,7 @@ impl Inner {
         if plan.execution.is_open() {
             return Ok(());
         }
-        let witness = self.witness.as_ref().ok_or_else(|| cannot("there is no witness"))?;
+        let witness = self.witness.as_ref().map_err(|why| cannot(why))?;
         let deadline = Instant::now() + SEEN_DEADLINE;
         // It starts its program a moment after this thread goes on.
         while !witness.saw_a_start(&plan.id).map_err(|error| cannot_because(&error))? {
@@ -111,7 +111,7 @@ impl Inner {
     pub(crate) fn set_execution(&self, id: &SandboxId, execution: &Execution) -> Result<(), IsolationError> {
         let instance = self.living(id)?;
         self.check_execution(execution)?;
-        let Some(witness) = &self.witness else { return Ok(()) };
+        let Ok(witness) = &self.witness else { return Ok(()) };
         let now = witness.gate(id);
         if now.as_ref().is_some_and(|now| now.revision == revision(execution)) {
             return Ok(());

@@ -51,6 +51,7 @@ pub(crate) fn checks(inner: &Inner) -> Vec<Check> {
         whole(inner),
         "Linux 5.19 or newer with overlayfs on idmapped mounts is needed",
     ));
+    checks.push(trace_host(inner));
     checks.push(host_image());
     checks.push(memory_pause());
     checks.push(kvm());
@@ -76,6 +77,24 @@ fn with_cause(error: &IsolationError) -> String {
 
 fn kernel(step: &str, error: impl Into<std::io::Error>) -> IsolationError {
     IsolationError::Kernel { step: step.to_owned(), source: error.into() }
+}
+
+/// Whether the host's kernel is a witness of what happens in sandboxes, which locks and profiles depend on.
+fn trace_host(inner: &Inner) -> Check {
+    let name = "trace_host";
+    match &inner.witness {
+        Ok(witness) if witness.knows_overlays() => {
+            Check::new(name, Status::Ok, "the host's kernel records processes and connections of containers")
+        }
+        Ok(_) => Check::new(
+            name,
+            Status::Limited,
+            "the host's kernel records processes and connections of containers, but not which programs are the image's",
+        )
+        .hint("locks and profiles need Linux 6.5 or newer, with types of overlayfs"),
+        Err(why) => Check::new(name, Status::Missing, why)
+            .hint("journals have what the gateway and the server saw; locks and profiles are refused"),
+    }
 }
 
 fn user_namespace(inner: &Inner) -> Tried {

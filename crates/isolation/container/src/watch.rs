@@ -15,7 +15,7 @@ use crate::{Inner, lock};
 impl Inner {
     /// Sees the connections of all sandboxes of this driver.
     pub(crate) fn hook(&self) {
-        let Some(witness) = &self.witness else { return };
+        let Ok(witness) = &self.witness else { return };
         let hooked = self.cgroups.unified_parent().map(|parent| witness.hook(parent.as_fd()));
         match hooked {
             Ok(Ok(())) => {}
@@ -36,7 +36,7 @@ impl Inner {
         is_new: bool,
     ) -> Result<(), IsolationError> {
         let gate = self.gate_for(plan, disk, is_new)?;
-        let Some(witness) = &self.witness else { return Ok(()) };
+        let Ok(witness) = &self.witness else { return Ok(()) };
         let (mut facts, closed) = (facts(plan, self.skeleton.dir(), first_id), gate.is_closed());
         facts.doors = self.doors.dir(&plan.execution.profiles)?;
         let watched =
@@ -53,7 +53,7 @@ impl Inner {
 
     /// Goes on watching one that an earlier server made, which has told the kernel of it or did not.
     pub(crate) fn watch_again(&self, id: &SandboxId) {
-        let Some(witness) = self.witness.as_ref().filter(|witness| !witness.watches(id)) else { return };
+        let Some(witness) = self.witness.as_ref().ok().filter(|witness| !witness.watches(id)) else { return };
         let first_id = self.records.of(id).first_id().unwrap_or_default();
         let watched = self.cgroups.number(id).map(|number| {
             witness.watch_running(id, number, Facts { first_id, ..Facts::default() }, Gate::default())
@@ -71,7 +71,7 @@ impl Inner {
 
     /// Ends watching one without processes.
     pub(crate) fn forget(&self, id: &SandboxId) -> Result<(), IsolationError> {
-        let Some(witness) = &self.witness else { return Ok(()) };
+        let Ok(witness) = &self.witness else { return Ok(()) };
         witness
             .forget(id)
             .map_err(|error| failed("stop watching a sandbox".to_owned(), std::io::Error::other(error)))

@@ -47,6 +47,33 @@ struct TrimRange {
     piece_min: u64,
 }
 
+/// `struct fiemap_extent`: a piece of a file, and where it lies on the device.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct Extent {
+    pub(crate) logical: u64,
+    pub(crate) physical: u64,
+    pub(crate) bytes: u64,
+    reserved: [u64; 2],
+    pub(crate) flags: u32,
+    reserved_too: [u32; 3],
+}
+
+/// Pieces that are asked for at once.
+const EXTENTS_COUNT: u32 = 64;
+
+/// `struct fiemap`.
+#[repr(C)]
+struct Fiemap {
+    start: u64,
+    length: u64,
+    flags: u32,
+    mapped: u32,
+    count: u32,
+    reserved: u32,
+    extents: [Extent; EXTENTS_COUNT as usize],
+}
+
 const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A;
 const LOOP_SET_CAPACITY: libc::Ioctl = 0x4C07;
 const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82;
@@ -55,6 +82,8 @@ const FIFREEZE: libc::Ioctl = 0xC004_5877;
 const FITHAW: libc::Ioctl = 0xC004_5878;
 const XFS_IOC_FSGROWFSDATA: libc::Ioctl = 0x4010_586E;
 const FITRIM: libc::Ioctl = 0xC018_5879;
+const FS_IOC_FIEMAP: libc::Ioctl = 0xC020_660B;
+const FIEMAP_FLAG_SYNC: u32 = 1;
 const LO_FLAGS_READ_ONLY: u32 = 1;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 const LO_FLAGS_DIRECT_IO: u32 = 16;
@@ -145,4 +174,36 @@ pub(crate) fn trim(root: BorrowedFd<'_>, piece_min: u64) -> rustix::io::Result<(
     let mut range = TrimRange { start: 0, length: u64::MAX, piece_min };
     // SAFETY: FITRIM reads and writes one `struct fstrim_range`, which lives through the call.
     check(unsafe { libc::ioctl(root.as_raw_fd(), FITRIM, &raw mut range) }).map(drop)
+}
+
+/// Where a part of a file lies on the device, in order; what is not told of is a hole.
+pub(crate) fn extents(file: BorrowedFd<'_>, start: u64, bytes: u64) -> rustix::io::Result<Vec<Extent>> {
+    let (mut from, end, mut found) = (start, start.saturating_add(bytes), Vec::new());
+    while from < end {
+        let mut map = Fiemap {
+            start: from,
+            length: end - from,
+            flags: FIEMAP_FLAG_SYNC,
+            mapped: 0,
+            count: EXTENTS_COUNT,
+            reserved: 0,
+            extents: [Extent::default(); EXTENTS_COUNT as usize],
+        };
+        // SAFETY: FS_IOC_FIEMAP reads one `struct fiemap` and writes at most `count` pieces behind it; all of it lives
+        // through the call.
+        check(unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP, &raw mut map) })?;
+        let told = map.extents.get(..map.mapped as usize).unwrap_or(&map.extents);
+        found.extend_from_slice(told);
+        match told.last() {
+            Some(last) if told.len() == EXTENTS_COUNT as usize => {
+                let after = last.logical.saturating_add(last.bytes);
+                if after <= from {
+                    return Err(Errno::IO);
+                }
+                from = after;
+            }
+            _ => break,
+        }
+    }
+    Ok(found)
 }

@@ -90,7 +90,27 @@ struct cgroup {
 struct css_set {
 	struct cgroup *dfl_cgrp;
 };
+/* What a map keeps with a task: a list of one element for each such map. */
+struct hlist_node {
+	struct hlist_node *next;
+};
+struct hlist_head {
+	struct hlist_node *first;
+};
+struct bpf_local_storage {
+	struct hlist_head list;
+};
+struct bpf_local_storage_data {
+	/* The map whose value this is; it begins with the `struct bpf_map`. */
+	void *smap;
+	u8 data[1];
+};
+struct bpf_local_storage_elem {
+	struct hlist_node snode;
+	struct bpf_local_storage_data sdata;
+};
 struct task_struct {
+	struct bpf_local_storage *bpf_storage;
 	s32 pid, tgid, exit_code;
 	struct task_struct *group_leader, *real_parent;
 	u64 start_boottime;

@@ -108,6 +108,8 @@ struct BtfLoad {
     bytes: u32,
     log_bytes: u32,
     log_level: u32,
+    /// Said to be zero: the kernel refuses anything else after the fields that it knows, and the compiler leaves what it pads.
+    padding: u32,
 }
 
 #[repr(C)]
@@ -252,7 +254,7 @@ pub(crate) fn open_pin(path: &Path) -> io::Result<OwnedFd> {
 /// Gives the kernel a description of types.
 pub(crate) fn load_btf(btf: &[u8]) -> io::Result<OwnedFd> {
     let bytes = u32::try_from(btf.len()).map_err(io::Error::other)?;
-    fd(BTF_LOAD, &BtfLoad { btf: address(btf), log: 0, bytes, log_bytes: 0, log_level: 0 })
+    fd(BTF_LOAD, &BtfLoad { btf: address(btf), log: 0, bytes, log_bytes: 0, log_level: 0, padding: 0 })
 }
 
 /// A map by its number, as lookups in maps of maps give it.

@@ -151,8 +151,9 @@ pub(crate) fn make_ring() -> io::Result<OwnedFd> {
 /// Makes the maps.
 pub(crate) fn make_maps() -> Result<Maps, Missing> {
     let template = make_ring().map_err(|error| Missing::refused("make a ring buffer", error))?;
-    let maps =
-        Maps::each(|name| make_map(name, &template).map_err(|error| Missing::refused("make a map", error)))?;
+    let maps = Maps::each(|name| {
+        make_map(name, &template).map_err(|error| Missing::refused(&format!("make the map of {name}"), error))
+    })?;
     let config = overlay::config(WAKE_ABOVE_BYTES);
     bpf::update(&maps.config, &0_u32.to_ne_bytes(), &config, false)
         .map_err(|error| Missing::refused("configure the programs", error))?;

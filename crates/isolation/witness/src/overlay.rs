@@ -4,6 +4,8 @@
 
 use std::collections::HashMap;
 
+use rustix::mount::{FsOpenFlags, fsopen};
+
 /// Describes the kernel's own types.
 const KERNEL: &str = "/sys/kernel/btf/vmlinux";
 /// Describes those of overlayfs, where it is a module. It exists once the module is loaded.
@@ -40,6 +42,8 @@ fn offsets() -> Option<[u32; 7]> {
     let kernel = std::fs::read(KERNEL).ok()?;
     let base = Types::parse(&kernel)?;
     find(&base, &[]).or_else(|| {
+        // Asking for the file system loads its module, if nothing on this host has mounted one yet.
+        drop(fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC));
         // Names in a module's file go on where the kernel's end.
         let module = std::fs::read(MODULE).ok()?;
         find(&Types::parse(&module)?, base.strings)

@@ -254,6 +254,10 @@ class CopyStep(_CopyStepWords, _CopyStepRequired, total=False):
     """Owner of the copies."""
     mode: str | None
     """Permissions of the copies, octal."""
+    keep_links: bool
+    """Symbolic links that the sources name are copied as links, wherever they lead; otherwise what they lead to is
+    copied. Below a directory links are always copied as links. Not with `from`.
+    """
 
 
 class CreateAccess(TypedDict, total=False):

@@ -36,6 +36,7 @@ pub(crate) fn routes() -> Router<App> {
         .route("/process.Process/{method}", post(rpc_process))
         .route("/filesystem.Filesystem/{method}", post(rpc_filesystem))
         .route("/files", get(files::download::download).post(files::upload::upload))
+        .route("/files/compose", post(files::compose::compose))
         .route("/health", get(info::health))
         .route("/metrics", get(info::metrics))
         .route("/envs", get(info::envs))

@@ -17,7 +17,7 @@ use atoll_core::sharing::Needs;
 use atoll_dialect_kit::spool::receive;
 use atoll_engine::{Engine, Grant};
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use flate2::read::MultiGzDecoder;
 use http::{Extensions, StatusCode};
 use serde_json::{Value, json};
@@ -26,7 +26,7 @@ use tokio_util::io::SyncIoBridge;
 
 use crate::App;
 use crate::error::{Failure, Result};
-use crate::request::{Caller, Manage, Query, Root};
+use crate::request::{Caller, Manage, Path, Query, Root};
 use crate::time::now_ms;
 
 /// How long an address is good, milliseconds.

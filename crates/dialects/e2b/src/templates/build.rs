@@ -17,7 +17,7 @@ use atoll_core::id::{BuildId, KeyId};
 use atoll_core::service::Services;
 use atoll_core::spec::{self, ResourcesDraft};
 use atoll_engine::BuildSecrets;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -26,7 +26,7 @@ use super::translate::{Asked, Line, Plan, plan};
 use super::{archives, id_of, name_of, tag_of};
 use crate::App;
 use crate::error::{Failure, Result};
-use crate::request::{Caller, Json, Manage};
+use crate::request::{Caller, Json, Manage, Path};
 use crate::time::now_ms;
 
 /// Orders that are remembered.

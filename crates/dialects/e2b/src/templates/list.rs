@@ -3,7 +3,7 @@
 use atoll_core::spec::Resources;
 use atoll_engine::Engine;
 use atoll_store::TemplateRecord;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::HeaderValue;
 use serde::Deserialize;
@@ -13,7 +13,7 @@ use super::{BASE, Found, find, id_of, no_template};
 use crate::App;
 use crate::envd;
 use crate::error::{Failure, Result};
-use crate::request::{Caller, Manage, Query, Read};
+use crate::request::{Caller, Manage, Path, Query, Read};
 use crate::sandboxes::list::{NEXT, limit};
 use crate::time::of_ms;
 

@@ -19,7 +19,7 @@ use atoll_core::{Code, Error};
 use atoll_engine::{Caller as EngineCaller, Engine};
 use atoll_store::TemplateRecord;
 use axum::Router;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, patch, post, put};
 use http::StatusCode;
@@ -27,7 +27,7 @@ use serde_json::json;
 
 use crate::App;
 use crate::error::{Failure, Result};
-use crate::request::{Caller, Manage, Read};
+use crate::request::{Caller, Manage, Path, Read};
 
 pub(crate) use archives::Addresses;
 pub(crate) use build::Orders;

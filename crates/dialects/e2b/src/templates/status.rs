@@ -3,7 +3,7 @@
 use atoll_core::build::{BuildEvent, BuildState, StepState};
 use atoll_core::exec::OutputStream;
 use atoll_engine::Engine;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ use super::translate::{FINALIZE, Line};
 use crate::App;
 use crate::error::{Failure, Result};
 use crate::logs;
-use crate::request::{Caller, Query, Read};
+use crate::request::{Caller, Path, Query, Read};
 use crate::time::{now_ms, of_ms};
 
 /// Entries of one answer.

@@ -3,10 +3,12 @@
 //! A build of `name:tag` points the tag to what it makes, one of `name` alone the tag `default`. A reference without a
 //! tag means `default`; where nothing has that tag, as with templates that other clients made, the newest version.
 
+use std::iter;
+
 use atoll_core::{Code, spec};
 use atoll_engine::Engine;
 use atoll_store::TemplateRecord;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -15,7 +17,7 @@ use super::list::{build_id, record};
 use super::{DEFAULT_TAG, no_template};
 use crate::App;
 use crate::error::{Failure, Result};
-use crate::request::{Caller, Json, Manage, Query, Read};
+use crate::request::{Caller, Json, Manage, Path, Query, Read};
 use crate::time::of_ms;
 
 /// Tags as they are kept: in lower case, each once; [`DEFAULT_TAG`] when there are none.
@@ -46,29 +48,51 @@ pub(super) async fn tagged(engine: &Engine, name: &str, tag: Option<&str>) -> Re
     }
 }
 
-/// A tag, and the version that it means.
+/// A version that a tag means, or has meant.
 #[derive(Debug)]
 pub(super) struct Assigned {
-    pub(super) tag: String,
     pub(super) record: TemplateRecord,
     pub(super) set_ms: u64,
 }
 
+/// A tag, and what it has meant.
+#[derive(Debug)]
+pub(super) struct Tag {
+    pub(super) tag: String,
+    /// What it means now.
+    pub(super) now: Assigned,
+    /// What it meant before, the newest first.
+    pub(super) before: Vec<Assigned>,
+}
+
+impl Tag {
+    /// What it means and has meant, the newest first.
+    pub(super) fn assignments(&self) -> impl Iterator<Item = &Assigned> {
+        iter::once(&self.now).chain(&self.before)
+    }
+}
+
 /// The tags of the template that a reference means, by name.
-pub(super) async fn of(caller: &Caller<Read>, app: &App, reference: &str) -> Result<Vec<Assigned>> {
+pub(super) async fn of(caller: &Caller<Read>, app: &App, reference: &str) -> Result<Vec<Tag>> {
     let engine = app.host.engine();
     let meant = record(caller, engine, reference).await?;
     let fail = |error| Failure::of(&error);
-    let tags = engine.template_tags(&meant.name).await.map_err(fail)?;
-    let mut found = Vec::new();
-    if tags.iter().all(|tag| tag.tag != DEFAULT_TAG) {
-        let newest = engine.template(&meant.name, None).await.map_err(fail)?;
-        let set_ms = newest.created_ms;
-        found.push(Assigned { tag: DEFAULT_TAG.to_owned(), record: newest, set_ms });
+    let assignments = engine.template_tag_assignments(&meant.name).await.map_err(fail)?;
+    let versions = engine.template_versions(&meant.name).await.map_err(fail)?;
+    let mut found: Vec<Tag> = Vec::new();
+    for one in assignments {
+        // A version that went meanwhile took what named it along.
+        let Some(record) = versions.iter().find(|version| version.version == one.version) else { continue };
+        let assigned = Assigned { record: record.clone(), set_ms: one.set_ms };
+        match found.last_mut().filter(|tag| tag.tag == one.tag) {
+            Some(tag) => tag.before.push(assigned),
+            None => found.push(Tag { tag: one.tag, now: assigned, before: Vec::new() }),
+        }
     }
-    for tag in tags {
-        let version = engine.template(&meant.name, Some(tag.version)).await.map_err(fail)?;
-        found.push(Assigned { tag: tag.tag, record: version, set_ms: tag.set_ms });
+    if found.iter().all(|tag| tag.tag != DEFAULT_TAG) {
+        let newest = engine.template(&meant.name, None).await.map_err(fail)?;
+        let now = Assigned { set_ms: newest.created_ms, record: newest };
+        found.push(Tag { tag: DEFAULT_TAG.to_owned(), now, before: Vec::new() });
     }
     found.sort_by(|one, other| one.tag.cmp(&other.tag));
     Ok(found)
@@ -80,7 +104,7 @@ pub(super) async fn list(
     State(app): State<App>,
     Path(reference): Path<String>,
 ) -> Result<axum::Json<Vec<Value>>> {
-    let item = |one: &Assigned| json!({"tag": one.tag, "buildID": build_id(&one.record), "createdAt": of_ms(one.set_ms)});
+    let item = |one: &Tag| json!({"tag": one.tag, "buildID": build_id(&one.now.record), "createdAt": of_ms(one.now.set_ms)});
     Ok(axum::Json(of(&caller, &app, &reference).await?.iter().map(item).collect()))
 }
 

@@ -303,6 +303,8 @@ impl Plan {
             from: None,
             user: Some(owner.to_owned()),
             mode: mode.map(str::to_owned),
+            // Who wants what they lead to (`resolve_symlinks`) has put that into the archive.
+            keep_links: true,
         };
         if !self.archives.iter().any(|known| known == hash) {
             self.archives.push(hash.to_owned());

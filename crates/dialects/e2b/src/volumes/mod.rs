@@ -9,7 +9,7 @@ use atoll_core::volume::{VolumeDraft, VolumeState};
 use atoll_core::{Code, Error};
 use atoll_engine::{Engine, Resource, Target, VolumeChange};
 use axum::Router;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 use axum::routing::get;
@@ -20,7 +20,7 @@ use serde_json::json;
 
 use crate::App;
 use crate::error::{Failure, Result, sentence};
-use crate::request::{Caller, Json, Manage, Read, Requires};
+use crate::request::{Caller, Json, Manage, Path, Read, Requires};
 
 /// The routes.
 pub(crate) fn routes() -> Router<App> {

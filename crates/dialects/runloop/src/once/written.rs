@@ -56,10 +56,15 @@ impl Shelf {
         if swept.saturating_add(SWEEP_MS) <= now && self.claim(swept, now) {
             self.read(kept_ms, false);
         }
-        let name = blake3::hash(format!("{} {}", of.0, of.1).as_bytes()).to_hex();
         let answer = Written { print: answer.print.clone(), body: answer.body.clone(), ..*answer };
         let file = File { key: of.0.clone(), id: of.1.clone(), answer };
-        disk::save(&self.dir, &format!("{name}.json"), &serde_json::to_vec(&file)?)
+        disk::save(&self.dir, &name(of), &serde_json::to_vec(&file)?)
+    }
+
+    /// Removes an answer that is kept no more.
+    pub(super) fn remove(&self, of: &(KeyId, String)) {
+        // It may never have been written.
+        drop(fs::remove_file(self.dir.join(name(of))));
     }
 
     fn claim(&self, swept: u64, now: u64) -> bool {
@@ -92,4 +97,9 @@ impl Shelf {
         }
         found
     }
+}
+
+/// The name of an answer's file.
+fn name(of: &(KeyId, String)) -> String {
+    format!("{}.json", blake3::hash(format!("{} {}", of.0, of.1).as_bytes()).to_hex())
 }

@@ -2,10 +2,11 @@
 
 use atoll_core::build::{BuildFailure, BuildSpec, BuildState};
 use atoll_core::id::{BuildId, SnapshotId, TemplateId};
+use atoll_core::limits::TAG_ASSIGNMENTS_MAX_COUNT;
 use atoll_core::spec::TemplateSpec;
 use atoll_core::{Code, Error};
 
-use crate::{BuildRecord, CacheRecord, Store, TemplateRecord};
+use crate::{BuildRecord, CacheRecord, Store, StoreError, TemplateRecord};
 
 fn build(n: u64) -> BuildRecord {
     let spec = r#"{"name":"a","dockerfile":"FROM host","steps":null,"ignore":null,"args":{"A":"b"},"target":null,
@@ -68,6 +69,49 @@ pub(super) async fn life(store: &Store) {
     store.insert_build(&build(6)).await.unwrap();
     assert_eq!(store.prune_builds(2).await.unwrap().len(), 4);
     assert_eq!(store.list_builds(&[], None, None, 9).await.unwrap().items.len(), 3);
+}
+
+/// Tags of templates move, and what they meant is known until they are removed or its version is.
+pub(super) async fn template_tags(store: &Store) {
+    for n in 1..=2 {
+        let record = TemplateRecord {
+            id: TemplateId::from_parts(n, n),
+            name: "a".to_owned(),
+            version: 0,
+            spec: TemplateSpec::new("host"),
+            created_ms: n,
+            created_by: None,
+        };
+        store.insert_template(&record).await.unwrap();
+    }
+    let (x, both) = (["x".to_owned()], ["x".to_owned(), "y".to_owned()]);
+    store.tag_template("a", 1, &x, 10).await.unwrap();
+    store.tag_template("a", 2, &both, 20).await.unwrap();
+    assert!(matches!(store.tag_template("a", 3, &both, 30).await, Err(StoreError::NotFound)));
+    let meant = async || -> Vec<(String, u32, u64)> {
+        let all = store.template_tag_assignments("a").await.unwrap();
+        all.into_iter().map(|one| (one.tag, one.version, one.set_ms)).collect()
+    };
+    let of = |tag: &str, version, set_ms| (tag.to_owned(), version, set_ms);
+    assert_eq!(meant().await, [of("x", 2, 20), of("x", 1, 10), of("y", 2, 20)]);
+    let now = store.template_tags("a").await.unwrap();
+    assert_eq!(now.iter().map(|tag| (tag.version, tag.set_ms)).collect::<Vec<_>>(), [(2, 20), (2, 20)]);
+    // The oldest go.
+    let most = TAG_ASSIGNMENTS_MAX_COUNT as u64;
+    for n in 1..most {
+        store.tag_template("a", 2, &x, 20 + n).await.unwrap();
+    }
+    let all = meant().await;
+    assert_eq!(all.iter().filter(|one| one.0 == "x").count(), TAG_ASSIGNMENTS_MAX_COUNT);
+    assert!(all.iter().all(|one| one.1 == 2), "the only one of version 1 was the oldest");
+    store.untag_template("a", &x).await.unwrap();
+    assert_eq!(meant().await, [of("y", 2, 20)]);
+    store.tag_template("a", 1, &both, 200).await.unwrap();
+    assert_eq!(meant().await, [of("x", 1, 200), of("y", 1, 200), of("y", 2, 20)]);
+    // A tag goes with its version; one that means another forgets it.
+    store.tag_template("a", 2, &["y".to_owned()], 300).await.unwrap();
+    store.delete_template("a", Some(1)).await.unwrap();
+    assert_eq!(meant().await, [of("y", 2, 300), of("y", 2, 20)]);
 }
 
 pub(super) async fn cache(store: &Store) {

@@ -64,6 +64,7 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
         agents::schedules,
         builds::life,
         builds::cache,
+        builds::template_tags,
         snapshots::tags_move,
         snapshots::checkpoints_are_numbered,
         snapshots::rollbacks_are_remembered,

@@ -148,6 +148,7 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(templates::create_template, templates::list_templates))
         .routes(routes!(templates::get_template, templates::delete_template))
         .routes(routes!(template_tags::list_template_tags))
+        .routes(routes!(template_tags::list_tag_assignments))
         .routes(routes!(template_tags::set_template_tag, template_tags::delete_template_tag))
         .routes(routes!(builds::create_build, builds::list_builds))
         .routes(routes!(builds::get_build))

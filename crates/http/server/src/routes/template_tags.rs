@@ -22,6 +22,20 @@ pub(crate) async fn list_template_tags(
     Ok(Json(TemplateTagList { items }))
 }
 
+/// What a tag of a template has meant, the newest first: which is what it means. The last 100 are remembered, as long as
+/// their versions are there.
+#[utoipa::path(get, path = "/v1/templates/{name}/tags/{tag}/assignments", tag = "templates",
+    security(("key" = ["read"])), params(("name" = String, Path), ("tag" = String, Path)),
+    responses((status = 200, body = TemplateTagList)))]
+pub(crate) async fn list_tag_assignments(
+    _: Caller<Read>,
+    State(app): State<App>,
+    Path((name, tag)): Path<(String, String)>,
+) -> ApiResult<Json<TemplateTagList>> {
+    let items = app.engine.tag_assignments(&name, &tag).await?.into_iter().map(view).collect();
+    Ok(Json(TemplateTagList { items }))
+}
+
 /// Points a tag to a version of a template, wherever it pointed before.
 #[utoipa::path(put, path = "/v1/templates/{name}/tags/{tag}", tag = "templates", security(("key" = ["manage"])),
     params(("name" = String, Path), ("tag" = String, Path)), request_body = SetTemplateTag,

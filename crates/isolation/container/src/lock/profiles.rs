@@ -81,7 +81,7 @@ impl Inner {
         exec: &str,
         profile: &str,
     ) -> Result<(), IsolationError> {
-        let witness = self.witness.as_ref().ok_or_else(|| cannot("there is no witness"))?;
+        let witness = self.witness.as_ref().map_err(|why| cannot(why))?;
         let told = witness.exec_starts(id, &format!("{CGROUP_PREFIX}{exec}"), profile);
         if told.map_err(|error| cannot_because(&error))? {
             return Ok(());
@@ -91,7 +91,7 @@ impl Inner {
 
     /// Takes that back.
     pub(crate) fn exec_started(&self, id: &SandboxId, exec: &str) {
-        let Some(witness) = &self.witness else { return };
+        let Ok(witness) = &self.witness else { return };
         if let Err(error) = witness.exec_started(id, &format!("{CGROUP_PREFIX}{exec}")) {
             tracing::warn!(%id, exec, %error, "the kernel still waits for an exec");
         }

@@ -35,7 +35,13 @@ pub(crate) fn containers() -> Containers {
     let dir = tempfile::Builder::new().prefix("atoll-container-test-").tempdir().unwrap();
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     let instance = format!("{:05x}{number:03x}", std::process::id() & 0xf_ffff);
-    Containers { path: dir.path().to_owned(), _dir: Some(dir), instance, root: RootFs::Host, witness: None }
+    Containers {
+        path: dir.path().to_owned(),
+        _dir: Some(dir),
+        instance,
+        root: RootFs::Host,
+        witness: Err("not asked for".to_owned()),
+    }
 }
 
 impl Containers {

@@ -2,11 +2,13 @@
 //!
 //! Each side is mounted as a sandbox would see it: an overlay of the snapshot's layer on the image's layers, but
 //! read-only, in no place, and such that nothing in it can run or be a device. Compared is only what either
-//! layer touches: what a layer does not mention is the image's on both sides.
+//! layer touches: what a layer does not mention is the image's on both sides. Of what both mention only that is asked
+//! about which is not surely the same ([`inodes`]).
 //!
 //! The files are hostile: no symbolic link is followed, every directory is opened from the one above, depth,
 //! count and bytes are bounded.
 
+mod inodes;
 mod side;
 mod text;
 mod walk;

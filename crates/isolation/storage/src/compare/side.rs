@@ -28,6 +28,8 @@ pub(super) struct Side {
     pub(super) merged: OwnedFd,
     /// The snapshot's own layer; none for the bare image.
     pub(super) layer: Option<OwnedFd>,
+    /// The image of the disk on which that lies.
+    pub(super) image: Option<File>,
     /// What holds the two: mounts first, then the device.
     _mounts: Vec<OwnedFd>,
     _device: Option<LoopDevice>,
@@ -42,7 +44,7 @@ impl Side {
     ) -> Result<Self, IsolationError> {
         // The kernel wants the topmost first.
         let mut lower: Vec<PathBuf> = layers.iter().rev().cloned().collect();
-        let (mut mounts, mut layer, mut device) = (Vec::new(), None, None);
+        let (mut mounts, mut layer, mut device, mut disk_image) = (Vec::new(), None, None, None);
         if let Some(artifact) = artifact {
             let image = File::open(storage.artifact_disk(artifact)?).step("open the disk of a snapshot")?;
             let attached = attach_read_only(&image)?;
@@ -53,6 +55,7 @@ impl Side {
             layer = Some(upper);
             mounts.push(disk);
             device = Some(attached);
+            disk_image = Some(image);
         }
         let merged = match lower.as_slice() {
             [only] => open_dir(only)?,
@@ -63,7 +66,7 @@ impl Side {
                 root
             }
         };
-        Ok(Self { merged, layer, _mounts: mounts, _device: device })
+        Ok(Self { merged, layer, image: disk_image, _mounts: mounts, _device: device })
     }
 }
 

@@ -1,10 +1,12 @@
-//! Files over plain HTTP: `/files`.
+//! Files over plain HTTP: `/files`, `/files/compose`.
 
+pub(crate) mod compose;
 pub(crate) mod download;
 pub(crate) mod signature;
 pub(crate) mod upload;
 
 use atoll_core::id::SandboxId;
+use atoll_core::{Code, Error};
 use axum::extract::FromRequestParts;
 use http::request::Parts;
 use serde::Deserialize;
@@ -55,6 +57,16 @@ async fn admitted(parts: &mut Parts, app: &App, operation: Operation) -> Result<
     let caller = Caller::with_key(app.host.engine(), &key, &sandbox).await?;
     app.host.fill(&parts.extensions, caller.grant.clone());
     Ok((Envd { app: app.clone(), sandbox, caller, user }, query))
+}
+
+/// Why a file is not written.
+fn not_written(envd: &Envd, error: Error, path: &str) -> Failure {
+    match error.code {
+        Code::UserNotFound => failure(envd.fault(&error)),
+        Code::IsADirectory => Failure::bad(format!("path is a directory: {path}")),
+        Code::NotADirectory => Failure::bad(format!("a part of the path is not a directory: {path}")),
+        _ => Failure::of_file(&error),
+    }
 }
 
 /// What an RPC would say, as HTTP.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::io::Write as _;
 
+use atoll_core::Error;
 use atoll_core::spec::IsolationLevel;
-use atoll_core::{Code, Error};
 use atoll_dialect_kit::files::Form;
 use atoll_engine::{GuestLease, guest_error};
 use atoll_guest_protocol::client::FileWriter;
@@ -19,7 +19,7 @@ use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use serde_json::{Value, json};
 
-use super::{Operation, admitted, failure};
+use super::{Operation, admitted, failure, not_written};
 use crate::App;
 use crate::envd::filesystem::ATTRIBUTES;
 use crate::envd::{Envd, paths};
@@ -114,12 +114,7 @@ fn broken(error: &Error) -> Failure {
 
 impl Uploads {
     fn told(&self, error: Error, path: &str) -> Failure {
-        match error.code {
-            Code::UserNotFound => failure(self.envd.fault(&error)),
-            Code::IsADirectory => Failure::bad(format!("path is a directory: {path}")),
-            Code::NotADirectory => Failure::bad(format!("a part of the path is not a directory: {path}")),
-            _ => Failure::of_file(&error),
-        }
+        not_written(&self.envd, error, path)
     }
 
     /// Every file of a form. The one path of the address is for a form with one file.
