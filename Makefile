@@ -3,8 +3,8 @@
 .PHONY: demo test test-all fuzz deps build release package bench lint openapi clean
 
 demo: deps
-	cargo build --locked --profile demo -p atoll
-	ATOLL_BIN=$(CURDIR)/target/demo/atoll scripts/demo
+	cargo build --locked -p atoll
+	ATOLL_BIN=$(CURDIR)/target/debug/atoll scripts/demo
 
 # What CI runs.
 test: deps

@@ -59,3 +59,13 @@ test("its end", async () => {
   const short = await modal.sandboxes.create(app, image, { command: ["sh", "-c", "exit 7"], timeoutMs: 60_000 });
   assert.equal(await short.wait(), 7);
 });
+
+test("a directory is an image", async () => {
+  await box.filesystem.writeText("kept", "/project/file");
+  const directory = await box.snapshotDirectory("/project");
+  await box.mountImage("/elsewhere", directory);
+  await box.filesystem.writeText("changed", "/elsewhere/file");
+  assert.equal(await box.filesystem.readText("/project/file"), "kept");
+  await box.unmountImage("/elsewhere");
+  await assert.rejects(box.filesystem.readText("/elsewhere/file"), SandboxFilesystemNotFoundError);
+});

@@ -4,7 +4,8 @@ import hashlib
 
 import modal
 import pytest
-from conftest import run, since
+from conftest import native, native_id, run, since
+from registry import serve as registry_with_a_password
 
 # On a busy host a build takes its time.
 pytestmark = pytest.mark.timeout(600)
@@ -84,6 +85,127 @@ def test_a_snapshot_is_an_image(make):
     sandbox.terminate()
     assert run(make(image=image), "cat", "/root/kept") == (0, "kept\n")
     assert run(make(image=modal.Image.from_id(image.object_id)), "cat", "/root/kept") == (0, "kept\n")
+
+
+def test_layers_on_a_snapshot(make, app):
+    sandbox = make()
+    run(sandbox, "sh", "-c", "mkdir /below && echo below > /below/file")
+    image = sandbox.snapshot_filesystem()
+    sandbox.terminate()
+    # The clients build only on images that they can look up.
+    image = modal.Image.from_id(image.object_id)
+    above = image.run_commands("cat /below/file > /above && rm -r /below").env({"ABOVE": "yes"})
+    assert run(make(image=above), "sh", "-c", "cat /above; ls -d /below; echo $ABOVE")[1] == "below\nyes\n"
+    # And another on that, by its id alone.
+    known = modal.Image.from_id(above.build(app).object_id)
+    assert run(make(image=known.run_commands("cat /above /above > /twice")), "cat", "/twice") == (0, "below\nbelow\n")
+
+
+def test_a_directory_is_an_image(make):
+    one = make()
+    run(one, "sh", "-c", "mkdir -p /project/deep && echo kept > /project/deep/file && ln -s deep/file /project/link")
+    run(one, "sh", "-c", "chown -R 1234:4321 /project/deep && chmod 600 /project/deep/file; echo other > /other")
+    image = one.snapshot_directory("/project")
+    run(one, "sh", "-c", "echo later > /project/deep/file")
+    one.terminate()
+    # In another sandbox, where there was nothing, and where there was something: a directory of the image, too.
+    two = make()
+    two.mount_image("/srv/new/place", image)
+    assert run(two, "cat", "/srv/new/place/link") == (0, "kept\n")
+    assert run(two, "stat", "-c", "%u:%g %a", "/srv/new/place/deep/file") == (0, "1234:4321 600\n")
+    before = run(two, "sh", "-c", "ls -lA /var | sort")[1]
+    two.mount_image("/var", image)
+    assert run(two, "ls", "/var")[1] == "deep\nlink\n"
+    run(two, "sh", "-c", "echo changed > /var/deep/file")
+    # Again: what was written is gone. What is below comes back.
+    two.mount_image("/var", image)
+    assert run(two, "cat", "/var/deep/file") == (0, "kept\n")
+    two.unmount_image("/var")
+    assert run(two, "sh", "-c", "ls -lA /var | sort")[1] == before
+    # What was changed in a mounted one is in the next snapshot of it.
+    run(two, "sh", "-c", "echo changed > /srv/new/place/deep/file")
+    three = make()
+    three.mount_image("/x", modal.Image.from_id(two.snapshot_directory("/srv/new/place").object_id))
+    assert run(three, "cat", "/x/link") == (0, "changed\n")
+    two.unmount_image("/srv/new/place")
+    assert run(two, "ls", "-A", "/srv/new/place") == (0, "")
+    # Sandboxes that trees were copied from are gone.
+    known = {native_id(two), native_id(three)}
+    others = [other for other in native("/v1/sandboxes?limit=200")["items"] if other["id"] not in known]
+    assert all("modal" in other["annotations"] for other in others), others
+
+
+def test_images_are_mounted(make, app, image):
+    """Those that were built, snapshots of whole disks, and an empty one."""
+    sandbox = make()
+    built = image.run_commands("mkdir -p /built && echo one > /built/file").build(app)
+    sandbox.mount_image("/mnt/built", built)
+    assert run(sandbox, "cat", "/mnt/built/built/file") == (0, "one\n")
+    sandbox.mount_image("/mnt/disk", make().snapshot_filesystem())
+    assert run(sandbox, "sh", "-c", "test -d /mnt/disk/etc && ls /mnt/disk/proc | wc -l") == (0, "0\n")
+    sandbox.mount_image("/etc", modal.Image.from_scratch())
+    assert run(sandbox, "ls", "-A", "/etc") == (0, "")
+    sandbox.unmount_image("/etc")
+    assert run(sandbox, "test", "-s", "/etc/passwd")[0] == 0
+
+
+def test_what_cannot_be_mounted(make, tmp_path):
+    volume = modal.Volume.from_name("in-the-way", create_if_missing=True)
+    sandbox = make(volumes={"/data/volume": volume})
+    run(sandbox, "sh", "-c", "mkdir /dir; echo > /file; echo kept > /data/volume/file")
+    image = sandbox.snapshot_directory("/dir")
+    for path, kind, why in [
+        ("/", modal.exception.InvalidError, "'/'"),
+        ("/a/../b", modal.exception.InvalidError, r"'\.\.'"),
+        ("/file", modal.exception.InvalidError, "not a directory"),
+        ("/data", modal.exception.Error, "volume"),
+        ("/data/volume/sub", modal.exception.Error, "volume"),
+        ("/proc/x", modal.exception.Error, "kernel"),
+    ]:
+        with pytest.raises(kind, match=why):
+            sandbox.mount_image(path, image)
+    for path, kind in [("/nowhere", modal.exception.NotFoundError), ("/file", modal.exception.InvalidError)]:
+        with pytest.raises(kind):
+            sandbox.snapshot_directory(path)
+    with pytest.raises(modal.exception.NotFoundError):
+        sandbox.mount_image("/x", modal.Image.from_id("im-00000000000000000000"))
+    with pytest.raises(modal.exception.Error, match="no image is mounted"):
+        sandbox.unmount_image("/dir")
+    with pytest.raises(modal.exception.Error, match="mount_image"):
+        make(image=image)
+    assert run(sandbox, "sh", "-c", "ls -A / | grep atoll; cat /data/volume/file")[1] == "kept\n"
+
+
+def test_secrets_of_builds(make, image):
+    """A command of the build has it as a variable; the image has not."""
+    secret = modal.Secret.from_dict({"BUILD_TOKEN": "t0ken-of-the-build"})
+    built = image.run_commands("echo ${#BUILD_TOKEN} > /length", secrets=[secret]).run_commands("cat /length > /above")
+    sandbox = make(image=built)
+    assert run(sandbox, "sh", "-c", "cat /above; echo [$BUILD_TOKEN]") == (0, "18\n[]\n")
+    assert run(sandbox, "grep", "-rlF", "t0ken-of-the-build", "/etc", "/root", "/opt", "/run", "/tmp", "/var")[0] == 1
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory):
+    """A registry with a password and one image of one file: its address, user and password."""
+    with registry_with_a_password(tmp_path_factory.mktemp("registry")) as address:
+        yield address
+
+
+@since(1, 6)
+def test_a_registry_that_wants_a_password(make, registry):
+    host, user, password = registry
+    with pytest.raises(modal.exception.Error, match="denies access"):
+        make(image=modal.Image.from_registry(f"{host}/app:1"))
+    wrong = modal.Secret.from_dict({"REGISTRY_USERNAME": user, "REGISTRY_PASSWORD": "wrong"})
+    with pytest.raises(modal.exception.Error, match="denies access"):
+        make(image=modal.Image.from_registry(f"{host}/app:1", secret=wrong))
+    keys = modal.Secret.from_dict({"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "c"})
+    with pytest.raises(modal.exception.Error, match="get-login-password"):
+        make(image=modal.Image.from_aws_ecr(f"{host}/app:1", secret=keys))
+    secret = modal.Secret.from_dict({"REGISTRY_USERNAME": user, "REGISTRY_PASSWORD": password})
+    sandbox = make(image=modal.Image.from_registry(f"{host}/app:1", secret=secret))
+    assert sandbox.filesystem.read_text("/there") == "of the registry\n"
 
 
 @since(1, 6)

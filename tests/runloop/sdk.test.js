@@ -90,3 +90,9 @@ test('policies, secrets and gateways', async () => {
   assert.equal((await client.networkPolicies.delete(policy.id)).id, policy.id)
   await assert.rejects(client.networkPolicies.retrieve(policy.id), NotFoundError)
 })
+
+test('agents', async () => {
+  const agent = await sdk.agent.create({ name: 'js', source: { type: 'npm', npm: { package_name: '@scope/bot' } } })
+  assert.equal((await agent.getInfo()).source.npm.package_name, '@scope/bot')
+  assert.ok((await sdk.agent.list({ name: 'js' })).some(({ id }) => id === agent.id))
+})

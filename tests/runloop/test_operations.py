@@ -12,9 +12,9 @@ CALL = re.compile(r"""self\._(get|post|delete|put|patch|get_api_list)\(\s*f?(?:p
 ELSEWHERE = re.compile(r"""["'](/(?:v1|pty)/[^"']+)["']""")
 # What is refused, and why: docs/runloop.md has the same, row by row.
 REFUSED = re.compile(
-    r"/v1/(accounts|agents|apikeys|axons|benchmark_jobs|benchmark_runs|benchmarks|mcp-configs|"
+    r"/v1/(accounts|agents/(list_public|devbox_counts)|apikeys|axons|benchmark_jobs|benchmark_runs|benchmarks|mcp-configs|"
     r"restricted_keys|scenarios)(/|$)|/pty/|"
-    r"/v1/devboxes/(\{id\}/create_(ssh_key|pty_tunnel|gateway_token|mcp_token)|evictions/watch)$"
+    r"/v1/devboxes/(\{id\}/create_(pty_tunnel|gateway_token|mcp_token)|evictions/watch)$"
 )
 # Answers that say more than that there is no such route.
 KNOWN = {400, 401, 403, 404, 408, 200, 422}

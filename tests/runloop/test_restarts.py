@@ -41,6 +41,31 @@ def test_a_creation_whose_answer_was_lost_makes_one(server):
     call("POST", f"/v1/devboxes/{made['id']}/shutdown", {})
 
 
+def test_other_creations_are_done_once_too(server):
+    box = call("POST", "/v1/devboxes", {"name": "source"})[1]
+    made = [
+        ("/v1/network-policies", {"name": "once", "allow_all": True}),
+        ("/v1/gateway-configs", {"name": "once", "endpoint": "https://a.com", "auth_mechanism": {"type": "bearer"}}),
+        ("/v1/secrets", {"name": "ONCE", "value": "value", "hosts": ["a.com"]}),
+        ("/v1/objects", {"name": "once", "content_type": "text"}),
+        ("/v1/blueprints", {"name": "once", "dockerfile": "FROM host"}),
+        (f"/v1/devboxes/{box['id']}/snapshot_disk", {"name": "once"}),
+    ]
+    made = [(path, body, {"x-request-id": f"test-{uuid.uuid4()}"}) for path, body in made]
+    first = [call("POST", path, body, headers=headers) for path, body, headers in made]
+    assert [status for status, _ in first] == [200] * len(made), [told for status, told in first if status != 200]
+    server.kill_and_start()
+    assert [call("POST", path, body, headers=headers) for path, body, headers in made] == first
+    for path, body, headers in made:
+        assert call("POST", path, {**body, "name": "other"}, headers=headers)[0] == 400
+    lists = ("network-policies", "gateway-configs", "objects", "blueprints", "devboxes/disk_snapshots")
+    for one in lists:
+        listed = call("GET", f"/v1/{one}")[1]
+        items = next(value for value in listed.values() if isinstance(value, list))
+        assert len(items) == 1, (one, listed)
+    call("POST", f"/v1/devboxes/{box['id']}/shutdown", {})
+
+
 def test_policies_and_gateways_are_there(server):
     policy = call("POST", "/v1/network-policies", {"name": "kept", "allowed_hostnames": ["a.com"]})[1]
     endpoint = {"name": "kept", "endpoint": "https://a.com", "auth_mechanism": {"type": "bearer"}}

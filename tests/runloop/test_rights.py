@@ -11,7 +11,7 @@ def routes(id, execution, snapshot):
     for action in [
         "", "/wait_for_status", "/suspend", "/resume", "/keep_alive", "/execute", "/execute_async", "/execute_sync",
         "/read_file_contents", "/download_file", "/write_file_contents", "/upload_file", "/snapshot_disk",
-        "/snapshot_disk_async", "/enable_tunnel", "/remove_tunnel", "/shutdown",
+        "/snapshot_disk_async", "/enable_tunnel", "/remove_tunnel", "/create_ssh_key", "/shutdown",
     ]:
         yield "POST", box + action
     for action in ["/wait_for_status", "/kill", "/send_std_in"]:

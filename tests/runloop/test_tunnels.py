@@ -96,5 +96,5 @@ def test_what_there_is_not(client, own):
         status, body = call("GET", f"/v1/{path}")
         assert status == 400 and "not supported by this server; " in body["message"], path
         assert call("GET", f"/v1/{path}", key="wrong")[0] == 401
-    with pytest.raises(BadRequestError, match="atoll ssh-key add"):
-        client.devboxes.create_ssh_key(own.id)
+    with pytest.raises(BadRequestError, match="atoll shell"):
+        client.post(f"/v1/devboxes/{own.id}/create_pty_tunnel", cast_to=object)

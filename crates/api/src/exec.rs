@@ -85,6 +85,7 @@ impl CreateExec {
             detach_timeout_ms: self.detach_timeout_ms,
             keep_output_bytes: self.keep_output_bytes,
             idempotency_key: self.idempotency_key,
+            end_tree: false,
             tag: None,
             interpreter: None,
             // It comes in a header.

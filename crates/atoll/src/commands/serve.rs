@@ -329,7 +329,7 @@ fn ssh(daemon: &Daemon, data_dir: &Path) -> Result<Ssh> {
         let server = server.clone();
         Box::pin(async move { server.serve(stream, peer, stop).await })
     });
-    Ok(Ssh { door, host_key })
+    Ok(Ssh { door, host_key, private_key: atoll_ssh::private_key })
 }
 
 /// The object store, if one is named.

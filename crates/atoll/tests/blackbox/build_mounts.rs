@@ -133,3 +133,20 @@ async fn mounted_files_are_seen_by_their_command_and_not_kept() {
     assert_eq!(code(server.client.create_build(&create).await), Code::InvalidArgument);
     server.finish().await;
 }
+
+/// What a command leaves running ends with it: nothing of it writes where something was mounted, or is there in another step.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_step_leaves_running_ends_with_it() {
+    let server = Server::start();
+    let file = "FROM host AS t\nRUN mkdir /t && echo a > /t/a\nFROM host\nRUN mkdir /m\n\
+        RUN --mount=from=t,source=/t,target=/m cat /m/a; setsid sh -c 'while :; do : > /m/x; done' </dev/null >/dev/null 2>&1 &\n";
+    let (ended, log) = build(&server, "stays", file, &[]).await;
+    assert_eq!(ended.state, BuildState::Succeeded, "{ended:?}\n{log}");
+    assert_eq!(inside(&server, "stays", "ls /m").await, "", "it was ended with its command: {log}");
+    // Nor is it in a later step, whether or not it was kept.
+    let file = "FROM host\nRUN sleep 1000 & setsid sleep 1000 & sleep 0.1\nRUN ps -eo args= | grep -c '^sleep 1000' > /count || true\n";
+    let (ended, log) = build(&server, "alone", file, &[]).await;
+    assert_eq!(ended.state, BuildState::Succeeded, "{ended:?}\n{log}");
+    assert_eq!(inside(&server, "alone", "cat /count").await, "0\n", "{log}");
+    server.finish().await;
+}

@@ -98,6 +98,8 @@ pub struct ExecDraft {
     pub detach_timeout_ms: Option<u64>,
     /// Output kept on the host; the oldest goes first.
     pub keep_output_bytes: Option<u64>,
+    /// Kill what it started and left behind when it ends, and have not ended before.
+    pub end_tree: bool,
     /// A second request with the same key in the same sandbox returns the first exec.
     pub idempotency_key: Option<String>,
     /// A word to find it by while it runs. Need not be unique.
@@ -126,6 +128,7 @@ impl ExecDraft {
             kill_on_disconnect: false,
             detach_timeout_ms: None,
             keep_output_bytes: None,
+            end_tree: false,
             idempotency_key: None,
             tag: None,
             interpreter: None,
@@ -162,6 +165,9 @@ pub struct ExecSpec {
     pub detach_timeout_ms: Option<u64>,
     /// Output kept on the host, bytes.
     pub keep_output_bytes: u64,
+    /// It has not ended before all that it started has: what is left then is killed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub end_tree: bool,
     /// A word to find it by while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
@@ -244,6 +250,7 @@ impl ExecSpec {
             kill_on_disconnect: draft.kill_on_disconnect,
             detach_timeout_ms: draft.detach_timeout_ms,
             keep_output_bytes: keep,
+            end_tree: draft.end_tree,
             tag: draft.tag,
             interpreter: draft.interpreter,
             profile: profile.map(|(name, _)| sandbox.profiles.from(name)),

@@ -38,6 +38,7 @@ use std::convert::Infallible;
 
 use atoll_core::Error;
 use atoll_dialect_kit::Protocol;
+use atoll_dialect_kit::turns::Turns;
 use atoll_server::dialect::{Arrival, Asked, Dialect, Host, Mount, credentials};
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, FromRef, RawPathParams, Request};
@@ -69,7 +70,7 @@ fn refuse(error: &Error, asked: &Asked) -> Response {
 #[derive(Debug, Clone)]
 pub(crate) struct App {
     pub(crate) host: Host,
-    pub(crate) turns: toolbox::Turns,
+    pub(crate) turns: Turns,
     pub(crate) sizes: toolbox::Sizes,
 }
 
@@ -101,7 +102,7 @@ impl FromRef<App> for Host {
 
 /// Takes every request for this dialect, however it got here.
 fn router(host: Host) -> Router {
-    let app = App { host, turns: toolbox::Turns::default(), sizes: toolbox::Sizes::default() };
+    let app = App { host, turns: Turns::default(), sizes: toolbox::Sizes::default() };
     let inner = Router::new()
         .route("/api/socket.io/", any(events::serve))
         .nest("/api", control::routes())

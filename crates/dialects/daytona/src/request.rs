@@ -25,14 +25,7 @@ impl Root {
 
     /// The host's name or address, and the port.
     pub(crate) fn host_and_port(&self) -> (String, u16) {
-        let text = self.0.to_string();
-        let authority = text.split_once("://").map_or(text.as_str(), |(_, rest)| rest);
-        let port = if self.0.is_encrypted() { 443 } else { 80 };
-        match authority.rsplit_once(':').map(|(host, port)| (host, port.parse())) {
-            // Without the brackets of an IPv6 address, as 'ssh' has it.
-            Some((host, Ok(port))) => (host.trim_matches(['[', ']']).to_owned(), port),
-            _ => (authority.trim_matches(['[', ']']).to_owned(), port),
-        }
+        self.0.host_and_port()
     }
 
     /// The scheme by which it was reached, and is reached at its other names.

@@ -12,6 +12,7 @@
 //! - [`remembered`]: how sandboxes ended;
 //! - [`secrets`]: variables that stand for secrets;
 //! - [`spool`]: files that clients send to the server;
+//! - [`turns`]: what happens one after the other;
 //! - [`annotation`]: what the protocol must say back and the engine has no field for;
 //! - [`names`]: names that the engine does not allow;
 //! - [`pending`]: what takes longer than a client waits, and who may see it;
@@ -32,6 +33,7 @@ pub mod secrets;
 pub mod spool;
 pub mod status;
 pub mod time;
+pub mod turns;
 pub mod uuid;
 
 pub use protocol::{Protocol, sentence};

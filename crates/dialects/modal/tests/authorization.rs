@@ -120,6 +120,9 @@ fn task() -> Vec<Route> {
         sandbox("TaskSetNetworkAccess", Scope::Manage),
         sandbox("TaskReloadVolumes", Scope::Exec),
         sandbox("TaskSnapshotFilesystem", Scope::Manage),
+        sandbox("TaskSnapshotDirectory", Scope::Manage),
+        sandbox("TaskMountDirectory", Scope::Manage),
+        sandbox("TaskUnmountDirectory", Scope::Exec),
         sandbox("TaskSnapshotMemory", Scope::Manage),
     ]
 }

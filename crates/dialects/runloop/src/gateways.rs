@@ -4,7 +4,6 @@
 
 use atoll_core::policy::{DomainPattern, InjectRule, Template};
 use axum::Router;
-use axum::extract::State;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
 use http::Uri;
@@ -12,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::error::{Failure, Result};
-use crate::records::{Kind, List, Record, check_words};
-use crate::request::{Caller, Json, Manage, Path, Query, Read};
+use crate::records::api::{self, Api};
+use crate::records::{Kind, Record, Records, check_words};
 use crate::{App, once, secrets};
 
 /// Most further headers.
@@ -24,17 +23,17 @@ const TEXT_MAX_BYTES: usize = 2048;
 /// The routes.
 pub(crate) fn routes(app: &App) -> Router<App> {
     let made_once = Router::new()
-        .route("/v1/gateway-configs", post(create))
+        .route("/v1/gateway-configs", post(api::create::<Gateway>))
         .layer(from_fn_with_state(app.clone(), once::layer));
     Router::new()
         .merge(made_once)
-        .route("/v1/gateway-configs", get(list))
-        .route("/v1/gateway-configs/{gateway}", get(one).post(update))
-        .route("/v1/gateway-configs/{gateway}/delete", post(remove))
+        .route("/v1/gateway-configs", get(api::list::<Gateway>))
+        .route("/v1/gateway-configs/{gateway}", get(api::one::<Gateway>).post(api::update::<Gateway>))
+        .route("/v1/gateway-configs/{gateway}/delete", post(api::remove::<Gateway>))
 }
 
 /// A gateway.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Gateway {
     name: String,
     description: Option<String>,
@@ -174,7 +173,7 @@ impl Gateway {
 /// What is said of a gateway. What is absent stays.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Asked {
+pub(crate) struct Asked {
     name: Option<String>,
     description: Option<String>,
     endpoint: Option<String>,
@@ -182,79 +181,38 @@ struct Asked {
     custom_headers: Option<Vec<Header>>,
 }
 
-impl Asked {
-    fn apply(self, app: &App, gateway: &mut Gateway) -> Result<()> {
-        let known = gateway.clone();
-        *gateway = Gateway {
-            name: self.name.unwrap_or(known.name),
-            description: self.description.or(known.description),
-            endpoint: self.endpoint.unwrap_or(known.endpoint),
-            auth_mechanism: self.auth_mechanism.unwrap_or(known.auth_mechanism),
-            custom_headers: self.custom_headers.unwrap_or(known.custom_headers),
-        };
-        gateway.check(app)
+impl Api for Gateway {
+    type Asked = Asked;
+    const PLURAL: &'static str = "gateway_configs";
+
+    fn records(app: &App) -> &Records<Self> {
+        &app.gateways
     }
-}
 
-fn view(record: &Record<Gateway>) -> Value {
-    let gateway = &record.what;
-    json!({
-        "id": record.id,
-        "name": gateway.name,
-        "description": gateway.description,
-        "endpoint": gateway.endpoint,
-        "auth_mechanism": gateway.auth_mechanism,
-        "custom_headers": gateway.custom_headers,
-        "create_time_ms": record.created_ms,
-    })
-}
+    fn apply(&mut self, asked: Asked, app: &App) -> Result<()> {
+        let known = self.clone();
+        *self = Self {
+            name: asked.name.unwrap_or(known.name),
+            description: asked.description.or(known.description),
+            endpoint: asked.endpoint.unwrap_or(known.endpoint),
+            auth_mechanism: asked.auth_mechanism.unwrap_or(known.auth_mechanism),
+            custom_headers: asked.custom_headers.unwrap_or(known.custom_headers),
+        };
+        self.check(app)
+    }
 
-async fn create(
-    caller: Caller<Manage>,
-    State(app): State<App>,
-    Json(asked): Json<Asked>,
-) -> Result<Json<Value>> {
-    let mut gateway = Gateway {
-        name: String::new(),
-        description: None,
-        endpoint: String::new(),
-        auth_mechanism: Auth::default(),
-        custom_headers: Vec::new(),
-    };
-    asked.apply(&app, &mut gateway)?;
-    Ok(Json(view(&app.gateways.create(&caller, gateway).await?)))
-}
-
-async fn list(
-    caller: Caller<Read>,
-    State(app): State<App>,
-    Query(query): Query<List>,
-) -> Result<Json<Value>> {
-    Ok(Json(app.gateways.page(&caller, "gateway_configs", query, view).await?))
-}
-
-async fn one(caller: Caller<Read>, State(app): State<App>, Path(id): Path<String>) -> Result<Json<Value>> {
-    Ok(Json(view(&app.gateways.find(&caller, &id).await?)))
-}
-
-/// `POST /v1/gateway-configs/{gateway}`: holds for devboxes that are made from now on.
-async fn update(
-    caller: Caller<Manage>,
-    State(app): State<App>,
-    Path(id): Path<String>,
-    Json(asked): Json<Asked>,
-) -> Result<Json<Value>> {
-    let with = app.clone();
-    let changed = app.gateways.change(&caller, &id, move |gateway| asked.apply(&with, gateway)).await?;
-    Ok(Json(view(&changed)))
-}
-
-async fn remove(
-    caller: Caller<Manage>,
-    State(app): State<App>,
-    Path(id): Path<String>,
-) -> Result<Json<Value>> {
-    Ok(Json(view(&app.gateways.remove(&caller, &id).await?)))
+    fn view(record: &Record<Self>) -> Value {
+        let gateway = &record.what;
+        json!({
+            "id": record.id,
+            "name": gateway.name,
+            "description": gateway.description,
+            "endpoint": gateway.endpoint,
+            "auth_mechanism": gateway.auth_mechanism,
+            "custom_headers": gateway.custom_headers,
+            "create_time_ms": record.created_ms,
+        })
+    }
 }
 
 #[cfg(test)]

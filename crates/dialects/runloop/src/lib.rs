@@ -26,6 +26,7 @@
 //! Devboxes that ended, which the engine forgets and the clients still ask for, are remembered for a while
 //! ([`devboxes::ended`]).
 
+mod agents;
 mod blueprints;
 mod devboxes;
 mod disk;
@@ -60,6 +61,7 @@ use axum::response::{IntoResponse as _, Response};
 use http::request::Parts;
 use tower::ServiceExt as _;
 
+use crate::agents::Agent;
 use crate::devboxes::ended::Ended;
 use crate::devboxes::setup::Setups;
 use crate::error::Failure;
@@ -93,6 +95,7 @@ pub(crate) struct App {
     pub(crate) objects: Shelf,
     pub(crate) policies: Records<NetworkPolicy>,
     pub(crate) gateways: Records<Gateway>,
+    pub(crate) agents: Records<Agent>,
 }
 
 impl Protocol for App {
@@ -126,15 +129,17 @@ fn router(host: Host) -> Router {
         objects: Shelf::new(host.engine()),
         policies: Records::new(host.engine()),
         gateways: Records::new(host.engine()),
+        agents: Records::new(host.engine()),
         ended: Ended::new(host.engine()),
+        answers: Answers::read(host.engine()),
         host,
         marks: Bookmarks::default(),
-        answers: Answers::default(),
         setups: Setups::default(),
         taking: Works::default(),
         gone: Gone::default(),
     };
     let control = Router::new()
+        .merge(agents::routes(&app))
         .merge(blueprints::routes(&app))
         .merge(devboxes::routes(&app))
         .merge(executions::routes(&app))

@@ -1,8 +1,9 @@
 //! `x-request-id`: a request that is sent again gets the first one's answer, also while that is under way.
 //!
-//! The clients make the id for every request that is no GET and send it with each attempt. Answers are kept in
-//! memory for an hour, which is longer than any client goes on trying. A server that was started anew does not know
-//! them, but finds the devbox that was made: the id is kept with it ([`RequestKey`]).
+//! The clients make the id for every request that is no GET and send it with each attempt. Answers are kept for an hour,
+//! which is longer than any client goes on trying: in memory, and those of what was done also on disk ([`written`]), before
+//! anybody is told. A server that was started anew reads them; devboxes and executions it finds by the id that is kept with
+//! them ([`RequestKey`]), also when nobody was answered.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,6 +12,7 @@ use atoll_core::id::KeyId;
 use atoll_core::limits::JSON_BODY_MAX_BYTES;
 use atoll_core::spec::RequestKey;
 use atoll_dialect_kit::time::now_ms;
+use atoll_engine::Engine;
 use atoll_server::dialect::read_all;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
@@ -21,9 +23,12 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, StatusCode};
 use tokio::sync::watch;
 
+use self::written::{Shelf, Written};
 use crate::App;
 use crate::error::{Failure, Result};
 use crate::request;
+
+mod written;
 
 /// Carries the id.
 pub(crate) const HEADER: &str = "x-request-id";
@@ -40,9 +45,15 @@ const ANSWER_MAX_BYTES: usize = 256 << 10;
 /// An answer, once it is there. `Some(None)`: there is none to keep.
 type Answer = Option<(StatusCode, Bytes)>;
 
+type Table = HashMap<(KeyId, String), Kept>;
+
 /// What was answered. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Answers(Arc<Mutex<HashMap<(KeyId, String), Kept>>>);
+pub(crate) struct Answers {
+    table: Arc<Mutex<Table>>,
+    /// Where answers outlive the server.
+    shelf: Option<Shelf>,
+}
 
 #[derive(Debug, Clone)]
 struct Kept {
@@ -69,10 +80,49 @@ pub(crate) fn mismatch() -> Failure {
     Failure::bad(format!("{HEADER}: was used before with another request"))
 }
 
+/// Whether the engine itself keeps the id with what a request makes.
+fn is_kept_with_it(path: &str) -> bool {
+    let last = path.rsplit('/').next().unwrap_or_default();
+    matches!(last, "devboxes" | "create_and_await_running" | "execute" | "execute_async" | "execute_sync")
+}
+
 impl Answers {
-    fn table(&self) -> std::sync::MutexGuard<'_, HashMap<(KeyId, String), Kept>> {
+    /// With what an earlier run of the server answered.
+    pub(crate) fn read(engine: &Engine) -> Self {
+        let shelf = Shelf::new(engine);
+        let now = now_ms();
+        let mut table = Table::new();
+        for (of, Written { print, at_ms, status, body }) in shelf.all(KEPT_MS, ANSWERS_MAX_COUNT) {
+            let parsed = (blake3::Hash::from_hex(&print), StatusCode::from_u16(status));
+            if let (Ok(print), Ok(status)) = parsed
+                && at_ms <= now
+            {
+                let answer = watch::channel(Some((status, Bytes::from(body)))).1;
+                table.insert(of, Kept { print, at_ms, answer });
+            }
+        }
+        Self { table: Arc::new(Mutex::new(table)), shelf: Some(shelf) }
+    }
+
+    /// Writes an answer down, if that is what it takes to find it again.
+    async fn write(&self, of: &(KeyId, String), print: blake3::Hash, status: StatusCode, body: &Bytes) {
+        let Some(shelf) = self.shelf.clone().filter(|_| status.is_success()) else { return };
+        let Ok(body) = String::from_utf8(body.to_vec()) else { return };
+        let written =
+            Written { print: print.to_hex().to_string(), at_ms: now_ms(), status: status.as_u16(), body };
+        // What cannot be written is done all the same; its failure is in the log.
+        drop(
+            crate::disk::work({
+                let of = of.clone();
+                move || shelf.save(&of, &written, KEPT_MS)
+            })
+            .await,
+        );
+    }
+
+    fn table(&self) -> std::sync::MutexGuard<'_, Table> {
         // A map is usable whatever panicked.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn begin(&self, of: &(KeyId, String), print: blake3::Hash) -> Result<Begun> {
@@ -93,7 +143,13 @@ impl Answers {
             // The oldest answer is the one least likely to be asked for again.
             let oldest = of_key().min_by_key(|(_, kept)| kept.at_ms).map(|(known, _)| known.clone());
             match oldest {
-                Some(oldest) => drop(table.remove(&oldest)),
+                Some(oldest) => {
+                    drop(table.remove(&oldest));
+                    // Nobody fills the disk with more answers than are kept.
+                    if let Some(shelf) = self.shelf.clone() {
+                        drop(tokio::task::spawn_blocking(move || shelf.remove(&oldest)));
+                    }
+                }
                 None => return Err(Failure::bad(format!("{HEADER}: too many are in use"))),
             }
         }
@@ -108,6 +164,7 @@ impl Answers {
         &self,
         of: (KeyId, String),
         print: blake3::Hash,
+        written: bool,
         make: impl Future<Output = Response> + Send + 'static,
     ) -> Response {
         let mut waiting = match self.begin(&of, print) {
@@ -122,6 +179,8 @@ impl Answers {
                         parts.status.is_server_error() || parts.status == StatusCode::TOO_MANY_REQUESTS;
                     if passes {
                         answers.table().remove(&of);
+                    } else if written {
+                        answers.write(&of, print, parts.status, &body).await;
                     }
                     tell.send_replace(Some((parts.status, body.clone())));
                     Response::from_parts(parts, Body::from(body))
@@ -163,7 +222,8 @@ pub(crate) async fn layer(State(app): State<App>, request: Request, next: Next) 
     // Apart from the keys of the same caller's requests in other protocols.
     let kept = RequestKey { key: format!("runloop {id}"), digest: print.to_hex().to_string() };
     request.extensions_mut().insert(kept);
-    app.answers.once((key, id), print, async move { next.run(request).await }).await
+    let written = !is_kept_with_it(request.uri().path());
+    app.answers.once((key, id), print, written, async move { next.run(request).await }).await
 }
 
 #[cfg(test)]
@@ -172,7 +232,7 @@ mod tests {
 
     async fn ask(answers: &Answers, key: &KeyId, print: &str, make: Response) -> (StatusCode, Bytes) {
         let print = blake3::hash(print.as_bytes());
-        let response = answers.once((key.clone(), "k".to_owned()), print, async move { make }).await;
+        let response = answers.once((key.clone(), "k".to_owned()), print, false, async move { make }).await;
         let status = response.status();
         (status, to_bytes(response.into_body(), 1000).await.unwrap())
     }
@@ -208,7 +268,7 @@ mod tests {
         };
         let first = tokio::spawn({
             let (answers, of) = (answers.clone(), of.clone());
-            async move { answers.once(of, print, slow).await }
+            async move { answers.once(of, print, false, slow).await }
         });
         while answers.table().is_empty() {
             tokio::task::yield_now().await;
@@ -217,7 +277,7 @@ mod tests {
         first.abort();
         let second = tokio::spawn({
             let (answers, of) = (answers.clone(), of.clone());
-            async move { answers.once(of, print, async { "twice".into_response() }).await }
+            async move { answers.once(of, print, false, async { "twice".into_response() }).await }
         });
         go.send(()).unwrap();
         let body = to_bytes(second.await.unwrap().into_body(), 1000).await.unwrap();

@@ -3,15 +3,15 @@
 
 use atoll_core::policy::{Action, Cidr, EgressPolicy, Internet, PortRange, Rule, special};
 use axum::Router;
-use axum::extract::State;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::error::{Failure, Result};
-use crate::records::{Kind, List, Record, check_words};
-use crate::request::{Caller, Json, Manage, Path, Query, Read};
+use crate::records::api::{self, Api};
+use crate::records::{Kind, Record, Records, check_words};
+use crate::request::Caller;
 use crate::{App, once};
 
 /// Ports of a host that is named.
@@ -22,13 +22,16 @@ const NAME: &str = "runloop-allow";
 /// The routes.
 pub(crate) fn routes(app: &App) -> Router<App> {
     let made_once = Router::new()
-        .route("/v1/network-policies", post(create))
+        .route("/v1/network-policies", post(api::create::<NetworkPolicy>))
         .layer(from_fn_with_state(app.clone(), once::layer));
     Router::new()
         .merge(made_once)
-        .route("/v1/network-policies", get(list))
-        .route("/v1/network-policies/{policy}", get(one).post(update))
-        .route("/v1/network-policies/{policy}/delete", post(remove))
+        .route("/v1/network-policies", get(api::list::<NetworkPolicy>))
+        .route(
+            "/v1/network-policies/{policy}",
+            get(api::one::<NetworkPolicy>).post(api::update::<NetworkPolicy>),
+        )
+        .route("/v1/network-policies/{policy}/delete", post(api::remove::<NetworkPolicy>))
 }
 
 /// A policy.
@@ -149,7 +152,7 @@ impl PortRule {
 /// What is said of a policy. What is absent stays, or is as closed as can be.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Asked {
+pub(crate) struct Asked {
     name: Option<String>,
     description: Option<String>,
     allow_agent_gateway: Option<bool>,
@@ -161,18 +164,18 @@ struct Asked {
     allowed_hostnames: Option<Vec<String>>,
 }
 
-impl Asked {
+impl NetworkPolicy {
     /// Does what is said, or says that it cannot be had.
-    fn apply(self, policy: &mut NetworkPolicy) -> Result<()> {
+    fn take(&mut self, asked: Asked) -> Result<()> {
         let unsupported = [
             (
-                self.allow_devbox_to_devbox,
+                asked.allow_devbox_to_devbox,
                 "allow_devbox_to_devbox",
                 "devboxes do not reach this server's tunnels",
             ),
-            (self.allow_mcp_gateway, "allow_mcp_gateway", "there is no MCP hub"),
+            (asked.allow_mcp_gateway, "allow_mcp_gateway", "there is no MCP hub"),
             (
-                self.allow_runloop_mirrors,
+                asked.allow_runloop_mirrors,
                 "allow_runloop_mirrors",
                 "there are no mirrors: name the hosts of packages",
             ),
@@ -182,40 +185,53 @@ impl Asked {
                 return Err(Failure::unsupported(format!("{field}: not supported by this server; {why}")));
             }
         }
-        let egress = &mut policy.egress;
-        policy.name = self.name.unwrap_or(std::mem::take(&mut policy.name));
-        policy.description = self.description.or(policy.description.take());
-        egress.allow_all = self.allow_all.unwrap_or(egress.allow_all);
-        egress.allow_agent_gateway = self.allow_agent_gateway.unwrap_or(egress.allow_agent_gateway);
-        if let Some(cidrs) = self.allowed_cidrs {
+        let egress = &mut self.egress;
+        self.name = asked.name.unwrap_or(std::mem::take(&mut self.name));
+        self.description = asked.description.or(self.description.take());
+        egress.allow_all = asked.allow_all.unwrap_or(egress.allow_all);
+        egress.allow_agent_gateway = asked.allow_agent_gateway.unwrap_or(egress.allow_agent_gateway);
+        if let Some(cidrs) = asked.allowed_cidrs {
             egress.allowed_cidrs = cidrs;
         }
-        if let Some(hosts) = self.allowed_hostnames {
+        if let Some(hosts) = asked.allowed_hostnames {
             egress.allowed_hostnames = hosts;
         }
-        policy.check()
+        self.check()
     }
 }
 
-fn view(record: &Record<NetworkPolicy>) -> Value {
-    let policy = &record.what;
-    let mut egress = json!({
-        "allow_devbox_to_devbox": false,
-        "allow_mcp_gateway": false,
-        "allow_runloop_mirrors": false,
-    });
-    egress["allow_all"] = policy.egress.allow_all.into();
-    egress["allow_agent_gateway"] = policy.egress.allow_agent_gateway.into();
-    egress["allowed_cidrs"] = json!(policy.egress.allowed_cidrs);
-    egress["allowed_hostnames"] = json!(policy.egress.allowed_hostnames);
-    json!({
-        "id": record.id,
-        "name": policy.name,
-        "description": policy.description,
-        "create_time_ms": record.created_ms,
-        "update_time_ms": record.updated_ms,
-        "egress": egress,
-    })
+impl Api for NetworkPolicy {
+    type Asked = Asked;
+    const PLURAL: &'static str = "network_policies";
+
+    fn records(app: &App) -> &Records<Self> {
+        &app.policies
+    }
+
+    fn apply(&mut self, asked: Asked, _: &App) -> Result<()> {
+        self.take(asked)
+    }
+
+    fn view(record: &Record<Self>) -> Value {
+        let policy = &record.what;
+        let mut egress = json!({
+            "allow_devbox_to_devbox": false,
+            "allow_mcp_gateway": false,
+            "allow_runloop_mirrors": false,
+        });
+        egress["allow_all"] = policy.egress.allow_all.into();
+        egress["allow_agent_gateway"] = policy.egress.allow_agent_gateway.into();
+        egress["allowed_cidrs"] = json!(policy.egress.allowed_cidrs);
+        egress["allowed_hostnames"] = json!(policy.egress.allowed_hostnames);
+        json!({
+            "id": record.id,
+            "name": policy.name,
+            "description": policy.description,
+            "create_time_ms": record.created_ms,
+            "update_time_ms": record.updated_ms,
+            "egress": egress,
+        })
+    }
 }
 
 /// The policy that is named, if one is.
@@ -232,53 +248,13 @@ pub(crate) async fn find<S>(
     found.map(|record| Some(record.what)).map_err(Failure::of_body)
 }
 
-async fn create(
-    caller: Caller<Manage>,
-    State(app): State<App>,
-    Json(asked): Json<Asked>,
-) -> Result<Json<Value>> {
-    let mut policy = NetworkPolicy::default();
-    asked.apply(&mut policy)?;
-    Ok(Json(view(&app.policies.create(&caller, policy).await?)))
-}
-
-async fn list(
-    caller: Caller<Read>,
-    State(app): State<App>,
-    Query(query): Query<List>,
-) -> Result<Json<Value>> {
-    Ok(Json(app.policies.page(&caller, "network_policies", query, view).await?))
-}
-
-async fn one(caller: Caller<Read>, State(app): State<App>, Path(id): Path<String>) -> Result<Json<Value>> {
-    Ok(Json(view(&app.policies.find(&caller, &id).await?)))
-}
-
-/// `POST /v1/network-policies/{policy}`: holds for what begins from now on.
-async fn update(
-    caller: Caller<Manage>,
-    State(app): State<App>,
-    Path(id): Path<String>,
-    Json(asked): Json<Asked>,
-) -> Result<Json<Value>> {
-    Ok(Json(view(&app.policies.change(&caller, &id, |policy| asked.apply(policy)).await?)))
-}
-
-async fn remove(
-    caller: Caller<Manage>,
-    State(app): State<App>,
-    Path(id): Path<String>,
-) -> Result<Json<Value>> {
-    Ok(Json(view(&app.policies.remove(&caller, &id).await?)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn of(text: &str) -> Result<EgressPolicy> {
         let mut policy = NetworkPolicy { name: "p".into(), ..NetworkPolicy::default() };
-        serde_json::from_str::<Asked>(text).unwrap().apply(&mut policy)?;
+        policy.take(serde_json::from_str(text).unwrap())?;
         policy.egress()
     }
 

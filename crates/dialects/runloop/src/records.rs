@@ -3,6 +3,8 @@
 //!
 //! What is answered for is flushed before. Changes of one kind exclude each other by a lock of the process.
 
+pub(crate) mod api;
+
 use std::fs;
 use std::io;
 use std::marker::PhantomData;

@@ -8,9 +8,10 @@ use crate::error::Failure;
 use crate::request::{Caller, Read};
 
 /// Beginnings of paths, and what to do instead.
-const REFUSED: [(&str, &str); 10] = [
+const REFUSED: [(&str, &str); 11] = [
     ("accounts", "an installation of Atoll is no account"),
-    ("agents", "install the agent in a blueprint, or in the devbox"),
+    ("agents/devbox_counts", "list devboxes"),
+    ("agents/list_public", "there are no agents of others: list your own"),
     ("apikeys", "make keys with 'atoll key create NAME --for runloop'"),
     ("axons", "there are no event streams; stream the output of an execution"),
     ("benchmark_jobs", "run benchmarks from outside, over devboxes"),
@@ -21,8 +22,7 @@ const REFUSED: [(&str, &str); 10] = [
     ("scenarios", "run scenarios from outside, over devboxes"),
 ];
 /// The same, below a devbox.
-const OF_DEVBOXES: [(&str, &str); 4] = [
-    ("create_ssh_key", "add your public key with 'atoll ssh-key add', then 'ssh SANDBOX@HOST'"),
+const OF_DEVBOXES: [(&str, &str); 3] = [
     ("create_pty_tunnel", "open a terminal with 'atoll shell' or over SSH"),
     (
         "create_gateway_token",

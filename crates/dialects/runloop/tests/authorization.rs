@@ -10,7 +10,8 @@ use atoll_walk::{
 };
 
 /// The sources of all routers but for what is only refused.
-const SOURCES: [&str; 11] = [
+const SOURCES: [&str; 12] = [
+    include_str!("../src/agents.rs"),
     include_str!("../src/blueprints/mod.rs"),
     include_str!("../src/devboxes/mod.rs"),
     include_str!("../src/executions/mod.rs"),
@@ -39,6 +40,7 @@ fn table() -> Vec<Route> {
         on_sandbox("POST", "/v1/devboxes/{devbox}/suspend", Scope::Manage),
         on_sandbox("POST", "/v1/devboxes/{devbox}/resume", Scope::Manage),
         on_sandbox("POST", "/v1/devboxes/{devbox}/keep_alive", Scope::Exec),
+        on_sandbox("POST", "/v1/devboxes/{devbox}/create_ssh_key", Scope::Exec),
         on_sandbox("POST", "/v1/devboxes/{devbox}/execute", Scope::Exec),
         on_sandbox("POST", "/v1/devboxes/{devbox}/execute_async", Scope::Exec),
         on_sandbox("POST", "/v1/devboxes/{devbox}/execute_sync", Scope::Exec),
@@ -81,6 +83,10 @@ fn table() -> Vec<Route> {
         on_server("GET", "/v1/network-policies/{policy}", Scope::Read),
         on_server("POST", "/v1/network-policies/{policy}", Scope::Manage),
         on_server("POST", "/v1/network-policies/{policy}/delete", Scope::Manage),
+        on_server("POST", "/v1/agents", Scope::Manage),
+        on_server("GET", "/v1/agents", Scope::Read),
+        on_server("GET", "/v1/agents/{agent}", Scope::Read),
+        on_server("POST", "/v1/agents/{agent}/delete", Scope::Manage),
         on_server("POST", "/v1/gateway-configs", Scope::Manage),
         on_server("GET", "/v1/gateway-configs", Scope::Read),
         on_server("GET", "/v1/gateway-configs/{gateway}", Scope::Read),
@@ -102,8 +108,17 @@ const BODY: &str = r#"{"name": "taken", "command": "true", "file_path": "/x", "c
     "statuses": ["completed"], "timeout_seconds": 1, "content_type": "text"}"#;
 
 /// The last part of what takes none.
-const WITHOUT_BODY: [&str; 8] =
-    ["shutdown", "suspend", "resume", "keep_alive", "kill", "remove_tunnel", "delete", "complete"];
+const WITHOUT_BODY: [&str; 9] = [
+    "shutdown",
+    "suspend",
+    "resume",
+    "keep_alive",
+    "create_ssh_key",
+    "kill",
+    "remove_tunnel",
+    "delete",
+    "complete",
+];
 
 /// A form with a file.
 const FORM: &str = "--x\r\ncontent-disposition: form-data; name=\"path\"\r\n\r\n/x\r\n--x\r\n\
@@ -126,6 +141,7 @@ impl Protocol for Runloop {
             .replace("{object}", "obj_none")
             .replace("{policy}", "npl_none")
             .replace("{gateway}", "gwc_none")
+            .replace("{agent}", "agt_none")
             .replace("{secret}", "sec_none");
         let form = route.path.ends_with("/upload_file");
         let kind = if form { "multipart/form-data; boundary=x" } else { "application/json" };

@@ -70,7 +70,9 @@ pub use egress::EgressConfig;
 pub use engine::{Config, Engine, Stats, Trust};
 pub use errors::guest_error;
 pub use exec::{ExecView, OutputEvent, OutputReader};
-pub use ingress::{Access, NewAccess, NewSshToken, PortConnection, PortListener, VerifiedAccess};
+pub use ingress::{
+    Access, NewAccess, NewSshKey, NewSshToken, PortConnection, PortListener, SshSeed, VerifiedAccess,
+};
 pub use keys::{KeyFormat, KeyScope, NewKey, VerifiedKey};
 pub use log::{Extent, Piece, READ_MAX_BYTES};
 pub use memory::{TemplateMemory, TemplateMemoryState};

@@ -68,7 +68,7 @@ pub(crate) async fn run(
         "write" => files::write(&agent.threads, request).await,
         "mkdir" => files::mkdir(&request.message().await?),
         "remove" => files::remove(&agent.threads, request.message().await?).await,
-        "rename" => files::rename(&request.message().await?),
+        "rename" => files::rename(&agent.threads, request.message().await?).await,
         "chmod" => files::chmod(&request.message().await?),
         "describe" => files::describe(&agent.threads, request.message().await?, response).await,
         "attributes" => files::set_attributes(&request.message().await?),

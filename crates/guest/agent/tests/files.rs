@@ -306,4 +306,48 @@ mod tests {
             client.list(List { path: guest.path("tree/b"), depth: 1, max_entries: 5000 }).await.unwrap();
         assert_eq!((entries.len(), cut), (3002, false));
     }
+
+    /// As `mv` does; the kernel alone does not, nor for a directory of an image.
+    #[tokio::test]
+    async fn renames_go_to_other_file_systems_too() {
+        let guest = Guest::start();
+        let client = guest.client().await;
+        let elsewhere = tempfile::Builder::new().prefix("atoll-guest-").tempdir_in("/dev/shm").unwrap();
+        std::fs::create_dir_all(guest.path("tree/deep")).unwrap();
+        std::fs::write(guest.path("tree/deep/file"), "content").unwrap();
+        std::fs::set_permissions(guest.path("tree/deep"), PermissionsExt::from_mode(0o750)).unwrap();
+        std::fs::hard_link(guest.path("tree/deep/file"), guest.path("tree/same")).unwrap();
+        std::os::unix::fs::lchown(guest.path("tree/same"), Some(1234), Some(4321)).unwrap();
+        symlink("deep/file", guest.path("tree/link")).unwrap();
+        let fifo = guest.path("tree/fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o640.into(), 0).unwrap();
+        let before = std::fs::metadata(guest.path("tree/deep")).unwrap();
+        let there = |name: &str| elsewhere.path().join(name);
+        let to = there("moved").to_str().unwrap().to_owned();
+        let rename =
+            |from: &str, to: &str, no_replace| Rename { from: from.into(), to: to.into(), no_replace };
+
+        client.rename(rename(&guest.path("tree"), &to, true)).await.unwrap();
+        assert!(!std::path::Path::new(&guest.path("tree")).exists());
+        let after = std::fs::metadata(there("moved/deep")).unwrap();
+        assert_eq!((after.mode(), after.mtime_nsec()), (before.mode(), before.mtime_nsec()));
+        let (file, same) = (there("moved/deep/file"), there("moved/same"));
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "content");
+        let same = std::fs::metadata(same).unwrap();
+        assert_eq!(
+            (same.ino(), same.uid(), same.gid()),
+            (std::fs::metadata(file).unwrap().ino(), 1234, 4321)
+        );
+        assert_eq!(std::fs::read_link(there("moved/link")).unwrap().to_str(), Some("deep/file"));
+        assert_eq!(std::fs::metadata(there("moved/fifo")).unwrap().mode(), 0o010640);
+
+        // Nothing is replaced that should not be, and no trace of the attempt stays.
+        std::fs::create_dir(guest.path("tree")).unwrap();
+        assert_eq!(reason(client.rename(rename(&guest.path("tree"), &to, true)).await), Reason::Exists);
+        assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 1);
+        assert!(std::path::Path::new(&guest.path("tree")).is_dir());
+        // What is mounted does not move.
+        assert!(client.rename(rename("/dev/shm", &guest.path("shm"), true)).await.is_err());
+        assert!(there("moved").is_dir());
+    }
 }

@@ -130,6 +130,8 @@ message! {
         #[prost(bool, tag = "7")] pub stdin: bool,
         /// The profile that it is in, and those that its processes can get into; none where it is in none.
         #[prost(message, repeated, tag = "8")] pub profiles: Vec<Confine>,
+        /// When the program has ended, kill what is left of all that it started; it has ended when nothing is left.
+        #[prost(bool, tag = "9")] pub end_tree: bool,
     }
 
     /// What a process of a profile may see and do: nothing of processes of others, and not all files.

@@ -8,6 +8,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_core::secret::Secret;
 use atoll_engine::Engine;
 use axum::Router;
 use futures::future::BoxFuture;
@@ -79,6 +80,8 @@ pub struct Ssh {
     pub door: SshDoor,
     /// The public host key, as it stands in `known_hosts` without names.
     pub host_key: String,
+    /// The private key that is made of a seed, as SSH clients read it.
+    pub private_key: fn(&[u8; 32]) -> Option<Secret>,
 }
 
 impl std::fmt::Debug for Ssh {

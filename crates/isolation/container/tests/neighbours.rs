@@ -181,6 +181,7 @@ async fn without_a_cgroup_no_command_starts() {
         tty: None,
         stdin: false,
         profiles: Vec::new(),
+        end_tree: false,
     };
     let refused = match sandbox.guest.start_exec(request).await {
         Ok(mut stream) => !matches!(stream.next().await, Ok(Some(_))),

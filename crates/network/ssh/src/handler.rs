@@ -125,10 +125,13 @@ impl russh::server::Handler for Handler {
 
     async fn auth_publickey_offered(
         &mut self,
-        _: &str,
+        user: &str,
         offer: PublicKeyOffer<'_>,
     ) -> Result<Auth, SessionError> {
         let fingerprint = offer.public_key.fingerprint(HashAlg::Sha256).to_string();
+        if login::is_made_for(&self.engine, user, &fingerprint) {
+            return Ok(Auth::Accept);
+        }
         let known = self.engine.verify_ssh_key(&fingerprint).await;
         Ok(if known.is_ok_and(|(key, _)| key.scope >= Scope::Exec) { Auth::Accept } else { Auth::reject() })
     }
@@ -138,7 +141,7 @@ impl russh::server::Handler for Handler {
         let key = self.engine.verify_ssh_key(&fingerprint).await.ok();
         let login = match key {
             Some((key, _)) => login::admit(&self.engine, user, &key, Some(fingerprint)).await,
-            None => None,
+            None => login::admit_made_key(&self.engine, user, &fingerprint).await,
         };
         Ok(self.let_in(login))
     }

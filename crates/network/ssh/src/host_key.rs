@@ -3,6 +3,7 @@
 use std::io::{self, Write as _};
 use std::path::Path;
 
+use atoll_core::secret::Secret;
 use russh::keys::PrivateKey;
 use russh::keys::ssh_key::LineEnding;
 use russh::keys::ssh_key::private::Ed25519Keypair;
@@ -34,7 +35,7 @@ pub(crate) fn open(path: &Path) -> Result<PrivateKey, HostKeyError> {
     }
     let mut seed = Zeroizing::new([0; 32]);
     getrandom::fill(&mut seed[..]).map_err(HostKeyError::Random)?;
-    let key = PrivateKey::from(Ed25519Keypair::from_seed(&seed));
+    let key = of_seed(&seed);
     let text = key.to_openssh(LineEnding::LF).map_err(HostKeyError::Damaged)?;
     // Made with mode 0600.
     let mut file = tempfile::NamedTempFile::new_in(path.parent().unwrap_or(Path::new(".")))?;
@@ -42,6 +43,17 @@ pub(crate) fn open(path: &Path) -> Result<PrivateKey, HostKeyError> {
     file.as_file().sync_all()?;
     file.persist(path).map_err(|error| error.error)?;
     Ok(key)
+}
+
+/// The key that is made of these bytes.
+pub(crate) fn of_seed(seed: &[u8; 32]) -> PrivateKey {
+    PrivateKey::from(Ed25519Keypair::from_seed(seed))
+}
+
+/// The private key that is made of these bytes, as OpenSSH writes it.
+#[must_use]
+pub fn private_key(seed: &[u8; 32]) -> Option<Secret> {
+    of_seed(seed).to_openssh(LineEnding::LF).ok().map(|text| Secret::new(text.to_string()))
 }
 
 /// Algorithm and key, as in `known_hosts`.

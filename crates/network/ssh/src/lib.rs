@@ -36,7 +36,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::SetOnce;
 use tokio_util::sync::CancellationToken;
 
-pub use host_key::HostKeyError;
+pub use host_key::{HostKeyError, private_key};
 
 use crate::handler::Handler;
 use crate::login::Login;

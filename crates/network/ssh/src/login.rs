@@ -3,7 +3,10 @@
 use atoll_core::id::SandboxId;
 use atoll_core::sharing::Needs;
 use atoll_core::{Result, spec};
-use atoll_engine::{Caller, Engine, Grant, Target, VerifiedKey};
+use atoll_engine::{Caller, Engine, Grant, Target, VerifiedAccess, VerifiedKey};
+use russh::keys::HashAlg;
+
+use crate::host_key;
 
 /// A client that was let in.
 #[derive(Debug, Clone)]
@@ -42,6 +45,33 @@ pub(crate) fn split(name: &str) -> Result<(&str, Option<&str>)> {
 pub(crate) async fn admit_token(engine: &Engine, name: &str) -> Option<Login> {
     let (token, user) = split(name).ok()?;
     let (key, access) = engine.verify_ssh_token(token).ok()?;
+    admit_access(engine, user, key, access).await
+}
+
+/// Whether a public key is the one that was made for the access that a login names.
+pub(crate) fn is_made_for(engine: &Engine, name: &str, fingerprint: &str) -> bool {
+    made_for(engine, name, fingerprint).is_some()
+}
+
+fn made_for(engine: &Engine, name: &str, fingerprint: &str) -> Option<(VerifiedKey, VerifiedAccess)> {
+    let (login, _) = split(name).ok()?;
+    let (seed, key, access) = engine.ssh_key_for(login).ok()?;
+    let made = host_key::of_seed(&seed).public_key().fingerprint(HashAlg::Sha256).to_string();
+    (made == fingerprint).then_some((key, access))
+}
+
+/// Lets in who has proven to have the key that was made for the access that it names.
+pub(crate) async fn admit_made_key(engine: &Engine, name: &str, fingerprint: &str) -> Option<Login> {
+    let (key, access) = made_for(engine, name, fingerprint)?;
+    admit_access(engine, split(name).ok()?.1, key, access).await
+}
+
+async fn admit_access(
+    engine: &Engine,
+    user: Option<&str>,
+    key: VerifiedKey,
+    access: VerifiedAccess,
+) -> Option<Login> {
     let sandbox = access.sandbox().as_str();
     let name = user.map_or_else(|| sandbox.to_owned(), |user| format!("{sandbox}+{user}"));
     let login = admit(engine, &name, &key, None).await?;

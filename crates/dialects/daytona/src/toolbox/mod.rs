@@ -13,7 +13,6 @@ mod pty;
 mod session;
 mod shell;
 mod socket;
-mod turns;
 
 use axum::Router;
 use axum::routing::{any, delete, get, post};
@@ -23,7 +22,6 @@ use crate::error::Failure;
 use crate::who::Inside;
 
 pub(crate) use pty::Sizes;
-pub(crate) use turns::Turns;
 
 /// The routes.
 pub(crate) fn routes() -> Router<App> {

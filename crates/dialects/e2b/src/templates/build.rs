@@ -16,6 +16,7 @@ use atoll_core::build::BuildSpec;
 use atoll_core::id::{BuildId, KeyId};
 use atoll_core::service::Services;
 use atoll_core::spec::{self, ResourcesDraft};
+use atoll_engine::BuildSecrets;
 use axum::extract::State;
 use http::StatusCode;
 use serde::Deserialize;
@@ -206,8 +207,10 @@ pub(super) async fn begin(
         true => None,
         false => Some(archives::Context::open(engine, &caller.key(), &archives).await?),
     };
-    let view =
-        engine.create_build_as(spec, login, caller.engine()).await.map_err(|error| Failure::of(&error))?;
+    let view = engine
+        .create_build_with(spec, login, BuildSecrets::new(), caller.engine())
+        .await
+        .map_err(|error| Failure::of(&error))?;
     let build = view.record.id.clone();
     if let Some(order) = app.orders.table().get_mut(&id) {
         order.begun = Some(Begun { build: build.clone(), lines: lines.into() });

@@ -26,6 +26,7 @@ use crate::grpc::{Requests, Result, answer, stream, unimplemented};
 use crate::ids::Generation::{V1, V2};
 
 pub(crate) use ended::Ended;
+pub(crate) use images::{ImageSource, directory_note};
 pub(crate) use network::policy;
 pub(crate) use secrets::given;
 pub(crate) use snapshots::take as snapshot;

@@ -16,7 +16,7 @@ use atoll_dialect_kit::status::Status;
 
 use crate::auth::{Asker, now_ms};
 use crate::grpc::{Fault, Result};
-use crate::wire::apps::{SecretGetOrCreateRequest, SecretGetOrCreateResponse};
+use crate::wire::apps::{SecretGetOrCreateRequest, SecretGetOrCreateResponse, SecretMetadata};
 use crate::wire::common::SecretSource;
 
 /// Secrets that wait.
@@ -54,16 +54,16 @@ pub(crate) struct Given {
 }
 
 impl Given {
-    /// The variables of one command, for which nothing can stand.
+    /// The variables where nothing can stand for them; `instead` says what there is for those of the installation.
     ///
     /// # Errors
     /// `FAILED_PRECONDITION`.
-    pub(crate) fn of_command(self) -> Result<BTreeMap<String, String>> {
+    pub(crate) fn plain(self, instead: &str) -> Result<BTreeMap<String, String>> {
         match self.named.keys().next() {
             None => Ok(self.env),
-            Some(variable) => Err(Fault::unsupported(format!(
-                "'{variable}' stands for a secret of this server: give it to Sandbox.create, whose commands have it"
-            ))),
+            Some(variable) => {
+                Err(Fault::unsupported(format!("'{variable}' stands for a secret of this server: {instead}")))
+            }
         }
     }
 
@@ -137,9 +137,10 @@ pub(super) async fn get_or_create(
     // The same values under the same id, however often they are sent; nobody can guess it from the values.
     let text = serde_json::to_string(&request.env_dict).unwrap_or_default();
     let secret_id = super::id_of("st", "atoll modal secret id", &[asker.key().as_str(), &text]);
+    let metadata = SecretMetadata { name: String::new(), keys: request.env_dict.keys().cloned().collect() };
     let values = request.env_dict.into_iter().map(|(name, value)| (name, Secret::new(value))).collect();
     asker.app.control.secrets.put(secret_id.clone(), asker.key(), What::Values(values))?;
-    Ok(SecretGetOrCreateResponse { secret_id })
+    Ok(SecretGetOrCreateResponse { secret_id, metadata: Some(metadata) })
 }
 
 /// `Secret.from_name`: a secret of the installation. The variable is the one key that is required, or has the secret's name.
@@ -162,9 +163,10 @@ fn named(asker: &Asker, name: &str, keys: &[String]) -> Result<SecretGetOrCreate
     };
     let parts = [asker.key().as_str(), secret.id.as_str(), &variable];
     let secret_id = super::id_of("st", "atoll modal named secret id", &parts);
+    let metadata = SecretMetadata { name: secret.name.clone(), keys: vec![variable.clone()] };
     let what = What::Named { secret: secret.name, variable };
     asker.app.control.secrets.put(secret_id.clone(), asker.key(), what)?;
-    Ok(SecretGetOrCreateResponse { secret_id })
+    Ok(SecretGetOrCreateResponse { secret_id, metadata: Some(metadata) })
 }
 
 /// What follows from the secrets that a call names and sends; later ones win.

@@ -36,12 +36,13 @@ pub(crate) async fn take(
     sandbox: &SandboxId,
     kind: SnapshotKind,
     key: &str,
+    comment: Option<String>,
 ) -> Result<String> {
     asker.may(sandbox, Scope::Manage).await?;
     let order = SnapshotOrder {
         purpose: Purpose::Snapshot,
         tags: Vec::new(),
-        comment: None,
+        comment,
         id: None,
         begin: Default::default(),
         kind,
@@ -68,7 +69,7 @@ pub(super) async fn memory(
 ) -> Result<SandboxSnapshotResponse> {
     let (id, _) = auth::sandbox(asker, &request.sandbox_id, Scope::Manage).await?;
     let key = asker.head.text(once::HEADER).unwrap_or_default().to_owned();
-    Ok(SandboxSnapshotResponse { snapshot_id: take(asker, &id, SnapshotKind::Memory, &key).await? })
+    Ok(SandboxSnapshotResponse { snapshot_id: take(asker, &id, SnapshotKind::Memory, &key, None).await? })
 }
 
 /// `SandboxSnapshotFs`: of the disk.
@@ -78,7 +79,7 @@ pub(super) async fn disk(
 ) -> Result<SandboxSnapshotFsResponse> {
     let (id, _) = auth::sandbox(asker, &request.sandbox_id, Scope::Manage).await?;
     let key = asker.head.text(once::HEADER).unwrap_or_default().to_owned();
-    let image_id = take(asker, &id, SnapshotKind::Disk, &key).await?;
+    let image_id = take(asker, &id, SnapshotKind::Disk, &key, None).await?;
     Ok(SandboxSnapshotFsResponse {
         image_id,
         result: Some(success()),

@@ -21,6 +21,9 @@ use crate::wire::router::{
     TaskExecWaitRequest, TaskExecWaitResponse,
 };
 
+/// What there is instead of secrets of the installation.
+const OF_COMMAND: &str = "give it to Sandbox.create, whose commands have it";
+
 /// Key of the first command of a sandbox. Clients' ids have no slashes.
 const FIRST: &str = "modal/first-command";
 /// Ids have this many bytes at most.
@@ -109,7 +112,9 @@ pub(super) async fn start(inside: &Inside, request: TaskExecStartRequest) -> Res
     }
     let tty = request.pty_info.as_ref().filter(|pty| pty.enabled);
     let mut env: BTreeMap<String, String> = request.env;
-    env.extend(control::given(&inside.asker, &request.secret_ids, &request.secret_sources)?.of_command()?);
+    env.extend(
+        control::given(&inside.asker, &request.secret_ids, &request.secret_sources)?.plain(OF_COMMAND)?,
+    );
     if let Some(term) = tty.map(|pty| &pty.env_term).filter(|term| !term.is_empty()) {
         env.entry("TERM".to_owned()).or_insert_with(|| term.clone());
     }

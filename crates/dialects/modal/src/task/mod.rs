@@ -1,5 +1,6 @@
 //! The task command router: `modal.task_command_router.TaskCommandRouter`, commands in one sandbox.
 
+mod directory;
 mod exec;
 mod sandbox;
 mod stdin;
@@ -24,6 +25,7 @@ pub(crate) struct State {
     marks: atoll_dialect_kit::exec::Bookmarks,
     inputs: stdin::Inputs,
     tools: tool::Tools,
+    turns: atoll_dialect_kit::turns::Turns,
 }
 
 impl State {
@@ -66,7 +68,11 @@ impl Inside {
 /// What a call needs: what changes the sandbox itself needs more than commands do.
 pub(crate) fn needs(method: &str) -> Scope {
     match method {
-        "TaskSetNetworkAccess" | "TaskSnapshotFilesystem" | "TaskSnapshotMemory" => Scope::Manage,
+        "TaskSetNetworkAccess"
+        | "TaskSnapshotFilesystem"
+        | "TaskSnapshotDirectory"
+        | "TaskSnapshotMemory"
+        | "TaskMountDirectory" => Scope::Manage,
         _ => Scope::Exec,
     }
 }
@@ -99,6 +105,9 @@ pub(crate) async fn call(asker: Asker, sandbox: SandboxId, method: &str, body: B
         "TaskSetNetworkAccess" => one!(answer, sandbox::set_network_access),
         "TaskReloadVolumes" => one!(answer, sandbox::reload_volumes),
         "TaskSnapshotFilesystem" => one!(answer, sandbox::snapshot_filesystem),
+        "TaskSnapshotDirectory" => one!(answer, directory::snapshot),
+        "TaskMountDirectory" => one!(answer, directory::mount),
+        "TaskUnmountDirectory" => one!(answer, directory::unmount),
         "TaskSnapshotMemory" => one!(answer, sandbox::snapshot_memory),
         _ => axum::response::IntoResponse::into_response(unimplemented(method)),
     }

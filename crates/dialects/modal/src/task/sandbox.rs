@@ -27,7 +27,7 @@ const LOOK: Duration = Duration::from_secs(10);
 /// Of a command that looks whether a sandbox is ready, milliseconds.
 const LOOK_MS: u64 = 10_000;
 
-fn no_container(id: &str) -> Result<()> {
+pub(super) fn no_container(id: &str) -> Result<()> {
     if id.is_empty() {
         return Ok(());
     }
@@ -114,7 +114,8 @@ pub(super) async fn snapshot_filesystem(
     if request.customer_supplied_encryption_key.is_some() {
         return Err(Fault::unsupported("encryption keys of snapshots are not supported by this server"));
     }
-    let taken = control::snapshot(&inside.asker, &inside.sandbox, SnapshotKind::Disk, &request.snapshot_id);
+    let (kind, key) = (SnapshotKind::Disk, &request.snapshot_id);
+    let taken = control::snapshot(&inside.asker, &inside.sandbox, kind, key, None);
     Ok(TaskSnapshotFilesystemResponse { image_id: taken.await? })
 }
 
@@ -125,6 +126,6 @@ pub(super) async fn snapshot_memory(
 ) -> Result<TaskSnapshotMemoryResponse> {
     inside.is(&request.task_id)?;
     let key = &request.idempotency_key;
-    let taken = control::snapshot(&inside.asker, &inside.sandbox, SnapshotKind::Memory, key);
+    let taken = control::snapshot(&inside.asker, &inside.sandbox, SnapshotKind::Memory, key, None);
     Ok(TaskSnapshotMemoryResponse { snapshot_id: taken.await? })
 }

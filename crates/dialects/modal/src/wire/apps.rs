@@ -69,9 +69,15 @@ messages! {
         #[prost(btree_map = "string, string", tag = "5")] pub(crate) env_dict: BTreeMap<String, String>,
         #[prost(string, repeated, tag = "7")] pub(crate) required_keys: Vec<String>,
     }
+    /// What clients may know of a secret: by its keys they tell what kind of login it is.
+    SecretMetadata {
+        #[prost(string, tag = "1")] pub(crate) name: String,
+        #[prost(string, repeated, tag = "3")] pub(crate) keys: Vec<String>,
+    }
     /// The secret.
     SecretGetOrCreateResponse {
         #[prost(string, tag = "1")] pub(crate) secret_id: String,
+        #[prost(message, optional, tag = "2")] pub(crate) metadata: Option<SecretMetadata>,
     }
     /// A volume.
     VolumeGetOrCreateRequest {

@@ -141,6 +141,33 @@ messages! {
     TaskSnapshotFilesystemResponse {
         #[prost(string, tag = "1")] pub(crate) image_id: String,
     }
+    /// A directory as an image.
+    TaskSnapshotDirectoryRequest {
+        #[prost(string, tag = "1")] pub(crate) task_id: String,
+        #[prost(bytes = "bytes", tag = "2")] pub(crate) path: Bytes,
+        #[prost(string, tag = "3")] pub(crate) snapshot_id: String,
+        #[prost(int64, optional, tag = "4")] pub(crate) ttl_seconds: Option<i64>,
+        #[prost(bytes = "bytes", optional, tag = "5")] pub(crate) customer_supplied_encryption_key: Option<Bytes>,
+        #[prost(string, tag = "6")] pub(crate) container_id: String,
+    }
+    /// The image.
+    TaskSnapshotDirectoryResponse {
+        #[prost(string, tag = "1")] pub(crate) image_id: String,
+    }
+    /// An image in a directory; without an id an empty one.
+    TaskMountDirectoryRequest {
+        #[prost(string, tag = "1")] pub(crate) task_id: String,
+        #[prost(bytes = "bytes", tag = "2")] pub(crate) path: Bytes,
+        #[prost(string, tag = "3")] pub(crate) image_id: String,
+        #[prost(bytes = "bytes", optional, tag = "4")] pub(crate) customer_supplied_encryption_key: Option<Bytes>,
+        #[prost(string, tag = "5")] pub(crate) container_id: String,
+    }
+    /// Which directory.
+    TaskUnmountDirectoryRequest {
+        #[prost(string, tag = "1")] pub(crate) task_id: String,
+        #[prost(bytes = "bytes", tag = "2")] pub(crate) path: Bytes,
+        #[prost(string, tag = "3")] pub(crate) container_id: String,
+    }
     /// Disk and processes.
     TaskSnapshotMemoryRequest {
         #[prost(string, tag = "1")] pub(crate) task_id: String,

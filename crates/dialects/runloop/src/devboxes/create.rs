@@ -20,6 +20,7 @@ use super::reach;
 use super::setup::{self, CodeMount, Plan};
 use super::view;
 use crate::App;
+use crate::agents::AgentMount;
 use crate::error::{Failure, Result};
 use crate::extras::{self, Extras, Phase};
 use crate::objects::Opened;
@@ -68,7 +69,7 @@ enum Mount {
     #[serde(rename = "broker_mount")]
     Broker {},
     #[serde(rename = "agent_mount")]
-    Agent {},
+    Agent(AgentMount),
 }
 
 impl Create {
@@ -96,14 +97,15 @@ impl Create {
 
     /// What has to be done in the devbox before it runs.
     async fn plan<S>(&mut self, launch: &Launch, app: &App, caller: &Caller<S>) -> Result<Plan> {
-        let mut plan =
-            Plan { commands: launch.launch_commands.clone().unwrap_or_default(), ..Plan::default() };
+        let (mut plan, mut commands) = (Plan::default(), Vec::new());
         plan.files.extend(self.file_mounts.take().unwrap_or_default());
-        plan.code.extend(self.code_mounts.take().unwrap_or_default());
+        for code in self.code_mounts.take().unwrap_or_default() {
+            plan.code.push(code.checkout()?);
+        }
         for mount in self.mounts.take().unwrap_or_default() {
             match mount {
                 Mount::File { target, content } => plan.files.push((target, content)),
-                Mount::Code(code) => plan.code.push(code),
+                Mount::Code(code) => plan.code.push(code.checkout()?),
                 Mount::Object { object_id, object_path } => {
                     plan.objects.push((Opened::new(app, caller, &object_id).await?, object_path));
                 }
@@ -112,13 +114,11 @@ impl Create {
                         "mounts: broker_mount is not supported by this server: it has no axons",
                     ));
                 }
-                Mount::Agent {} => {
-                    return Err(Failure::bad(
-                        "mounts: agent_mount is not supported by this server: install the agent in a blueprint",
-                    ));
-                }
+                Mount::Agent(agent) => agent.plan(app, caller, &mut plan, &mut commands).await?,
             }
         }
+        commands.extend(launch.launch_commands.clone().unwrap_or_default());
+        plan.commands = commands;
         plan.user = launch.user_parameters.clone().filter(|user| user.username != USER);
         plan.check()?;
         Ok(plan)

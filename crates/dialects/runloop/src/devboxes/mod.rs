@@ -7,6 +7,7 @@ mod lifecycle;
 mod list;
 mod reach;
 pub(crate) mod setup;
+mod ssh;
 mod update;
 mod view;
 mod wait;
@@ -25,6 +26,7 @@ use crate::{ids, once};
 
 pub(crate) use lifecycle::wake;
 pub(crate) use list::limit;
+pub(crate) use setup::{Checkout, Plan};
 pub(crate) use view::{status, view};
 pub(crate) use wait::duration;
 
@@ -43,6 +45,7 @@ pub(crate) fn routes(app: &App) -> Router<App> {
         .route("/v1/devboxes/{devbox}/suspend", post(lifecycle::suspend))
         .route("/v1/devboxes/{devbox}/resume", post(lifecycle::resume))
         .route("/v1/devboxes/{devbox}/keep_alive", post(lifecycle::keep_alive))
+        .route("/v1/devboxes/{devbox}/create_ssh_key", post(ssh::create))
 }
 
 /// One devbox, also one that ended.

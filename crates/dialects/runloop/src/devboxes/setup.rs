@@ -67,8 +67,9 @@ pub(crate) struct CodeMount {
 }
 
 impl CodeMount {
-    /// Names of an account and a repository, which stand in an address.
-    fn check(&self) -> Result<()> {
+    /// # Errors
+    /// 400 for what are no names of an account and a repository: they stand in an address.
+    pub(super) fn checkout(self) -> Result<Checkout> {
         let fits = |name: &String| {
             (1..=100).contains(&name.len())
                 && !name.starts_with(['.', '-'])
@@ -77,8 +78,39 @@ impl CodeMount {
         if !fits(&self.repo_name) || !fits(&self.repo_owner) {
             return Err(Failure::bad("code mount: repo_owner and repo_name must be those of a repository"));
         }
-        if self.git_ref.as_ref().is_some_and(|name| name.starts_with('-')) {
-            return Err(Failure::bad("code mount: git_ref must be the name of a branch or a tag"));
+        let url = format!("https://github.com/{}/{}.git", self.repo_owner, self.repo_name);
+        Checkout::check_words(&url, self.git_ref.as_deref())?;
+        let Self { repo_name: dir, token, git_ref: reference, install_command: install, .. } = self;
+        Ok(Checkout { url, dir, reference, token, install })
+    }
+}
+
+/// A repository that is cloned.
+#[derive(Debug, Clone)]
+pub(crate) struct Checkout {
+    pub(crate) url: String,
+    /// Where: a path, from the home.
+    pub(crate) dir: String,
+    pub(crate) reference: Option<String>,
+    pub(crate) token: Option<atoll_core::secret::Secret>,
+    /// What is run in it then.
+    pub(crate) install: Option<String>,
+}
+
+impl Checkout {
+    /// Checks what git gets as arguments.
+    ///
+    /// # Errors
+    /// 400.
+    pub(crate) fn check_words(url: &str, reference: Option<&str>) -> Result<()> {
+        let is_address = url.starts_with("https://")
+            && url.len() <= 2048
+            && url.bytes().all(|b| b.is_ascii_graphic() && !b"'@".contains(&b));
+        if !is_address {
+            return Err(Failure::bad("repository: must be an https address"));
+        }
+        if reference.is_some_and(|name| name.starts_with('-')) {
+            return Err(Failure::bad("git_ref: must be the name of a branch or a tag"));
         }
         Ok(())
     }
@@ -93,7 +125,7 @@ pub(crate) struct Plan {
     pub(crate) files: Vec<(String, String)>,
     /// Objects, and where they go: archives are unpacked there.
     pub(crate) objects: Vec<(Opened, String)>,
-    pub(crate) code: Vec<CodeMount>,
+    pub(crate) code: Vec<Checkout>,
     pub(crate) commands: Vec<String>,
 }
 
@@ -125,7 +157,7 @@ impl Plan {
                 return Err(Failure::bad("launch_parameters.user_parameters.username: is no name of a user"));
             }
         }
-        self.code.iter().try_for_each(CodeMount::check)
+        Ok(())
     }
 }
 
@@ -233,19 +265,16 @@ impl Setup<'_> {
         self.command("unpacking an object", Command::Argv(script), None, None).await
     }
 
-    async fn clone_code(&self, code: &CodeMount) -> Result<(), Error> {
-        let CodeMount { repo_name, repo_owner, .. } = code;
-        let url = format!("https://github.com/{repo_owner}/{repo_name}.git");
-        let reference = code.git_ref.clone().unwrap_or_default();
-        let script = vec![CLONE.to_owned(), url, repo_name.clone(), reference];
+    async fn clone_code(&self, code: &Checkout) -> Result<(), Error> {
+        let reference = code.reference.clone().unwrap_or_default();
+        let script = vec![CLONE.to_owned(), code.url.clone(), code.dir.clone(), reference];
         let token = code.token.as_ref().map(|token| format!("{}\n", token.reveal()));
         let input = token.unwrap_or_else(|| "\n".to_owned());
-        let what = format!("cloning {repo_owner}/{repo_name}");
+        let what = format!("cloning {}", code.url);
         self.command(&what, Command::Argv(script), None, Some(input)).await?;
-        if let Some(install) = &code.install_command {
-            // The name was checked: it is one word.
-            let line = format!("cd ~/'{repo_name}' && {install}");
-            self.command("an install command", Command::Argv(vec![line]), None, None).await?;
+        if let Some(install) = &code.install {
+            let script = vec![format!("cd && cd -- \"$1\" && {install}"), code.dir.clone()];
+            self.command("an install command", Command::Argv(script), None, None).await?;
         }
         Ok(())
     }
@@ -311,7 +340,7 @@ mod tests {
 
     fn mount(owner: &str, name: &str) -> Result<()> {
         let text = serde_json::json!({"repo_owner": owner, "repo_name": name}).to_string();
-        serde_json::from_str::<CodeMount>(&text).unwrap().check()
+        serde_json::from_str::<CodeMount>(&text).unwrap().checkout().map(drop)
     }
 
     #[test]

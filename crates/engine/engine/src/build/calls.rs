@@ -89,33 +89,11 @@ impl Engine {
         self.create_build_with(spec, None, BuildSecrets::new(), caller).await
     }
 
-    /// As [`Self::create_build`], known to the registry of one image.
+    /// As [`Self::create_build`], known to the registry of one image, and with secrets that its commands may mount.
     ///
     /// # Errors
-    /// As [`Self::create_build`]; [`Code::InvalidArgument`] for a user name or password that cannot be.
-    pub async fn create_build_as(
-        &self,
-        spec: BuildSpec,
-        login: Option<ImageLogin>,
-        caller: &Caller,
-    ) -> Result<BuildView> {
-        self.create_build_with(spec, login, BuildSecrets::new(), caller).await
-    }
-
-    /// As [`Self::create_build`], with secrets that its commands may mount.
-    ///
-    /// # Errors
-    /// As [`Self::create_build`]; [`Code::InvalidArgument`] for a secret that cannot be.
-    pub async fn create_build_with_secrets(
-        &self,
-        spec: BuildSpec,
-        secrets: BuildSecrets,
-        caller: &Caller,
-    ) -> Result<BuildView> {
-        self.create_build_with(spec, None, secrets, caller).await
-    }
-
-    async fn create_build_with(
+    /// As [`Self::create_build`]; [`Code::InvalidArgument`] for a user name, password or secret that cannot be.
+    pub async fn create_build_with(
         &self,
         spec: BuildSpec,
         login: Option<ImageLogin>,

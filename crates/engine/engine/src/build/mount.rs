@@ -29,6 +29,8 @@ use crate::sandbox::GuestLease;
 const IN_MEMORY: &str = "/dev/shm";
 /// Names of a directory that are looked at at once.
 const ENTRIES_MAX_COUNT: u32 = 1000;
+/// How often a directory that is to be empty is looked at: a million names are taken away.
+const EMPTYING_ROUNDS_MAX: u32 = 1000;
 
 /// What was put in place for a command.
 #[derive(Debug, Default)]
@@ -137,15 +139,7 @@ impl Run<'_> {
             remove(&lease, path, true).await.map_err(placed)?;
         }
         for directory in made.emptied {
-            loop {
-                let left = entries(&lease, &directory).await.map_err(placed)?;
-                if left.is_empty() {
-                    break;
-                }
-                for entry in left {
-                    remove(&lease, format!("{directory}/{entry}"), true).await.map_err(placed)?;
-                }
-            }
+            empty(&lease, &directory).await.map_err(placed)?;
         }
         // The command may have written beside what was mounted: that stays.
         for directory in made.directories.into_iter().rev() {
@@ -212,6 +206,23 @@ async fn entries(lease: &GuestLease, path: &str) -> Result<Vec<String>> {
     let list = List { path: path.to_owned(), depth: 1, max_entries: ENTRIES_MAX_COUNT };
     let (entries, _cut) = lease.list(list).await.map_err(guest_error)?;
     Ok(entries.into_iter().map(|entry| entry.path).collect())
+}
+
+/// Removes what is in a directory. A process that a command left behind may go on writing there: it does not hold the build up.
+async fn empty(lease: &GuestLease, directory: &str) -> Result<()> {
+    for _ in 0..EMPTYING_ROUNDS_MAX {
+        let left = entries(lease, directory).await?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        for entry in left {
+            remove(lease, format!("{directory}/{entry}"), true).await?;
+        }
+    }
+    Err(Error::new(
+        Code::BuildStepFailed,
+        format!("{directory} does not get empty: something that the command started still writes to it"),
+    ))
 }
 
 async fn remove(lease: &GuestLease, path: String, recursive: bool) -> Result<()> {

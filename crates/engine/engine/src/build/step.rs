@@ -40,6 +40,8 @@ impl Run<'_> {
                     env: env.clone(),
                     cwd: Some(cwd.clone()),
                     user: Some(user.clone()),
+                    // As with other builders: what a step leaves running is in no other step, and writes to no snapshot.
+                    end_tree: true,
                     ..ExecDraft::new(Command::Argv(mounts.argv(argv)))
                 };
                 self.command(step, sandbox, draft, numbered).await?;

@@ -10,4 +10,4 @@ mod ssh_token;
 pub use access::{Access, NewAccess, VerifiedAccess};
 pub(crate) use cache::ShareLinks;
 pub use port::{PortConnection, PortListener};
-pub use ssh_token::NewSshToken;
+pub use ssh_token::{NewSshKey, NewSshToken, SshSeed};

@@ -3,11 +3,15 @@
 //! Each is an access to the port of SSH, which gives it its end and can be taken back, and a code over the two ids that
 //! only this installation can make. So the token of another access to that port logs nobody in. It stands for the API
 //! key that asked for it, and allows what that may do at the moment.
+//!
+//! Or with a key that the installation makes for one sandbox and a time: the login names such an access, and the private key
+//! follows from it, so that nothing more is stored.
 
 use atoll_core::access::{AccessDraft, Target};
 use atoll_core::id::{AccessId, SandboxId};
 use atoll_core::secret::Secret;
 use atoll_core::{Code, Error, Result};
+use zeroize::Zeroizing;
 
 use crate::authorize::Caller;
 use crate::clock::now_ms;
@@ -20,6 +24,8 @@ use super::{Access, VerifiedAccess};
 const SSH_PORT: u16 = 22;
 /// What tokens begin with: with it they are longer than any name of a sandbox.
 const MARK: &str = "t";
+/// What names of accesses with a key begin with.
+const KEY_MARK: &str = "k";
 /// Characters of an id behind its prefix.
 const ID_CHARS: usize = 20;
 /// Characters of the code: hexadecimal digits, 128 bits.
@@ -34,6 +40,20 @@ pub struct NewSshToken {
     pub token: Secret,
 }
 
+/// A new key for one sandbox.
+#[derive(Debug)]
+pub struct NewSshKey {
+    /// What gives it its end.
+    pub access: Access,
+    /// The name to log in with.
+    pub login: String,
+    /// What the private key is made of: an Ed25519 key's seed.
+    pub seed: SshSeed,
+}
+
+/// 32 secret bytes.
+pub type SshSeed = Zeroizing<[u8; 32]>;
+
 /// A token, in its parts.
 struct Parts<'a> {
     sandbox: SandboxId,
@@ -42,8 +62,12 @@ struct Parts<'a> {
 }
 
 fn parse(text: &str) -> Option<Parts<'_>> {
-    let rest = text.strip_prefix(MARK)?;
-    if rest.len() != 2 * ID_CHARS + CODE_CHARS || !rest.is_ascii() {
+    parse_with(text.strip_prefix(MARK)?, CODE_CHARS)
+}
+
+/// Two ids, and a code of so many characters.
+fn parse_with(rest: &str, code_chars: usize) -> Option<Parts<'_>> {
+    if rest.len() != 2 * ID_CHARS + code_chars || !rest.is_ascii() {
         return None;
     }
     let (sandbox, rest) = rest.split_at(ID_CHARS);
@@ -65,8 +89,37 @@ impl Engine {
         ttl_ms: u64,
         caller: &Caller,
     ) -> Result<NewSshToken> {
+        let access = self.ssh_access(sandbox, name, ttl_ms, caller).await?;
+        let token = self.ssh_token_of(&access).ok_or_else(refused)?;
+        Ok(NewSshToken { access, token })
+    }
+
+    /// Makes a key for SSH logins to a sandbox, which ends so long from now.
+    ///
+    /// # Errors
+    /// As [`Engine::create_ssh_token`].
+    pub async fn create_ssh_key_for(
+        &self,
+        sandbox: &SandboxId,
+        name: &str,
+        ttl_ms: u64,
+        caller: &Caller,
+    ) -> Result<NewSshKey> {
+        let access = self.ssh_access(sandbox, name, ttl_ms, caller).await?;
+        let seed = self.ssh_seed_of(&access).ok_or_else(refused)?;
+        let login = ids_of(&access).map(|ids| format!("{KEY_MARK}{ids}")).ok_or_else(refused)?;
+        Ok(NewSshKey { access, login, seed })
+    }
+
+    async fn ssh_access(
+        &self,
+        sandbox: &SandboxId,
+        name: &str,
+        ttl_ms: u64,
+        caller: &Caller,
+    ) -> Result<Access> {
         if caller.key().is_none() {
-            return Err(Error::new(Code::Forbidden, "a token must stand for an API key"));
+            return Err(Error::new(Code::Forbidden, "an SSH login must stand for an API key"));
         }
         let draft = AccessDraft {
             target: Target::Port(SSH_PORT),
@@ -74,9 +127,14 @@ impl Engine {
             name: Some(name.to_owned()),
             ttl_ms: Some(ttl_ms),
         };
-        let access = self.create_access(sandbox, draft, caller).await?.record;
-        let token = self.ssh_token_of(&access).ok_or_else(refused)?;
-        Ok(NewSshToken { access, token })
+        Ok(self.create_access(sandbox, draft, caller).await?.record)
+    }
+
+    /// What the private key of an access is made of.
+    fn ssh_seed_of(&self, access: &Access) -> Option<SshSeed> {
+        let key = access.created_by.as_ref()?;
+        let made = self.sandbox_token(&format!("ssh key {}", access.id), key, &access.sandbox);
+        Some(Zeroizing::new(blake3::derive_key("atoll ssh key of an access", made.reveal().as_bytes())))
     }
 
     /// The token of an access.
@@ -84,9 +142,7 @@ impl Engine {
         let key = access.created_by.as_ref()?;
         let made = self.sandbox_token(&format!("ssh login {}", access.id), key, &access.sandbox);
         let code: String = made.reveal().rsplit('_').next()?.chars().take(CODE_CHARS).collect();
-        let sandbox = access.sandbox.as_str().strip_prefix(SandboxId::PREFIX)?;
-        let id = access.id.as_str().strip_prefix(AccessId::PREFIX)?;
-        Some(Secret::new(format!("{MARK}{sandbox}{id}{code}")))
+        Some(Secret::new(format!("{MARK}{}{code}", ids_of(access)?)))
     }
 
     /// The key that a token stands for, and what ends the token. What the key may do in the sandbox is asked for with
@@ -96,18 +152,51 @@ impl Engine {
     /// [`Code::Unauthorized`], which does not say in which way it is wrong.
     pub fn verify_ssh_token(&self, presented: &str) -> Result<(VerifiedKey, VerifiedAccess)> {
         let parts = parse(presented).ok_or_else(refused)?;
-        let entry = self.inner.share_links.by_id(&parts.sandbox, &parts.access).ok_or_else(refused)?;
-        let is_there = !entry.is_over(now_ms()) && self.inner.find(&parts.sandbox).is_some();
-        let token = self.ssh_token_of(&entry.record).filter(|_| is_there).ok_or_else(refused)?;
+        let access = self.ssh_access_of(&parts)?;
+        let token = self.ssh_token_of(&access.entry.record).ok_or_else(refused)?;
         let code = token.reveal().get(token.reveal().len() - CODE_CHARS..).unwrap_or_default();
         // In a time that does not depend on where they differ.
         let differ = code.bytes().zip(parts.code.bytes()).fold(0, |acc, (a, b)| acc | (a ^ b));
-        if differ != 0 || entry.record.target != Target::Port(SSH_PORT) {
+        if differ != 0 {
             return Err(refused());
         }
-        let key = entry.record.created_by.as_ref().and_then(|key| self.verified_by_id(key));
-        Ok((key.ok_or_else(refused)?, VerifiedAccess { entry }))
+        self.behind(access)
     }
+
+    /// What the private key is made of that a login by such a name has to prove; the API key that it stands for then, and
+    /// what ends it.
+    ///
+    /// # Errors
+    /// [`Code::Unauthorized`]
+    pub fn ssh_key_for(&self, login: &str) -> Result<(SshSeed, VerifiedKey, VerifiedAccess)> {
+        let parts = login.strip_prefix(KEY_MARK).and_then(|ids| parse_with(ids, 0)).ok_or_else(refused)?;
+        let access = self.ssh_access_of(&parts)?;
+        let seed = self.ssh_seed_of(&access.entry.record).ok_or_else(refused)?;
+        let (key, access) = self.behind(access)?;
+        Ok((seed, key, access))
+    }
+
+    /// The access that a login names, if it is good for SSH now.
+    fn ssh_access_of(&self, parts: &Parts<'_>) -> Result<VerifiedAccess> {
+        let entry = self.inner.share_links.by_id(&parts.sandbox, &parts.access).ok_or_else(refused)?;
+        let is_there = !entry.is_over(now_ms()) && self.inner.find(&parts.sandbox).is_some();
+        if !is_there || entry.record.target != Target::Port(SSH_PORT) {
+            return Err(refused());
+        }
+        Ok(VerifiedAccess { entry })
+    }
+
+    fn behind(&self, access: VerifiedAccess) -> Result<(VerifiedKey, VerifiedAccess)> {
+        let key = access.entry.record.created_by.as_ref().and_then(|key| self.verified_by_id(key));
+        Ok((key.ok_or_else(refused)?, access))
+    }
+}
+
+/// The ids of an access and its sandbox, without what they begin with.
+fn ids_of(access: &Access) -> Option<String> {
+    let sandbox = access.sandbox.as_str().strip_prefix(SandboxId::PREFIX)?;
+    let id = access.id.as_str().strip_prefix(AccessId::PREFIX)?;
+    Some(format!("{sandbox}{id}"))
 }
 
 fn refused() -> Error {

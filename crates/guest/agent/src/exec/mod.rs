@@ -103,15 +103,19 @@ impl Exec {
         self.changed.send_replace(());
     }
 
-    /// How it ended, once all its output is in the window.
+    /// How it ended, once all its output is in the window, and where all that it started ends with it, that has.
     fn exited(&self) -> Option<Exited> {
-        self.ended.borrow().clone().filter(|_| self.complete.get())
+        let waits = self.request.end_tree && self.cgroup.borrow().is_some();
+        self.ended.borrow().clone().filter(|_| self.complete.get() && !waits)
     }
 
     fn set_ended(&self, ended: Ended) {
         let tree_us = self.cgroup.borrow().as_ref().and_then(ExecCgroup::cpu_us).unwrap_or(0);
         let cpu_us = ended.cpu_us.max(tree_us);
         *self.ended.borrow_mut() = Some(Exited { code: ended.code, signal: ended.signal, cpu_us });
+        if self.request.end_tree {
+            tree::signal(self.cgroup.borrow().as_ref(), &self.request.exec_id, self.pid, libc::SIGKILL);
+        }
         if let Some(input) = &self.input {
             input.abandon();
         }
@@ -191,6 +195,7 @@ impl Execs {
             let mut cgroup = exec.cgroup.borrow_mut();
             if cgroup.as_ref().is_some_and(ExecCgroup::remove) {
                 *cgroup = None;
+                exec.changed.send_replace(());
             }
         }
     }

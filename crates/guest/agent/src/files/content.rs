@@ -1,6 +1,5 @@
 //! Reading and writing files.
 
-use std::ffi::OsString;
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, SeekFrom, Write as _};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
@@ -14,7 +13,6 @@ use super::{DIRECTORY_MODE, MODE_BITS, Names, checked, make_directories, open_re
 use crate::blocking::{BLOCK_BYTES, Framing, Inlet, Threads, consume, produce};
 use crate::failing::{Stop, invalid, io_error};
 use crate::operations::Answer;
-use crate::sys;
 use crate::users::Identity;
 
 /// Permission bits of a new file when the host names none.
@@ -78,11 +76,7 @@ struct Beside {
 
 impl Beside {
     fn new(directory: &Path) -> io::Result<Self> {
-        let mut name = OsString::from(".atoll-");
-        for byte in sys::random() {
-            name.push(format!("{byte:02x}"));
-        }
-        let path = directory.join(name);
+        let path = directory.join(super::spare_name());
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
         Ok(Self { path, file, placed: false })
     }

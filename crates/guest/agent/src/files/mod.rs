@@ -17,9 +17,10 @@ use atoll_guest_protocol::messages::{
 };
 use atoll_guest_protocol::server::failure;
 use rustix::fs::{CWD, RenameFlags};
+use rustix::io::Errno;
 
 use crate::blocking::Threads;
-use crate::failing::{Stop, errno, invalid, io_error};
+use crate::failing::{Stop, invalid, io_error};
 use crate::operations::Answer;
 use crate::users::{Database, Identity};
 
@@ -28,6 +29,7 @@ mod attributes;
 mod content;
 mod finding;
 mod listing;
+mod moved;
 mod pattern;
 mod walk;
 
@@ -53,6 +55,11 @@ pub(crate) fn checked(path: &str) -> Result<&Path, Failure> {
         return Err(invalid("the path is malformed"));
     }
     Ok(Path::new(path))
+}
+
+/// A name that nothing has, for what appears under its own when it is complete.
+fn spare_name() -> String {
+    crate::sys::random().iter().fold(".atoll-".to_owned(), |name, byte| format!("{name}{byte:02x}"))
 }
 
 /// The owner of something new; empty is root.
@@ -190,6 +197,11 @@ pub(crate) async fn remove(threads: &Threads, request: Remove) -> Result<Answer,
     Ok(Answer::done(0))
 }
 
+/// Removes whatever is there.
+fn remove_all(path: &Path) -> io::Result<()> {
+    if path.symlink_metadata()?.is_dir() { remove_tree(path) } else { std::fs::remove_file(path) }
+}
+
 /// Removes a directory with everything in it, however deep that is.
 fn remove_tree(path: &Path) -> io::Result<()> {
     let name = path.file_name().ok_or(io::Error::from_raw_os_error(libc::EBUSY))?;
@@ -199,11 +211,19 @@ fn remove_tree(path: &Path) -> io::Result<()> {
 }
 
 /// `rename`.
-pub(crate) fn rename(request: &Rename) -> Result<Answer, Stop> {
-    let (from, to) = (checked(&request.from)?, checked(&request.to)?);
-    let flags = if request.no_replace { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
-    rustix::fs::renameat_with(CWD, from, CWD, to, flags)
-        .map_err(|cause| errno(&format!("{} to {}", request.from, request.to), cause))?;
+pub(crate) async fn rename(threads: &Threads, request: Rename) -> Result<Answer, Stop> {
+    checked(&request.from)?;
+    checked(&request.to)?;
+    let work = move || {
+        let (from, to) = (Path::new(&request.from), Path::new(&request.to));
+        let flags = if request.no_replace { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
+        let renamed = match rustix::fs::renameat_with(CWD, from, CWD, to, flags) {
+            Err(Errno::XDEV) => moved::by_copy(from, to, flags),
+            renamed => renamed.map_err(io::Error::from),
+        };
+        renamed.map_err(|error| io_error(&format!("{} to {}", request.from, request.to), &error))
+    };
+    threads.run(work).await?;
     Ok(Answer::done(0))
 }
 

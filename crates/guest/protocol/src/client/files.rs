@@ -283,12 +283,12 @@ impl GuestClient {
         self.done_sometime("remove", &request).await.map(drop)
     }
 
-    /// Renames.
+    /// Renames. No deadline: what goes to another file system is copied.
     ///
     /// # Errors
     /// [`GuestError`].
     pub async fn rename(&self, request: Rename) -> Result<(), GuestError> {
-        self.done("rename", &request).await.map(drop)
+        self.done_sometime("rename", &request).await.map(drop)
     }
 
     /// Changes permission bits and owner.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use atoll_core::secret::Secret;
 use atoll_core::{Code, Error};
-use atoll_engine::{Engine, Grant, VerifiedKey};
+use atoll_engine::{Engine, Grant, SshSeed, VerifiedKey};
 use axum::Router;
 use axum::extract::Request;
 use axum::response::Response;
@@ -115,6 +115,12 @@ impl Host {
     #[must_use]
     pub fn has_ssh(&self) -> bool {
         self.app.ssh.get().is_some()
+    }
+
+    /// The private key that is made of a seed, as SSH clients read it, if they are let in.
+    #[must_use]
+    pub fn ssh_private_key(&self, seed: &SshSeed) -> Option<Secret> {
+        (self.app.ssh.get()?.private_key)(seed)
     }
 
     /// The ways to ports of sandboxes.

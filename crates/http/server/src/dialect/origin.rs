@@ -34,6 +34,18 @@ impl Origin {
     pub fn is_encrypted(&self) -> bool {
         self.0.starts_with("https://")
     }
+
+    /// The host's name or address, and the port.
+    #[must_use]
+    pub fn host_and_port(&self) -> (String, u16) {
+        let authority = self.0.split_once("://").map_or(self.0.as_str(), |(_, rest)| rest);
+        let port = if self.is_encrypted() { 443 } else { 80 };
+        match authority.rsplit_once(':').map(|(host, port)| (host, port.parse())) {
+            // Without the brackets of an IPv6 address, as 'ssh' has it.
+            Some((host, Ok(port))) => (host.trim_matches(['[', ']']).to_owned(), port),
+            _ => (authority.trim_matches(['[', ']']).to_owned(), port),
+        }
+    }
 }
 
 impl fmt::Display for Origin {

@@ -44,7 +44,7 @@ pub(crate) async fn create_build(
     Json(mut request): Json<CreateBuild>,
 ) -> ApiResult<(StatusCode, Json<Build>)> {
     let secrets = std::mem::take(&mut request.secrets);
-    let build = app.engine.create_build_with_secrets(request.try_into()?, secrets, caller.engine()).await?;
+    let build = app.engine.create_build_with(request.try_into()?, None, secrets, caller.engine()).await?;
     Ok((StatusCode::CREATED, Json(convert::build(build))))
 }
 

@@ -206,6 +206,7 @@ impl Sandbox {
             tty: None,
             stdin: false,
             profiles: Vec::new(),
+            end_tree: false,
         };
         self.guest.start_exec(request).await.unwrap()
     }

@@ -5,21 +5,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use atoll_core::Code;
-use atoll_core::build::{BuildEvent, BuildSpec, BuildState, StepState};
+use atoll_core::build::{BuildEvent, BuildSpec, BuildState, SNAPSHOT_SCHEME, StepState, TEMPLATE_SCHEME};
 use atoll_core::id::{BuildId, KeyId};
 use atoll_core::key::Scope;
+use atoll_core::secret::Secret;
 use atoll_core::service::Services;
 use atoll_core::sharing::Needs;
 use atoll_core::spec::ResourcesDraft;
-use atoll_engine::BuildLog;
+use atoll_engine::{BuildLog, BuildSecrets, ImageLogin};
 use futures::stream::{self, BoxStream, StreamExt as _};
 
 use super::recipe::{Content, File, Layer, Recipe, is_debian_slim};
-use super::{context, no_image, ready, success, template_of};
+use super::{Found, context, no_image, ready, recipe, success, template_of};
 use crate::auth::Asker;
 use crate::control::ended::status;
+use crate::control::secrets;
 use crate::grpc::{Fault, Result};
-use crate::ids;
 use crate::wire::common::{GenericResult, TaskLogs};
 use crate::wire::images::{
     Image, ImageGetOrCreateRequest, ImageGetOrCreateResponse, ImageJoinStreamingRequest,
@@ -36,12 +37,21 @@ const LOOK: Duration = Duration::from_secs(2);
 const FOLLOW_MAX_S: f32 = 55.0;
 /// `FILE_DESCRIPTOR_STDOUT`.
 const STDOUT: i32 = 1;
+/// `REGISTRY_AUTH_TYPE_…`.
+const REGISTRY_AWS: i32 = 1;
+const REGISTRY_GCP: i32 = 2;
+const REGISTRY_PUBLIC: i32 = 3;
+/// What there is instead of secrets of the installation.
+const OF_BUILD: &str = "values of those enter no build; give it with Secret.from_dict";
+const OF_REGISTRY: &str =
+    "credentials of a registry are stored with 'atoll registry login', or given with Secret.from_dict";
 
 /// An image that somebody asked for in this run of the server.
 #[derive(Debug, Clone)]
 struct Known {
     owner: KeyId,
-    recipe: Arc<Recipe>,
+    /// Unless something was given that its steps need and nobody keeps.
+    recipe: Option<Arc<Recipe>>,
     build: Option<BuildId>,
 }
 
@@ -84,14 +94,16 @@ pub(in crate::control) async fn get_or_create(
     if is_debian_slim(&image.dockerfile_commands) {
         return Ok(ready(super::DEBIAN_SLIM.to_owned()));
     }
-    let recipe = recipe(asker, &image).await?;
+    let given = Given::of(asker, &image)?;
+    let recipe = recipe(asker, &image, &given).await?;
     let id = recipe.id();
     let name = template_of(&id).ok_or_else(|| no_image(&id))?;
     let builds = &asker.app.control.builds;
     let again = request.force_build || request.ignore_cache;
     if !again && asker.engine().template(&name, None).await.is_ok() {
         let build = builds.find(&id).and_then(|known| known.build);
-        builds.enter(&id, Known { owner: asker.key().clone(), recipe: Arc::new(recipe), build });
+        let recipe = given.is_empty().then(|| Arc::new(recipe));
+        builds.enter(&id, Known { owner: asker.key().clone(), recipe, build });
         return Ok(ready(id));
     }
     // One build of an image at a time: whoever comes later follows it.
@@ -101,20 +113,60 @@ pub(in crate::control) async fn get_or_create(
     {
         return Ok(ImageGetOrCreateResponse { image_id: id, result: None, metadata: None });
     }
-    let build = begin(asker, &recipe, name, &image, again).await?;
-    builds.enter(&id, Known { owner: asker.key().clone(), recipe: Arc::new(recipe), build: Some(build) });
+    let open = given.is_empty();
+    let build = begin(asker, &recipe, name, &image, given, again).await?;
+    let recipe = open.then(|| Arc::new(recipe));
+    builds.enter(&id, Known { owner: asker.key().clone(), recipe, build: Some(build) });
     Ok(ImageGetOrCreateResponse { image_id: id, result: None, metadata: None })
 }
 
-async fn recipe(asker: &Asker, image: &Image) -> Result<Recipe> {
-    if image.image_registry_config.as_ref().is_some_and(|config| !config.secret_id.is_empty()) {
-        return Err(Fault::unsupported(
-            "credentials of a registry are not taken with an image; store them with 'atoll registry login'",
-        ));
+/// What a build is given, and nobody keeps: layers on top begin with what came of it.
+struct Given {
+    login: Option<ImageLogin>,
+    secrets: BuildSecrets,
+}
+
+impl Given {
+    fn of(asker: &Asker, image: &Image) -> Result<Self> {
+        let variables = secrets::given(asker, &image.secret_ids, &[])?.plain(OF_BUILD)?;
+        let secrets = variables.into_iter().map(|(name, value)| (name, Secret::new(value))).collect();
+        Ok(Self { login: login(asker, image)?, secrets })
     }
-    if !image.secret_ids.is_empty() {
-        return Err(Fault::unsupported("secrets in builds of images are not supported by this server"));
+
+    fn is_empty(&self) -> bool {
+        self.login.is_none() && self.secrets.is_empty()
     }
+}
+
+/// Who the build is to the registry of its image. Source of the name of Google's user: their documentation of Docker's
+/// authentication with a service account key.
+fn login(asker: &Asker, image: &Image) -> Result<Option<ImageLogin>> {
+    let Some(config) = image.image_registry_config.as_ref().filter(|config| !config.secret_id.is_empty())
+    else {
+        return Ok(None);
+    };
+    let mut values =
+        secrets::given(asker, std::slice::from_ref(&config.secret_id), &[])?.plain(OF_REGISTRY)?;
+    let mut value = |name: &str| {
+        let missing = || Fault::invalid(format!("secret: it has no {name}"));
+        values.remove(name).ok_or_else(missing)
+    };
+    let (username, password) = match config.registry_auth_type {
+        REGISTRY_PUBLIC => return Ok(None),
+        REGISTRY_AWS => {
+            return Err(Fault::unsupported(
+                "keys of AWS are not taken; use Image.from_registry with REGISTRY_USERNAME 'AWS' and as REGISTRY_PASSWORD what 'aws ecr get-login-password' prints",
+            ));
+        }
+        REGISTRY_GCP => ("_json_key".to_owned(), value("SERVICE_ACCOUNT_JSON")?),
+        _ => (value("REGISTRY_USERNAME")?, value("REGISTRY_PASSWORD")?),
+    };
+    let named = recipe::registry_image(&image.dockerfile_commands);
+    let image = named.ok_or_else(|| Fault::invalid("secret: the image names no registry to log in to"))?;
+    Ok(Some(ImageLogin { image, username, password: Secret::new(password) }))
+}
+
+async fn recipe(asker: &Asker, image: &Image, given: &Given) -> Result<Recipe> {
     let mut files: Vec<File> = context::mounted(asker, &image.context_mount_id)?;
     for file in &image.context_files {
         files.push(File {
@@ -130,31 +182,32 @@ async fn recipe(asker: &Asker, image: &Image) -> Result<Recipe> {
             return Err(Fault::unsupported("images of more than one image are not supported by this server"));
         }
     };
-    Recipe::of(Layer { commands: &image.dockerfile_commands, base, files: files.into() })
+    let commands = recipe::with_secrets(&image.dockerfile_commands, given.secrets.keys());
+    Recipe::of(Layer { commands: &commands, base, files: files.into() })
 }
 
-/// What the image below a layer is made of.
+/// What the image below a layer is made of: its lines, or where they are not known any more, what came of them.
 async fn below(asker: &Asker, id: &str) -> Result<Recipe> {
-    if id == super::DEBIAN_SLIM {
-        let engine = asker.engine();
-        // On what the template was built on, so that its steps are found again.
-        let image = match engine.template(super::DEBIAN_SLIM_TEMPLATE, None).await {
-            Ok(template) => template.spec.image,
-            Err(_none) => engine.default_image(),
-        };
-        return Ok(Recipe::debian_slim(&image));
-    }
-    if ids::parse_snapshot("im", id).is_some() {
-        return Err(Fault::unsupported("layers on top of a snapshot are not supported by this server"));
-    }
     let known = asker.app.control.builds.find(id).filter(|known| asker.may_use_of(&known.owner));
-    let known = known.ok_or_else(|| {
-        Fault::not_found(format!(
-            "Image '{}' is not known any more; ask for it again, not by its id",
-            atoll_core::error::shorten(id)
-        ))
-    })?;
-    Ok(Recipe::clone(&known.recipe))
+    if let Some(recipe) = known.and_then(|known| known.recipe) {
+        return Ok(Recipe::clone(&recipe));
+    }
+    let engine = asker.engine();
+    match super::find(asker, id, Needs::MANAGE).await? {
+        // On what the template was built on, so that its steps are found again.
+        Found::DebianSlim => Ok(match engine.template(super::DEBIAN_SLIM_TEMPLATE, None).await {
+            Ok(template) => Recipe::debian_slim(&template.spec.image),
+            Err(_none) => Recipe::debian_slim(&engine.default_image()),
+        }),
+        Found::Template(name) => {
+            let version = engine.template(&name, None).await?.version;
+            Ok(Recipe::on(&format!("{TEMPLATE_SCHEME}{name}:{version}")))
+        }
+        Found::Snapshot(id) => Ok(Recipe::on(&format!("{SNAPSHOT_SCHEME}{id}"))),
+        Found::Directory(..) => Err(Fault::unsupported(
+            "the image is a directory of a sandbox: it has nothing to run commands with",
+        )),
+    }
 }
 
 async fn begin(
@@ -162,6 +215,7 @@ async fn begin(
     recipe: &Recipe,
     name: String,
     image: &Image,
+    given: Given,
     no_cache: bool,
 ) -> Result<BuildId> {
     let spec = BuildSpec {
@@ -190,7 +244,9 @@ async fn begin(
     };
     let tar = context::tar(asker, recipe).await?;
     let engine = asker.engine().clone();
-    let view = engine.create_build(spec, asker.caller()).await.map_err(|error| match error.code {
+    let Given { login, secrets } = given;
+    let made = engine.create_build_with(spec, login, secrets, asker.caller()).await;
+    let view = made.map_err(|error| match error.code {
         Code::BuildFileInvalid => Fault::invalid(atoll_dialect_kit::sentence(&error)),
         _ => Fault::of(&error),
     })?;

@@ -7,12 +7,13 @@
 //! ```text
 //! im-debian-slim             the default image: the template `modal-debian-slim`, else the server's default image
 //! im-0123456789abcdefghij    the template modal-0123456789abcdefghij
-//! im-sn06f2k3z9xw1m4t8q7e5c  a snapshot of a sandbox's disk
+//! im-sn06f2k3z9xw1m4t8q7e5c  a snapshot of a sandbox's disk, or of a directory of it ([`source`])
 //! ```
 
 mod build;
 mod context;
 mod recipe;
+mod source;
 
 use atoll_core::Code;
 use atoll_core::id::SnapshotId;
@@ -36,6 +37,7 @@ pub(crate) use context::{Mounts, put_mounts};
 pub(super) use context::{
     beside, check_existence, get_or_create_mount, is_sent, put_file, put_in_place, read_sent, sent,
 };
+pub(crate) use source::{ImageSource, directory_note};
 
 /// The image that clients make sandboxes from when nobody names one: `Image.debian_slim()`.
 const DEBIAN_SLIM: &str = "im-debian-slim";
@@ -76,6 +78,8 @@ enum Found {
     DebianSlim,
     Template(String),
     Snapshot(SnapshotId),
+    /// A directory in a snapshot.
+    Directory(SnapshotId, String),
 }
 
 async fn find(asker: &Asker, id: &str, needs: Needs) -> Result<Found> {
@@ -84,8 +88,12 @@ async fn find(asker: &Asker, id: &str, needs: Needs) -> Result<Found> {
     }
     if let Some(snapshot) = ids::parse_snapshot("im", id) {
         let found = asker.engine().usable_snapshot(snapshot.as_str(), needs, asker.caller()).await;
-        found.map_err(|error| if error.code == Code::Forbidden { error.into() } else { no_image(id) })?;
-        return Ok(Found::Snapshot(snapshot));
+        let found =
+            found.map_err(|error| if error.code == Code::Forbidden { error.into() } else { no_image(id) })?;
+        return Ok(match found.comment.as_deref().and_then(source::directory_in) {
+            Some(path) => Found::Directory(snapshot, path),
+            None => Found::Snapshot(snapshot),
+        });
     }
     let name = template_of(id).ok_or_else(|| no_image(id))?;
     match asker.engine().template(&name, None).await {
@@ -108,7 +116,9 @@ pub(super) async fn delete(asker: &Asker, request: ImageDeleteRequest) -> super:
     match find(asker, &request.image_id, Needs::MANAGE).await? {
         Found::DebianSlim => return Err(Fault::unsupported("the default image stays")),
         Found::Template(name) => asker.engine().delete_template(&name, None, asker.caller()).await?,
-        Found::Snapshot(id) => drop(asker.engine().delete_snapshot(&id, None, asker.caller()).await?),
+        Found::Snapshot(id) | Found::Directory(id, _) => {
+            drop(asker.engine().delete_snapshot(&id, None, asker.caller()).await?);
+        }
     }
     Ok(Empty {})
 }
@@ -118,8 +128,17 @@ pub(super) async fn delete(asker: &Asker, request: ImageDeleteRequest) -> super:
 /// # Errors
 /// `NOT_FOUND`.
 pub(super) async fn apply(asker: &Asker, image: &str, draft: &mut SandboxDraft) -> Result<()> {
-    match find(asker, image, Needs::READ).await? {
+    begin_with(asker, find(asker, image, Needs::READ).await?, draft).await
+}
+
+async fn begin_with(asker: &Asker, found: Found, draft: &mut SandboxDraft) -> Result<()> {
+    match found {
         Found::Template(name) => draft.template = Some(name),
+        Found::Directory(..) => {
+            return Err(Fault::unsupported(
+                "the image is a directory of a sandbox: mount it with Sandbox.mount_image",
+            ));
+        }
         Found::Snapshot(id) => draft.snapshot = Some(id.to_string()),
         Found::DebianSlim => match asker.engine().template(DEBIAN_SLIM_TEMPLATE, None).await {
             Ok(_) => draft.template = Some(DEBIAN_SLIM_TEMPLATE.to_owned()),

@@ -57,6 +57,11 @@ impl Recipe {
         Self { text: format!("FROM {image}\n{}\n", rest.join("\n")), parts: Vec::new() }
     }
 
+    /// On something that is here already, as `FROM` names it.
+    pub(super) fn on(base: &str) -> Self {
+        Self { text: format!("FROM {base}\n"), parts: Vec::new() }
+    }
+
     /// A layer on top of what is below it.
     ///
     /// # Errors
@@ -183,6 +188,35 @@ fn moved(line: &str, dir: &str) -> String {
     each.collect::<Vec<_>>().join(" ")
 }
 
+/// The image of a registry that lines begin with.
+pub(super) fn registry_image(commands: &[String]) -> Option<String> {
+    let mut words = commands.iter().map(|line| line.split_whitespace());
+    let from = words.find_map(|mut words| words.next()?.eq_ignore_ascii_case("FROM").then_some(words))?;
+    from.filter(|word| !word.starts_with("--")).map(str::to_owned).next()
+}
+
+/// Lines whose commands have these secrets as variables.
+pub(super) fn with_secrets<'a>(commands: &[String], names: impl Iterator<Item = &'a String>) -> Vec<String> {
+    let mounts: String = names.map(|name| format!(" --mount=type=secret,id={name},env={name}")).collect();
+    if mounts.is_empty() {
+        return commands.to_vec();
+    }
+    let mut continues = false;
+    let lines = commands.iter().flat_map(|command| command.lines()).map(|line| {
+        let begins = !continues;
+        continues = line.trim_end().ends_with('\\');
+        match line.split_at_checked("RUN".len()) {
+            Some((word, rest))
+                if begins && word.eq_ignore_ascii_case("RUN") && rest.starts_with([' ', '\t']) =>
+            {
+                format!("{word}{mounts}{rest}")
+            }
+            _ => line.to_owned(),
+        }
+    });
+    lines.collect()
+}
+
 /// Whether lines are those of `Image.debian_slim()`: they begin with Debian's Python, and install a compiler.
 pub(super) fn is_debian_slim(commands: &[String]) -> bool {
     let begins =
@@ -224,6 +258,29 @@ mod tests {
             assert_eq!(moved(line, "d"), expected);
         }
         assert_eq!(joined(&texts(&["COPY a \\\n  /b", "RUN x \\\n y"])), ["COPY a   /b", "RUN x \\", " y"]);
+    }
+
+    #[test]
+    fn what_only_one_build_is_given() {
+        let lines = texts(&[
+            "FROM --platform=linux/amd64 r.test/a:1 AS x",
+            "RUN one \\\n RUN",
+            "run two",
+            "COPY a b",
+        ]);
+        assert_eq!(registry_image(&lines).as_deref(), Some("r.test/a:1"));
+        assert_eq!(registry_image(&texts(&["RUN x"])), None);
+        assert_eq!(with_secrets(&lines, [].iter()), lines);
+        let names = ["A".to_owned(), "B".to_owned()];
+        let mounts = "--mount=type=secret,id=A,env=A --mount=type=secret,id=B,env=B";
+        let given = [
+            lines[0].clone(),
+            format!("RUN {mounts} one \\"),
+            " RUN".into(),
+            format!("run {mounts} two"),
+            "COPY a b".into(),
+        ];
+        assert_eq!(with_secrets(&lines, names.iter()), given);
     }
 
     #[test]

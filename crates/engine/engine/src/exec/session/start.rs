@@ -145,6 +145,7 @@ fn start_message(record: &ExecRecord) -> StartExec {
         tty: spec.tty.map(|size| TtySize { cols: size.cols.into(), rows: size.rows.into() }),
         stdin: spec.stdin,
         profiles: spec.profile.as_ref().map(profiles).unwrap_or_default(),
+        end_tree: spec.end_tree,
     }
 }
 

@@ -1,4 +1,4 @@
-//! One after the other: commands of a session, code in a context.
+//! One after the other: commands of a session, changes of one place.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -10,11 +10,11 @@ const SWEEP_COUNT: usize = 1024;
 
 /// Whose turn it is, by name. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Turns(Arc<Mutex<HashMap<String, Weak<Turn<()>>>>>);
+pub struct Turns(Arc<Mutex<HashMap<String, Weak<Turn<()>>>>>);
 
 impl Turns {
     /// Waits for the turn of this name; it lasts as long as the answer lives.
-    pub(crate) async fn take(&self, name: &str) -> OwnedMutexGuard<()> {
+    pub async fn take(&self, name: &str) -> OwnedMutexGuard<()> {
         let turn = {
             // A map is usable whatever panicked.
             let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);

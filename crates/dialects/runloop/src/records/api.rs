@@ -1,0 +1,76 @@
+//! The calls that every kind of record has.
+
+use axum::extract::State;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::{Kind, List, Record, Records};
+use crate::App;
+use crate::error::Result;
+use crate::request::{Caller, Json, Manage, Path, Query, Read};
+
+/// A kind of record as clients make, see and change it.
+pub(crate) trait Api: Kind + Default {
+    /// What a request says; what is absent stays as it is.
+    type Asked: DeserializeOwned + Send + 'static;
+    /// Under which name lists have them.
+    const PLURAL: &'static str;
+
+    /// Where they are.
+    fn records(app: &App) -> &Records<Self>;
+
+    /// Takes what is asked for, and checks what comes of it.
+    ///
+    /// # Errors
+    /// 400.
+    fn apply(&mut self, asked: Self::Asked, app: &App) -> Result<()>;
+
+    /// One as its clients see it.
+    fn view(record: &Record<Self>) -> Value;
+}
+
+pub(crate) async fn create<T: Api>(
+    caller: Caller<Manage>,
+    State(app): State<App>,
+    Json(asked): Json<T::Asked>,
+) -> Result<Json<Value>> {
+    let mut what = T::default();
+    what.apply(asked, &app)?;
+    Ok(Json(T::view(&T::records(&app).create(&caller, what).await?)))
+}
+
+pub(crate) async fn list<T: Api>(
+    caller: Caller<Read>,
+    State(app): State<App>,
+    Query(query): Query<List>,
+) -> Result<Json<Value>> {
+    Ok(Json(T::records(&app).page(&caller, T::PLURAL, query, T::view).await?))
+}
+
+pub(crate) async fn one<T: Api>(
+    caller: Caller<Read>,
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>> {
+    Ok(Json(T::view(&T::records(&app).find(&caller, &id).await?)))
+}
+
+/// Holds for what begins from now on.
+pub(crate) async fn update<T: Api>(
+    caller: Caller<Manage>,
+    State(app): State<App>,
+    Path(id): Path<String>,
+    Json(asked): Json<T::Asked>,
+) -> Result<Json<Value>> {
+    let with = app.clone();
+    let changed = T::records(&app).change(&caller, &id, move |what| what.apply(asked, &with)).await?;
+    Ok(Json(T::view(&changed)))
+}
+
+pub(crate) async fn remove<T: Api>(
+    caller: Caller<Manage>,
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>> {
+    Ok(Json(T::view(&T::records(&app).remove(&caller, &id).await?)))
+}
