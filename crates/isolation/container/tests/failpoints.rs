@@ -35,7 +35,7 @@ async fn killed() {
     let Some(life) = Life::of_this_process() else { return };
     let harness = Containers {
         _dir: None,
-        witness: Err("not asked for".to_owned()),
+        witness: None,
         path: life.directory,
         instance: life.instance,
         root: RootFs::Host,

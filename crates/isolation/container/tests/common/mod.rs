@@ -35,13 +35,7 @@ pub(crate) fn containers() -> Containers {
     let dir = tempfile::Builder::new().prefix("atoll-container-test-").tempdir().unwrap();
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     let instance = format!("{:05x}{number:03x}", std::process::id() & 0xf_ffff);
-    Containers {
-        path: dir.path().to_owned(),
-        _dir: Some(dir),
-        instance,
-        root: RootFs::Host,
-        witness: Err("not asked for".to_owned()),
-    }
+    Containers { path: dir.path().to_owned(), _dir: Some(dir), instance, root: RootFs::Host, witness: None }
 }
 
 impl Containers {
@@ -59,7 +53,7 @@ impl Containers {
             agent: atoll_guest_binary::GUEST,
             run: atoll_guest_binary::RUN,
             slots: Arc::new(SlotPool::start(1).unwrap()),
-            witness: self.witness.clone(),
+            witness: self.witness.clone().ok_or_else(|| "not asked for".to_owned()),
             pools: PoolSizes { disks: 1, user_namespaces: 1 },
         };
         ContainerIsolation::open(config).unwrap()
