@@ -18,18 +18,34 @@ INTERPRETER = "code-interpreter-v1"
 LANGSMITH = """
 import json, os, sys, time, urllib.request
 from langsmith.sandbox import SandboxClient
+def timed(count, work):
+    times = []
+    for _ in range(count + 1):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return times[1:]
+creates, waiting, runs, megabytes = map(int, sys.argv[1:])
 pools = urllib.request.Request(os.environ["ATOLL_URL"] + "/v1/pools", headers={"Authorization": "Bearer " + os.environ["ATOLL_API_KEY"]})
 times = []
 with SandboxClient() as client:
-    for _ in range(int(sys.argv[1]) + 1):
-        while sum(pool["ready"] for pool in json.load(urllib.request.urlopen(pools))["items"]) < int(sys.argv[2]):
+    for _ in range(creates + 1 if creates else 0):
+        while sum(pool["ready"] for pool in json.load(urllib.request.urlopen(pools))["items"]) < waiting:
             time.sleep(0.05)
         start = time.perf_counter()
         box = client.create_sandbox()
         assert box.run("true").exit_code == 0
         times.append(time.perf_counter() - start)
         client.delete_sandbox(box.name)
-print(*times[1:])
+    told = {"creates": times[1:]}
+    if runs:
+        box = client.create_sandbox()
+        data = os.urandom(1 << 20) * megabytes
+        told["runs"] = timed(runs, lambda: box.run("true"))
+        told["write"] = min(timed(3, lambda: box.write("/tmp/large", data, timeout=600)))
+        told["read"] = min(timed(3, lambda: box.read("/tmp/large", timeout=600)))
+        client.delete_sandbox(box.name)
+print(json.dumps(told))
 """
 
 
@@ -41,12 +57,16 @@ class Api:
         self.connection = http.client.HTTPConnection(url.hostname, url.port, timeout=300)
         self.headers = {"Authorization": f"Bearer {os.environ['ATOLL_API_KEY']}", "Content-Type": "application/json"}
 
-    def call(self, method, path, body=None):
-        self.connection.request(method, path, None if body is None else json.dumps(body), self.headers)
+    def raw(self, method, path, body=None):
+        self.connection.request(method, path, body, self.headers)
         answer = self.connection.getresponse()
         content = answer.read()
         if answer.status >= 300:
             raise RuntimeError(f"{method} {path}: {answer.status}: {content.decode()}")
+        return content
+
+    def call(self, method, path, body=None):
+        content = self.raw(method, path, None if body is None else json.dumps(body))
         return json.loads(content) if content else None
 
 
@@ -101,11 +121,13 @@ def e2b():
     return sandbox
 
 
-def langsmith(python, count, waiting):
+def langsmith(args, creates=0, waiting=0, runs=0):
+    """What LangSmith's SDK takes, in a process of its own."""
     url, key = os.environ["ATOLL_URL"] + "/langsmith", os.environ["ATOLL_API_KEY"]
     environment = {**os.environ, "LANGSMITH_ENDPOINT": url, "LANGSMITH_API_KEY": key, "LANGSMITH_TRACING": "false"}
-    done = subprocess.run([python, "-c", LANGSMITH, str(count), str(waiting)], env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    return [float(word) for word in done.stdout.split()]
+    numbers = [str(number) for number in (creates, waiting, runs, args.megabytes)]
+    done = subprocess.run([args.langsmith, "-c", LANGSMITH, *numbers], env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout)
 
 
 def creations(api, args, pool=None):
@@ -114,7 +136,7 @@ def creations(api, args, pool=None):
     row(f"native API: create → exec `true`{name}", timed(args.creates, lambda: native(api), full, remove))
     row(f'E2B: create → commands.run("true"){name}', timed(args.creates, e2b, full, lambda box: box.kill()))
     if args.langsmith:
-        row(f'LangSmith: create → run("true"){name}', langsmith(args.langsmith, args.creates, pool.size if pool else 0))
+        row(f'LangSmith: create → run("true"){name}', langsmith(args, args.creates, pool.size if pool else 0)["creates"])
 
 
 async def burst(count):
@@ -134,17 +156,34 @@ async def burst(count):
     return [took for took, _ in made]
 
 
-def commands_and_files(args):
+def commands_and_files(api, args):
+    """One sandbox for each way in. How fast files went."""
+    rates = []
+
+    def rate(name, write, read):
+        size = args.megabytes * (1 << 20) / 1e6
+        rates.append(f"{name} files of {size:.0f} MB: write {size / write:.0f} MB/s, read {size / read:.0f} MB/s")
+
+    data = os.urandom(1 << 20) * args.megabytes
+    box = "/v1/sandboxes/" + api.call("POST", "/v1/sandboxes", {})["id"]
+    run = {"argv": ["true"], "wait_ms": 60000}
+    row("native API: exec `true`, one after another", timed(args.runs, lambda: api.call("POST", box + "/execs", run)))
+    file = box + "/files?path=/tmp/large"
+    # The first of each warms up.
+    rate("native API", min(timed(3, lambda: api.raw("PUT", file, data))), min(timed(3, lambda: api.raw("GET", file))))
+    api.call("DELETE", box)
     with Sandbox.create(timeout=3600) as sandbox:
         row('E2B: commands.run("true"), one after another', timed(args.runs, lambda: sandbox.commands.run("true")))
         row("E2B: files.write 1 KiB", timed(args.runs, lambda: sandbox.files.write("f", b"x" * 1024)))
         row("E2B: files.read 1 KiB", timed(args.runs, lambda: sandbox.files.read("f", format="bytes")))
-        data = os.urandom(1 << 20) * args.megabytes
-        size = len(data) / 1e6
-        # The first of each warms up.
         written = min(timed(3, lambda: sandbox.files.write("large", data, request_timeout=600)))
         read = min(timed(3, lambda: len(sandbox.files.read("large", format="bytes", request_timeout=600))))
-        return f"E2B files of {size:.0f} MB: write {size / written:.0f} MB/s, read {size / read:.0f} MB/s"
+        rate("E2B", written, read)
+    if args.langsmith:
+        told = langsmith(args, runs=args.runs)
+        row('LangSmith: run("true"), one after another', told["runs"])
+        rate("LangSmith", told["write"], told["read"])
+    return ". ".join(rates)
 
 
 def cells(api, args):
@@ -180,7 +219,7 @@ def main():
         creations(api, args, pool)
     times = asyncio.run(burst(args.burst))
     row(f"E2B: create → commands.run, {args.burst} at once", times)
-    throughput = commands_and_files(args)
+    throughput = commands_and_files(api, args)
     if INTERPRETER in {template["name"] for template in api.call("GET", "/v1/templates")["items"]}:
         cells(api, args)
     print(f"\nburst: {len(times)} of {args.burst} succeeded. {throughput}")

@@ -13,7 +13,7 @@ mod tests {
     };
     use bytes::Bytes;
 
-    use crate::common::{Guest, argv, eventually, finish, reason, run, runs, shell, within};
+    use crate::common::{Guest, Output, argv, eventually, finish, reason, run, runs, shell, within};
 
     fn code(code: i32) -> Option<i32> {
         Some(code)
@@ -275,6 +275,24 @@ mod tests {
         )
         .unwrap();
         eventually(async || guest.cgroups().is_empty().then_some(())).await;
+    }
+
+    #[tokio::test]
+    async fn what_it_started_ends_with_it_when_that_is_asked_for() {
+        let script = "setsid sleep 1000 >/dev/null 2>&1 & echo $!; exit 3";
+        let pid_of = |output: &Output| output.text().trim().parse::<i32>().unwrap();
+        if let Some(guest) = Guest::start_with_cgroup() {
+            let client = guest.client().await;
+            let output = run(&client, StartExec { end_tree: true, ..shell("ex1", script) }).await;
+            assert_eq!(output.exited.code, code(3));
+            assert!(!runs(pid_of(&output)), "it had ended before the end was told");
+            assert_eq!(guest.cgroups(), Vec::<String>::new());
+        }
+        let guest = Guest::start();
+        let client = guest.client().await;
+        let output = run(&client, StartExec { end_tree: true, ..shell("ex1", script) }).await;
+        assert_eq!(output.exited.code, code(3));
+        eventually(async || (!runs(pid_of(&output))).then_some(())).await;
     }
 
     #[tokio::test]

@@ -106,7 +106,8 @@ pub(super) async fn assignments(
     let from = match wanted.cursor.filter(|cursor| !cursor.is_empty()) {
         None => 0,
         Some(cursor) => {
-            let last = all.iter().position(|one| assignment_id(&tag, one) == cursor);
+            // The last, where two were made in one moment: nothing is told without end.
+            let last = all.iter().rposition(|one| assignment_id(&tag, one) == cursor);
             1 + last.ok_or_else(|| Failure::bad("cursor: pass the nextCursor of the last page as it is"))?
         }
     };

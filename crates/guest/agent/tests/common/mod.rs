@@ -185,6 +185,7 @@ pub(crate) fn argv(id: &str, argv: &[&str]) -> StartExec {
         tty: None,
         stdin: false,
         profiles: Vec::new(),
+        end_tree: false,
     }
 }
 
