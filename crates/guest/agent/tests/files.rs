@@ -322,6 +322,7 @@ mod tests {
         let fifo = guest.path("tree/fifo");
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o640.into(), 0).unwrap();
         let before = std::fs::metadata(guest.path("tree/deep")).unwrap();
+        let link = std::fs::symlink_metadata(guest.path("tree/link")).unwrap();
         let there = |name: &str| elsewhere.path().join(name);
         let to = there("moved").to_str().unwrap().to_owned();
         let rename =
@@ -338,6 +339,8 @@ mod tests {
             (same.ino(), same.uid(), same.gid()),
             (std::fs::metadata(file).unwrap().ino(), 1234, 4321)
         );
+        let moved = std::fs::symlink_metadata(there("moved/link")).unwrap();
+        assert_eq!((moved.mtime(), moved.mtime_nsec()), (link.mtime(), link.mtime_nsec()));
         assert_eq!(std::fs::read_link(there("moved/link")).unwrap().to_str(), Some("deep/file"));
         assert_eq!(std::fs::metadata(there("moved/fifo")).unwrap().mode(), 0o010640);
 

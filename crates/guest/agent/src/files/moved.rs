@@ -107,7 +107,8 @@ fn copy_one(
     let kind = metadata.file_type();
     if kind.is_symlink() {
         symlink(std::fs::read_link(from)?, to)?;
-        return lchown(to, Some(metadata.uid()), Some(metadata.gid()));
+        lchown(to, Some(metadata.uid()), Some(metadata.gid()))?;
+        return keep_times(to, metadata);
     }
     if kind.is_file() && metadata.nlink() > 1 {
         if let Some(first) = links.get(&(metadata.dev(), metadata.ino())) {
@@ -132,6 +133,11 @@ fn describe(from: &Path, to: &Path, metadata: &Metadata) -> io::Result<()> {
     lchown(to, Some(metadata.uid()), Some(metadata.gid()))?;
     copy_attributes(from, to)?;
     std::fs::set_permissions(to, std::fs::Permissions::from_mode(metadata.mode() & super::MODE_BITS))?;
+    keep_times(to, metadata)
+}
+
+/// The times of what is there, also of a link itself.
+fn keep_times(to: &Path, metadata: &Metadata) -> io::Result<()> {
     let time = |seconds, nanoseconds| Timespec { tv_sec: seconds, tv_nsec: nanoseconds };
     let times = Timestamps {
         last_access: time(metadata.atime(), metadata.atime_nsec()),
