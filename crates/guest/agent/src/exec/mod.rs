@@ -105,8 +105,21 @@ impl Exec {
 
     /// How it ended, once all its output is in the window, and where all that it started ends with it, that has.
     fn exited(&self) -> Option<Exited> {
-        let waits = self.request.end_tree && self.cgroup.borrow().is_some();
-        self.ended.borrow().clone().filter(|_| self.complete.get() && !waits)
+        self.ended.borrow().clone().filter(|_| self.complete.get() && !self.waits_for_tree())
+    }
+
+    /// Whether it has ended, and what it started is still to go with it.
+    fn waits_for_tree(&self) -> bool {
+        self.request.end_tree && self.reaped() && !self.let_go()
+    }
+
+    /// Removes its cgroup, if nothing is in it. Says whether it has none any more.
+    fn let_go(&self) -> bool {
+        let mut cgroup = self.cgroup.borrow_mut();
+        if cgroup.as_ref().is_some_and(ExecCgroup::remove) {
+            *cgroup = None;
+        }
+        cgroup.is_none()
     }
 
     fn set_ended(&self, ended: Ended) {
@@ -192,9 +205,7 @@ impl Execs {
         });
         self.lingering.borrow_mut().retain(|cgroup| !cgroup.remove());
         for exec in self.by_id.borrow().values().filter(|exec| exec.reaped()) {
-            let mut cgroup = exec.cgroup.borrow_mut();
-            if cgroup.as_ref().is_some_and(ExecCgroup::remove) {
-                *cgroup = None;
+            if exec.let_go() && exec.request.end_tree {
                 exec.changed.send_replace(());
             }
         }

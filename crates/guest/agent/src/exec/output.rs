@@ -9,6 +9,7 @@
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::time::Duration;
 
 use atoll_guest_protocol::body::{RecordReader, RecordWriter};
 use atoll_guest_protocol::messages::{Ack, Exited, Started};
@@ -16,6 +17,7 @@ use atoll_guest_protocol::wire::Kind;
 use bytes::Bytes;
 use rustix::io::{Errno, ioctl_fionread};
 use tokio::io::unix::AsyncFd;
+use tokio::time::timeout;
 
 use super::Exec;
 use crate::blocking::BLOCK_BYTES;
@@ -27,6 +29,9 @@ const SMALL_BYTES: usize = 4096;
 
 /// What the kernel holds of a terminal's output at most, bytes.
 const TERMINAL_MAX_BYTES: usize = 128 << 10;
+
+/// How often an exec that has ended looks whether all that it started has.
+const TREE_LOOK: Duration = Duration::from_millis(5);
 
 /// One of the descriptors that output comes from. A terminal has only the first.
 #[derive(Debug)]
@@ -182,6 +187,8 @@ async fn send(exec: &Exec, mut offset: u64, response: &mut RecordWriter) -> Resu
             }
             None => match exec.exited() {
                 Some(exited) => return Ok(exited),
+                // Nobody says when the last process has left a cgroup: it may be a moment after its parent was told.
+                None if exec.waits_for_tree() => drop(timeout(TREE_LOOK, changed.changed()).await),
                 // The sender lives in the exec.
                 None => drop(changed.changed().await),
             },
