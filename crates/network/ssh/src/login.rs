@@ -56,7 +56,7 @@ pub(crate) fn is_made_for(engine: &Engine, name: &str, fingerprint: &str) -> boo
 fn made_for(engine: &Engine, name: &str, fingerprint: &str) -> Option<(VerifiedKey, VerifiedAccess)> {
     let (login, _) = split(name).ok()?;
     let (seed, key, access) = engine.ssh_key_for(login).ok()?;
-    let made = host_key::of_seed(&seed).public_key().fingerprint(HashAlg::Sha256).to_string();
+    let made = host_key::of_seed(seed.reveal()).public_key().fingerprint(HashAlg::Sha256).to_string();
     (made == fingerprint).then_some((key, access))
 }
 

@@ -58,8 +58,7 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// What a request that was signed goes on signing with: its body's chunks, one after the other.
-#[derive(Debug, Clone)]
+/// What a request that was signed goes on signing with: its body's chunks, one after the other. It holds a key, and is not printed.
 pub(super) struct Chain {
     key: [u8; 32],
     /// `DATE\nSCOPE`.

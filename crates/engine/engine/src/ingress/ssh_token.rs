@@ -51,8 +51,22 @@ pub struct NewSshKey {
     pub seed: SshSeed,
 }
 
-/// 32 secret bytes.
-pub type SshSeed = Zeroizing<[u8; 32]>;
+/// 32 secret bytes, which do not show themselves and are overwritten when they go.
+pub struct SshSeed(Zeroizing<[u8; 32]>);
+
+impl SshSeed {
+    /// The bytes themselves. Each call is a place to review.
+    #[must_use]
+    pub fn reveal(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for SshSeed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("****")
+    }
+}
 
 /// A token, in its parts.
 struct Parts<'a> {
@@ -134,7 +148,8 @@ impl Engine {
     fn ssh_seed_of(&self, access: &Access) -> Option<SshSeed> {
         let key = access.created_by.as_ref()?;
         let made = self.sandbox_token(&format!("ssh key {}", access.id), key, &access.sandbox);
-        Some(Zeroizing::new(blake3::derive_key("atoll ssh key of an access", made.reveal().as_bytes())))
+        let bytes = blake3::derive_key("atoll ssh key of an access", made.reveal().as_bytes());
+        Some(SshSeed(Zeroizing::new(bytes)))
     }
 
     /// The token of an access.
@@ -206,6 +221,12 @@ fn refused() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn seeds_do_not_print() {
+        let seed = SshSeed(Zeroizing::new([7; 32]));
+        assert_eq!((format!("{seed:?}").as_str(), seed.reveal()), ("****", &[7; 32]));
+    }
 
     #[test]
     fn forms() {

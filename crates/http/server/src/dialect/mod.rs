@@ -120,7 +120,7 @@ impl Host {
     /// The private key that is made of a seed, as SSH clients read it, if they are let in.
     #[must_use]
     pub fn ssh_private_key(&self, seed: &SshSeed) -> Option<Secret> {
-        (self.app.ssh.get()?.private_key)(seed)
+        (self.app.ssh.get()?.private_key)(seed.reveal())
     }
 
     /// The ways to ports of sandboxes.
