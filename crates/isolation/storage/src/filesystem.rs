@@ -72,6 +72,9 @@ impl Template {
         device.forget()?;
         let (mut is, mut wanted) = (vec![0; CHUNK_BYTES], vec![0; CHUNK_BYTES]);
         held.extend(&self.extents);
+        let held = merged(held);
+        // Asked for all at once, then waited for.
+        device.read_ahead(&held);
         for_chunks(&held, |at, len| {
             device.read_exact_at(&mut is[..len], at)?;
             self.read(&mut wanted[..len], at);
@@ -255,6 +258,19 @@ fn make_file_system(dir: &Path, bytes: u64) -> Result<Vec<(u64, Vec<u8>)>, Isola
     for_data(&image, |from, to| read_blocks(&image, from, to, &mut blocks))
         .step("read the template of a disk")?;
     Ok(blocks)
+}
+
+/// The same bytes, each once, ascending.
+fn merged(mut extents: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    extents.sort_unstable();
+    let mut merged: Vec<(u64, u64)> = Vec::with_capacity(extents.len());
+    for (from, length) in extents {
+        match merged.last_mut() {
+            Some((first, len)) if from <= *first + *len => *len = (*len).max(from + length - *first),
+            _ => merged.push((from, length)),
+        }
+    }
+    merged
 }
 
 /// Calls `with` for every piece (first byte and length) of the extents.
