@@ -45,13 +45,8 @@ const IO_PGETEVENTS: libc::c_long = 333;
 const ALL: u32 = u32::MAX;
 
 /// The calls that [`answers`] concerns and that are let through otherwise.
-pub(super) const LET_THROUGH_OTHERWISE: [libc::c_long; 5] = [
-    libc::SYS_mmap,
-    libc::SYS_shmget,
-    libc::SYS_memfd_create,
-    libc::SYS_setrlimit,
-    libc::SYS_prlimit64,
-];
+pub(super) const LET_THROUGH_OTHERWISE: [libc::c_long; 5] =
+    [libc::SYS_mmap, libc::SYS_shmget, libc::SYS_memfd_create, libc::SYS_setrlimit, libc::SYS_prlimit64];
 /// The calls that do not exist inside.
 const MISSING: [libc::c_long; 6] = [
     libc::SYS_io_setup,
