@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import search
-from conftest import KEY, KNOWN, RECIPES, agent, atoll, build, is_done, requests, say, words
+from conftest import HERE, KEY, KNOWN, RECIPES, agent, atoll, build, is_done, requests, say, words
 from script import ANSWER, PLAN
 
 WANTED = os.environ["RECIPES"].split()
@@ -51,6 +51,39 @@ def test_it_mends_a_project_without_the_key(recipe, tmp_path):
         # The conversation goes on.
         told = say(name, "What was it?")
         assert is_done(told) and ANSWER.split(":")[0] in words(told), told
+
+
+def test_one_command_makes_all_of_it(tmp_path):
+    """From a recipe and a project to an agent that is talked to; what is there is not made again, and a failure leaves nothing."""
+    build("python")
+    atoll("secret", "rm", "OPENAI_API_KEY", check=False)
+    environment = {**os.environ, "OPENAI_API_KEY": KEY}
+    up = ["agent", "up", "python", "--workdir", str(HERE / "project"), "--secret", "OPENAI_API_KEY", "--name"]
+    try:
+        assert atoll(*up, "fix-tests", env=environment).strip() == "fix-tests"
+        told = say("fix-tests", TASK)
+        assert is_done(told), told
+        passes("fix-tests")
+        assert "a + b" not in (HERE / "project" / "calc.py").read_text(), "the sandbox has a copy"
+        again = subprocess.run([os.environ["ATOLL_BIN"], *up, "fix-tests"], capture_output=True, text=True)
+        assert again.returncode != 0 and "atoll agent attach fix-tests" in again.stderr, again.stderr
+        # The key is the server's now. A second agent finds it there, and the template.
+        atoll(*up, "second")
+        # What is wrong is said before anything is made.
+        for wrong in (["agent", "up", "nothing", "--name", "third"], [*up[:3], "--workdir", str(tmp_path / "none"), "--name", "third"]):
+            said = subprocess.run([os.environ["ATOLL_BIN"], *wrong], capture_output=True, text=True)
+            assert said.returncode == 2, said.stderr
+        (tmp_path / "broken").mkdir()
+        (tmp_path / "broken" / "Dockerfile").write_text("FROM host\n")
+        (tmp_path / "broken" / "agent.json").write_text('{"argv": ["/bin/true"], "profile": "nobody"}')
+        said = subprocess.run([os.environ["ATOLL_BIN"], "agent", "up", f"{tmp_path}/broken", "--name", "third"], capture_output=True, text=True)
+        assert said.returncode != 0 and "nobody" in said.stderr, said.stderr
+        names = [one.get("name") for one in json.loads(atoll("--json", "ls"))["items"]]
+        assert "third" not in names and {"fix-tests", "second"} <= set(names), names
+    finally:
+        for name in ("fix-tests", "second"):
+            atoll("agent", "rm", name, check=False)
+            atoll("rm", name, check=False)
 
 
 CLIENTS = {

@@ -33,17 +33,19 @@ mod volume;
 
 pub(crate) use access::{AccessCommand, LeaseCommand};
 pub(crate) use agent::{
-    AgentCommand, BuildAgentArgs, ForkAgentArgs, Keep, ScheduleCommand, SessionArg, UpArgs, UpdateAgentArgs,
+    AgentCommand, BuildAgentArgs, ForkAgentArgs, Keep, RecipeArgs, ScheduleCommand, SessionArg, UpArgs,
+    UpdateAgentArgs,
 };
 pub(crate) use build::{BuildArgs, BuildCacheCommand, BuildCommand, BuildSecret, SecretSource};
 pub(crate) use code::{CodeArgs, CodeCommand, ContextArg};
-pub(crate) use egress::{EgressArgs, read as read_policy};
+pub(crate) use egress::{EgressArgs, Named, read as read_policy};
 pub(crate) use exec::{AttachArgs, ExecArgs, KillArgs, LogsArgs, RunArgs, ShellArgs, StreamArgs};
 pub(crate) use execution::ExecutionArgs;
 pub(crate) use image::{ImageCommand, RegistryCommand};
 pub(crate) use ingress::{
     Forward, LinkArgs, PortCommand, PortUrlArgs, Reverse, SshArgs, SshKeyCommand, TunnelArgs,
 };
+pub(crate) use inject::{InjectArgs, parse_secret};
 pub(crate) use key::KeyCommand;
 pub(crate) use mcp::McpArgs;
 pub(crate) use net::{ChangeArgs, NetCommand, rules as net_rules};

@@ -21,6 +21,7 @@ mod failure;
 mod output;
 mod presets;
 mod progress;
+mod recipes;
 mod session;
 mod signals;
 mod terminal;

@@ -3,14 +3,19 @@
 use std::path::PathBuf;
 
 use atoll_core::agent::Adapter;
+use atoll_core::policy::{Action, Rule};
 use clap::{Args, Subcommand};
 
+use super::egress::{Named, named};
 use crate::units::{parse_duration_ms, parse_pair};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum AgentCommand {
-    /// Declare an agent that lives in a sandbox; it runs when it is sent a message
+    /// Declare an agent that lives in a sandbox; it runs when it is sent a message. With --name, make everything that it needs from
+    /// a recipe ('atoll agent recipes'): atoll agent up opencode --name fix-tests --workdir ./project
     Up(Box<UpArgs>),
+    /// List the recipes for agents
+    Recipes,
     /// List agents
     Ls,
     /// List the sessions of an agent
@@ -228,7 +233,7 @@ pub(crate) struct SessionArg {
 #[derive(Debug, Args)]
 pub(crate) struct UpArgs {
     /// The sandbox it lives in, by id or name
-    #[arg(long, value_name = "SANDBOX", required_unless_present = "template", conflicts_with = "template")]
+    #[arg(long, value_name = "SANDBOX", required_unless_present_any = ["template", "made"], conflicts_with = "template")]
     pub(crate) sandbox: Option<String>,
     /// Make a sandbox of this template for it
     #[arg(long, value_name = "TEMPLATE")]
@@ -251,7 +256,7 @@ pub(crate) struct UpArgs {
     /// Variable
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub(crate) env: Vec<(String, String)>,
-    /// Working directory
+    /// Working directory. With --name a directory here: the sandbox gets a copy of what is in it
     #[arg(short, long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
     /// User name or id, optionally with :GROUP
@@ -272,9 +277,38 @@ pub(crate) struct UpArgs {
     /// Most requests to models of each of its sessions
     #[arg(long, value_name = "COUNT")]
     pub(crate) session_requests: Option<u64>,
-    /// Its name
+    #[command(flatten)]
+    pub(crate) recipe: RecipeArgs,
+    /// Its name; with --name the recipe: one of 'atoll agent recipes', or a folder such as ./mine
     pub(crate) name: String,
     /// The command
-    #[arg(trailing_var_arg = true, required_unless_present_any = ["file", "service"], value_name = "CMD")]
+    #[arg(trailing_var_arg = true, required_unless_present_any = ["file", "service", "made"], value_name = "CMD")]
     pub(crate) argv: Vec<String>,
+}
+
+/// What an agent of a recipe needs besides.
+#[derive(Debug, Args)]
+pub(crate) struct RecipeArgs {
+    /// Make an agent of this name from a recipe, and a sandbox of the same name: builds the template if there is none
+    #[arg(help_heading = "From a recipe", id = "made", long = "name", value_name = "NAME", conflicts_with_all = ["sandbox", "template",
+          "file", "adapter", "service", "port", "layer", "argv"])]
+    pub(crate) made: Option<String>,
+    /// Let it use a secret: that of the recipe's model, or NAME=HOST as with 'atoll create'. What the server does not have yet it
+    /// gets from the variable NAME here, or asks for
+    #[arg(help_heading = "From a recipe", long, value_name = "NAME[=HOST[,…]]", requires = "made")]
+    pub(crate) secret: Vec<String>,
+    /// What it may reach besides its model, such as @pypi; the building of its template may, too
+    #[arg(help_heading = "From a recipe", long, value_name = "DOMAIN|@PRESET", requires = "made",
+          value_parser = |text: &str| named(Action::Allow, text))]
+    pub(crate) allow: Vec<Named>,
+    /// The same for addresses, such as 10.1.0.0/16:5432
+    #[arg(help_heading = "From a recipe", long, value_name = "CIDR", requires = "made",
+          value_parser = |text: &str| Rule::parse_cidr(Action::Allow, text))]
+    pub(crate) allow_cidr: Vec<Rule>,
+    /// The image that its template begins with; host is this machine's programs
+    #[arg(help_heading = "From a recipe", long = "from", value_name = "IMAGE", requires = "made")]
+    pub(crate) base: Option<String>,
+    /// Build its template anew
+    #[arg(help_heading = "From a recipe", long, requires = "made")]
+    pub(crate) rebuild: bool,
 }

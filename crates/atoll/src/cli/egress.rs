@@ -63,7 +63,7 @@ pub(crate) enum Named {
     Preset(Action, String),
 }
 
-fn named(action: Action, text: &str) -> std::result::Result<Named, String> {
+pub(super) fn named(action: Action, text: &str) -> std::result::Result<Named, String> {
     if text.starts_with(presets::SIGN) {
         return Ok(Named::Preset(action, text.to_owned()));
     }

@@ -60,7 +60,7 @@ pub(crate) fn allowed(rules: &[InjectRule]) -> Result<Vec<Rule>, String> {
     Ok(allowed)
 }
 
-fn parse_secret(text: &str) -> Result<InjectRule, String> {
+pub(crate) fn parse_secret(text: &str) -> Result<InjectRule, String> {
     let (name, rest) =
         text.split_once('=').ok_or("write NAME=HOST, such as OPENAI_API_KEY=api.openai.com")?;
     let secret: SecretRef = name.parse().map_err(show)?;

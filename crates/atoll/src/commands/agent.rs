@@ -16,10 +16,11 @@ use atoll_core::limits::WAIT_MAX_MS;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
-use super::{agent_fork, agent_layer, agent_schedule};
+use super::{agent_fork, agent_layer, agent_recipe, agent_schedule};
 use crate::cli::{AgentCommand, SessionArg, UpArgs};
 use crate::failure::{Failure, Result};
 use crate::output::{Printer, age, clean, table};
+use crate::recipes;
 
 /// Characters of a command that a table shows.
 const COMMAND_CHARS: usize = 60;
@@ -28,6 +29,14 @@ const COMMAND_CHARS: usize = 60;
 pub(super) async fn agent(client: &Client, printer: Printer, command: AgentCommand) -> Result<u8> {
     match command {
         AgentCommand::Up(args) => up(client, printer, *args).await?,
+        AgentCommand::Recipes => {
+            let entries = recipes::catalogue()?;
+            let row = |entry: &recipes::Entry| {
+                let key = entry.key.as_ref().map(|key| key.secret.clone()).unwrap_or_default();
+                [entry.name.to_owned(), entry.about.clone(), entry.adapter.clone(), key]
+            };
+            printer.result(&entries, || table(["NAME", "WHAT", "SPEAKS", "KEY"], entries.iter().map(row)))?;
+        }
         AgentCommand::Ls => {
             let list = client.list_agents().await?;
             let header = ["NAME", "SANDBOX", "FORK OF", "ADAPTER", "REQUESTS", "TOKENS", "AGE", "COMMAND"];
@@ -71,7 +80,10 @@ pub(super) async fn agent(client: &Client, printer: Printer, command: AgentComma
     Ok(0)
 }
 
-async fn up(client: &Client, printer: Printer, args: UpArgs) -> Result<()> {
+async fn up(client: &Client, printer: Printer, mut args: UpArgs) -> Result<()> {
+    if let Some(name) = args.recipe.made.take() {
+        return up_recipe(client, printer, args, name).await;
+    }
     let mut create = match &args.file {
         Some(file) => read(file)?,
         None => CreateAgent::default(),
@@ -101,6 +113,27 @@ async fn up(client: &Client, printer: Printer, args: UpArgs) -> Result<()> {
     create.session_budget = budget(create.session_budget, args.session_requests, args.session_tokens);
     let agent = client.create_agent(&create).await?;
     printer.result(&agent, || agent.name.clone())
+}
+
+/// What stands in the place of the agent's name is a recipe.
+async fn up_recipe(client: &Client, printer: Printer, args: UpArgs, name: String) -> Result<()> {
+    let create = CreateAgent {
+        env: args.env.into_iter().collect(),
+        user: args.user,
+        profile: args.profile,
+        budget: budget(None, args.budget_requests, args.budget_tokens),
+        session_budget: budget(None, args.session_requests, args.session_tokens),
+        ..CreateAgent::default()
+    };
+    let made = agent_recipe::up(client, printer, &args.name, args.recipe, name, args.workdir, create);
+    let agent = Box::pin(made).await?;
+    printer.result(&agent, || agent.name.clone())?;
+    printer.note(&format!(
+        "talk to it: atoll agent attach {0}; over HTTP: {1}/v1/agents/{0}",
+        agent.name,
+        client.url()
+    ));
+    Ok(())
 }
 
 fn read(file: &Path) -> Result<CreateAgent> {

@@ -44,7 +44,18 @@ pub(super) async fn run(
 
 /// The same without a context, and without a last word when all went well.
 pub(super) async fn made(client: &Client, printer: Printer, request: &CreateBuild) -> Result<()> {
-    match to_end(client, printer, request, PathBuf::new(), Ignore::default(), false).await? {
+    made_in(client, printer, request, PathBuf::new(), Ignore::default()).await
+}
+
+/// The same with a context.
+pub(super) async fn made_in(
+    client: &Client,
+    printer: Printer,
+    request: &CreateBuild,
+    context: PathBuf,
+    ignore: Ignore,
+) -> Result<()> {
+    match to_end(client, printer, request, context, ignore, false).await? {
         Some(failed @ Ended::Not(_)) => finish(printer, failed),
         Some(Ended::Made(_)) | None => Ok(()),
     }

@@ -11,6 +11,7 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use atoll_api::FileKind;
+use atoll_build::Ignore;
 use atoll_client::{Client, Download, WriteFile};
 use atoll_core::exec::OutputStream;
 use atoll_core::{Code, Error};
@@ -74,6 +75,20 @@ pub(super) async fn copy(client: &Client, printer: Printer, args: CopyArgs) -> R
             Err(Failure::Usage("neither is in a sandbox: write one as SANDBOX:/PATH".to_owned()))
         }
     }
+}
+
+/// Puts what is in a local directory into one of a sandbox that is there.
+pub(super) async fn content(
+    client: &Client,
+    printer: Printer,
+    local: &Path,
+    sandbox: &str,
+    path: &str,
+) -> Result<()> {
+    let (content, bar, source) = Upload::context(printer, local.to_owned(), Ignore::default()).split();
+    source.explain(client.write_archive(sandbox, path, None, content).await).await?;
+    bar.finish_and_clear();
+    Ok(())
 }
 
 struct Copy<'a> {

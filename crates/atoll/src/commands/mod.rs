@@ -4,6 +4,7 @@ mod access;
 mod agent;
 mod agent_fork;
 mod agent_layer;
+mod agent_recipe;
 mod agent_schedule;
 mod backup;
 mod build;
