@@ -2,7 +2,9 @@
 //! namespaces.
 //!
 //! One thread per pool keeps `min` of them ready. [`Pool::claim`] never waits for that thread: when
-//! nothing is ready it makes one itself, so a pool bounds latency, not capacity. What a pool holds
+//! nothing is ready it makes one itself, so a pool bounds latency, not capacity. Nor does that thread get in the way of
+//! the claimer: as long as half of them are ready it begins only [`HOLD_OFF`] later, as on a host with few processors it would
+//! take the time that the claimer needs now. What a pool holds
 //! must vanish with the process (anonymous kernel objects): a pool is never written down.
 //!
 //! When making fails the thread tries again after [`RETRY_AFTER`]; the caller of `claim` sees the error
@@ -16,6 +18,9 @@ use std::time::Duration;
 
 /// How long the filling thread rests after a failure.
 pub const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// How long the filling thread leaves the host's processors to the one that has just claimed something.
+pub const HOLD_OFF: Duration = Duration::from_millis(8);
 
 type Make<T, E> = Box<dyn Fn() -> Result<T, E> + Send + Sync>;
 
@@ -118,12 +123,9 @@ fn chain(error: &dyn std::error::Error) -> String {
 
 fn fill<T, E: std::error::Error + 'static>(shared: &Shared<T, E>) {
     loop {
-        let full = |state: &mut State<T>| !state.closing && state.ready.len() >= shared.min;
-        let state = shared.changed.wait_while(shared.lock(), full).unwrap_or_else(PoisonError::into_inner);
-        if state.closing {
+        if wait(shared).closing {
             return;
         }
-        drop(state);
         match (shared.make)() {
             Ok(made) => shared.lock().ready.push_back(made),
             Err(error) => {
@@ -137,6 +139,19 @@ fn fill<T, E: std::error::Error + 'static>(shared: &Shared<T, E>) {
             }
         }
     }
+}
+
+/// Waits until there is something to make.
+fn wait<T, E>(shared: &Shared<T, E>) -> MutexGuard<'_, State<T>> {
+    let full = |state: &mut State<T>| !state.closing && state.ready.len() >= shared.min;
+    let enough = |state: &mut State<T>| !state.closing && state.ready.len() * 2 >= shared.min;
+    let mut state = shared.lock();
+    if !full(&mut state) {
+        return state;
+    }
+    let state = shared.changed.wait_while(state, full).unwrap_or_else(PoisonError::into_inner);
+    let held = shared.changed.wait_timeout_while(state, HOLD_OFF, enough);
+    held.unwrap_or_else(PoisonError::into_inner).0
 }
 
 #[cfg(test)]

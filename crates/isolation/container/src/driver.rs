@@ -126,6 +126,10 @@ impl Lifecycle for ContainerIsolation {
         .await
     }
 
+    fn names_new_ones(&self) -> bool {
+        true
+    }
+
     async fn rename(&self, id: &SandboxId, hostname: &str) -> Result<(), IsolationError> {
         let (id, hostname) = (id.clone(), hostname.to_owned());
         self.blocking(move |inner| inner.rename(&id, hostname)).await

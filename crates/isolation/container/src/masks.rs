@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, unlinkat};
 use rustix::io::{Errno, Result};
-use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, mount, move_mount, open_tree};
+use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, mount, mount_bind, move_mount, open_tree};
 
 use crate::sys;
 
@@ -54,7 +54,7 @@ const OWN_BOOT_ID: &CStr = c"dev/boot_id";
 pub(crate) fn hide(root: BorrowedFd<'_>, boot_id: &[u8]) -> Result<()> {
     rustix::process::fchdir(root)?;
     for name in MASKED_FILES {
-        clone_onto(c"dev/null", name, 0)?;
+        cover(c"dev/null", name)?;
     }
     for name in READ_ONLY_DIRECTORIES {
         let strict = sys::ATTR_RDONLY | sys::ATTR_NOSUID | sys::ATTR_NODEV | sys::ATTR_NOEXEC;
@@ -65,7 +65,7 @@ pub(crate) fn hide(root: BorrowedFd<'_>, boot_id: &[u8]) -> Result<()> {
     // One empty directory, seen in many places.
     mount(c"tmpfs", EMPTY_DIRECTORY, c"tmpfs", empty, c"size=0,nr_inodes=1,mode=0555")?;
     for name in MASKED_DIRECTORIES {
-        match clone_onto(EMPTY_DIRECTORY, name, 0) {
+        match cover(EMPTY_DIRECTORY, name) {
             Ok(()) | Err(Errno::NOTDIR) => {}
             Err(error) => return Err(error),
         }
@@ -83,16 +83,22 @@ fn put_boot_id(boot_id: &[u8]) -> Result<()> {
     unlinkat(CWD, OWN_BOOT_ID, AtFlags::empty())
 }
 
-/// Attaches a clone of the mount at `from` to `to`. Both are ours: below /dev, /proc or /sys.
+/// Shows at `to` what is at `from`. Both are ours: below /dev, /proc or /sys. What this kernel does not have is passed over.
+fn cover(from: &CStr, to: &CStr) -> Result<()> {
+    match mount_bind(from, to) {
+        Err(Errno::NOENT) => Ok(()),
+        other => other,
+    }
+}
+
+/// The same with attributes of its own.
 fn clone_onto(from: &CStr, to: &CStr, attributes: u64) -> Result<()> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let tree = match open_tree(CWD, from, flags) {
         Err(Errno::NOENT) => return Ok(()),
         other => other?,
     };
-    if attributes != 0 {
-        sys::mount_setattr(tree.as_fd(), attributes, None)?;
-    }
+    sys::mount_setattr(tree.as_fd(), attributes, None)?;
     match move_mount(&tree, c"", CWD, to, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH) {
         Err(Errno::NOENT) => Ok(()),
         other => other,

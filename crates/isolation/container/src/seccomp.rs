@@ -15,6 +15,7 @@
 
 mod calls;
 mod special;
+mod tree;
 
 use std::collections::BTreeMap;
 
@@ -23,6 +24,8 @@ use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule, TargetArch,
 };
+
+use tree::Fate;
 
 /// Namespace flags of `clone` and `unshare`. Each is refused.
 const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
@@ -43,17 +46,36 @@ const FAMILIES: &[libc::c_int] =
 /// Execution domains: Linux, with 32-bit names of the machine (`setarch`), and the question which one it is.
 const PERSONALITIES: &[u64] = &[0, 8, 0x2_0000, 0x2_0008, 0xffff_ffff];
 
+/// Calls whose arguments decide.
+const BY_ARGUMENTS: [libc::c_long; 5] =
+    [libc::SYS_unshare, libc::SYS_clone, libc::SYS_socket, libc::SYS_socketpair, libc::SYS_personality];
+
 /// Compiles the filter for this architecture.
 pub(crate) fn compile() -> Result<Vec<libc::sock_filter>, IsolationError> {
     let program = build().map_err(|error| IsolationError::Unavailable(format!("seccomp filter: {error}")))?;
-    let own = program.into_iter().map(|i| libc::sock_filter { code: i.code, jt: i.jt, jf: i.jf, k: i.k });
-    Ok(special::answers().into_iter().chain(own).collect())
+    let rest = program.into_iter().map(|i| libc::sock_filter { code: i.code, jt: i.jt, jf: i.jf, k: i.k });
+    Ok(tree::decide(&fates()).into_iter().chain(special::answers()).chain(rest).collect())
 }
 
+/// What becomes of each call that somebody has looked at.
+fn fates() -> Vec<Fate> {
+    let fate = |number: u32| {
+        let call = libc::c_long::from(number);
+        if special::concerns(call) || BY_ARGUMENTS.contains(&call) {
+            Fate::Asked
+        } else if call == libc::SYS_clone3 || calls::ALLOWED.contains(&call) {
+            Fate::Allowed
+        } else {
+            Fate::Refused
+        }
+    };
+    (0..special::UNKNOWN_FROM).map(fate).collect()
+}
+
+/// What depends on arguments, and the refusal of everything else.
 fn build() -> Result<BpfProgram, BackendError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
-        calls::ALLOWED.iter().map(|call| (*call, vec![])).collect();
-    rules.insert(libc::SYS_clone3, vec![]);
+        special::LET_THROUGH_OTHERWISE.iter().map(|call| (*call, vec![])).collect();
     rules.insert(libc::SYS_unshare, vec![without(NAMESPACES | NEW_TIME)?]);
     rules.insert(libc::SYS_clone, vec![without(NAMESPACES)?]);
     let families = FAMILIES.iter().map(|family| u64::from(family.cast_unsigned())).collect::<Vec<_>>();

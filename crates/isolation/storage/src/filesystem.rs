@@ -72,6 +72,9 @@ impl Template {
         device.forget()?;
         let (mut is, mut wanted) = (vec![0; CHUNK_BYTES], vec![0; CHUNK_BYTES]);
         held.extend(&self.extents);
+        let held = merged(held);
+        // Asked for all at once, then waited for.
+        device.read_ahead(&held);
         for_chunks(&held, |at, len| {
             device.read_exact_at(&mut is[..len], at)?;
             self.read(&mut wanted[..len], at);
@@ -180,8 +183,8 @@ impl Templates {
     }
 }
 
-fn run(command: &mut Command, what: &str) -> Result<(), IsolationError> {
-    let ended = tools::run(command, what)?;
+fn run(command: &mut Command, reach: &File, what: &str) -> Result<(), IsolationError> {
+    let ended = tools::run(command, reach, what)?;
     if ended.status.is_some_and(|status| status.success()) { Ok(()) } else { Err(ended.error(what)) }
 }
 
@@ -190,9 +193,11 @@ fn run(command: &mut Command, what: &str) -> Result<(), IsolationError> {
 /// # Errors
 /// [`IsolationError::Kernel`].
 pub fn grow(image: &Path) -> Result<(), IsolationError> {
-    superblock::check(&File::open(image).step("open a disk image")?, Made::Disk)?;
+    let image = File::options().read(true).write(true).open(image).step("open a disk image")?;
+    superblock::check(&image, Made::Disk)?;
     // Forced: it was copied while in use, so it is not marked as clean.
-    run(Command::new(tools::program("resize2fs")?).arg("-f").arg(image), "grow the file system of a disk")
+    let mut command = Command::new(tools::program("resize2fs")?);
+    run(command.args(["-f", tools::IMAGE]), &image, "grow the file system of a disk")
 }
 
 /// Tidies a file system that was copied while in use: what was unlinked but open is freed, and it is marked as
@@ -214,7 +219,9 @@ pub fn tidy(image: &Path) -> Result<(), IsolationError> {
 /// On a device: the program asks the kernel what a path really is, which in the pool leads nowhere.
 fn e2fsck(mode: &str, device: &LoopDevice) -> Result<Ended, IsolationError> {
     let mut command = Command::new(tools::program("e2fsck")?);
-    tools::run(command.args(["-f", mode]).arg(device.path()), "run e2fsck")
+    command.args(["-f", mode]).arg(device.path());
+    let device = File::open(device.path()).step("open a disk's device")?;
+    tools::run(&command, &device, "run e2fsck")
 }
 
 /// Checks a file system that came from elsewhere before the kernel is made to read it: nothing in it may be
@@ -249,12 +256,26 @@ fn make_file_system(dir: &Path, bytes: u64) -> Result<Vec<(u64, Vec<u8>)>, Isola
         .args(["-O", "^has_journal,^resize_inode", "-E", "root_owner=0:0,nodiscard", "-d"])
         .arg(&content)
         .arg(&path);
-    run(&mut command, &format!("make a file system of {bytes} bytes"))?;
+    let dir = File::open(dir).step("make the template of a disk")?;
+    run(&mut command, &dir, &format!("make a file system of {bytes} bytes"))?;
     let image = File::open(&path).step("open the template of a disk")?;
     let mut blocks = Vec::new();
     for_data(&image, |from, to| read_blocks(&image, from, to, &mut blocks))
         .step("read the template of a disk")?;
     Ok(blocks)
+}
+
+/// The same bytes, each once, ascending.
+fn merged(mut extents: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    extents.sort_unstable();
+    let mut merged: Vec<(u64, u64)> = Vec::with_capacity(extents.len());
+    for (from, length) in extents {
+        match merged.last_mut() {
+            Some((first, len)) if from <= *first + *len => *len = (*len).max(from + length - *first),
+            _ => merged.push((from, length)),
+        }
+    }
+    merged
 }
 
 /// Calls `with` for every piece (first byte and length) of the extents.

@@ -3,6 +3,7 @@
 //! What such a program says, how long it takes and how much memory it wants is the image's choice, within bounds that
 //! are ours: its words are read as they come and all but the last are dropped, and it ends when its time is up.
 
+use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -13,6 +14,8 @@ use atoll_isolation::IsolationError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::step::{Step, failed};
+
+mod confined;
 
 /// Where the programs of e2fsprogs may be.
 const PROGRAM_DIRS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/usr/local/sbin"];
@@ -74,19 +77,23 @@ pub(crate) fn program(name: &str) -> Result<PathBuf, IsolationError> {
         })
 }
 
-/// Runs one to its end, which comes by itself or at the deadline. Blocks.
+/// What a program of e2fsprogs calls the file that [`run`] was given: one of the pool has no name that means anything to it.
+pub(crate) const IMAGE: &str = "/proc/self/fd/0";
+
+/// Runs one to its end, which comes by itself or at the deadline. Blocks. Of the host's files that somebody could miss it
+/// gets at `reach` alone, a file or what is in a directory, to read and to write; it has that as [`IMAGE`], too.
 ///
 /// # Errors
 /// [`IsolationError::Kernel`] when it cannot be run; not when it fails.
-pub(crate) fn run(command: &Command, what: &str) -> Result<Ended, IsolationError> {
-    run_until(command, Instant::now() + DEADLINE).step(what)
+pub(crate) fn run(command: &Command, reach: &File, what: &str) -> Result<Ended, IsolationError> {
+    run_until(command, reach, Instant::now() + DEADLINE).step(what)
 }
 
-fn run_until(command: &Command, deadline: Instant) -> io::Result<Ended> {
+fn run_until(command: &Command, reach: &File, deadline: Instant) -> io::Result<Ended> {
     let (reader, writer) = io::pipe()?;
     let mut command = limited(command).map_err(io::Error::other)?;
-    command.env_clear().stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
-    let mut child = command.spawn()?;
+    command.env_clear().stdin(reach.try_clone()?).stdout(writer.try_clone()?).stderr(writer);
+    let mut child = confined::spawn(&mut command, reach)?;
     // Ours of the writing end; with them open, the end of what it says would never come.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let followed = follow(&mut child, reader, deadline);
@@ -145,6 +152,10 @@ fn text(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
+    fn nothing() -> File {
+        File::open("/dev/null").unwrap()
+    }
+
     fn shell(line: &str) -> Command {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", line]);
@@ -153,7 +164,8 @@ mod tests {
 
     #[test]
     fn of_all_that_is_said_the_end_is_kept() {
-        let ended = run(&shell("yes no | head -c 50000000; echo; echo last; exit 3"), "try").unwrap();
+        let ended =
+            run(&shell("yes no | head -c 50000000; echo; echo last; exit 3"), &nothing(), "try").unwrap();
         assert_eq!(ended.status.and_then(|status| status.code()), Some(3));
         assert!(ended.said.len() <= SAID_BYTES && ended.last_line() == "last", "{}", ended.said.len());
     }
@@ -161,7 +173,8 @@ mod tests {
     #[test]
     fn one_that_does_not_end_is_ended() {
         for line in ["exec sleep 1000", "exec sleep 1000 > /dev/null 2>&1", "while :; do echo x; done"] {
-            let ended = run_until(&shell(line), Instant::now() + Duration::from_millis(200)).unwrap();
+            let ended =
+                run_until(&shell(line), &nothing(), Instant::now() + Duration::from_millis(200)).unwrap();
             assert!(ended.status.is_none());
             assert!(ended.error("wait").to_string().contains("wait"));
         }
@@ -169,15 +182,16 @@ mod tests {
 
     #[test]
     fn a_full_disk_is_told_from_other_failures() {
-        let error = |line: &str| run(&shell(line), "try").unwrap().error("make a file system");
-        let full = error("exec cat /dev/zero >/dev/full");
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let error = |line: &str| run(&shell(line), &full, "try").unwrap().error("make a file system");
+        let full = error("exec cat /proc/version >/dev/full");
         assert!(matches!(full, IsolationError::HostFull { .. }), "{full:?}");
         assert!(matches!(error("echo no idea; exit 1"), IsolationError::Kernel { .. }));
     }
 
     #[test]
     fn memory_has_an_end() {
-        let ended = run(&shell("ulimit -v; ulimit -c"), "ask").unwrap();
+        let ended = run(&shell("ulimit -v; ulimit -c"), &nothing(), "ask").unwrap();
         assert_eq!(ended.said, format!("{}\n0\n", MEMORY_MAX_BYTES >> 10));
     }
 }

@@ -55,6 +55,12 @@ pub trait Lifecycle: Send + Sync + std::fmt::Debug {
     /// [`IsolationError::Gone`], [`IsolationError::Unenforceable`] or [`IsolationError::Kernel`].
     async fn update(&self, id: &SandboxId, resources: &Resources) -> Result<(), IsolationError>;
 
+    /// Whether a new instance has its host name, to the kernel and in its files, before its guest runs: then the guest need
+    /// not be told.
+    fn names_new_ones(&self) -> bool {
+        false
+    }
+
     /// Gives a live instance another host name: what the kernel says inside. The files that name it are the
     /// guest's matter (`configure`).
     ///

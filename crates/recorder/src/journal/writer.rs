@@ -284,7 +284,6 @@ impl JournalWriter {
 
     fn close_segment(&mut self) -> io::Result<()> {
         let Some(open) = self.open.take() else { return Ok(()) };
-        open.file.sync_all()?;
         close(&self.dir, open.first)
     }
 

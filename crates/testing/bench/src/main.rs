@@ -8,6 +8,7 @@
 //! machine that others use too, that is the figure to compare.
 
 mod cases;
+mod compare;
 mod http;
 mod image;
 mod peers;
@@ -36,17 +37,23 @@ struct Args {
     /// Write the tables to this file, too
     #[arg(long)]
     out: Option<PathBuf>,
+    /// An earlier result: its figures, these, and what times the ones are the others
+    #[arg(long, value_name = "FILE")]
+    compare: Option<PathBuf>,
+    /// About two minutes: less of everything, and neither idle sandboxes nor the 1 GB of the snapshots
+    #[arg(long)]
+    quick: bool,
     /// Only these parts
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<cases::Case>,
     /// Creations to measure
-    #[arg(long, default_value_t = 300)]
+    #[arg(long, default_value_t = 300, default_value_if("quick", "true", "100"))]
     creates: usize,
     /// Commands to measure
-    #[arg(long, default_value_t = 2000)]
+    #[arg(long, default_value_t = 2000, default_value_if("quick", "true", "500"))]
     execs: usize,
     /// Seconds of each sustained run
-    #[arg(long, default_value_t = 15)]
+    #[arg(long, default_value_t = 15, default_value_if("quick", "true", "4"))]
     seconds: u64,
     /// Idle sandboxes at once
     #[arg(long, default_value_t = 1000)]
@@ -61,8 +68,19 @@ struct Args {
 
 fn main() -> Result<()> {
     let args = Args::parse();
+    // Read before anything is measured: a wrong name is said at once.
+    let before = args
+        .compare
+        .as_ref()
+        .map(|path| std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display())));
+    let before = before.transpose()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let report = runtime.block_on(measure(&args))?;
+    let mut report = runtime.block_on(measure(&args))?;
+    if let Some(before) = before {
+        let table = compare::ratios(&before, report.markdown());
+        report.section("Against the earlier result");
+        report.line(table.as_deref().unwrap_or("It has no row in common with this one."));
+    }
     if let Some(path) = &args.out {
         let text = report.markdown();
         std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
@@ -82,7 +100,8 @@ async fn measure(args: &Args) -> Result<Report> {
         idle: args.idle,
         machines: machines.is_some(),
     };
-    let done = cases::run(&bench, &args.only, &mut report).await;
+    let only = if args.quick && args.only.is_empty() { cases::quick() } else { args.only.clone() };
+    let done = cases::run(&bench, &only, &mut report).await;
     // Whatever happened: nothing is left.
     let stopped = server.stop().await;
     done?;

@@ -131,7 +131,7 @@ async fn isolate(
     let met = async {
         let client = connect(driver, &plan.id).await?;
         if needs_configuring(spec) {
-            inner.configure(&client, &plan.hostname, spec).await?;
+            inner.introduce(driver, &client, &plan.hostname, spec).await?;
         }
         Ok(client)
     };

@@ -212,6 +212,12 @@ impl Actor {
         self.inner.configure(client, &plan.hostname, &self.record.spec).await
     }
 
+    /// The same, for an instance that has just begun.
+    async fn introduce(&self, client: &GuestClient, plan: &Plan) -> Result<()> {
+        let driver = self.shared.driver().as_ref();
+        self.inner.introduce(driver, client, &plan.hostname, &self.record.spec).await
+    }
+
     /// Makes the sandbox trust the gateway's certificates when its rules are the first that need it.
     async fn trust_anew(&self, after: &EgressPolicy) -> Result<()> {
         if self.record.spec.egress.looks_inside()

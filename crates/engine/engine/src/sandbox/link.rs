@@ -30,7 +30,22 @@ const HEARTBEAT_EVERY: Duration = Duration::from_secs(15);
 const SHORT_LIFE: Duration = Duration::from_secs(1);
 
 impl Inner {
-    /// Tells a guest what its sandbox is.
+    /// Tells the guest of an instance that has just begun what its sandbox is, as far as its driver has not seen to that.
+    ///
+    /// # Errors
+    /// As [`Self::configure`].
+    pub(crate) async fn introduce(
+        &self,
+        driver: &dyn Isolation,
+        client: &GuestClient,
+        hostname: &str,
+        spec: &SandboxSpec,
+    ) -> Result<()> {
+        let hostname = if driver.names_new_ones() { "" } else { hostname };
+        self.configure(client, hostname, spec).await
+    }
+
+    /// Tells a guest what its sandbox is; its host name only when there is one.
     ///
     /// # Errors
     /// What the guest says, above all that the working directory cannot be made.
@@ -46,7 +61,10 @@ impl Inner {
             workdir: spec.workdir.clone().unwrap_or_default(),
             workdir_user: spec.user.clone(),
         };
-        client.configure(request).await.map_err(guest_error)?;
+        // A trip to the guest for nothing would be a tenth of a sandbox's creation.
+        if !request.hostname.is_empty() || !request.workdir.is_empty() {
+            client.configure(request).await.map_err(guest_error)?;
+        }
         self.install_trust(client, &spec.egress).await
     }
 }

@@ -1,4 +1,4 @@
-//! Calls that are answered with something else than "not permitted", before the list is asked.
+//! Calls that are answered with something else than "not permitted", or only with some arguments.
 
 use libc::sock_filter;
 
@@ -6,8 +6,9 @@ use libc::sock_filter;
 /// numbers, are far above.
 pub(super) const UNKNOWN_FROM: u32 = 470;
 
-/// What the kernel gives a filter, `struct seccomp_data`: offsets of the number and of an argument's halves.
-const NUMBER: u32 = 0;
+/// What the kernel gives a filter, `struct seccomp_data`: offsets of the number, of the architecture and of an argument's halves.
+pub(super) const NUMBER: u32 = 0;
+pub(super) const ARCHITECTURE: u32 = 4;
 const fn low(argument: u32) -> u32 {
     16 + 8 * argument
 }
@@ -15,12 +16,13 @@ const fn high(argument: u32) -> u32 {
     low(argument) + 4
 }
 
-/// `BPF_LD | BPF_W | BPF_ABS`, `BPF_JMP` with `BPF_JEQ`, `BPF_JGE`, `BPF_JSET`, each `| BPF_K`, and `BPF_RET | BPF_K`.
-const LOAD: u16 = 0x20;
-const JUMP_IF_EQUAL: u16 = 0x15;
-const JUMP_IF_AT_LEAST: u16 = 0x35;
+/// `BPF_LD | BPF_W | BPF_ABS`, `BPF_JMP` with `BPF_JA`, `BPF_JEQ`, `BPF_JGE`, `BPF_JSET`, each `| BPF_K`, and `BPF_RET | BPF_K`.
+pub(super) const LOAD: u16 = 0x20;
+pub(super) const JUMP: u16 = 0x05;
+pub(super) const JUMP_IF_EQUAL: u16 = 0x15;
+pub(super) const JUMP_IF_AT_LEAST: u16 = 0x35;
 const JUMP_IF_ANY_BIT: u16 = 0x45;
-const RETURN: u16 = 0x06;
+pub(super) const RETURN: u16 = 0x06;
 
 /// A question about what a call was made with.
 #[derive(Debug, Clone, Copy)]
@@ -42,6 +44,24 @@ const IO_PGETEVENTS: libc::c_long = 333;
 /// Every bit of half a pointer.
 const ALL: u32 = u32::MAX;
 
+/// The calls that [`answers`] concerns and that are let through otherwise.
+pub(super) const LET_THROUGH_OTHERWISE: [libc::c_long; 5] =
+    [libc::SYS_mmap, libc::SYS_shmget, libc::SYS_memfd_create, libc::SYS_setrlimit, libc::SYS_prlimit64];
+/// The calls that do not exist inside.
+const MISSING: [libc::c_long; 6] = [
+    libc::SYS_io_setup,
+    libc::SYS_io_destroy,
+    libc::SYS_io_getevents,
+    libc::SYS_io_submit,
+    libc::SYS_io_cancel,
+    IO_PGETEVENTS,
+];
+
+/// Whether [`answers`] has something to say of a call.
+pub(super) fn concerns(call: libc::c_long) -> bool {
+    MISSING.contains(&call) || LET_THROUGH_OTHERWISE.contains(&call)
+}
+
 /// The instructions: they end with an answer, or go on with what follows them.
 pub(super) fn answers() -> Vec<sock_filter> {
     let mut program = vec![
@@ -50,14 +70,7 @@ pub(super) fn answers() -> Vec<sock_filter> {
         step(RETURN, errno(libc::ENOSYS), 0, 0),
     ];
     // One number of slots for the whole host. Programs fall back, as where the kernel was built without it.
-    for call in [
-        libc::SYS_io_setup,
-        libc::SYS_io_destroy,
-        libc::SYS_io_getevents,
-        libc::SYS_io_submit,
-        libc::SYS_io_cancel,
-        IO_PGETEVENTS,
-    ] {
+    for call in MISSING {
         program.extend(answer(call, &[], libc::ENOSYS));
     }
     // One reserve for the whole host: here it is empty.
@@ -94,10 +107,10 @@ fn answer(call: libc::c_long, tests: &[Test], error: libc::c_int) -> Vec<sock_fi
     program
 }
 
-const fn errno(error: libc::c_int) -> u32 {
+pub(super) const fn errno(error: libc::c_int) -> u32 {
     libc::SECCOMP_RET_ERRNO | error.cast_unsigned()
 }
 
-const fn step(code: u16, k: u32, jt: u8, jf: u8) -> sock_filter {
+pub(super) const fn step(code: u16, k: u32, jt: u8, jf: u8) -> sock_filter {
     sock_filter { code, jt, jf, k }
 }

@@ -172,7 +172,8 @@ impl Inner {
             Command::new(tools::program("mke2fs")?)
                 .args(["-q", "-F", "-t", "ext4", "-b", "4096", "-I", "256", "-m", "0"])
                 .args(["-E", "root_owner=0:0,lazy_itable_init=1,nodiscard"])
-                .arg(&path),
+                .arg(tools::IMAGE),
+            &image,
             "run mke2fs",
         )?;
         if !made.status.is_some_and(|status| status.success()) {

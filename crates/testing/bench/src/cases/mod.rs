@@ -65,6 +65,12 @@ pub(crate) struct Bench<'a> {
     pub(crate) machines: bool,
 }
 
+/// The parts that take seconds.
+pub(crate) fn quick() -> Vec<Case> {
+    let slow = [Case::Idle, Case::Snapshots, Case::Machines];
+    Case::value_variants().iter().copied().filter(|case| !slow.contains(case)).collect()
+}
+
 /// Runs the wanted parts; all when none is named.
 pub(crate) async fn run(bench: &Bench<'_>, only: &[Case], report: &mut Report) -> Result<()> {
     let name = format!("/v1/images/import?name={IMAGE}");

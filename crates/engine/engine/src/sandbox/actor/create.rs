@@ -152,7 +152,7 @@ impl Actor {
             }
         };
         atoll_failpoint::fail_point!("engine.create.connected");
-        self.configure(&client, plan).await?;
+        self.introduce(&client, plan).await?;
         atoll_failpoint::fail_point!("engine.create.configured");
         Ok(client)
     }

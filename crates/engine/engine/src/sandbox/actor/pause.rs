@@ -393,7 +393,7 @@ impl Actor {
                 () = inner.shutdown.cancelled() => return Err(stopping()),
             };
             if !with_memory {
-                self.configure(&client, &plan).await?;
+                self.introduce(&client, &plan).await?;
             }
             Ok(client)
         };

@@ -149,7 +149,7 @@ impl Actor {
                 client = link::connect_awake(&self.shared) => client?,
                 () = inner.shutdown.cancelled() => return Err(stopping()),
             };
-            self.configure(&client, &plan).await?;
+            self.introduce(&client, &plan).await?;
             Ok(client)
         };
         match begun.await {
