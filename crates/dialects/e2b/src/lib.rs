@@ -77,7 +77,8 @@ const FILES: &str = "/files";
 /// gone. A link or cookie of the native API opens those, too.
 fn is_ours(named: &Named<'_>) -> bool {
     let Some(to) = proxy::by_host(named.label) else { return named.label == "api" };
-    to.port == envd::PORT || (!named.shows_native_credential() && Extras::may_be_at(named.engine, &to.sandbox))
+    to.port == envd::PORT
+        || (!named.shows_native_credential() && Extras::may_be_at(named.engine, &to.sandbox))
 }
 
 /// The key of a request to the control plane.
