@@ -121,7 +121,12 @@ async def test_volumes_of_the_asynchronous_client():
 
 def test_nobody_else_is_served(box):
     domain = os.environ["E2B_DOMAIN"]
-    assert get(f"https://8123-sb00000000000000000000.{domain}/")[0] == 401
+    gone = Sandbox.create(timeout=60)
+    gone.kill()
+    for sandbox in ("sb00000000000000000000", gone.sandbox_id):
+        status, told = get(f"https://8123-{sandbox}.{domain}/")
+        assert (status, json.loads(told)["message"]) == (502, "The sandbox was not found")
+    assert get(f"https://8123-none.{domain}/")[0] == 401
     assert get(f"https://49983-sb00000000000000000000.{domain}/health")[0] == 502
     with pytest.raises(urllib.error.URLError, match="certificate"):
         get(f"https://a.b.{domain}/")

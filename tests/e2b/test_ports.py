@@ -2,6 +2,10 @@
 
 import json
 import os
+import shutil
+import subprocess
+
+import pytest
 
 from conftest import call, data_plane, until
 from e2b import Sandbox
@@ -75,6 +79,49 @@ def test_a_port_that_speaks_https():
         assert plain()[0] == 502
     finally:
         box.kill()
+
+
+# A service as gRPC has them, as far as one call goes: HTTP/2 without TLS, the message comes back, the status is in trailers.
+GRPC = r"""python3 -c "
+import socket
+def field(name, value): return bytes([0, len(name)]) + name + bytes([len(value)]) + value
+def serve(to):
+    def send(kind, flags, stream, body): to.sendall(len(body).to_bytes(3, 'big') + bytes([kind, flags]) + stream.to_bytes(4, 'big') + body)
+    heard, said = to.makefile('rb'), b''
+    heard.read(24)
+    send(4, 0, 0, b'')
+    while len(head := heard.read(9)) == 9:
+        kind, flags, stream = head[3], head[4], int.from_bytes(head[5:], 'big')
+        body = heard.read(int.from_bytes(head[:3], 'big'))
+        if kind == 0: said += body
+        if kind in (4, 6) and not flags & 1: send(kind, 1, 0, body if kind == 6 else b'')
+        if kind in (0, 1) and flags & 1:
+            send(1, 4, stream, bytes([0x88]) + field(b'content-type', b'application/grpc'))
+            send(0, 0, stream, said)
+            send(1, 5, stream, field(b'grpc-status', b'0'))
+            said = b''
+listener = socket.create_server(('0.0.0.0', 50051))
+while True:
+    try: serve(listener.accept()[0])
+    except OSError: pass
+"
+"""
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
+def test_grpc_to_a_port(own, tmp_path):
+    own.commands.run(GRPC, background=True)
+    message = bytes(4) + bytes([5]) + b"hello"
+    (tmp_path / "message").write_bytes(message)
+    command = [
+        "curl", "-sS", "--http2-prior-knowledge", "-D", tmp_path / "head", "--data-binary", f"@{tmp_path / 'message'}",
+        "-H", f"E2b-Sandbox-Id: {own.sandbox_id}", "-H", "E2b-Sandbox-Port: 50051",
+        "-H", "Content-Type: application/grpc", "-H", "TE: trailers", os.environ["E2B_SANDBOX_URL"] + "/test.Echo/Say",
+    ]
+    answered = lambda: subprocess.run(command, capture_output=True, timeout=30).stdout == message
+    until(answered)
+    head = (tmp_path / "head").read_text()
+    assert head.startswith("HTTP/2 200") and "grpc-status: 0" in head
 
 
 def test_strangers(own):

@@ -17,9 +17,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
+use atoll_engine::members;
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Timespec, Timestamps, openat2};
 use rustix::io::Errno;
-use tar::{Archive, Entry, EntryType};
+use tar::{Entry, EntryType};
 
 /// Longest name of a member, bytes.
 const NAME_MAX_BYTES: usize = 4096;
@@ -71,24 +72,23 @@ type Result<T, E = ExtractError> = std::result::Result<T, E>;
 /// Unpacks `tar` below the open directory `root`. With `rename` the first component of every name is
 /// replaced by it.
 pub(crate) fn extract(tar: impl Read, root: BorrowedFd<'_>, rename: Option<&OsStr>) -> Result<Extracted> {
-    let mut archive = Archive::new(tar);
     let mut extracted = Extracted::default();
-    for entry in archive.entries().map_err(ExtractError::Read)? {
-        let mut entry = entry.map_err(ExtractError::Read)?;
-        let member = Member::new(&entry, rename)?;
+    members(tar, ExtractError::Read, |entry| {
+        let member = Member::new(entry, rename)?;
         extracted.members += 1;
         if extracted.members > MEMBERS_MAX_COUNT {
             return Err(member.refuse("the archive has too many members"));
         }
         // The destination itself.
         if member.path.as_os_str().is_empty() {
-            continue;
+            return Ok(());
         }
-        let made = member.unpack(&mut entry, root, rename, &mut extracted.bytes)?;
+        let made = member.unpack(entry, root, rename, &mut extracted.bytes)?;
         if !made && extracted.skipped.len() < SKIPPED_MAX_COUNT {
             extracted.skipped.push(member.shown());
         }
-    }
+        Ok(())
+    })?;
     Ok(extracted)
 }
 

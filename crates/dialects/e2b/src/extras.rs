@@ -49,11 +49,11 @@ impl Extras {
         text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
     }
 
-    /// Whether a sandbox has them, and so was made by a client of this protocol. By id alone: a name may pass to another.
-    pub(crate) fn are_at(engine: &Engine, sandbox: &str) -> bool {
-        let id: Option<SandboxId> = sandbox.parse().ok();
-        let record = id.and_then(|id| engine.sandbox(&id).ok());
-        record.is_some_and(|record| record.annotations.contains_key(KEY))
+    /// Whether a sandbox may have them: it was made by a client of this protocol, or there is none any more, which its
+    /// clients are told in words that they look for. By id alone: a name may pass to another.
+    pub(crate) fn may_be_at(engine: &Engine, sandbox: &str) -> bool {
+        let Ok(id) = sandbox.parse::<SandboxId>() else { return false };
+        engine.sandbox(&id).map_or(true, |record| record.annotations.contains_key(KEY))
     }
 
     /// The annotation's text.

@@ -73,11 +73,12 @@ pub const DIALECT: Dialect = Dialect {
 /// Where signed addresses lead that clients without host names make: they name no sandbox.
 const FILES: &str = "/files";
 
-/// Host names of the control plane, of envd, and of other ports of the sandboxes that this protocol's clients made. A link
-/// or cookie of the native API opens those, too.
+/// Host names of the control plane, of envd, and of other ports of the sandboxes that this protocol's clients made or that are
+/// gone. A link or cookie of the native API opens those, too.
 fn is_ours(named: &Named<'_>) -> bool {
     let Some(to) = proxy::by_host(named.label) else { return named.label == "api" };
-    to.port == envd::PORT || (!named.shows_native_credential() && Extras::are_at(named.engine, &to.sandbox))
+    to.port == envd::PORT
+        || (!named.shows_native_credential() && Extras::may_be_at(named.engine, &to.sandbox))
 }
 
 /// The key of a request to the control plane.

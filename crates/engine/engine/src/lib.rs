@@ -20,6 +20,7 @@
 //! the same code that a clean start runs.
 
 mod agent;
+mod archive;
 mod authority;
 mod authorize;
 mod build;
@@ -58,6 +59,7 @@ mod usage;
 mod volumes;
 
 pub use agent::{AgentDraft, AgentForkOrder, AgentGrant, EventPage, FORK_LABEL, SessionView};
+pub use archive::{Metered, members};
 pub use atoll_egress::Stats as EgressStats;
 pub use atoll_isolation::volumes::{VolumeChange, VolumeDirectory, VolumeFile, VolumeFileKind, VolumeWrite};
 pub use authority::{kept as kept_authority, open as open_authority};

@@ -15,7 +15,7 @@ use atoll_core::id::KeyId;
 use atoll_core::limits::BUILD_CONTEXT_MAX_BYTES;
 use atoll_core::sharing::Needs;
 use atoll_dialect_kit::spool::receive;
-use atoll_engine::{Engine, Grant};
+use atoll_engine::{Engine, Grant, members};
 use axum::body::Body;
 use axum::extract::State;
 use flate2::read::MultiGzDecoder;
@@ -234,25 +234,28 @@ fn append<W: io::Write>(all: &mut tar::Builder<W>, below: &str, mut file: File) 
         [0x1f, 0x8b] => Box::new(MultiGzDecoder::new(io::BufReader::new(file))),
         _ => Box::new(io::BufReader::new(file)),
     };
-    for entry in tar::Archive::new(plain.take(BUILD_CONTEXT_MAX_BYTES)).entries()? {
-        let mut entry = entry?;
-        let path = FsPath::new(below).join(entry.path()?.strip_prefix("/").unwrap_or(&entry.path()?));
-        let mut header = entry.header().clone();
-        match entry.link_name()? {
-            // A link to another member goes along; what a symbolic link says is its own matter.
-            Some(target) if header.entry_type() == tar::EntryType::Link => {
-                all.append_link(&mut header, path, FsPath::new(below).join(target))?;
+    members(
+        plain.take(BUILD_CONTEXT_MAX_BYTES),
+        |error| error,
+        |entry| {
+            let path = FsPath::new(below).join(entry.path()?.strip_prefix("/").unwrap_or(&entry.path()?));
+            let mut header = entry.header().clone();
+            match entry.link_name()? {
+                // A link to another member goes along; what a symbolic link says is its own matter.
+                Some(target) if header.entry_type() == tar::EntryType::Link => {
+                    all.append_link(&mut header, path, FsPath::new(below).join(target))
+                }
+                Some(target) => all.append_link(&mut header, path, target),
+                None => all.append_data(&mut header, path, entry),
             }
-            Some(target) => all.append_link(&mut header, path, target)?,
-            None => all.append_data(&mut header, path, &mut entry)?,
-        }
-    }
-    Ok(())
+        },
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write as _;
 
     #[test]
     fn the_oldest_archives_of_a_key_go_first() {
@@ -279,6 +282,41 @@ mod tests {
         assert!(
             !left("a-1.tar") && left("a-2.tar") && left("a-3.tar") && left("b-1.tar") && !left("b-2.tar")
         );
+    }
+
+    /// What one build gets of one archive.
+    fn appended(archive: &[u8]) -> io::Result<Vec<String>> {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(archive).unwrap();
+        file.rewind().unwrap();
+        let mut all = tar::Builder::new(Vec::new());
+        append(&mut all, "hash", file)?;
+        let all = all.into_inner().unwrap();
+        let mut found = tar::Archive::new(&all[..]);
+        let names = found.entries()?.map(|entry| Ok(entry?.path()?.display().to_string()));
+        names.collect()
+    }
+
+    fn gzipped(tar: &[u8]) -> Vec<u8> {
+        let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packer.write_all(tar).unwrap();
+        packer.finish().unwrap()
+    }
+
+    #[test]
+    fn an_archive_that_is_all_name() {
+        let named = |bytes: usize| {
+            let mut tar = tar::Builder::new(Vec::new());
+            let mut header = tar::Header::new_gnu();
+            header.set_size(2);
+            header.set_mode(0o644);
+            tar.append_data(&mut header, "x/".repeat(bytes / 2) + "end", &b"in"[..]).unwrap();
+            tar.into_inner().unwrap()
+        };
+        let long = appended(&gzipped(&named(3000))).unwrap();
+        assert!(long.len() == 1 && long[0].starts_with("hash/x/x/") && long[0].ends_with("/end"));
+        let refused = appended(&gzipped(&named(2 << 20))).unwrap_err();
+        assert!(refused.to_string().contains("longer than 1 MiB"), "{refused}");
     }
 
     #[test]

@@ -49,6 +49,8 @@ pub(super) struct Order {
     pub(super) tags: Vec<String>,
     pub(super) resources: ResourcesDraft,
     pub(super) at_ms: u64,
+    /// Somebody sent its steps.
+    pub(super) is_claimed: bool,
     /// Once its steps are known.
     pub(super) begun: Option<Begun>,
 }
@@ -80,6 +82,22 @@ impl Orders {
         }
         table.insert(id, order);
         Ok(())
+    }
+
+    /// One that this key ordered, for whoever begins it: nobody else does.
+    fn claim(&self, id: &str, key: &KeyId) -> Result<Order> {
+        let mut order = self.find(id, key)?;
+        if let Some(known) = self.table().get_mut(id) {
+            order.is_claimed = std::mem::replace(&mut known.is_claimed, true);
+        }
+        if order.is_claimed { Err(Failure::conflict("the build has begun already")) } else { Ok(order) }
+    }
+
+    /// Its steps were refused: they may be sent again.
+    fn release(&self, id: &str) {
+        if let Some(order) = self.table().get_mut(id) {
+            order.is_claimed = false;
+        }
     }
 
     /// One that this key ordered.
@@ -135,6 +153,7 @@ pub(super) async fn order(
         tags: tags.clone(),
         resources,
         at_ms: now_ms(),
+        is_claimed: false,
         begun: None,
     };
     app.orders.enter(id.clone(), order)?;
@@ -171,10 +190,16 @@ pub(super) async fn begin(
     Path((_, id)): Path<(String, String)>,
     Json(asked): Json<Asked>,
 ) -> Result<StatusCode> {
-    let order = app.orders.find(&id, &caller.key())?;
-    if order.begun.is_some() {
-        return Err(Failure::conflict("the build has begun already"));
+    let order = app.orders.claim(&id, &caller.key())?;
+    let begun = run(&app, &caller, &id, order, asked).await;
+    if begun.is_err() {
+        app.orders.release(&id);
     }
+    begun.map(|()| StatusCode::ACCEPTED)
+}
+
+/// Has the engine build an order.
+async fn run(app: &App, caller: &Caller<Manage>, id: &str, order: Order, asked: Asked) -> Result<()> {
     let engine = app.host.engine();
     let Plan { steps, lines, archives, no_cache, start, ready, login } =
         plan(engine, &asked, caller.engine()).await?;
@@ -212,7 +237,7 @@ pub(super) async fn begin(
         .await
         .map_err(|error| Failure::of(&error))?;
     let build = view.record.id.clone();
-    if let Some(order) = app.orders.table().get_mut(&id) {
+    if let Some(order) = app.orders.table().get_mut(id) {
         order.begun = Some(Begun { build: build.clone(), lines: lines.into() });
     }
     if view.needs_context {
@@ -228,25 +253,29 @@ pub(super) async fn begin(
             }
         });
     }
-    Ok(StatusCode::ACCEPTED)
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn no_key_uses_up_the_orders() {
-        let orders = Orders::default();
-        let (one, other) = (KeyId::from_parts(1, 1), KeyId::from_parts(1, 2));
-        let order = |key: &KeyId, at_ms| Order {
+    fn order(key: &KeyId, at_ms: u64) -> Order {
+        Order {
             key: key.clone(),
             name: "x".to_owned(),
             tags: Vec::new(),
             resources: ResourcesDraft::default(),
             at_ms,
+            is_claimed: false,
             begun: None,
-        };
+        }
+    }
+
+    #[test]
+    fn no_key_uses_up_the_orders() {
+        let orders = Orders::default();
+        let (one, other) = (KeyId::from_parts(1, 1), KeyId::from_parts(1, 2));
         orders.enter("other's".to_owned(), order(&other, 0)).unwrap();
         for at_ms in 0..OF_KEY_MAX as u64 + 10 {
             orders.enter(at_ms.to_string(), order(&one, at_ms)).unwrap();
@@ -254,6 +283,18 @@ mod tests {
         assert_eq!(orders.table().len(), OF_KEY_MAX + 1);
         assert!(orders.find("9", &one).is_err() && orders.find("10", &one).is_ok());
         assert!(orders.find("other's", &other).is_ok() && orders.find("other's", &one).is_err());
+    }
+
+    #[test]
+    fn an_order_is_begun_once() {
+        let (orders, key) = (Orders::default(), KeyId::from_parts(1, 1));
+        orders.enter("x".to_owned(), order(&key, 0)).unwrap();
+        assert!(!orders.claim("x", &key).unwrap().is_claimed);
+        assert_eq!(orders.claim("x", &key).unwrap_err().status, StatusCode::CONFLICT);
+        orders.release("x");
+        assert!(orders.claim("x", &key).is_ok());
+        assert_eq!(orders.claim("y", &key).unwrap_err().status, StatusCode::NOT_FOUND);
+        assert_eq!(orders.claim("x", &KeyId::from_parts(1, 2)).unwrap_err().status, StatusCode::NOT_FOUND);
     }
 
     #[test]

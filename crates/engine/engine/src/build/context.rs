@@ -12,7 +12,9 @@ use atoll_build::copy::clean;
 use atoll_core::error::shorten;
 use atoll_core::limits::{BUILD_CONTEXT_MAX_BYTES, BUILD_CONTEXT_MAX_COUNT, PATH_MAX_BYTES};
 use atoll_core::{Code, Error, Result};
-use tar::{Archive, EntryType};
+use tar::EntryType;
+
+use crate::archive::members;
 
 /// Bytes read at once.
 const BLOCK_BYTES: usize = 256 << 10;
@@ -40,10 +42,7 @@ pub(super) fn unpack(dir: &Path, stream: impl Read) -> Result<ContextIndex> {
     fs::create_dir_all(dir).map_err(|error| host(&error))?;
     let mut unpacker =
         Unpacker { dir, index: ContextIndex::default(), bytes: 0, block: vec![0; BLOCK_BYTES] };
-    let mut archive = Archive::new(stream);
-    for entry in archive.entries().map_err(|error| unreadable(&error))? {
-        unpacker.entry(entry.map_err(|error| unreadable(&error))?)?;
-    }
+    members(stream, |error| unreadable(&error), |entry| unpacker.entry(entry))?;
     Ok(unpacker.index)
 }
 
@@ -63,7 +62,7 @@ struct Unpacker<'a> {
 }
 
 impl Unpacker<'_> {
-    fn entry(&mut self, mut entry: tar::Entry<'_, impl Read>) -> Result<()> {
+    fn entry(&mut self, entry: &mut tar::Entry<'_, impl Read>) -> Result<()> {
         let kind = entry.header().entry_type();
         if matches!(kind, EntryType::XGlobalHeader) {
             return Ok(());
@@ -78,7 +77,7 @@ impl Unpacker<'_> {
         let found = match kind {
             EntryType::Directory => Entry::Directory { mode },
             EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
-                let (size, digest) = self.keep(&path, &mut entry)?;
+                let (size, digest) = self.keep(&path, entry)?;
                 Entry::File { mode, size, digest }
             }
             EntryType::Symlink => {

@@ -18,13 +18,14 @@ use atoll_guest_protocol::client::GuestError;
 use atoll_guest_protocol::messages::{FileInfo, FileKind, List, Mkdir, Reason, Stat, Unpack};
 use bytes::BytesMut;
 use futures::stream;
-use tar::{Archive, Builder, EntryType, Header};
+use tar::{Builder, EntryType, Header};
 use tokio::io::{AsyncReadExt as _, DuplexStream};
 use tokio_util::io::{StreamReader, SyncIoBridge};
 
 use super::base::FileSystem;
 use super::context::content_path;
 use super::run::Run;
+use crate::archive::members;
 use crate::errors::guest_error;
 use crate::sandbox::GuestLease;
 
@@ -214,33 +215,35 @@ pub(super) fn header(kind: EntryType, mode: u32, size: u64) -> Header {
 /// A guest's archive with other names. It is hostile: bounded here, and unpacked beneath a root.
 fn rewrite(from: impl Read, out: impl Write, place: &Place, tree: bool) -> io::Result<()> {
     let mut tar = Builder::new(out);
-    let mut archive = Archive::new(from);
     let mut bytes = 0_u64;
-    for entry in archive.entries()? {
-        let mut entry = entry?;
-        let path = entry.path_bytes().into_owned();
-        let below: PathBuf = Path::new(OsStr::from_bytes(&path)).components().skip(1).collect();
-        if tree == below.as_os_str().is_empty() {
-            // The directory itself; or, of a single file, something that cannot be.
-            continue;
-        }
-        let name = place.of(&below);
-        let mut header = entry.header().clone();
-        if let Some(mode) = place.chmod {
-            header.set_mode(mode);
-        }
-        bytes = bytes.saturating_add(entry.size());
-        if bytes > BUILD_CONTEXT_MAX_BYTES {
-            let error = Error::new(Code::TooLarge, "more than 4 GiB are to be copied at once");
-            return Err(io::Error::other(error));
-        }
-        match entry.link_name_bytes().map(|link| link.into_owned()) {
-            Some(link) if header.entry_type() == EntryType::Symlink => {
-                tar.append_link(&mut header, name, Path::new(OsStr::from_bytes(&link)))?;
+    members(
+        from,
+        |error| error,
+        |entry| {
+            let path = entry.path_bytes().into_owned();
+            let below: PathBuf = Path::new(OsStr::from_bytes(&path)).components().skip(1).collect();
+            if tree == below.as_os_str().is_empty() {
+                // The directory itself; or, of a single file, something that cannot be.
+                return Ok(());
             }
-            _ => tar.append_data(&mut header, name, &mut entry)?,
-        }
-    }
+            let name = place.of(&below);
+            let mut header = entry.header().clone();
+            if let Some(mode) = place.chmod {
+                header.set_mode(mode);
+            }
+            bytes = bytes.saturating_add(entry.size());
+            if bytes > BUILD_CONTEXT_MAX_BYTES {
+                let error = Error::new(Code::TooLarge, "more than 4 GiB are to be copied at once");
+                return Err(io::Error::other(error));
+            }
+            match entry.link_name_bytes().map(|link| link.into_owned()) {
+                Some(link) if header.entry_type() == EntryType::Symlink => {
+                    tar.append_link(&mut header, name, Path::new(OsStr::from_bytes(&link)))
+                }
+                _ => tar.append_data(&mut header, name, entry),
+            }
+        },
+    )?;
     tar.into_inner()?.flush()
 }
 

@@ -20,20 +20,40 @@ fn refused(message: &str) -> Failure {
     Failure::new(StatusCode::UNAUTHORIZED, message)
 }
 
-/// The signature that a token makes.
-fn sign(query: &Query, operation: Operation, token: &str) -> String {
-    let path = query.path.as_deref().unwrap_or_default();
-    let operation = match operation {
-        Operation::Read => "read",
-        Operation::Write => "write",
-    };
-    let user = query.username.as_deref().unwrap_or_default();
-    let mut text = format!("{path}:{operation}:{user}:{token}");
-    if let Some(expiration) = &query.signature_expiration {
-        text.push(':');
-        text.push_str(expiration);
+/// What is signed. Many tokens may be tried on it, for a caller who has shown nothing yet: what is the same for all of them,
+/// and as long as the caller likes, is hashed once.
+struct Signed<'a> {
+    begun: Sha256,
+    query: &'a Query,
+}
+
+impl<'a> Signed<'a> {
+    fn new(query: &'a Query, operation: Operation) -> Self {
+        let path = query.path.as_deref().unwrap_or_default();
+        let operation = match operation {
+            Operation::Read => "read",
+            Operation::Write => "write",
+        };
+        let user = query.username.as_deref().unwrap_or_default();
+        Self { begun: Sha256::new_with_prefix(format!("{path}:{operation}:{user}:")), query }
     }
-    format!("v1_{}", STANDARD_NO_PAD.encode(Sha256::digest(text)))
+
+    /// The signature that a token makes.
+    fn by(&self, token: &str) -> String {
+        let mut hasher = self.begun.clone();
+        hasher.update(token);
+        if let Some(expiration) = &self.query.signature_expiration {
+            hasher.update(":");
+            hasher.update(expiration);
+        }
+        format!("v1_{}", STANDARD_NO_PAD.encode(hasher.finalize()))
+    }
+
+    /// Whether the token of this key made the signature that was given.
+    fn is_by(&self, app: &App, sandbox: &SandboxId, key: &KeyId) -> bool {
+        let given = self.query.signature.as_deref().unwrap_or_default();
+        same(&self.by(&token(app.host.engine(), key, sandbox)), given)
+    }
 }
 
 /// Whether it can be a signature of something at all: what is hashed for each candidate is small then.
@@ -49,11 +69,6 @@ fn is_sane(query: &Query) -> bool {
 /// Equal in a time that does not depend on where they differ.
 fn same(one: &str, other: &str) -> bool {
     one.len() == other.len() && one.bytes().zip(other.bytes()).fold(0, |acc, (a, b)| acc | (a ^ b)) == 0
-}
-
-fn signed_by(app: &App, sandbox: &SandboxId, key: &KeyId, query: &Query, operation: Operation) -> bool {
-    let given = query.signature.as_deref().unwrap_or_default();
-    same(&sign(query, operation, &token(app.host.engine(), key, sandbox)), given)
 }
 
 /// The key that a signature stands for.
@@ -86,14 +101,15 @@ async fn signer(app: &App, sandbox: &SandboxId, query: &Query, operation: Operat
         return None;
     }
     let engine = app.host.engine();
+    let signed = Signed::new(query, operation);
     let access = engine.access(sandbox).ok()?;
     let known = access.owner.iter().chain(access.grants.keys());
-    if let Some(key) = known.into_iter().find(|key| signed_by(app, sandbox, key, query, operation)) {
+    if let Some(key) = known.into_iter().find(|key| signed.is_by(app, sandbox, key)) {
         return Some(key.clone());
     }
     // Keys that see it because all do, or because they administer.
     let keys = engine.keys().await.ok()?;
-    keys.into_iter().map(|record| record.id).find(|key| signed_by(app, sandbox, key, query, operation))
+    keys.into_iter().map(|record| record.id).find(|key| signed.is_by(app, sandbox, key))
 }
 
 /// The sandbox that a signed address is for that does not say so: clients without host names make such. Only who
@@ -102,16 +118,20 @@ pub(crate) fn sandbox(app: &App, query: &Query, operation: Operation) -> Option<
     if !is_sane(query) {
         return None;
     }
-    let engine = app.host.engine();
-    let signed = |(sandbox, owner): &(SandboxId, Option<KeyId>)| {
-        owner.as_ref().is_some_and(|key| signed_by(app, sandbox, key, query, operation))
+    let signed = Signed::new(query, operation);
+    let is_it = |(sandbox, owner): &(SandboxId, Option<KeyId>)| {
+        owner.as_ref().is_some_and(|key| signed.is_by(app, sandbox, key))
     };
-    engine.owners().into_iter().find(signed).map(|(sandbox, _)| sandbox)
+    app.host.engine().owners().into_iter().find(is_it).map(|(sandbox, _)| sandbox)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn sign(query: &Query, operation: Operation, token: &str) -> String {
+        Signed::new(query, operation).by(token)
+    }
 
     #[test]
     fn as_both_clients_sign() {
