@@ -27,12 +27,13 @@ class OwnServer:
     def environment(self):
         return {**os.environ, "ATOLL_URL": self.url, "ATOLL_API_KEY": self.admin}
 
-    def start(self):
+    def start(self, failpoints=""):
         ready = self.place / "ready"
         ready.unlink(missing_ok=True)
         command = [os.environ["ATOLL_BIN"], "serve", "--listen", self.listen, "--data-dir", self.place / "data", "--ready-json"]
         with open(ready, "wb") as out, open(self.place / "log", "ab") as log:
-            self.process = subprocess.Popen(command, stdout=out, stderr=log)
+            armed = {**os.environ, "ATOLL_FAILPOINTS": failpoints} if failpoints else None
+            self.process = subprocess.Popen(command, stdout=out, stderr=log, env=armed)
         while not ready.read_bytes().endswith(b"\n"):
             assert self.process.poll() is None, (self.place / "log").read_text()[-2000:]
             time.sleep(0.05)
@@ -43,10 +44,11 @@ class OwnServer:
         # It is told once, by the first server.
         self.admin = told.get("api_key") or self.admin
 
-    def kill_and_start(self):
+    def kill_and_start(self, failpoints=""):
+        """Armed with fail points, the next server is killed where it comes to one."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
-        self.start()
+        self.start(failpoints)
 
     def __exit__(self, *_):
         atoll = os.environ["ATOLL_BIN"]

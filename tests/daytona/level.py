@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from daytona import DaytonaNotFoundError
+from daytona import CreateSandboxFromSnapshotParams, DaytonaError, DaytonaNotFoundError, VolumeMount
 
 
 def test_from_beginning_to_end(daytona):
@@ -19,6 +19,17 @@ def test_from_beginning_to_end(daytona):
     assert sandbox.state == "stopped"
     sandbox.start()
     assert sandbox.fs.download_file("/tmp/file") == b"content"
+    # What the level cannot is refused as the SDK's users know it, and leaves nothing.
+    volume = daytona.volume.get("of-the-level", create=True)
+    mounts = [VolumeMount(volume_id=volume.id, mount_path="/mnt/data", subpath="a/b")]
+    if os.environ["LEVEL"] == "microvm":
+        with pytest.raises(DaytonaError, match="volumes cannot be mounted at the isolation level 'microvm'"):
+            daytona.create(CreateSandboxFromSnapshotParams(volumes=mounts))
+    else:
+        other = daytona.create(CreateSandboxFromSnapshotParams(volumes=mounts))
+        assert other.process.exec("touch /mnt/data/file && ls -A /mnt/data").result == "file\n"
+        other.delete()
+    daytona.volume.delete(volume)
     sandbox.delete()
     with pytest.raises(DaytonaNotFoundError):
         daytona.get(sandbox.id)

@@ -76,12 +76,21 @@ def snapshots(ask):
     ask("DELETE /snapshots/{id}", built)
 
 
+def pools(ask):
+    made = ask("POST /warm-pools", body={"snapshot": "daytona", "pool": 1})
+    ask("GET /warm-pools")
+    ask("PATCH /warm-pools/{id}", made["id"], body={"pool": 2})
+    ask("DELETE /warm-pools/{id}", made["id"])
+
+
 def around(ask):
     ask("GET /config")
     ask("GET /health")
     ask("GET /health/ready")
     if "POST /secret" in ask.operations:
         secrets(ask)
+    if "POST /warm-pools" in ask.operations:
+        pools(ask)
 
 
 def secrets(ask):

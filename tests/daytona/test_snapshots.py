@@ -107,6 +107,28 @@ def test_volumes(daytona):
     assert status == 400 and "none" in body["message"]
 
 
+def test_a_directory_of_a_volume(daytona):
+    volume = daytona.volume.get(name("vol"), create=True)
+
+    def with_part(subpath):
+        mount = VolumeMount(volume_id=volume.id, mount_path="/home/data", subpath=subpath)
+        return daytona.create(CreateSandboxFromSnapshotParams(volumes=[mount]))
+
+    ann, bob, whole = with_part("users/ann"), with_part("users/bob"), with_part(None)
+    assert ann.volumes[0].subpath == "users/ann" and whole.volumes[0].subpath is None
+    ann.fs.upload_file(b"hers", "/home/data/file")
+    assert bob.process.exec("ls -A /home/data").result == ""
+    assert whole.process.exec("cd /home/data && find . -type f").result == "./users/ann/file\n"
+    # What leads out is refused, with what is wrong.
+    whole.process.exec("cd /home/data && ln -s users/ann link && ln -s / root")
+    for bad in ("../other", "link", "root/etc", "users/ann/file"):
+        status, body = call("POST", "/sandbox", {"volumes": [{"volumeId": volume.id, "mountPath": "/mnt", "subpath": bad}]})
+        assert status == 400 and bad in body["message"] or ".." in body["message"], body
+    for box in (ann, bob, whole):
+        box.delete()
+    daytona.volume.delete(volume)
+
+
 @since(0, 220)
 def test_a_fork(own):
     own.fs.upload_file(b"both", "/tmp/both")

@@ -13,7 +13,7 @@ from strict import operations
 # Of the vendor's own dashboard, administration and runners: no client of users asks for these.
 NOT_FOR_USERS = re.compile(
     r"^/(organizations|users|runners|webhooks|audit|jobs|docker-registry|regions|shared-regions|api-keys|admin|preview"
-    r"|sandbox/for-runner|workspace|toolbox|warm-pools|snapshots/can-cleanup-image|devcontainer)"
+    r"|sandbox/for-runner|workspace|toolbox|snapshots/can-cleanup-image|devcontainer)"
 )
 # Operations that this server does not serve, and says so with 404 as it says it of what it never heard of.
 UNSERVED = {
@@ -58,7 +58,8 @@ def unserved(root, all_of_them):
         if code == 405 or (code == 404 and "this server has no route" in body):
             found.add((method, path))
         elif REFUSED.search(path):
-            assert code in (404, 501), (method, path, code, body)
+            # What of a desktop is wrong in itself is told first; the image has none.
+            assert code in (400, 404, 501), (method, path, code, body)
         else:
             assert code != 501 and code < 500, (method, path, code, body)
     return found

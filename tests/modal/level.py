@@ -3,6 +3,7 @@
 import os
 
 import modal
+import pytest
 from conftest import native, native_id
 
 
@@ -18,5 +19,13 @@ def test_from_beginning_to_end():
     sandbox.filesystem.write_text("content", "/tmp/file")
     assert sandbox.filesystem.read_text("/tmp/file") == "content"
     assert sandbox.exec("cat", "/tmp/file").stdout.read() == "content"
+    # What the level cannot is refused as the SDK's users know it, and leaves nothing.
+    volume = modal.Volume.from_name("of-the-level", create_if_missing=True)
+    if os.environ["LEVEL"] == "microvm":
+        with pytest.raises(modal.exception.Error, match="volumes cannot be mounted at the isolation level 'microvm'"):
+            modal.Sandbox.create(app=app, timeout=60, volumes={"/data": volume})
+    else:
+        with pytest.raises(modal.exception.Error, match="memory"):
+            sandbox._experimental_snapshot()
     sandbox.terminate()
     assert modal.Sandbox.from_id(sandbox.object_id).poll() is not None

@@ -1,7 +1,10 @@
 """What holds when the server is killed and started anew: a server of this test's own."""
 
+import json
 import pathlib
 import sys
+import threading
+import urllib.request
 import uuid
 
 import modal
@@ -24,6 +27,12 @@ def server(monkeypatch):
 def client(server):
     # It is open already; clients before 1.6 cannot be opened twice.
     return modal.Client.from_credentials(*server.key.split(":"))
+
+
+def native(server, path):
+    request = urllib.request.Request(server.url + path, headers={"Authorization": f"Bearer {server.admin}"})
+    with urllib.request.urlopen(request, timeout=60) as response:
+        return json.load(response)
 
 
 @since(1, 6)
@@ -68,6 +77,27 @@ def test_a_creation_whose_answer_was_lost_makes_one(server):
         sandbox = modal.Sandbox.from_id(made, client=client)
         assert run(sandbox, "cat", "/tmp/begun") == (0, "begun\n")
         assert list(sandbox.tunnels()) == [8080]
+        sandbox.terminate()
+
+
+@since(1, 6)
+@pytest.mark.parametrize("kind", ["disk", "directory"])
+def test_a_snapshot_whose_answer_was_lost_is_taken_once(server, kind):
+    """The server is killed when it has taken the snapshot, and nobody was answered; the client asks the next one."""
+    token = server.key.split(":")
+    with modal.Client.from_credentials(*token) as client:
+        app = modal.App.lookup("tests", create_if_missing=True, client=client)
+        sandbox = modal.Sandbox.create(app=app, timeout=300, client=client)
+        run(sandbox, "sh", "-c", "mkdir /kept && echo kept >/kept/file")
+    server.kill_and_start("modal.snapshot.taken=kill")
+    next_one = threading.Thread(target=lambda: (server.process.wait(), server.start()))
+    next_one.start()
+    with modal.Client.from_credentials(*token) as client:
+        sandbox = modal.Sandbox.from_id(sandbox.object_id, client=client)
+        image = sandbox.snapshot_filesystem() if kind == "disk" else sandbox.snapshot_directory("/kept")
+        next_one.join()
+        listed = native(server, "/v1/snapshots")["items"]
+        assert len(listed) == 1 and image.object_id.startswith("im-"), listed
         sandbox.terminate()
 
 

@@ -144,5 +144,8 @@ def test_volumes(make):
     one, other = make(volumes={"/data": volume}), make(volumes={"/data": volume})
     assert run(one, "sh", "-c", "echo kept > /data/file")[0] == 0
     assert run(other, "cat", "/data/file") == (0, "kept\n")
+    part = make(volumes={"/data": volume.with_mount_options(sub_path="users/ann")})
+    assert run(part, "sh", "-c", "ls -A /data; echo hers > /data/file") == (0, "")
+    assert run(other, "cat", "/data/users/ann/file") == (0, "hers\n")
     with pytest.raises(modal.exception.NotFoundError):
         make(volumes={"/data": modal.Volume.from_name("not-there")})

@@ -23,6 +23,8 @@ LISTS = {
     "/v1/network-policies": types.NetworkPolicyListView,
     "/v1/gateway-configs": types.GatewayConfigListView,
 }
+if hasattr(types, "AgentListView"):
+    LISTS["/v1/agents"] = types.AgentListView
 
 
 def named(method, path):
@@ -183,9 +185,19 @@ def gateways(client):
     kept.delete(made)
 
 
+def agents(client):
+    # Newer clients have none.
+    if hasattr(client, "agents"):
+        kept = client.agents
+        made = kept.create(name="of the models", version="1", source={"type": "npm", "npm": {"package_name": "a"}}).id
+        kept.retrieve(made)
+        kept.list()
+        kept.delete(made)
+
+
 def test_every_answer_is_what_the_models_need():
     client = Strict()
-    for part in (devboxes, blueprints, objects, policies, secrets, gateways):
+    for part in (devboxes, blueprints, objects, policies, secrets, gateways, agents):
         part(client)
     assert not client.faults, "\n".join(client.faults)
     new = {one for one in set(operations()) - client.asked - NOT_DONE if not REFUSED.match(one[1])}

@@ -5,7 +5,7 @@ import sys
 import uuid
 
 import pytest
-from conftest import call
+from conftest import call, until
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 from own_server import OwnServer  # noqa: E402
@@ -63,6 +63,56 @@ def test_other_creations_are_done_once_too(server):
         listed = call("GET", f"/v1/{one}")[1]
         items = next(value for value in listed.values() if isinstance(value, list))
         assert len(items) == 1, (one, listed)
+    call("POST", f"/v1/devboxes/{box['id']}/shutdown", {})
+
+
+@pytest.mark.parametrize("point", ["runloop.promised", "runloop.made"])
+def test_killed_before_the_answer(server, point):
+    """The server is killed once it has written down what it is going to make, or once that is made; nobody was answered."""
+    box = call("POST", "/v1/devboxes", {"name": "source"})[1]
+    snapshots, blueprints = "devboxes/disk_snapshots", "blueprints"
+    made = [
+        ("network-policies", "/v1/network-policies", {"name": "once", "allow_all": True}),
+        ("gateway-configs", "/v1/gateway-configs", {"name": "once", "endpoint": "https://a.com", "auth_mechanism": {"type": "bearer"}}),
+        ("agents", "/v1/agents", {"name": "once", "version": "1", "source": {"type": "npm", "npm": {"package_name": "a"}}}),
+        ("secrets", "/v1/secrets", {"name": "ONCE", "value": "value", "hosts": ["a.com"]}),
+        ("objects", "/v1/objects", {"name": "once", "content_type": "text"}),
+        (blueprints, "/v1/blueprints", {"name": "once", "dockerfile": "FROM host"}),
+        (snapshots, f"/v1/devboxes/{box['id']}/snapshot_disk", {"name": "once"}),
+        (snapshots, f"/v1/devboxes/{box['id']}/snapshot_disk_async", {"name": "twice"}),
+    ]
+    for plural, path, body in made:
+        headers = {"x-request-id": f"test-{uuid.uuid4()}"}
+        server.kill_and_start(f"{point}=kill")
+        with pytest.raises(OSError):
+            call("POST", path, body, headers=headers)
+        server.process.wait()
+        server.start()
+        # Another request of the same id is told so, also by a server that knows of no answer.
+        status, told = call("POST", path, {**body, "name": "other"}, headers=headers)
+        assert status == 400 and "x-request-id" in told["message"], told
+        status, told = call("POST", path, body, headers=headers)
+        assert status == 200, told
+        assert call("POST", path, body, headers=headers) == (200, told)
+
+        def only():
+            listed = call("GET", f"/v1/{plural}")[1]
+            items = next(value for value in listed.values() if isinstance(value, list))
+            # A build that broke off with its server is begun again; what broke off is there, and says so.
+            return [item["id"] for item in items if item.get("name") == body["name"] and item.get("status") != "failed"]
+
+        until(lambda: only() == [told["id"]])
+    call("POST", f"/v1/devboxes/{box['id']}/shutdown", {})
+
+
+def test_a_snapshot_that_breaks_off_is_told(server):
+    server.kill_and_start("engine.snapshot.journalled=sleep(60000)")
+    box = call("POST", "/v1/devboxes", {"name": "source"})[1]
+    begun = call("POST", f"/v1/devboxes/{box['id']}/snapshot_disk_async", {"name": "n"}, headers={"x-request-id": f"test-{uuid.uuid4()}"})[1]
+    assert call("GET", f"/v1/devboxes/disk_snapshots/{begun['id']}/status")[1]["status"] == "in_progress"
+    server.kill_and_start()
+    status, told = call("GET", f"/v1/devboxes/disk_snapshots/{begun['id']}/status")
+    assert (status, told["status"], told["snapshot"]["id"]) == (200, "error", begun["id"]) and "anew" in told["error_message"]
     call("POST", f"/v1/devboxes/{box['id']}/shutdown", {})
 
 

@@ -170,6 +170,10 @@ def test_volumes(client):
         assert box.files.read("/data/in/a") == "before"
         box.files.write("/data/b", "within")
     assert client.volumes.read_bytes("sdk-data", "/b") == b"within"
+    with client.sandboxes.create(volumes={"/mine": "sdk-data/users/me"}) as box:
+        assert box.run("ls -A /mine; touch /mine/file").stdout == ""
+        assert box.info.volumes[0].subpath == "users/me"
+    assert [entry.path for entry in client.volumes.list_files("sdk-data", "users/me")] == ["file"]
     with client.sandboxes.create(volumes={"/data": "sdk-data:ro"}) as box:
         assert not box.run("touch /data/c").ok
     assert "b" in [entry.path for entry in client.volumes.list_files("sdk-data")]

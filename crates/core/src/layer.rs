@@ -109,6 +109,7 @@ mod tests {
             name: "v".into(),
             path: path.into(),
             read_only: false,
+            subpath: None,
         };
         let layer = Layer { image: "a".into(), digest: "sha256:0".into() };
         let one = BTreeMap::from([("bot".to_owned(), layer.clone())]);

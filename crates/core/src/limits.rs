@@ -180,6 +180,8 @@ pub const VOLUMES_MAX_COUNT: usize = 10_000;
 pub const VOLUMES_PER_SANDBOX_MAX_COUNT: usize = 16;
 /// Agent layers in one sandbox.
 pub const LAYERS_PER_SANDBOX_MAX_COUNT: usize = 16;
+/// Names in the path of a directory of a volume that is mounted by itself.
+pub const SUBPATH_MAX_COUNT: usize = 64;
 /// Smallest volume, bytes: a file system with a journal must fit.
 pub const VOLUME_MIN_BYTES: u64 = 32 << 20;
 /// Largest volume, bytes.

@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Code, Error, Result};
 use crate::id::VolumeId;
-use crate::limits::{PATH_MAX_BYTES, VOLUME_MAX_BYTES, VOLUME_MIN_BYTES, VOLUMES_PER_SANDBOX_MAX_COUNT};
+use crate::limits::{
+    PATH_MAX_BYTES, SUBPATH_MAX_COUNT, VOLUME_MAX_BYTES, VOLUME_MIN_BYTES, VOLUMES_PER_SANDBOX_MAX_COUNT,
+};
 use crate::spec;
 
 /// Size of a volume when its maker does not say, bytes.
@@ -97,6 +99,10 @@ pub struct VolumeMountDraft {
     /// The sandbox cannot write to it.
     #[serde(default)]
     pub read_only: bool,
+    /// The directory of the volume that is mounted, made when it is absent: nothing beside it can be reached. All of the
+    /// volume when nobody says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subpath: Option<String>,
 }
 
 /// A volume that a sandbox has.
@@ -113,6 +119,9 @@ pub struct VolumeMount {
     pub path: String,
     /// The sandbox cannot write to it.
     pub read_only: bool,
+    /// The directory of the volume that is mounted, as a path from the volume's root; all of it when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subpath: Option<String>,
 }
 
 /// Checks where volumes are to be mounted.
@@ -125,6 +134,12 @@ pub fn check_mounts(mounts: &[VolumeMountDraft]) -> Result<()> {
         return Err(Error::invalid("volumes", why));
     }
     for (number, mount) in mounts.iter().enumerate() {
+        let field = format!("volumes[{number}].subpath");
+        let subpath = inner(&field, mount.subpath.as_deref().unwrap_or_default())?;
+        if components(&subpath).len() > SUBPATH_MAX_COUNT {
+            let why = format!("{field}: has more than {SUBPATH_MAX_COUNT} names");
+            return Err(Error::new(Code::PathInvalid, why));
+        }
         let field = format!("volumes[{number}].path");
         spec::path(&field, &mount.path)?;
         let bad = |why: &str| Error::new(Code::PathInvalid, format!("{field}: {why}"));
@@ -160,12 +175,25 @@ pub fn components(path: &str) -> Vec<&str> {
 /// # Errors
 /// [`Code::PathInvalid`].
 pub fn inner_path(path: &str) -> Result<String> {
+    inner("path", path)
+}
+
+/// The directory of a volume that a mount is of, relative to the volume's root; `None` is all of the volume.
+///
+/// # Errors
+/// [`Code::PathInvalid`].
+pub fn subpath(text: Option<&str>) -> Result<Option<String>> {
+    Ok(Some(inner("subpath", text.unwrap_or_default())?).filter(|path| path != "."))
+}
+
+fn inner(field: &str, path: &str) -> Result<String> {
+    let bad = |why: &str| Err(Error::new(Code::PathInvalid, format!("{field}: {why}")));
     if path.contains('\0') || path.len() > PATH_MAX_BYTES {
-        return Err(Error::new(Code::PathInvalid, "path: is longer than 4095 bytes or contains a NUL byte"));
+        return bad("is longer than 4095 bytes or contains a NUL byte");
     }
     let parts = components(path);
     if parts.contains(&"..") {
-        return Err(Error::new(Code::PathInvalid, "path: '..' leads out of the volume"));
+        return bad("'..' leads out of the volume");
     }
     let parts: Vec<&str> = parts.into_iter().filter(|part| *part != ".").collect();
     Ok(if parts.is_empty() { ".".to_owned() } else { parts.join("/") })
@@ -180,6 +208,7 @@ mod tests {
             volume: "data".into(),
             path: (*path).to_owned(),
             read_only: false,
+            subpath: None,
         };
         paths.iter().map(mount).collect()
     }
@@ -215,6 +244,28 @@ mod tests {
         for bad in ["..", "/a/../b", "a\0"] {
             assert_eq!(inner_path(bad).unwrap_err().code, Code::PathInvalid);
         }
+    }
+
+    #[test]
+    fn subpaths_stay_inside_too() {
+        assert_eq!(subpath(None), Ok(None));
+        for (text, path) in [("", None), ("/", None), ("./", None), ("/a/b/", Some("a/b")), ("a", Some("a"))]
+        {
+            assert_eq!(subpath(Some(text)).unwrap().as_deref(), path, "{text}");
+        }
+        let of = |subpath: &str| {
+            let [mount] = <[_; 1]>::try_from(mounts(&["/data"])).unwrap();
+            check_mounts(&[VolumeMountDraft { subpath: Some(subpath.to_owned()), ..mount }])
+        };
+        let long = "a/".repeat(PATH_MAX_BYTES);
+        let deep = "a/".repeat(SUBPATH_MAX_COUNT);
+        assert!(of(&deep).is_ok());
+        for bad in ["..", "a/../b", "a\0b", &long, &format!("{deep}a")] {
+            let refused = of(bad).unwrap_err();
+            assert_eq!(refused.code, Code::PathInvalid);
+            assert!(refused.message.starts_with("volumes[0].subpath: "), "{}", refused.message);
+        }
+        assert!(of("a/b").is_ok() && of("").is_ok());
     }
 
     #[test]

@@ -250,7 +250,7 @@ export interface CreateOptions {
   network?: Network;
   /** Secrets of the server that it uses and never sees. */
   secrets?: readonly (string | UseSecret)[];
-  /** Volumes to mount: paths, and names of volumes; `name:ro` can only be read. */
+  /** Volumes to mount: paths, and names of volumes; `name/directory` is a directory of one, `name:ro` can only be read. */
   volumes?: Record<string, string>;
   /** Do not delete it when an `await using` ends. */
   keep?: boolean;
@@ -341,7 +341,9 @@ function given<T extends object>(fields: T): Partial<T> {
 function mount([path, text]: [string, string]) {
   const [volume = "", mode = "rw"] = text.split(":");
   if (mode !== "ro" && mode !== "rw") {
-    throw new InvalidRequest(`'${text}' is not NAME, NAME:ro or NAME:rw`, { code: "invalid_argument" });
+    throw new InvalidRequest(`'${text}' is not NAME[/DIRECTORY][:ro]`, { code: "invalid_argument" });
   }
-  return { volume, path, read_only: mode === "ro" };
+  const [name = "", ...directory] = volume.split("/");
+  const subpath = directory.join("/");
+  return { volume: name, path, read_only: mode === "ro", ...(subpath && { subpath }) };
 }

@@ -3213,6 +3213,8 @@ export interface VolumeMount {
   path: string;
   /** The sandbox cannot write to it. */
   read_only: boolean;
+  /** The directory of the volume that is mounted, as a path from the volume's root; all of it when absent. */
+  subpath?: string | null;
 }
 
 /** A volume that a sandbox is to have. */
@@ -3223,6 +3225,11 @@ export interface VolumeMountDraft {
   path: string;
   /** The sandbox cannot write to it. */
   read_only?: boolean;
+  /**
+   * The directory of the volume that is mounted, made when it is absent: nothing beside it can be reached. All of
+   * the volume when nobody says.
+   */
+  subpath?: string | null;
 }
 
 /** Where a volume is in its life. */

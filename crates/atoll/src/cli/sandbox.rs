@@ -122,7 +122,7 @@ pub(crate) struct SandboxArgs {
     pub(crate) trace_files: TraceFilesArgs,
     #[command(flatten)]
     pub(crate) services: ServicesArgs,
-    /// Mount a volume, as VOLUME:/PATH or VOLUME:/PATH:ro (repeatable)
+    /// Mount a volume, or a directory of one, as VOLUME[/DIRECTORY]:/PATH[:ro] (repeatable)
     #[arg(short, long, value_name = "VOLUME:/PATH", value_parser = parse_mount)]
     pub(crate) volume: Vec<VolumeMountDraft>,
 }

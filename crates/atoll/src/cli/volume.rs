@@ -51,9 +51,9 @@ pub(crate) enum VolumeCommand {
     },
 }
 
-/// Reads `NAME:/path` or `NAME:/path:ro`.
+/// Reads `NAME:/path`, `NAME/directory:/path`, each also with `:ro`.
 pub(crate) fn parse_mount(text: &str) -> Result<VolumeMountDraft, String> {
-    let wrong = || format!("'{text}' is not VOLUME:/PATH or VOLUME:/PATH:ro");
+    let wrong = || format!("'{text}' is not VOLUME[/DIRECTORY]:/PATH[:ro]");
     let (volume, rest) = text.split_once(':').ok_or_else(wrong)?;
     let (path, read_only) = match rest.rsplit_once(':') {
         None => (rest, false),
@@ -61,10 +61,14 @@ pub(crate) fn parse_mount(text: &str) -> Result<VolumeMountDraft, String> {
         Some((path, "rw")) => (path, false),
         Some(_) => return Err(wrong()),
     };
+    let (volume, subpath) = match volume.split_once('/') {
+        None => (volume, None),
+        Some((volume, subpath)) => (volume, Some(subpath.to_owned())),
+    };
     if volume.is_empty() || !path.starts_with('/') {
         return Err(wrong());
     }
-    Ok(VolumeMountDraft { volume: volume.to_owned(), path: path.to_owned(), read_only })
+    Ok(VolumeMountDraft { volume: volume.to_owned(), path: path.to_owned(), read_only, subpath })
 }
 
 #[cfg(test)]
@@ -73,10 +77,17 @@ mod tests {
 
     #[test]
     fn mounts() {
-        let read = |text| parse_mount(text).map(|mount| (mount.volume, mount.path, mount.read_only));
-        assert_eq!(read("data:/srv"), Ok(("data".into(), "/srv".into(), false)));
-        assert_eq!(read("data:/srv:ro"), Ok(("data".into(), "/srv".into(), true)));
-        for bad in ["data", ":/srv", "data:srv", "data:/srv:x"] {
+        let mount = |path: &str, read_only, subpath: Option<&str>| VolumeMountDraft {
+            volume: "data".into(),
+            path: path.into(),
+            read_only,
+            subpath: subpath.map(str::to_owned),
+        };
+        assert_eq!(parse_mount("data:/srv"), Ok(mount("/srv", false, None)));
+        assert_eq!(parse_mount("data:/srv:ro"), Ok(mount("/srv", true, None)));
+        assert_eq!(parse_mount("data/a/b:/srv:ro"), Ok(mount("/srv", true, Some("a/b"))));
+        let read = parse_mount;
+        for bad in ["data", ":/srv", "/a:/srv", "data:srv", "data:/srv:x"] {
             assert!(read(bad).is_err(), "{bad}");
         }
     }

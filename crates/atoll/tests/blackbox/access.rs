@@ -270,7 +270,12 @@ async fn a_volume_names_no_sandbox_that_is_hidden() {
     let volume =
         CreateVolume { name: "shared".into(), size_bytes: Some(64 << 20), ..CreateVolume::default() };
     owner.create_volume(&volume).await.unwrap();
-    let volumes = vec![VolumeMountDraft { volume: "shared".into(), path: "/data".into(), read_only: false }];
+    let volumes = vec![VolumeMountDraft {
+        volume: "shared".into(),
+        path: "/data".into(),
+        read_only: false,
+        subpath: None,
+    }];
     let id = owner.create_sandbox(&CreateSandbox { volumes, ..CreateSandbox::default() }).await.unwrap().id;
     assert_eq!(owner.get_volume("shared").await.unwrap().used_by, [id.as_str()]);
     let seen = format!("{:?} {:?}", other.get_volume("shared").await, other.list_volumes().await);

@@ -71,7 +71,8 @@ fn with_all() -> CreateSandbox {
     );
     let egress =
         EgressPolicy { internet: Internet::On, inject: vec![inject.unwrap()], ..EgressPolicy::default() };
-    let mount = VolumeMountDraft { volume: "data".into(), path: "/data".into(), read_only: false };
+    let mount =
+        VolumeMountDraft { volume: "data".into(), path: "/data".into(), read_only: false, subpath: None };
     CreateSandbox { egress: Some(egress), volumes: vec![mount], ..CreateSandbox::default() }
 }
 

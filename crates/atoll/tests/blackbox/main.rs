@@ -48,5 +48,6 @@ mod survival;
 mod told;
 mod trace;
 mod usage;
+mod volume_parts;
 mod volumes;
 mod walk;

@@ -137,7 +137,8 @@ async fn use_it(server: &Server, cuts: &mut Cuts) {
 
     let create = CreateVolume { name: "data".into(), size_bytes: Some(64 << 20), ..CreateVolume::default() };
     server.client.create_volume(&create).await.unwrap();
-    let mount = VolumeMountDraft { volume: "data".into(), path: "/srv".into(), read_only: false };
+    let mount =
+        VolumeMountDraft { volume: "data".into(), path: "/srv".into(), read_only: false, subpath: None };
     let create = CreateSandbox { volumes: vec![mount], ..CreateSandbox::default() };
     let writer = server.client.create_sandbox(&create).await.unwrap().id;
     let line = format!("echo '{IN_VOLUME}' >/srv/file && sync /srv/file /srv");
@@ -179,7 +180,8 @@ async fn check(server: &Server, kept: &Kept, when: &str) {
         assert_eq!(code(client.get_snapshot(snapshot).await), Code::SnapshotNotFound, "{when}: is back");
     }
     if kept.volume {
-        let mount = VolumeMountDraft { volume: "data".into(), path: "/srv".into(), read_only: true };
+        let mount =
+            VolumeMountDraft { volume: "data".into(), path: "/srv".into(), read_only: true, subpath: None };
         let create = CreateSandbox { volumes: vec![mount], ..CreateSandbox::default() };
         reads(server, &create, "/srv/file", IN_VOLUME, when).await;
     }

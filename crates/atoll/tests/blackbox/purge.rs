@@ -23,7 +23,8 @@ fn atoll(args: &[&str]) -> Command {
 async fn with_something_in_it(client: &Client) {
     let volume = CreateVolume { name: "data".into(), size_bytes: Some(32 << 20), ..CreateVolume::default() };
     client.create_volume(&volume).await.unwrap();
-    let mount = VolumeMountDraft { volume: "data".into(), path: "/data".into(), read_only: false };
+    let mount =
+        VolumeMountDraft { volume: "data".into(), path: "/data".into(), read_only: false, subpath: None };
     let create = CreateSandbox { volumes: vec![mount], ..CreateSandbox::default() };
     let sandbox = client.create_sandbox(&create).await.unwrap();
     client.create_exec(&sandbox.id, &shell("while :; do date > /data/file; sleep 0.1; done")).await.unwrap();
@@ -81,7 +82,8 @@ async fn what_runs_can_be_ended_without_what_is_kept() {
     server.restart();
     let page = server.client.list_sandboxes(&ListSandboxes::default()).await.unwrap();
     assert_eq!(page.items[0].state, SandboxState::Failed);
-    let mount = VolumeMountDraft { volume: "data".into(), path: "/data".into(), read_only: true };
+    let mount =
+        VolumeMountDraft { volume: "data".into(), path: "/data".into(), read_only: true, subpath: None };
     let create = CreateSandbox { volumes: vec![mount], ..CreateSandbox::default() };
     let sandbox = server.client.create_sandbox(&create).await.unwrap();
     assert_eq!(server.sh(&sandbox.id, "ls /data").await.ok().stdout, "file\n");

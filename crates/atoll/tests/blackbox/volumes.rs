@@ -7,7 +7,7 @@ use atoll_core::Code;
 use crate::common::{code, gvisor, shell};
 
 fn mount(volume: &str, path: &str, read_only: bool) -> VolumeMountDraft {
-    VolumeMountDraft { volume: volume.into(), path: path.into(), read_only }
+    VolumeMountDraft { volume: volume.into(), path: path.into(), read_only, subpath: None }
 }
 
 async fn with(server: &Server, mounts: &[VolumeMountDraft]) -> Sandbox {

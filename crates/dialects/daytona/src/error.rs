@@ -160,6 +160,7 @@ fn is_missing(code: Code) -> bool {
             | Code::TemplateNotFound
             | Code::SnapshotNotFound
             | Code::VolumeNotFound
+            | Code::PoolNotFound
             | Code::BuildNotFound
             | Code::SecretNotFound
             | Code::AccessNotFound

@@ -87,7 +87,10 @@ pub(crate) fn in_state(record: &SandboxRecord, root: &Root, state: &str) -> Valu
     let stops = idle.on_idle.pause() != Some(PauseMode::Frozen);
     let idle_min = minutes(spec.idle_timeout_ms, 0);
     let delete_min = if extras.ephemeral { 0 } else { minutes(idle.delete_paused_after_ms, NEVER) };
-    let volumes = spec.volumes.iter().map(|mount| json!({"volumeId": mount.id, "mountPath": mount.path}));
+    let volumes = spec.volumes.iter().map(|mount| match &mount.subpath {
+        Some(subpath) => json!({"volumeId": mount.id, "mountPath": mount.path, "subpath": subpath}),
+        None => json!({"volumeId": mount.id, "mountPath": mount.path}),
+    });
     json!({
         "id": uuid::of_sandbox(&record.id),
         "organizationId": ORGANIZATION,

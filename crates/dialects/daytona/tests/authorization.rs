@@ -8,8 +8,9 @@ use atoll_core::key::Scope;
 use atoll_walk::{Answer, Call, Objects, Protocol, Route, Verdict, World, on_sandbox, on_server, routes_in};
 
 /// The routers of the toolbox: whoever may run commands may use all of it.
-const TOOLBOX: [&str; 3] = [
+const TOOLBOX: [&str; 4] = [
     include_str!("../src/toolbox/mod.rs"),
+    include_str!("../src/toolbox/desktop/mod.rs"),
     include_str!("../src/toolbox/files/mod.rs"),
     include_str!("../src/toolbox/git/mod.rs"),
 ];
@@ -69,8 +70,10 @@ fn control() -> Vec<Route> {
         on_server("GET", "/secret/{secret}", Scope::Manage),
         on_server("PATCH", "/secret/{secret}", Scope::Admin),
         on_server("DELETE", "/secret/{secret}", Scope::Admin),
-        on_server("ANY", "/warm-pools", Scope::Read),
-        on_server("ANY", "/warm-pools/{*rest}", Scope::Read),
+        on_server("POST", "/warm-pools", Scope::Manage),
+        on_server("GET", "/warm-pools", Scope::Read),
+        on_server("PATCH", "/warm-pools/{pool}", Scope::Manage),
+        on_server("DELETE", "/warm-pools/{pool}", Scope::Manage),
         on_server("GET", "/object-storage/push-access", Scope::Manage),
     ]
 }
@@ -88,7 +91,9 @@ const FORM: &str = "--x\r\ncontent-disposition: form-data; name=\"files[0].path\
     content-disposition: form-data; name=\"file\"; filename=\"x\"\r\n\r\nhello\r\n--x--\r\n";
 
 /// What follows in the place of the parts of a path.
-const PARTS: [(&str, &str); 10] = [
+const PARTS: [(&str, &str); 12] = [
+    ("{pool}", "none"),
+    ("{process}", "xvfb"),
     ("{minutes}", "10"),
     ("{public}", "true"),
     ("{port}", "8080"),

@@ -10,6 +10,7 @@
 //! - [`files`]: answers with a file or a range of it, uploads as forms;
 //! - [`sandboxes`]: waking, listing by filters that the engine does not know;
 //! - [`remembered`]: how sandboxes ended;
+//! - [`promise`]: what is asked for again, also of the next server, is made once; [`disk`]: files that are whole;
 //! - [`secrets`]: variables that stand for secrets;
 //! - [`spool`]: files that clients send to the server;
 //! - [`turns`]: what happens one after the other;
@@ -21,10 +22,12 @@
 //! Nothing here knows a vendor.
 
 pub mod annotation;
+pub mod disk;
 pub mod exec;
 pub mod files;
 pub mod names;
 pub mod pending;
+pub mod promise;
 mod protocol;
 pub mod remembered;
 pub mod request;

@@ -1,9 +1,10 @@
 //! `x-request-id`: a request that is sent again gets the first one's answer, also while that is under way.
 //!
 //! The clients make the id for every request that is no GET and send it with each attempt. Answers are kept for an hour,
-//! which is longer than any client goes on trying: in memory, and those of what was done also on disk ([`written`]), before
-//! anybody is told. A server that was started anew reads them; devboxes and executions it finds by the id that is kept with
-//! them ([`RequestKey`]), also when nobody was answered.
+//! which is longer than any client goes on trying: in memory, and those of what was done also on disk, before anybody is
+//! told. A server that was started anew reads them. What was made when nobody was answered yet it finds, too: devboxes and
+//! executions by the id of the request, which is kept with them ([`RequestKey`]); everything else by its own id, which was
+//! written down before it was made ([`Promise`]).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,28 +12,32 @@ use std::sync::{Arc, Mutex, PoisonError};
 use atoll_core::id::KeyId;
 use atoll_core::limits::JSON_BODY_MAX_BYTES;
 use atoll_core::spec::RequestKey;
+use atoll_dialect_kit::promise::{Of, Promise, Shelf};
 use atoll_dialect_kit::time::now_ms;
 use atoll_engine::Engine;
+use atoll_failpoint::fail_point;
 use atoll_server::dialect::read_all;
 use axum::body::{Body, to_bytes};
-use axum::extract::{Request, State};
+use axum::extract::{FromRequestParts, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
+use http::request::Parts;
 use http::{HeaderMap, StatusCode};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tokio::sync::watch;
 
-use self::written::{Shelf, Written};
 use crate::App;
 use crate::error::{Failure, Result};
-use crate::request;
-
-mod written;
+use crate::{disk, request};
 
 /// Carries the id.
 pub(crate) const HEADER: &str = "x-request-id";
 const ID_MAX_BYTES: usize = 255;
+/// The name of the shelf.
+const DIR: &str = "runloop-answers";
 /// Answers that are kept.
 const ANSWERS_MAX_COUNT: usize = 10_000;
 /// The same, of one API key: nobody uses up what is everybody's.
@@ -45,14 +50,29 @@ const ANSWER_MAX_BYTES: usize = 256 << 10;
 /// An answer, once it is there. `Some(None)`: there is none to keep.
 type Answer = Option<(StatusCode, Bytes)>;
 
-type Table = HashMap<(KeyId, String), Kept>;
+type Table = HashMap<Of, Kept>;
 
 /// What was answered. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Answers {
     table: Arc<Mutex<Table>>,
-    /// Where answers outlive the server.
-    shelf: Option<Shelf>,
+    /// Where promises and answers outlive the server.
+    shelf: Option<Shelf<Written>>,
+}
+
+/// What is on the shelf of a request.
+#[derive(Debug, Serialize, Deserialize)]
+struct Written {
+    /// Of what was asked.
+    print: String,
+    promise: Promise,
+    answer: Option<Answered>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Answered {
+    status: u16,
+    body: String,
 }
 
 #[derive(Debug, Clone)]
@@ -89,10 +109,11 @@ fn is_kept_with_it(path: &str) -> bool {
 impl Answers {
     /// With what an earlier run of the server answered.
     pub(crate) fn read(engine: &Engine) -> Self {
-        let shelf = Shelf::new(engine);
+        let shelf = Shelf::new(engine, DIR, KEPT_MS);
         let now = now_ms();
         let mut table = Table::new();
-        for (of, Written { print, at_ms, status, body }) in shelf.all(KEPT_MS, ANSWERS_MAX_COUNT) {
+        for (of, at_ms, Written { print, answer, .. }) in shelf.all(ANSWERS_MAX_COUNT) {
+            let Some(Answered { status, body }) = answer else { continue };
             let parsed = (blake3::Hash::from_hex(&print), StatusCode::from_u16(status));
             if let (Ok(print), Ok(status)) = parsed
                 && at_ms <= now
@@ -104,20 +125,42 @@ impl Answers {
         Self { table: Arc::new(Mutex::new(table)), shelf: Some(shelf) }
     }
 
-    /// Writes an answer down, if that is what it takes to find it again.
-    async fn write(&self, of: &(KeyId, String), print: blake3::Hash, status: StatusCode, body: &Bytes) {
-        let Some(shelf) = self.shelf.clone().filter(|_| status.is_success()) else { return };
-        let Ok(body) = String::from_utf8(body.to_vec()) else { return };
-        let written =
-            Written { print: print.to_hex().to_string(), at_ms: now_ms(), status: status.as_u16(), body };
-        // What cannot be written is done all the same; its failure is in the log.
-        drop(
-            crate::disk::work({
-                let of = of.clone();
-                move || shelf.save(&of, &written, KEPT_MS)
-            })
-            .await,
-        );
+    /// What a request is promised, written down before it is done; what an earlier server promised to it, if there was one.
+    async fn promise(&self, of: &Of, print: blake3::Hash) -> Result<Promise> {
+        let (of, print) = (of.clone(), print.to_hex().to_string());
+        let shelf = self.shelf.clone();
+        let promise = disk::work(move || {
+            let known = shelf.as_ref().and_then(|shelf| shelf.find(&of));
+            if let Some(Written { print: before, promise, .. }) = known {
+                return Ok((before == print).then_some(promise.again()));
+            }
+            let promise = Promise::new()?;
+            if let Some(shelf) = shelf {
+                shelf.save(&of, Written { print, promise: promise.clone(), answer: None })?;
+            }
+            Ok(Some(promise))
+        });
+        let promise = promise.await?.ok_or_else(mismatch)?;
+        fail_point!("runloop.promised");
+        Ok(promise)
+    }
+
+    /// Writes down what was answered. What was refused made nothing: it is promised nothing any more.
+    async fn write(&self, of: &Of, print: blake3::Hash, promise: Promise, status: StatusCode, body: &Bytes) {
+        fail_point!("runloop.made");
+        let Some(shelf) = self.shelf.clone() else { return };
+        let (of, body) = (of.clone(), String::from_utf8_lossy(body).into_owned());
+        let answer = Some(Answered { status: status.as_u16(), body });
+        let written = Written { print: print.to_hex().to_string(), promise, answer };
+        let writing = disk::work(move || {
+            if status.is_success() {
+                return shelf.save(&of, written);
+            }
+            shelf.remove(&of);
+            Ok(())
+        });
+        // What cannot be written is done all the same, and is found by its promise; the failure is in the log.
+        drop(writing.await);
     }
 
     fn table(&self) -> std::sync::MutexGuard<'_, Table> {
@@ -125,7 +168,17 @@ impl Answers {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn begin(&self, of: &(KeyId, String), print: blake3::Hash) -> Result<Begun> {
+    /// What a key was answered that has this id, also by an earlier server.
+    pub(crate) fn told(&self, key: &KeyId, id: &str) -> Option<Value> {
+        let table = self.table();
+        table.iter().filter(|((owner, _), _)| owner == key).find_map(|(_, kept)| {
+            let answer = kept.answer.borrow();
+            let told: Value = serde_json::from_slice(&answer.as_ref()?.1).ok()?;
+            (told["id"] == id).then_some(told)
+        })
+    }
+
+    fn begin(&self, of: &Of, print: blake3::Hash) -> Result<Begun> {
         let now = now_ms();
         let is_kept = |kept: &Kept| kept.at_ms.saturating_add(KEPT_MS) > now;
         let mut table = self.table();
@@ -160,27 +213,40 @@ impl Answers {
 
     /// Does `make` once for an id, whether its client waits or not. What failed for a reason that may pass is not
     /// kept: the next attempt does it.
-    async fn once(
+    async fn once<F>(
         &self,
-        of: (KeyId, String),
+        of: Of,
         print: blake3::Hash,
         written: bool,
-        make: impl Future<Output = Response> + Send + 'static,
-    ) -> Response {
+        make: impl FnOnce(Option<Promise>) -> F + Send + 'static,
+    ) -> Response
+    where
+        F: Future<Output = Response> + Send,
+    {
         let mut waiting = match self.begin(&of, print) {
             Err(failure) => return failure.into_response(),
             Ok(Begun::Again(waiting)) => waiting,
             Ok(Begun::First(tell)) => {
                 let answers = self.clone();
                 let making = tokio::spawn(async move {
-                    let (parts, body) = make.await.into_parts();
+                    let promise = match written {
+                        true => answers.promise(&of, print).await.map(Some),
+                        false => Ok(None),
+                    };
+                    let promised_nothing = promise.is_err();
+                    let (response, promised) = match promise {
+                        Ok(promise) => (make(promise.clone()).await, promise),
+                        Err(failure) => (failure.into_response(), None),
+                    };
+                    let (parts, body) = response.into_parts();
                     let body = to_bytes(body, ANSWER_MAX_BYTES).await.unwrap_or_default();
                     let passes =
                         parts.status.is_server_error() || parts.status == StatusCode::TOO_MANY_REQUESTS;
-                    if passes {
+                    if let Some(promise) = promised {
+                        answers.write(&of, print, promise, parts.status, &body).await;
+                    }
+                    if passes || promised_nothing {
                         answers.table().remove(&of);
-                    } else if written {
-                        answers.write(&of, print, parts.status, &body).await;
                     }
                     tell.send_replace(Some((parts.status, body.clone())));
                     Response::from_parts(parts, Body::from(body))
@@ -223,7 +289,26 @@ pub(crate) async fn layer(State(app): State<App>, request: Request, next: Next) 
     let kept = RequestKey { key: format!("runloop {id}"), digest: print.to_hex().to_string() };
     request.extensions_mut().insert(kept);
     let written = !is_kept_with_it(request.uri().path());
-    app.answers.once((key, id), print, written, async move { next.run(request).await }).await
+    let make = |promise: Option<Promise>| async move {
+        if let Some(promise) = promise {
+            request.extensions_mut().insert(promise);
+        }
+        next.run(request).await
+    };
+    app.answers.once((key, id), print, written, make).await
+}
+
+/// What a request that makes something was promised; one without an id is promised something new.
+#[derive(Debug)]
+pub(crate) struct Promised(pub(crate) Promise);
+
+impl<S: Sync> FromRequestParts<S> for Promised {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
+        let promise = parts.extensions.remove::<Promise>().map_or_else(Promise::new, Ok);
+        promise.map(Self).map_err(|error| disk::broken(&error))
+    }
 }
 
 #[cfg(test)]
@@ -232,7 +317,7 @@ mod tests {
 
     async fn ask(answers: &Answers, key: &KeyId, print: &str, make: Response) -> (StatusCode, Bytes) {
         let print = blake3::hash(print.as_bytes());
-        let response = answers.once((key.clone(), "k".to_owned()), print, false, async move { make }).await;
+        let response = answers.once((key.clone(), "k".to_owned()), print, false, |_| async { make }).await;
         let status = response.status();
         (status, to_bytes(response.into_body(), 1000).await.unwrap())
     }
@@ -268,7 +353,7 @@ mod tests {
         };
         let first = tokio::spawn({
             let (answers, of) = (answers.clone(), of.clone());
-            async move { answers.once(of, print, false, slow).await }
+            async move { answers.once(of, print, false, |_| slow).await }
         });
         while answers.table().is_empty() {
             tokio::task::yield_now().await;
@@ -277,7 +362,7 @@ mod tests {
         first.abort();
         let second = tokio::spawn({
             let (answers, of) = (answers.clone(), of.clone());
-            async move { answers.once(of, print, false, async { "twice".into_response() }).await }
+            async move { answers.once(of, print, false, |_| async { "twice".into_response() }).await }
         });
         go.send(()).unwrap();
         let body = to_bytes(second.await.unwrap().into_body(), 1000).await.unwrap();

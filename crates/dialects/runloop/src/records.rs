@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_core::id::KeyId;
+use atoll_dialect_kit::promise::Promise;
 use atoll_dialect_kit::time::now_ms;
 use atoll_engine::Engine;
 use http::StatusCode;
@@ -22,6 +23,7 @@ use serde_json::{Value, json};
 use crate::devboxes::limit;
 use crate::disk::{self, work};
 use crate::error::{Failure, Result};
+use crate::once::Promised;
 use crate::request::Caller;
 
 /// Records of a kind, of everybody and of one key.
@@ -137,15 +139,19 @@ impl<T: Kind> Records<T> {
         Ok(found)
     }
 
-    fn insert(&self, owner: KeyId, what: T) -> io::Result<Option<Record<T>>> {
+    fn insert(&self, owner: KeyId, what: T, promise: &Promise) -> io::Result<Option<Record<T>>> {
         let _lock = self.lock();
+        let id = format!("{}{}", T::PREFIX, promise.digits(ID_DIGITS));
+        // An earlier server made it, and was killed before it said so.
+        if let Some(made) = self.read(&id)? {
+            return Ok(Some(made));
+        }
         fs::create_dir_all(&self.dir)?;
         let all = self.all()?;
         let own = all.iter().filter(|record| record.owner == owner).count();
         if all.len() >= MAX_COUNT || own >= OF_KEY_MAX_COUNT {
             return Ok(None);
         }
-        let id = format!("{}{}", T::PREFIX, &disk::random()?[..ID_DIGITS]);
         let now = now_ms();
         let record = Record { id, owner, created_ms: now, updated_ms: now, what };
         self.save(&record)?;
@@ -172,13 +178,18 @@ impl<T: Kind> Records<T> {
         }
     }
 
-    /// A new record of the caller's.
+    /// A new record of the caller's, with the id that its request was promised.
     ///
     /// # Errors
     /// 429 where there are too many.
-    pub(crate) async fn create<S>(&self, caller: &Caller<S>, what: T) -> Result<Record<T>> {
+    pub(crate) async fn create<S>(
+        &self,
+        caller: &Caller<S>,
+        what: T,
+        Promised(promise): Promised,
+    ) -> Result<Record<T>> {
         let (records, owner) = (self.clone(), caller.key());
-        let made = work(move || records.insert(owner, what)).await?;
+        let made = work(move || records.insert(owner, what, &promise)).await?;
         made.ok_or_else(|| {
             let why = format!("there are too many ({}): delete some", T::WORD);
             Failure::new(StatusCode::TOO_MANY_REQUESTS, "too_many", why)
@@ -315,7 +326,11 @@ mod tests {
     fn kept_changed_and_gone() {
         let (_dir, records) = records();
         assert!(records.all().unwrap().is_empty());
-        let made = records.insert(KeyId::from_parts(1, 1), Note("one".into())).unwrap().unwrap();
+        let (owner, promise) = (KeyId::from_parts(1, 1), Promise::new().unwrap());
+        let made = records.insert(owner.clone(), Note("one".into()), &promise).unwrap().unwrap();
+        // The same request, sent again to the next server.
+        let again = records.insert(owner, Note("one".into()), &promise).unwrap().unwrap();
+        assert_eq!((&again.id, records.all().unwrap().len()), (&made.id, 1));
         let changed = records.replace(&made.id, |note| {
             note.0 = "two".into();
             Ok(())
@@ -361,7 +376,8 @@ mod tests {
             let path = records.dir.join(format!("{}.json", record.id));
             fs::write(path, serde_json::to_vec(&record).unwrap()).unwrap();
         }
-        assert!(records.insert(key, Note("x".into())).unwrap().is_none());
-        assert!(records.insert(KeyId::from_parts(1, 2), Note("x".into())).unwrap().is_some());
+        let insert = |key| records.insert(key, Note("x".into()), &Promise::new().unwrap()).unwrap();
+        assert!(insert(key).is_none());
+        assert!(insert(KeyId::from_parts(1, 2)).is_some());
     }
 }

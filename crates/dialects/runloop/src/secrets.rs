@@ -16,10 +16,11 @@ use axum::routing::{get, post};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::App;
 use crate::devboxes::limit;
 use crate::error::{Failure, Result};
+use crate::once::{self, Promised};
 use crate::request::{Admin, Caller, Json, Manage, Path, Query};
-use crate::{App, once};
 
 /// How ids begin.
 const PREFIX: &str = "sec_";
@@ -76,7 +77,21 @@ struct New {
     hosts: Option<Vec<DomainPattern>>,
 }
 
-async fn create(caller: Caller<Admin>, State(app): State<App>, Json(new): Json<New>) -> Result<Json<Value>> {
+async fn create(
+    caller: Caller<Admin>,
+    State(app): State<App>,
+    Promised(promise): Promised,
+    Json(new): Json<New>,
+) -> Result<Json<Value>> {
+    let engine = app.host.engine();
+    // An earlier server made it, and was killed before it said so.
+    if promise.renewed
+        && let Ok(made) = engine.secret(&new.name)
+        && made.created_ms >= promise.at_ms()
+        && made.created_by.as_ref() == Some(&caller.key())
+    {
+        return Ok(Json(view(&made)));
+    }
     let scope = SecretScope {
         hosts: new.hosts.unwrap_or_else(|| vec![DomainPattern::Any]),
         templates: Vec::new(),
@@ -89,7 +104,7 @@ async fn create(caller: Caller<Admin>, State(app): State<App>, Json(new): Json<N
         is: SecretIs::New,
         ..SecretDraft::default()
     };
-    Ok(Json(view(&app.host.engine().put_secret(&new.name, draft, caller.engine()).await?)))
+    Ok(Json(view(&engine.put_secret(&new.name, draft, caller.engine()).await?)))
 }
 
 #[derive(Debug, Deserialize)]

@@ -7,9 +7,8 @@ use atoll_core::sandbox::SandboxState;
 use atoll_core::sharing::{Needs, Visibility};
 use atoll_core::snapshot::Manifest;
 use atoll_core::spec::{Accelerator, Base, ImageDefaults, SandboxDraft, SandboxSpec, TemplateSpec};
-use atoll_core::volume::VolumeMount;
 use atoll_core::{Code, Error, Result};
-use atoll_isolation::{DiskSource, Plan, PlannedVolume, RootFs};
+use atoll_isolation::{DiskSource, Plan, RootFs};
 use atoll_store::{SandboxRecord, TemplateRecord};
 
 use crate::authorize::Caller;
@@ -31,10 +30,6 @@ pub(crate) struct Planned {
     pub(crate) mold: Mold,
     /// Who will see it; the server's default when absent.
     pub(crate) visibility: Option<Visibility>,
-}
-
-fn planned(mount: &VolumeMount) -> PlannedVolume {
-    PlannedVolume { id: mount.id.clone(), path: mount.path.clone(), read_only: mount.read_only }
 }
 
 impl Planned {
@@ -116,6 +111,13 @@ impl Engine {
             // Only now that it counts as a user: nobody removes them from here on.
             self.inner.check_volumes(&mounts).inspect_err(|_gone| self.inner.leave(&shared.id))
         });
+        let entered = match entered {
+            Ok(()) => {
+                let prepared = self.inner.prepare_volumes(&mounts).await;
+                prepared.inspect_err(|_refused| self.inner.leave(&shared.id))
+            }
+            refused => refused,
+        };
         let origin = match (member, entered) {
             (None, entered) => entered.map(|()| Origin::Create(plan, saved)),
             (Some(member), Err(error)) => {
@@ -224,7 +226,7 @@ impl Engine {
                 Some(snapshot) => DiskSource::Artifact(snapshot.id),
                 None => DiskSource::Empty,
             },
-            volumes: spec.volumes.iter().map(planned).collect(),
+            volumes: inner.planned_volumes(&spec.volumes),
             execution: execution(&spec),
             layers: inner.planned_layers(&spec.layers)?,
         };
@@ -330,7 +332,7 @@ impl Inner {
             resources: record.spec.resources,
             hostname: record.name.clone().unwrap_or_else(|| record.id.to_string()),
             disk: DiskSource::Empty,
-            volumes: record.spec.volumes.iter().map(planned).collect(),
+            volumes: self.planned_volumes(&record.spec.volumes),
             execution: execution(&record.spec),
             layers: self.planned_layers(&record.spec.layers)?,
         })

@@ -49,8 +49,8 @@ pub(crate) struct Launch {
     pub(crate) overlay: std::ffi::CString,
     /// Mapped, detached clones to attach to directories of the root.
     pub(crate) binds: Vec<(OwnedFd, std::ffi::CString)>,
-    /// Mapped, detached mounts of volumes and agent layers, and the directories on the way to the place of each.
-    pub(crate) volumes: Vec<(OwnedFd, Vec<std::ffi::CString>)>,
+    /// Volumes and agent layers.
+    pub(crate) volumes: Vec<Attachment>,
     /// Small files to put in place, e.g. `etc/hostname`.
     pub(crate) files: Vec<(&'static CStr, Vec<u8>)>,
     /// The machine id, for a root that has one.
@@ -83,6 +83,17 @@ pub(crate) struct Launch {
     pub(crate) report: Report,
 }
 
+/// What is attached somewhere below the root.
+#[derive(Debug)]
+pub(crate) struct Attachment {
+    /// The mapped, detached mount.
+    pub(crate) mount: OwnedFd,
+    /// The names on the way to its place.
+    pub(crate) names: Vec<std::ffi::CString>,
+    /// The directory in it that is attached; the whole mount when absent.
+    pub(crate) part: Option<std::ffi::CString>,
+}
+
 /// How far the child got, written in shared memory.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
@@ -91,7 +102,7 @@ pub(crate) struct Report {
 }
 
 /// Steps, for error messages. The index is what [`Report`] holds.
-const STEPS: [&str; 23] = [
+const STEPS: [&str; 24] = [
     "start",
     "join its cgroups",
     "set its OOM score",
@@ -115,12 +126,14 @@ const STEPS: [&str; 23] = [
     "give up privileges",
     "execute the guest agent",
     "attach a volume or an agent layer",
+    "find the directory of a volume",
 ];
 
 /// The step in which the image itself can be at fault.
 const STEP_MOUNT_POINT: usize = 10;
 const STEP_FILES: usize = 15;
 const STEP_VOLUMES: usize = 22;
+const STEP_PART: usize = 23;
 
 impl Report {
     fn at(&self, step: usize) {
@@ -246,6 +259,7 @@ fn build_root(launch: &Launch) -> Result<OwnedFd> {
     let nothing_runs = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount(c"atoll", launch.scratch.as_c_str(), c"tmpfs", nothing_runs, c"mode=0700,size=64k")?;
     rustix::process::chdir(launch.scratch.as_c_str())?;
+    let scratch = open_place(c".")?;
     at(6);
     attach(&launch.disk, c"disk")?;
     for (layer, name) in &launch.layers {
@@ -257,8 +271,7 @@ fn build_root(launch: &Launch) -> Result<OwnedFd> {
     raise_capabilities()?;
     at(8);
     mount(c"atoll", c"root", c"overlay", MountFlags::NODEV, launch.overlay.as_c_str())?;
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = rustix::fs::openat(CWD, c"root", flags, Mode::empty())?;
+    let root = open_place(c"root")?;
     at(9);
     for (tree, name) in &launch.binds {
         let place = directory(root.as_fd(), name)?;
@@ -266,9 +279,9 @@ fn build_root(launch: &Launch) -> Result<OwnedFd> {
         move_mount(tree, c"", &place, c"", both_empty)?;
     }
     mount_system(launch, root.as_fd())?;
-    at(STEP_VOLUMES);
-    for (mount, names) in &launch.volumes {
-        attach_volume(root.as_fd(), mount, names)?;
+    rustix::process::fchdir(&scratch)?;
+    for volume in &launch.volumes {
+        attach_volume(launch, root.as_fd(), volume)?;
     }
     at(15);
     for (path, content) in &launch.files {
@@ -278,6 +291,12 @@ fn build_root(launch: &Launch) -> Result<OwnedFd> {
         put_file(root.as_fd(), MACHINE_ID, &launch.machine_id)?;
     }
     Ok(root)
+}
+
+/// Opens a directory of the scratch mount.
+fn open_place(name: &CStr) -> Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat(CWD, name, flags, Mode::empty())
 }
 
 /// Attaches a detached mount to a new directory of the working directory.
@@ -300,14 +319,27 @@ pub(crate) fn directory(root: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd> {
     openat2(root, name, flags, Mode::empty(), NO_LINKS)
 }
 
-/// Attaches a volume to a directory of the root, making what is missing on the way. No link is followed.
-fn attach_volume(root: BorrowedFd<'_>, volume: &OwnedFd, names: &[std::ffi::CString]) -> Result<()> {
+/// Attaches a volume to a directory of the root, making what is missing on the way. No link is followed. The working
+/// directory is the scratch mount.
+fn attach_volume(launch: &Launch, root: BorrowedFd<'_>, volume: &Attachment) -> Result<()> {
+    launch.report.at(STEP_PART);
+    let part = volume.part.as_ref().map(|part| take_part(&volume.mount, part)).transpose()?;
+    launch.report.at(STEP_VOLUMES);
     let mut at = directory(root, c".")?;
-    for name in names {
+    for name in &volume.names {
         at = directory(at.as_fd(), name)?;
     }
     let both_empty = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-    move_mount(volume, c"", &at, c"", both_empty)
+    move_mount(part.as_ref().unwrap_or(&volume.mount), c"", &at, c"", both_empty)
+}
+
+/// A mount of one directory of a volume. Before Linux 6.15 only of what is attached: the whole of it is for that moment,
+/// where nothing runs but this.
+fn take_part(volume: &OwnedFd, part: &CStr) -> Result<OwnedFd> {
+    attach(volume, c"volume")?;
+    let taken = atoll_isolation_storage::part_of(open_place(c"volume")?.as_fd(), part);
+    unmount(c"volume", UnmountFlags::DETACH)?;
+    taken
 }
 
 /// Mounts on the directory behind `place`.

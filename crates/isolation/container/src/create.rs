@@ -18,7 +18,7 @@ use rustix::fs::CWD;
 use rustix::mount::{OpenTreeFlags, open_tree};
 
 use crate::Inner;
-use crate::child::{Launch, Report};
+use crate::child::{Attachment, Launch, Report};
 use crate::disk::Disk;
 use crate::layers;
 use crate::live::Instance;
@@ -130,7 +130,7 @@ impl Inner {
             .volumes
             .iter()
             .map(|volume| self.mapped_volume(volume, userns))
-            .chain(plan.layers.iter().map(|layer| layers::mapped(layer, userns.fd())))
+            .chain(plan.layers.iter().map(|layer| layers::attachment(layer, userns.fd())))
             .chain(self.doors.dir(&plan.execution.profiles)?.map(|dir| shown_doors(&dir, userns.fd())))
             .collect::<Result<_, IsolationError>>()?;
         let dev = format!("mode=0755,size=1m,nr_inodes=4096,uid={first_id},gid={first_id}");
@@ -171,21 +171,26 @@ impl Inner {
         &self,
         volume: &PlannedVolume,
         userns: &UserNamespace,
-    ) -> Result<(OwnedFd, Vec<CString>), IsolationError> {
-        let mount = self.volumes.mount(&volume.id)?;
+    ) -> Result<Attachment, IsolationError> {
+        let mount = self.volumes.mount(volume)?;
         let read_only = if volume.read_only { sys::ATTR_RDONLY } else { 0 };
         let attributes = sys::ATTR_NOSUID | sys::ATTR_NODEV | read_only;
         sys::mount_setattr(mount.as_fd(), attributes, Some(userns.fd())).step("map the ids of a volume")?;
         let names =
             atoll_core::volume::components(&volume.path).into_iter().map(|name| text(name.to_owned()));
-        Ok((mount, names.collect::<Result<_, _>>()?))
+        Ok(Attachment {
+            mount,
+            names: names.collect::<Result<_, _>>()?,
+            part: volume.subpath.clone().map(text).transpose()?,
+        })
     }
 }
 
 /// The doors to profiles, and where they are shown.
-fn shown_doors(dir: &Path, userns: BorrowedFd<'_>) -> Result<(OwnedFd, Vec<CString>), IsolationError> {
+fn shown_doors(dir: &Path, userns: BorrowedFd<'_>) -> Result<Attachment, IsolationError> {
     let name = RUN_DIR.trim_start_matches('/').to_owned();
-    Ok((mapped_clone(dir, sys::ATTR_NOSUID, userns)?, vec![text(name)?]))
+    let mount = mapped_clone(dir, sys::ATTR_NOSUID, userns)?;
+    Ok(Attachment { mount, names: vec![text(name)?], part: None })
 }
 
 /// A random UUID as `/proc/sys/kernel/random/boot_id` has it.

@@ -23,7 +23,7 @@ use rustix::mount::{MoveMountFlags, UnmountFlags, move_mount, unmount};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
 use crate::Inner;
-use crate::child::{directory, raise_capabilities};
+use crate::child::{Attachment, directory, raise_capabilities};
 use crate::create::{mapped_clone, text};
 use crate::step::{Step, failed};
 use crate::sys;
@@ -31,13 +31,10 @@ use crate::sys;
 /// Largest list of mounts that is read, bytes: each sandbox has some twenty, and its volumes and layers.
 const MOUNTS_MAX_BYTES: u64 = 1 << 20;
 
-/// A mount of a layer whose owner is root inside, and the names on the way to its place.
-pub(crate) fn mapped(
-    layer: &PlannedLayer,
-    userns: BorrowedFd<'_>,
-) -> Result<(OwnedFd, Vec<CString>), IsolationError> {
+/// A mount of a layer whose owner is root inside, and the way to its place.
+pub(crate) fn attachment(layer: &PlannedLayer, userns: BorrowedFd<'_>) -> Result<Attachment, IsolationError> {
     let mount = mapped_clone(&layer.dir, sys::ATTR_NOSUID, userns)?;
-    Ok((mount, names(&layer.name)?))
+    Ok(Attachment { mount, names: names(&layer.name)?, part: None })
 }
 
 /// The names on the way to a layer's place.
@@ -83,7 +80,7 @@ impl Inner {
         // A process that lives now has had its number all the time: what was opened is its own.
         self.living(id)?;
         let wanted = layers.iter().map(|layer| {
-            let (mount, names) = mapped(layer, userns.as_fd())?;
+            let Attachment { mount, names, .. } = attachment(layer, userns.as_fd())?;
             let meta = layer.dir.metadata().step("look at an agent layer")?;
             let replaces = mounted.contains(&layer.name);
             Ok(Wanted { names, mount, identity: (meta.dev(), meta.ino()), replaces })

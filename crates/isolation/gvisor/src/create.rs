@@ -128,7 +128,7 @@ impl Inner {
         let prepared = self.blocking(move |inner| {
             let image =
                 File::options().read(true).write(true).open(image).step("open the disk of a sandbox")?;
-            let mount = |volume: &PlannedVolume| inner.config.volumes.mount(&volume.id);
+            let mount = |volume: &PlannedVolume| inner.config.volumes.mount(volume);
             let layers = programs.iter().map(|layer| clone_of(&layer.dir));
             let volumes = wanted.iter().map(mount).chain(layers).collect::<Result<Vec<_>, _>>()?;
             Ok((inner.claim_slot()?, inner.cgroups.create(&id, &host, first_id)?, attach(&image)?, volumes))
@@ -148,7 +148,12 @@ impl Inner {
             volumes: volumes
                 .iter()
                 .zip(runsc::shared(plan))
-                .map(|(mount, (path, read_only))| Volume { mount: ours(mount.as_raw_fd()), path, read_only })
+                .map(|(mount, shared)| Volume {
+                    mount: ours(mount.as_raw_fd()),
+                    path: shared.path,
+                    read_only: shared.read_only,
+                    subpath: shared.subpath,
+                })
                 .collect(),
             files,
             replaced,

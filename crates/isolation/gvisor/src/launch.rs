@@ -22,9 +22,11 @@ use std::process::{Command, Stdio};
 
 use atoll_isolation::IsolationError;
 use atoll_isolation_host::jail::{self, Forked, said};
-use atoll_isolation_storage::{Use, mount_ext4, prepare_disk};
+use atoll_isolation_storage::{Use, mount_ext4, part_of, prepare_disk};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
-use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, mount, move_mount, open_tree};
+use rustix::mount::{
+    MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, move_mount, open_tree, unmount,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::sys;
@@ -82,6 +84,8 @@ pub struct Volume {
     pub path: String,
     /// Mounted so that nothing inside can write to it.
     pub read_only: bool,
+    /// The directory of it that the sandbox has; all of it when absent.
+    pub subpath: Option<String>,
 }
 
 /// Where the jail has a volume.
@@ -191,6 +195,9 @@ fn build_sandbox(jail: &Jail, userns: &OwnedFd) -> Result<(), String> {
         let attributes = if volume.read_only { sys::ATTR_RDONLY } else { 0 };
         attach(&tree, &place, attributes | sys::ATTR_NOSUID | sys::ATTR_NODEV, userns)
             .map_err(said(step()))?;
+        if let Some(part) = &volume.subpath {
+            keep_part(&place, part).map_err(said(step()))?;
+        }
     }
     sys::take_on_ids(jail.first_id).map_err(said("take on the sandbox's ids"))?;
     prepare_disk(disk.as_fd()).map_err(whole)?;
@@ -272,6 +279,15 @@ fn put_file(root: &OwnedFd, path: &Path, content: &str) -> io::Result<()> {
 fn attach(tree: &OwnedFd, place: &str, attributes: u64, userns: &OwnedFd) -> rustix::io::Result<()> {
     sys::map_mount(tree.as_fd(), attributes, userns.as_fd())?;
     move_mount(tree, c"", CWD, place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+}
+
+/// Puts a directory of an attached volume in the volume's place.
+fn keep_part(place: &str, part: &str) -> io::Result<()> {
+    let part = std::ffi::CString::new(part)?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let taken = part_of(rustix::fs::open(place, flags, Mode::empty())?.as_fd(), &part)?;
+    unmount(place, UnmountFlags::DETACH)?;
+    Ok(move_mount(&taken, c"", CWD, place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
 }
 
 /// Has `runsc` make the sandbox; gives the sentry's process.

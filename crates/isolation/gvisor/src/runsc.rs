@@ -136,10 +136,25 @@ pub(crate) fn options(platform: Platform) -> Vec<String> {
     options.into_iter().map(str::to_owned).chain([platform]).collect()
 }
 
-/// Where a sandbox has its volumes and then its agent layers, and whether it cannot write to each.
-pub(crate) fn shared(plan: &Plan) -> Vec<(String, bool)> {
-    let volumes = plan.volumes.iter().map(|volume| (volume.path.clone(), volume.read_only));
-    volumes.chain(plan.layers.iter().map(|layer| (layer.path(), true))).collect()
+/// What a sandbox has beside its disk.
+pub(crate) struct Shared {
+    /// Where.
+    pub(crate) path: String,
+    pub(crate) read_only: bool,
+    /// The directory of a volume that it has.
+    pub(crate) subpath: Option<String>,
+}
+
+/// A sandbox's volumes and then its agent layers.
+pub(crate) fn shared(plan: &Plan) -> Vec<Shared> {
+    let volumes = plan.volumes.iter().map(|volume| Shared {
+        path: volume.path.clone(),
+        read_only: volume.read_only,
+        subpath: volume.subpath.clone(),
+    });
+    let layers =
+        plan.layers.iter().map(|layer| Shared { path: layer.path(), read_only: true, subpath: None });
+    volumes.chain(layers).collect()
 }
 
 /// The sandbox as `runsc` wants it described. Paths of mounts are those of the jail.
@@ -157,7 +172,7 @@ pub(crate) fn config(plan: &Plan, first_id: u32) -> String {
         json!({ "destination": AGENT_INSIDE, "type": "bind", "source": "/agent", "options": ["ro", "nosuid", "nodev"] }),
         json!({ "destination": SHARED_INSIDE, "type": "bind", "source": SHARED, "options": ["nosuid", "nodev"] }),
     ];
-    mounts.extend(shared(plan).into_iter().enumerate().map(|(number, (path, read_only))| {
+    mounts.extend(shared(plan).into_iter().enumerate().map(|(number, Shared { path, read_only, .. })| {
         let source = format!("/{}", volume_place(number));
         let access = if read_only { "ro" } else { "rw" };
         json!({ "destination": path, "type": "bind", "source": source, "options": [access, "nosuid", "nodev"] })

@@ -59,7 +59,7 @@ pub use freeze::{Frozen, MountedDisk};
 pub use guard::Guard;
 pub use loops::{LoopDevice, attach, attach_read_only, in_use as loops_in_use};
 pub use making::Making;
-pub use mounts::{Use, mount_ext4, open_upper, path_of, prepare_disk};
+pub use mounts::{Use, mount_ext4, open_upper, part_of, path_of, prepare_disk};
 pub use reserve::Reserve;
 pub use spare::Spare;
 pub use still::Still;

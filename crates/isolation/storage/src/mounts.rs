@@ -10,6 +10,7 @@
 //! Then the two directories of a disk are opened strictly, once, and used as descriptors from there on: a link with
 //! such a name would lead through the host's own tree.
 
+use std::ffi::CStr;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -19,8 +20,8 @@ use atoll_isolation::IsolationError;
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
-    fsmount, fsopen,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_flag,
+    fsconfig_set_string, fsmount, fsopen, open_tree,
 };
 
 use crate::step::{Step, failed};
@@ -34,7 +35,7 @@ const WORK: &str = "work";
 const WORK_MAX_ENTRIES: u64 = 100_000;
 
 /// Never through a link, never out of the file system.
-const STRICT: ResolveFlags = ResolveFlags::BENEATH
+pub(crate) const STRICT: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_SYMLINKS)
     .union(ResolveFlags::NO_MAGICLINKS)
     .union(ResolveFlags::NO_XDEV);
@@ -105,6 +106,19 @@ pub fn mount_ext4(device: &Path, purpose: Use) -> Result<OwnedFd, IsolationError
     }
     fsconfig_create(&context).step(step)?;
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, purpose.attributes()).step(step)
+}
+
+/// A mount of a directory of a volume alone, attached nowhere; `volume` is the root of a mount that is attached. What lies
+/// beside the directory cannot be reached through it. No link is followed, and what is found is what is mounted: who moves
+/// something else to its place meanwhile, inside, changes nothing. System calls only.
+///
+/// # Errors
+/// What the kernel says.
+pub fn part_of(volume: BorrowedFd<'_>, path: &CStr) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let directory = openat2(volume, path, flags, Mode::empty(), STRICT)?;
+    let clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    open_tree(&directory, c"", clone | OpenTreeFlags::AT_EMPTY_PATH)
 }
 
 /// Opens the upper layer of a mounted disk.

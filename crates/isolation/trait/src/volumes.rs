@@ -22,6 +22,11 @@ pub struct PlannedVolume {
     pub path: String,
     /// Mounted so that nothing inside can write to it.
     pub read_only: bool,
+    /// The directory of the volume that is mounted, relative, without `.` and `..`; all of it when absent. Nothing beside
+    /// it can be reached from inside.
+    pub subpath: Option<String>,
+    /// That directory is made when it is missing: the volume is none that nobody may write to.
+    pub make: bool,
 }
 
 /// Space of a volume.
@@ -140,6 +145,13 @@ pub trait Volumes: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// As [`Self::create`], and [`VolumeError::Gone`].
     async fn copy(&self, from: &VolumeId, to: &VolumeId) -> Result<(), VolumeError>;
+
+    /// Sees to it that the directory of a volume is there that an instance is to have, if that is a part of it. No link is
+    /// followed.
+    ///
+    /// # Errors
+    /// Any [`VolumeError`].
+    async fn prepare(&self, volume: &PlannedVolume) -> Result<(), VolumeError>;
 
     /// Removes whatever exists of a volume that no instance has mounted. Succeeds when there is nothing.
     ///

@@ -1512,3 +1512,7 @@ class VolumeMountDraft(_VolumeMountDraftRequired, total=False):
 
     read_only: bool
     """The sandbox cannot write to it."""
+    subpath: str | None
+    """The directory of the volume that is mounted, made when it is absent: nothing beside it can be reached. All of
+    the volume when nobody says.
+    """

@@ -4406,6 +4406,8 @@ class VolumeMount:
     """Where it is mounted inside."""
     read_only: bool
     """The sandbox cannot write to it."""
+    subpath: str | None
+    """The directory of the volume that is mounted, as a path from the volume's root; all of it when absent."""
 
     @classmethod
     def from_json(cls, o: Any) -> VolumeMount:
@@ -4415,6 +4417,7 @@ class VolumeMount:
             o["name"],
             o["path"],
             o["read_only"],
+            o.get("subpath"),
         )
 
 

@@ -188,7 +188,7 @@ impl Create {
             env: self.env.clone().unwrap_or_default(),
             labels: extras::fitting(&labels),
             user: self.user.clone().filter(|user| !user.is_empty()),
-            volumes: self.mounts()?,
+            volumes: self.mounts(),
             egress: self.network.policy()?,
             ttl_ms: minutes("ttlMinutes", self.ttl_minutes.filter(|minutes| *minutes != 0))?,
             ..SandboxDraft::default()
@@ -218,14 +218,10 @@ impl Create {
         Ok(draft)
     }
 
-    fn mounts(&self) -> Result<Vec<VolumeMountDraft>> {
+    fn mounts(&self) -> Vec<VolumeMountDraft> {
         let mount = |volume: &Volume| {
-            if volume.subpath.as_ref().is_some_and(|subpath| !subpath.trim_matches('/').is_empty()) {
-                let instead = "mount the whole volume and use a directory below it";
-                return Err(crate::unsupported("a volume's subpath", instead));
-            }
             let (name, path) = (volume.volume_id.clone(), volume.mount_path.clone());
-            Ok(VolumeMountDraft { volume: name, path, read_only: false })
+            VolumeMountDraft { volume: name, path, read_only: false, subpath: volume.subpath.clone() }
         };
         self.volumes.iter().flatten().map(mount).collect()
     }
@@ -281,7 +277,7 @@ mod tests {
     #[test]
     fn what_the_clients_send() {
         let least = of(r#"{"env":{},"labels":{"code-toolbox-language":"python"},"volumes":[]}"#);
-        assert!(least.check().is_ok() && least.mounts().unwrap().is_empty());
+        assert!(least.check().is_ok() && least.mounts().is_empty());
         let sized = of(r#"{"cpu":2,"memory":4,"disk":8,"networkBlockAll":true}"#);
         let resources = sized.size.resources().unwrap();
         assert_eq!((resources.cpu_millis, resources.disk_bytes), (Some(2000), Some(8 * GIB)));

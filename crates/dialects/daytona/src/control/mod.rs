@@ -7,6 +7,7 @@ mod list;
 mod network;
 mod origin;
 mod other;
+mod pools;
 mod ports;
 mod secrets;
 mod settings;
@@ -16,7 +17,7 @@ mod volumes;
 
 use axum::Router;
 use axum::extract::State;
-use axum::routing::{any, get, post, put};
+use axum::routing::{any, get, patch, post, put};
 use serde_json::Value;
 
 use crate::App;
@@ -77,6 +78,8 @@ fn around() -> Router<App> {
         .route("/secret/paginated", get(secrets::page))
         .route("/secret/{secret}", get(secrets::read).patch(secrets::update).delete(secrets::remove))
         .route("/object-storage/push-access", get(objects::push_access))
+        .route("/warm-pools", post(pools::create).get(pools::list))
+        .route("/warm-pools/{pool}", patch(pools::update).delete(pools::remove))
         .route("/config", get(other::config))
         .route("/health", get(other::health))
         .route("/health/ready", get(other::health))
@@ -84,10 +87,7 @@ fn around() -> Router<App> {
 
 /// What this server does not do, and says so.
 fn refused() -> Router<App> {
-    Router::new()
-        .route("/sandbox/{sandbox}/telemetry/{*rest}", any(other::no_telemetry))
-        .route("/warm-pools", any(other::no_warm_pools))
-        .route("/warm-pools/{*rest}", any(other::no_warm_pools))
+    Router::new().route("/sandbox/{sandbox}/telemetry/{*rest}", any(other::no_telemetry))
 }
 
 /// One sandbox.

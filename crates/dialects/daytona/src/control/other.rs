@@ -73,13 +73,6 @@ pub(super) async fn config(_: Caller<Read>, root: Root, State(app): State<App>) 
     }))
 }
 
-pub(super) async fn no_warm_pools(_: Caller<Read>) -> Failure {
-    crate::unsupported(
-        "'warm-pools' of the Daytona API",
-        "use Atoll's own pools ('atoll pool', docs/pools.md)",
-    )
-}
-
 pub(super) async fn no_telemetry(_: On<Read>) -> Failure {
     let instead = "ask the toolbox for /system/metrics, or the server for /metrics";
     crate::unsupported("telemetry", instead)

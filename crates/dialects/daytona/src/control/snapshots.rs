@@ -79,7 +79,7 @@ impl Shown<'_> {
     }
 }
 
-fn of_template(record: &TemplateRecord) -> Value {
+pub(super) fn of_template(record: &TemplateRecord) -> Value {
     let spec = &record.spec;
     let entrypoint = match &spec.start {
         Some(CommandText::Argv(argv)) => Some(argv.clone()),
@@ -107,12 +107,16 @@ async fn of_default(engine: &Engine) -> Result<Value> {
     if let Some(record) = origin::template(engine, origin::DEFAULT).await? {
         return Ok(of_template(&record));
     }
-    let image = engine.default_image();
+    Ok(of_image(&engine.default_image()))
+}
+
+/// The server's default image.
+pub(super) fn of_image(image: &str) -> Value {
     let shown = Shown {
         id: origin::DEFAULT.to_owned(),
         name: origin::DEFAULT.to_owned(),
         state: "active",
-        image: Some(&image),
+        image: Some(image),
         entrypoint: None,
         bytes: None,
         resources: (None, None, None),
@@ -123,7 +127,7 @@ async fn of_default(engine: &Engine) -> Result<Value> {
     let mut json = shown.json();
     // Nobody's own.
     json["general"] = true.into();
-    Ok(json)
+    json
 }
 
 fn of_build(record: &BuildRecord) -> Value {

@@ -2,6 +2,7 @@
 
 mod answers;
 mod code;
+mod desktop;
 mod execute;
 mod files;
 mod git;
@@ -18,14 +19,17 @@ use axum::Router;
 use axum::routing::{any, delete, get, post};
 
 use crate::App;
-use crate::error::Failure;
-use crate::who::Inside;
 
 pub(crate) use pty::Sizes;
 
 /// The routes.
 pub(crate) fn routes() -> Router<App> {
-    Router::new().merge(processes()).merge(files::routes()).merge(git::routes()).merge(others())
+    Router::new()
+        .merge(processes())
+        .merge(files::routes())
+        .merge(git::routes())
+        .merge(desktop::routes())
+        .merge(others())
 }
 
 fn processes() -> Router<App> {
@@ -59,7 +63,6 @@ fn others() -> Router<App> {
         .route("/port/{port}/in-use", get(info::in_use))
         .route("/system/metrics", get(info::metrics))
         .route("/env", post(info::set_env))
-        .route("/computeruse/{*rest}", any(no_desktop))
         .route("/lsp/start", post(lsp::start))
         .route("/lsp/stop", post(lsp::stop))
         .route("/lsp/did-open", post(lsp::did_open))
@@ -67,10 +70,4 @@ fn others() -> Router<App> {
         .route("/lsp/document-symbols", get(lsp::document_symbols))
         .route("/lsp/workspacesymbols", get(lsp::workspace_symbols))
         .route("/lsp/completions", post(lsp::completions))
-}
-
-/// Needs a desktop in the image.
-async fn no_desktop(_: Inside) -> Failure {
-    let instead = "its sandboxes have no desktop; run a browser without a screen instead";
-    crate::unsupported("computer use", instead)
 }

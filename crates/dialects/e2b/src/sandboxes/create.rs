@@ -217,7 +217,12 @@ async fn draft(
     };
     let mounts = request.volume_mounts.unwrap_or_default().into_iter();
     draft.volumes = mounts
-        .map(|mount| VolumeMountDraft { volume: mount.name, path: mount.path, read_only: false })
+        .map(|mount| VolumeMountDraft {
+            volume: mount.name,
+            path: mount.path,
+            read_only: false,
+            subpath: None,
+        })
         .collect();
     let metadata = request.metadata.unwrap_or_default();
     draft.labels = labels(&metadata);

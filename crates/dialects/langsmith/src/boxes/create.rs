@@ -100,6 +100,7 @@ impl Create {
             volume,
             path: mount_path,
             read_only,
+            subpath: None,
         });
         Ok(SandboxDraft {
             name: Some(match &self.name {

@@ -47,7 +47,7 @@ impl State {
     pub(crate) fn new(engine: &Engine) -> Self {
         Self {
             ended: Ended::new(engine),
-            once: once::Once::default(),
+            once: once::Once::new(engine),
             secrets: secrets::Shelf::default(),
             files: files::Files::default(),
             builds: images::Builds::default(),

@@ -1,7 +1,8 @@
 //! `x-idempotency-key`: what is asked for again, because its answer was lost, gets the first one's answer.
 //!
 //! Answers are in memory for an hour: clients send again for some minutes at most. A server that was started anew finds
-//! the sandbox that was made: the key is kept with it ([`kept`]).
+//! what was made: with a sandbox its key is kept ([`kept`]), and the id of a snapshot was written down before it was taken
+//! ([`Once::promise`]).
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -9,7 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_core::id::KeyId;
 use atoll_core::spec::RequestKey;
+use atoll_dialect_kit::promise::{Promise, Shelf};
 use atoll_dialect_kit::status::Status;
+use atoll_engine::Engine;
 use futures::future::{BoxFuture, FutureExt as _, Shared};
 
 use crate::auth::{Asker, now_ms};
@@ -41,9 +44,15 @@ type Answer = Shared<BoxFuture<'static, Result<String>>>;
 /// By whose key and the client's, with when it was begun, in milliseconds.
 type Answers = HashMap<(KeyId, String), (u64, Answer)>;
 
+/// The name of the shelf of promises.
+const DIR: &str = "modal-promises";
+
 /// What was begun. Clones share it.
-#[derive(Clone, Default)]
-pub(crate) struct Once(Arc<Mutex<Answers>>);
+#[derive(Clone)]
+pub(crate) struct Once {
+    answers: Arc<Mutex<Answers>>,
+    promises: Shelf<Promise>,
+}
 
 impl std::fmt::Debug for Once {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -52,6 +61,40 @@ impl std::fmt::Debug for Once {
 }
 
 impl Once {
+    pub(super) fn new(engine: &Engine) -> Self {
+        Self { answers: Arc::default(), promises: Shelf::new(engine, DIR, KEPT_MS) }
+    }
+
+    /// What the call with this key is promised: what an earlier server promised it, if it came before.
+    ///
+    /// # Errors
+    /// `INTERNAL` when the host has no randomness, or its disk fails.
+    pub(super) async fn promise(&self, key: &KeyId, what: &str, client_key: &str) -> Result<Promise> {
+        let of = (key.clone(), format!("{what} {client_key}"));
+        let shelf = Some(self.promises.clone()).filter(|_| is_key(client_key));
+        let promise = tokio::task::spawn_blocking(move || {
+            let Some(shelf) = shelf else { return Promise::new() };
+            if let Some(known) = shelf.find(&of) {
+                return Ok(known.again());
+            }
+            let promise = Promise::new()?;
+            shelf.save(&of, promise.clone())?;
+            Ok(promise)
+        });
+        let promise = promise.await.map_err(std::io::Error::other).and_then(|promise| promise);
+        promise.map_err(|error| {
+            tracing::error!(%error, "what a call makes cannot be written down before");
+            Fault::new(Status::Internal, "what is to be made cannot be written down before")
+        })
+    }
+
+    /// Nothing came of what was promised.
+    pub(super) async fn forget(&self, key: &KeyId, what: &str, client_key: &str) {
+        let (shelf, of) = (self.promises.clone(), (key.clone(), format!("{what} {client_key}")));
+        // A promise that stays is kept for an hour.
+        drop(tokio::task::spawn_blocking(move || shelf.remove(&of)).await);
+    }
+
     /// Makes something once for a key of the client, and gives its id. Without a key each call makes another. `what`
     /// tells calls apart that happen to have the same key.
     pub(super) async fn make(
@@ -112,6 +155,6 @@ impl Once {
 
     fn table(&self) -> std::sync::MutexGuard<'_, HashMap<(KeyId, String), (u64, Answer)>> {
         // A map is usable whatever panicked.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -6,6 +6,7 @@ use atoll_core::sharing::Needs;
 use atoll_core::snapshot::{Purpose, SnapshotKind};
 use atoll_core::spec::SandboxDraft;
 use atoll_engine::SnapshotOrder;
+use atoll_failpoint::fail_point;
 use std::collections::BTreeMap;
 
 use super::ended::status;
@@ -39,22 +40,35 @@ pub(crate) async fn take(
     comment: Option<String>,
 ) -> Result<String> {
     asker.may(sandbox, Scope::Manage).await?;
-    let order = SnapshotOrder {
-        purpose: Purpose::Snapshot,
-        tags: Vec::new(),
-        comment,
-        id: None,
-        begin: Default::default(),
-        kind,
-    };
-    let (engine, id, by) = (asker.engine().clone(), sandbox.clone(), asker.caller().clone());
+    let (owned, id, what) = (asker.clone(), sandbox.clone(), format!("snapshot {sandbox}"));
+    let (once, of) = (&asker.app.control.once, (what.clone(), key.to_owned()));
     let prefix = if kind == SnapshotKind::Memory { MEMORY } else { IMAGE };
     // Boxed: it is a large future, and is moved several times before it runs.
     let taking = Box::pin(async move {
-        let record = engine.create_snapshot(&id, order, &by).await?;
+        let (engine, by) = (owned.engine(), owned.caller());
+        let promise = owned.app.control.once.promise(owned.key(), &of.0, &of.1).await?;
+        let promised = promise.snapshot();
+        // An earlier server took it, and was killed before it said so.
+        if promise.renewed && engine.usable_snapshot(promised.as_str(), Needs::READ, by).await.is_ok() {
+            return Ok(ids::snapshot(prefix, &promised));
+        }
+        let order = SnapshotOrder {
+            purpose: Purpose::Snapshot,
+            tags: Vec::new(),
+            comment,
+            id: Some(promised),
+            begin: Default::default(),
+            kind,
+        };
+        let taken = engine.create_snapshot(&id, order, by).await;
+        if taken.is_err() {
+            owned.app.control.once.forget(owned.key(), &of.0, &of.1).await;
+        }
+        let record = taken?;
+        fail_point!("modal.snapshot.taken");
         Ok(ids::snapshot(prefix, &record.id))
     });
-    asker.app.control.once.make_for(asker, &format!("snapshot {sandbox}"), key, taking).await
+    once.make_for(asker, &what, key, taking).await
 }
 
 /// What is told of a snapshot that was taken.

@@ -3,20 +3,23 @@
 use std::collections::BTreeMap;
 
 use atoll_core::Error;
-use atoll_core::build::{BuildSpec, TEMPLATE_SCHEME};
+use atoll_core::build::{BuildSpec, BuildState, TEMPLATE_SCHEME};
 use atoll_core::service::Services;
+use atoll_core::sharing::Needs;
+use atoll_dialect_kit::promise::Promise;
 use atoll_engine::Engine;
 use axum::extract::State;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{ARG, Parameters, recipe, slug, view};
-use crate::App;
 use crate::devboxes::launch::{Launch, says};
 use crate::error::{Failure, Result};
 use crate::objects::Opened;
+use crate::once::Promised;
 use crate::policies;
 use crate::request::{Caller, Json, Manage, Read};
+use crate::{App, disk};
 
 /// A blueprint that is asked for. Fields that are not named here are ignored.
 #[derive(Debug, Default, Deserialize)]
@@ -128,13 +131,25 @@ impl Create {
 pub(super) async fn create(
     caller: Caller<Manage>,
     State(app): State<App>,
+    Promised(promise): Promised,
     Json(asked): Json<Create>,
 ) -> Result<Json<Value>> {
     let engine = app.host.engine();
+    let mut id = promise.build();
+    if promise.renewed
+        && let Ok(made) = super::find(engine, &caller, Needs::READ, id.as_str()).await
+    {
+        // An earlier server began it, and was killed before it said so. One that broke off with it is begun again.
+        if made.state != BuildState::Failed {
+            return Ok(Json(view::view(engine, &made).await));
+        }
+        id = Promise::new().map_err(|error| disk::broken(&error))?.build();
+    }
     let base = asked.base(&caller, engine).await?;
     let context = asked.context(&app, &caller).await?;
     let spec = asked.spec(&base, &app, &caller).await?;
-    let made = engine.create_build(spec, caller.engine()).await.map_err(|error| Failure::of(&error))?;
+    let made =
+        engine.create_build_as(id, spec, caller.engine()).await.map_err(|error| Failure::of(&error))?;
     if made.needs_context {
         let sent = match context {
             Some(context) => engine.put_build_context(&made.record.id, context.into_tar()).await,

@@ -24,7 +24,7 @@ use crate::App;
 use crate::devboxes::limit;
 use crate::disk::{self, broken, work};
 use crate::error::{Failure, Result};
-use crate::once;
+use crate::once::{self, Promised};
 use crate::request::{Caller, Json, Manage, Path, Query, Read};
 
 pub(crate) use content::Opened;
@@ -119,9 +119,17 @@ async fn create(
     caller: Caller<Manage>,
     root: Root,
     State(app): State<App>,
+    Promised(promise): Promised,
     Json(asked): Json<Create>,
 ) -> Result<Json<Value>> {
     asked.check()?;
+    let id = shelf::id_of(&promise);
+    // An earlier server made it, and was killed before it said so.
+    if promise.renewed
+        && let Ok(made) = find(&app, &caller, &id).await
+    {
+        return Ok(Json(uploading(&root, &made)));
+    }
     let (own, totals) = all(&app, &caller).await?;
     if own.len() >= OF_KEY_MAX_COUNT || totals.count >= MAX_COUNT {
         return Err(Failure::new(
@@ -132,7 +140,7 @@ async fn create(
     }
     let now = now_ms();
     let object = Object {
-        id: shelf::new_id().map_err(|error| broken(&error))?,
+        id,
         owner: caller.key().to_string(),
         name: asked.name,
         content_type: asked.content_type,
@@ -143,11 +151,17 @@ async fn create(
         state: shelf::State::Uploading,
         secret: disk::random().map_err(|error| broken(&error))?,
     };
-    let mut answer = view(&object);
-    answer["upload_url"] = content::upload_address(&root, &object).into();
+    let answer = uploading(&root, &object);
     let shelf = app.objects.clone();
     work(move || shelf.create(&object)).await?;
     Ok(Json(answer))
+}
+
+/// An object whose content may be sent, as whoever made it sees it.
+fn uploading(root: &Root, object: &Object) -> Value {
+    let mut answer = view(object);
+    answer["upload_url"] = content::upload_address(root, object).into();
+    answer
 }
 
 /// Which objects.

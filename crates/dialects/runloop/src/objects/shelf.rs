@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_core::id::KeyId;
+use atoll_dialect_kit::promise::Promise;
 use atoll_dialect_kit::time::now_ms;
 use atoll_engine::Engine;
 use serde::{Deserialize, Serialize};
@@ -90,9 +91,9 @@ fn is_id(text: &str) -> bool {
     })
 }
 
-/// A new id, of random digits.
-pub(crate) fn new_id() -> io::Result<String> {
-    Ok(format!("{PREFIX}{}", &random()?[..ID_DIGITS]))
+/// The id of an object that was promised.
+pub(crate) fn id_of(promise: &Promise) -> String {
+    format!("{PREFIX}{}", promise.digits(ID_DIGITS))
 }
 
 impl Shelf {
@@ -236,7 +237,7 @@ mod tests {
 
     fn object(owner: &KeyId, created_at_ms: u64) -> Object {
         Object {
-            id: new_id().unwrap(),
+            id: id_of(&Promise::new().unwrap()),
             owner: owner.to_string(),
             name: "x".into(),
             content_type: ContentType::Text,
@@ -251,7 +252,7 @@ mod tests {
 
     #[test]
     fn ids_are_no_paths() {
-        assert!(is_id(&new_id().unwrap()));
+        assert!(is_id(&id_of(&Promise::new().unwrap())));
         for bad in ["", "obj_", "obj_../../etc", "obj_ABCDEFABCDEFABCDEFABCDEF", "0123456789abcdef01234567"] {
             assert!(!is_id(bad), "{bad}");
         }

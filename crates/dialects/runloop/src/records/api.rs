@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::{Kind, List, Record, Records};
 use crate::App;
 use crate::error::Result;
+use crate::once::Promised;
 use crate::request::{Caller, Json, Manage, Path, Query, Read};
 
 /// A kind of record as clients make, see and change it.
@@ -32,11 +33,12 @@ pub(crate) trait Api: Kind + Default {
 pub(crate) async fn create<T: Api>(
     caller: Caller<Manage>,
     State(app): State<App>,
+    promised: Promised,
     Json(asked): Json<T::Asked>,
 ) -> Result<Json<Value>> {
     let mut what = T::default();
     what.apply(asked, &app)?;
-    Ok(Json(T::view(&T::records(&app).create(&caller, what).await?)))
+    Ok(Json(T::view(&T::records(&app).create(&caller, what, promised).await?)))
 }
 
 pub(crate) async fn list<T: Api>(

@@ -11,6 +11,7 @@ use atoll_core::sharing::Needs;
 use atoll_core::snapshot::SnapshotState;
 use atoll_core::{Code, Error};
 use atoll_dialect_kit::pending::Pending;
+use atoll_dialect_kit::promise::Promise;
 use atoll_dialect_kit::time::now_ms;
 use atoll_engine::{Engine, SnapshotOrder, SnapshotQuery};
 use atoll_store::SnapshotRecord;
@@ -25,8 +26,9 @@ use crate::App;
 use crate::devboxes::{limit, usable};
 use crate::error::{Failure, Result};
 use crate::extras::Extras;
+use crate::ids;
+use crate::once::{self, Promised};
 use crate::request::{self, Caller, Json, Manage, Path, Query, Read};
-use crate::{ids, once};
 
 /// The routes.
 pub(crate) fn routes(app: &App) -> Router<App> {
@@ -41,6 +43,9 @@ pub(crate) fn routes(app: &App) -> Router<App> {
         .route("/v1/devboxes/disk_snapshots/{snapshot}/status", get(status))
         .route("/v1/devboxes/disk_snapshots/{snapshot}/delete", post(remove))
 }
+
+/// What is told of a snapshot that an earlier server began to take.
+const NOT_THERE: &str = "the server was started anew, and the snapshot is not there";
 
 /// What somebody notes on a snapshot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -120,10 +125,26 @@ struct Order {
     noted: Noted,
 }
 
-fn order<S>(app: &App, caller: &Caller<S>, devbox: &str, mut noted: Noted) -> Result<Order> {
+/// What an earlier server took for this request, and was killed before it said so.
+async fn made<S>(app: &App, caller: &Caller<S>, promise: &Promise) -> Option<Json<Value>> {
+    if !promise.renewed {
+        return None;
+    }
+    let id = promise.snapshot();
+    let found = app.host.engine().usable_snapshot(id.as_str(), Needs::READ, caller.engine());
+    found.await.ok().map(|record| Json(view(&record)))
+}
+
+fn order<S>(
+    app: &App,
+    caller: &Caller<S>,
+    devbox: &str,
+    mut noted: Noted,
+    promise: &Promise,
+) -> Result<Order> {
     let record = usable_or_suspended(app, caller, devbox)?;
     noted.source_blueprint_id = Extras::of(&record).blueprint_id;
-    let id = app.host.engine().new_snapshot_id().map_err(|error| Failure::of(&error))?;
+    let id = promise.snapshot();
     let comment = noted.comment()?;
     let order = SnapshotOrder { id: Some(id.clone()), comment, ..SnapshotOrder::unnamed() };
     Ok(Order { sandbox: record.id, id, order, noted })
@@ -144,9 +165,13 @@ async fn take(
     caller: Caller<Manage>,
     State(app): State<App>,
     Path(devbox): Path<String>,
+    Promised(promise): Promised,
     Json(noted): Json<Noted>,
 ) -> Result<Json<Value>> {
-    let Order { sandbox, order, .. } = order(&app, &caller, &devbox, noted)?;
+    if let Some(made) = made(&app, &caller, &promise).await {
+        return Ok(made);
+    }
+    let Order { sandbox, order, .. } = order(&app, &caller, &devbox, noted, &promise)?;
     let taken = app.host.engine().create_snapshot(&sandbox, order, caller.engine()).await;
     taken.map(|record| Json(view(&record))).map_err(|error| Failure::of(&error))
 }
@@ -156,9 +181,13 @@ async fn begin(
     caller: Caller<Manage>,
     State(app): State<App>,
     Path(devbox): Path<String>,
+    Promised(promise): Promised,
     Json(noted): Json<Noted>,
 ) -> Result<Json<Value>> {
-    let Order { sandbox, id, order, noted } = order(&app, &caller, &devbox, noted)?;
+    if let Some(made) = made(&app, &caller, &promise).await {
+        return Ok(made);
+    }
+    let Order { sandbox, id, order, noted } = order(&app, &caller, &devbox, noted, &promise)?;
     let view = json!({
         "id": ids::of_snapshot(&id),
         "name": noted.name,
@@ -210,7 +239,12 @@ async fn status(
         Ok(record) => record,
         Err(failure) => {
             let gone = ids::snapshot(&text).and_then(|id| app.gone.find(id.as_str(), caller.sees()));
-            return gone.map(|view| Json(json!({"status": "deleted", "snapshot": view}))).ok_or(failure);
+            if let Some(view) = gone {
+                return Ok(Json(json!({"status": "deleted", "snapshot": view})));
+            }
+            // Promised, and not there: taking it broke off with the server, or it was deleted before that ended.
+            let view = app.answers.told(&caller.key(), &text).ok_or(failure)?;
+            return Ok(Json(json!({"status": "error", "error_message": NOT_THERE, "snapshot": view})));
         }
     };
     let status = match record.state {

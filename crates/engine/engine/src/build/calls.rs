@@ -89,12 +89,31 @@ impl Engine {
         self.create_build_with(spec, None, BuildSecrets::new(), caller).await
     }
 
+    /// The same, with an id that was chosen before, and that no build has: whoever asks again looks for it first.
+    ///
+    /// # Errors
+    /// As [`Self::create_build`].
+    pub async fn create_build_as(&self, id: BuildId, spec: BuildSpec, caller: &Caller) -> Result<BuildView> {
+        self.begin_build(Some(id), spec, None, BuildSecrets::new(), caller).await
+    }
+
     /// As [`Self::create_build`], known to the registry of one image, and with secrets that its commands may mount.
     ///
     /// # Errors
     /// As [`Self::create_build`]; [`Code::InvalidArgument`] for a user name, password or secret that cannot be.
     pub async fn create_build_with(
         &self,
+        spec: BuildSpec,
+        login: Option<ImageLogin>,
+        secrets: BuildSecrets,
+        caller: &Caller,
+    ) -> Result<BuildView> {
+        self.begin_build(None, spec, login, secrets, caller).await
+    }
+
+    async fn begin_build(
+        &self,
+        id: Option<BuildId>,
         spec: BuildSpec,
         login: Option<ImageLogin>,
         secrets: BuildSecrets,
@@ -117,7 +136,7 @@ impl Engine {
         let needs_context = needs_context(&recipe);
         let created_ms = now_ms();
         let record = BuildRecord {
-            id: BuildId::from_parts(created_ms, random()?),
+            id: id.map_or_else(|| Ok(BuildId::from_parts(created_ms, random()?)), Ok::<_, Error>)?,
             state: if needs_context { BuildState::Waiting } else { BuildState::Queued },
             spec,
             template_version: None,

@@ -162,6 +162,18 @@ impl Engine {
         Ok(view)
     }
 
+    /// The pools that calls set up ([`Self::put_pool`]), each with when that was.
+    ///
+    /// # Errors
+    /// [`Code::StoreUnavailable`].
+    pub async fn set_pools(&self) -> Result<Vec<(PoolView, u64)>> {
+        let records = self.inner.store.list_pools().await.map_err(store_error)?;
+        let mut set_ms: std::collections::BTreeMap<String, u64> =
+            records.into_iter().map(|record| (record.name, record.updated_ms)).collect();
+        let views = self.pools().pools.into_iter();
+        Ok(views.filter_map(|view| set_ms.remove(&view.name.to_string()).map(|ms| (view, ms))).collect())
+    }
+
     /// Forgets what [`Self::put_pool`] set: what the template or the server's arguments say holds again, or
     /// the pool is gone.
     ///

@@ -15,6 +15,8 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, Result};
 
+use crate::mounts::STRICT;
+
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 /// To look at what is there: nothing is waited for, no terminal is taken.
@@ -163,6 +165,37 @@ pub(super) fn make_directory(root: BorrowedFd<'_>, path: &str, new: VolumeDirect
     Ok(entry(&shown(path), &fstat(&made)?, None))
 }
 
+/// Sees to it that a directory is there that is mounted by itself. One that is missing is made as the root of a volume
+/// is: everybody can write to it. It is looked for through no link: where one leads may be another place a moment later.
+pub(super) fn make_part(root: BorrowedFd<'_>, path: &str, make: bool) -> Result<()> {
+    let open = |at: BorrowedFd<'_>, name: &str| openat2(at, name, DIRECTORY, Mode::empty(), STRICT);
+    let mut at = open(root, ".")?;
+    for name in path.split('/') {
+        at = match open(at.as_fd(), name) {
+            Err(Errno::NOENT) if make => {
+                match mkdirat(&at, name, Mode::from_raw_mode(0o700)) {
+                    // Somebody inside was faster.
+                    Err(Errno::EXIST) => {}
+                    made => made.and_then(|()| share(open(at.as_fd(), name)?.as_fd()))?,
+                }
+                fsync(&at)?;
+                open(at.as_fd(), name)?
+            }
+            opened => opened?,
+        };
+    }
+    Ok(())
+}
+
+/// Opens a directory that was just made to everybody; nothing else that somebody inside may have put in its place.
+fn share(made: BorrowedFd<'_>) -> Result<()> {
+    let stat = fstat(made)?;
+    match (stat.st_uid, stat.st_mode & 0o7777) {
+        (0, 0o700) => fchmod(made, Mode::from_raw_mode(0o1777)),
+        _ => Ok(()),
+    }
+}
+
 /// A path as its reader means it.
 fn shown(path: &str) -> String {
     if path == "." { "/".to_owned() } else { format!("/{path}") }
@@ -308,6 +341,32 @@ mod tests {
         }
         assert_eq!(std::fs::read_dir(&beside).unwrap().count(), 0);
         assert_eq!(std::fs::metadata(&beside).unwrap().permissions().mode() & 0o777, 0o711);
+    }
+
+    #[test]
+    fn parts_are_made_for_everybody_and_through_no_link() {
+        let (dir, root) = root();
+        let (inside, root) = (dir.path().join("root"), root.as_fd());
+        let mode = |path: &str| std::fs::metadata(inside.join(path)).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(make_part(root, "a/b", false), Err(Errno::NOENT));
+        make_part(root, "a/b", true).unwrap();
+        assert_eq!((mode("a"), mode("a/b")), (0o1777, 0o1777));
+        std::fs::set_permissions(inside.join("a/b"), std::fs::Permissions::from_mode(0o750)).unwrap();
+        make_part(root, "a/b", true).unwrap();
+        assert_eq!(mode("a/b"), 0o750, "what is there stays as it is");
+        make_part(root, "a/b", false).unwrap();
+        symlink("a", inside.join("link")).unwrap();
+        symlink(dir.path().join("beside"), inside.join("out")).unwrap();
+        symlink("nothing", inside.join("dangling")).unwrap();
+        File::create(inside.join("file")).unwrap();
+        for link in ["link", "link/b", "link/new", "out", "out/new", "dangling", "a/../link"] {
+            assert!(make_part(root, link, true).is_err(), "{link}");
+        }
+        assert_eq!(make_part(root, "file", true), Err(Errno::NOTDIR));
+        assert_eq!(make_part(root, "file/x", true), Err(Errno::NOTDIR));
+        assert_eq!(make_part(root, &"x".repeat(256), true), Err(Errno::NAMETOOLONG));
+        assert_eq!(std::fs::read_dir(dir.path().join("beside")).unwrap().count(), 0);
+        assert_eq!(std::fs::read_dir(&inside).unwrap().count(), 5);
     }
 
     #[test]

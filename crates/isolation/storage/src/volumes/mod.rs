@@ -22,10 +22,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use atoll_core::id::VolumeId;
-use atoll_isolation::IsolationError;
 use atoll_isolation::volumes::{
     VolumeChange, VolumeDirectory, VolumeError, VolumeFile, VolumeUsage, VolumeWrite, Volumes,
 };
+use atoll_isolation::{IsolationError, PlannedVolume};
 use tokio::io::AsyncRead;
 
 use crate::loops::{self, LoopDevice};
@@ -66,17 +66,19 @@ impl StoredVolumes {
         Self { inner: Arc::new(Inner { storage, open: Mutex::default(), copying: Mutex::default() }) }
     }
 
-    /// A new mount of a volume, attached nowhere, for one sandbox. Blocks.
+    /// A new mount of a whole volume, attached nowhere, for one sandbox. Blocks. Where the sandbox is to have a directory
+    /// of it alone, that is there; who attaches the mount takes it out with [`crate::part_of`].
     ///
     /// # Errors
     /// [`IsolationError::Unavailable`] when its data is gone, or [`IsolationError::Kernel`].
-    pub fn mount(&self, id: &VolumeId) -> Result<OwnedFd, IsolationError> {
-        let open = self.inner.open(id).map_err(|error| match error {
+    pub fn mount(&self, volume: &PlannedVolume) -> Result<OwnedFd, IsolationError> {
+        let open = self.inner.open(&volume.id).map_err(|error| match error {
             VolumeError::Host(error) => error,
             VolumeError::Gone | VolumeError::File(_) => {
-                IsolationError::Unavailable(format!("the data of the volume {id} is not there"))
+                IsolationError::Unavailable(format!("the data of the volume {} is not there", volume.id))
             }
         })?;
+        prepare(&open, volume).step("open the directory of a volume that is to be mounted")?;
         mount(&open.device)
     }
 
@@ -292,6 +294,13 @@ fn mount(device: &LoopDevice) -> Result<OwnedFd, IsolationError> {
     mount_ext4(&device.path(), Use::Volume)
 }
 
+fn prepare(open: &Open, volume: &PlannedVolume) -> rustix::io::Result<()> {
+    match &volume.subpath {
+        Some(path) => files::make_part(open.root.as_fd(), path, volume.make),
+        None => Ok(()),
+    }
+}
+
 fn file<T>(result: rustix::io::Result<T>) -> Result<T, VolumeError> {
     result.map_err(|error| {
         VolumeError::File(match error {
@@ -312,6 +321,11 @@ impl Volumes for StoredVolumes {
     async fn copy(&self, from: &VolumeId, to: &VolumeId) -> Result<(), VolumeError> {
         let (from, to) = (from.clone(), to.clone());
         self.blocking(move |inner| inner.copy(&from, &to)).await
+    }
+
+    async fn prepare(&self, volume: &PlannedVolume) -> Result<(), VolumeError> {
+        let volume = volume.clone();
+        self.blocking(move |inner| file(prepare(&*inner.open(&volume.id)?, &volume))).await
     }
 
     async fn remove(&self, id: &VolumeId) -> Result<(), VolumeError> {

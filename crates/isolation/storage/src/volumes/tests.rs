@@ -30,7 +30,9 @@ fn left_standing_still(dir: &Path) -> (VolumeId, OwnedFd) {
     let volumes = volumes(dir);
     let id = VolumeId::from_parts(1, 2);
     volumes.inner.create(&id, 32 << 20).unwrap();
-    let mount = volumes.mount(&id).unwrap();
+    let whole =
+        PlannedVolume { id: id.clone(), path: "/v".into(), read_only: false, subpath: None, make: false };
+    let mount = volumes.mount(&whole).unwrap();
     std::mem::forget(Frozen::freeze(mount.as_fd()).unwrap());
     (id, mount)
 }

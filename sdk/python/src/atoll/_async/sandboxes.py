@@ -68,7 +68,7 @@ class AsyncSandboxes:
             on_idle: `delete`, `freeze` or `hibernate`.
             network: What it may reach; the server's default when absent.
             secrets: Secrets of the server that it uses and never sees.
-            volumes: Volumes to mount: paths, and names of volumes; `name:ro` can only be read.
+            volumes: Volumes to mount: paths, and names of volumes; `name/directory` is a directory of one, `name:ro` can only be read.
             keep: Do not delete it when the `with` block ends.
             idempotency_key: A call with the same key gets the first one's sandbox. Made up when absent.
             more: Everything else that the API takes.
@@ -148,9 +148,13 @@ class AsyncSandboxes:
 
 
 def _mount(path: str, volume: str) -> p.VolumeMountDraft:
-    name, _, mode = volume.partition(":")
+    whole, _, mode = volume.partition(":")
+    name, _, subpath = whole.partition("/")
     if mode not in {"", "ro", "rw"}:
-        raise errors.InvalidRequest(f"{volume!r} is not NAME, NAME:ro or NAME:rw", code="invalid_argument")
-    return {"volume": name, "path": path, "read_only": mode == "ro"}
+        raise errors.InvalidRequest(f"{volume!r} is not NAME[/DIRECTORY][:ro]", code="invalid_argument")
+    mount: p.VolumeMountDraft = {"volume": name, "path": path, "read_only": mode == "ro"}
+    if subpath:
+        mount["subpath"] = subpath
+    return mount
 
 

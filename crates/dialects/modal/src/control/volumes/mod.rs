@@ -151,13 +151,9 @@ pub(super) async fn reload(asker: &Asker, request: VolumeReloadRequest) -> Done 
 /// `INVALID_ARGUMENT`, `NOT_FOUND`.
 pub(super) fn mounts(asked: &[VolumeMount]) -> Result<Vec<VolumeMountDraft>> {
     let mount = |mount: &VolumeMount| {
-        if mount.sub_path.as_ref().is_some_and(|path| !path.is_empty() && path != "/") {
-            return Err(Fault::invalid(
-                "volumes: mounting a part of a volume is not supported by this server",
-            ));
-        }
         let volume = ids::parse_volume(&mount.volume_id)?.to_string();
-        Ok(VolumeMountDraft { volume, path: mount.mount_path.clone(), read_only: mount.read_only })
+        let (path, subpath) = (mount.mount_path.clone(), mount.sub_path.clone());
+        Ok(VolumeMountDraft { volume, path, read_only: mount.read_only, subpath })
     };
     asked.iter().map(mount).collect()
 }

@@ -5,6 +5,8 @@
 //! A sandbox enters the table first and then looks whether its volumes are ready; a deletion marks the
 //! volume first and then looks whether a sandbox has it: whoever comes second sees the other.
 
+mod mounts;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +15,7 @@ use atoll_core::error::shorten;
 use atoll_core::id::{SandboxId, VolumeId};
 use atoll_core::limits::VOLUMES_MAX_COUNT;
 use atoll_core::sandbox::SandboxState;
-use atoll_core::volume::{VolumeDraft, VolumeMount, VolumeMountDraft, VolumeState, check_mounts, inner_path};
+use atoll_core::volume::{VolumeDraft, VolumeState, inner_path};
 use atoll_core::{Code, Error, Result};
 use atoll_isolation::volumes::{
     VolumeChange, VolumeDirectory, VolumeError, VolumeFile, VolumeUsage, VolumeWrite, Volumes,
@@ -153,26 +155,6 @@ impl Inner {
     /// [`Code::VolumeNotFound`].
     pub(crate) fn volume_id(&self, id_or_name: &str) -> Result<VolumeId> {
         Ok(self.volumes.find(id_or_name)?.id)
-    }
-
-    /// Finds the volumes that a draft names.
-    pub(crate) fn mounts(&self, drafts: &[VolumeMountDraft]) -> Result<Vec<VolumeMount>> {
-        check_mounts(drafts)?;
-        let mount = |draft: &VolumeMountDraft| {
-            let record = ready(self.volumes.find(&draft.volume)?)?;
-            Ok(VolumeMount {
-                read_only: draft.read_only || record.read_only,
-                id: record.id,
-                name: record.name,
-                path: draft.path.clone(),
-            })
-        };
-        drafts.iter().map(mount).collect()
-    }
-
-    /// Whether the volumes of a sandbox that was entered in the table are still there.
-    pub(crate) fn check_volumes(&self, mounts: &[VolumeMount]) -> Result<()> {
-        mounts.iter().try_for_each(|mount| ready(self.volumes.get(&mount.id)?).map(drop))
     }
 }
 
