@@ -82,6 +82,14 @@ async fn changes_of_files_are_told_where_that_was_asked_for() {
     let written = has("written", "/work/d/e/b").unwrap();
     assert_eq!(written["digest"], format!("blake3:{}", blake3::hash(b"two").to_hex()));
     assert!(!told.iter().any(|event| event["path"].as_str().unwrap().starts_with("/tmp")), "{told:#?}");
+    // What was written before its directory came here is there all the same.
+    server.sh(&sandbox, "mkdir -p /tmp/x/y; printf three > /tmp/x/y/f; mv /tmp/x /work/x").await;
+    wait_until("what comes with its directory is told", async || {
+        let told = events(&server, &sandbox, "file");
+        let written = |event: &Value| event["path"] == "/work/x/y/f" && event["digest"].is_string();
+        told.iter().any(written).then_some(())
+    })
+    .await;
     // The next server says from when on it tells.
     server.kill();
     server.restart();

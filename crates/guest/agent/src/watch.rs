@@ -244,6 +244,10 @@ impl Tree {
                         return false;
                     }
                     events.push(change(ChangeKind::Created, &path));
+                    // Whoever made it may have written all of it before there was a watch.
+                    if entry.metadata().is_ok_and(|meta| meta.is_file() && meta.len() > 0) {
+                        events.push(change(ChangeKind::Written, &path));
+                    }
                 }
                 if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                     if !self.add(&inotify, &path) {

@@ -159,8 +159,11 @@ mod tests {
         // Made in one go: the inner ones may be there before the outer one is watched.
         std::fs::create_dir_all(at("new/a/b")).unwrap();
         std::fs::write(at("new/a/b/c"), "x").unwrap();
-        until(&mut watch, &[(ChangeKind::Created, &at("new/a/b")), (ChangeKind::Created, &at("new/a/b/c"))])
-            .await;
+        until(
+            &mut watch,
+            &[(ChangeKind::Created, &at("new/a/b/c")), (ChangeKind::Written, &at("new/a/b/c"))],
+        )
+        .await;
         std::fs::rename(at("new"), at("moved")).unwrap();
         let seen = until(&mut watch, &[(ChangeKind::Moved, &at("moved"))]).await;
         assert_eq!(seen.last().unwrap().from, at("new"));
