@@ -69,6 +69,8 @@ def test_one_command_makes_all_of_it(tmp_path):
         assert again.returncode != 0 and "atoll agent attach fix-tests" in again.stderr, again.stderr
         # The key is the server's now. A second agent finds it there, and the template.
         atoll(*up, "second")
+        alone = {name: value for name, value in os.environ.items() if not name.startswith("ATOLL_") or name == "ATOLL_BIN"}
+        assert "opencode" in atoll("agent", "recipes", env=alone), "without a server, too"
         # What is wrong is said before anything is made.
         for wrong in (["agent", "up", "nothing", "--name", "third"], [*up[:3], "--workdir", str(tmp_path / "none"), "--name", "third"]):
             said = subprocess.run([os.environ["ATOLL_BIN"], *wrong], capture_output=True, text=True)

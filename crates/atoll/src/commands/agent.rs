@@ -20,7 +20,6 @@ use super::{agent_fork, agent_layer, agent_recipe, agent_schedule};
 use crate::cli::{AgentCommand, SessionArg, UpArgs};
 use crate::failure::{Failure, Result};
 use crate::output::{Printer, age, clean, table};
-use crate::recipes;
 
 /// Characters of a command that a table shows.
 const COMMAND_CHARS: usize = 60;
@@ -29,14 +28,7 @@ const COMMAND_CHARS: usize = 60;
 pub(super) async fn agent(client: &Client, printer: Printer, command: AgentCommand) -> Result<u8> {
     match command {
         AgentCommand::Up(args) => up(client, printer, *args).await?,
-        AgentCommand::Recipes => {
-            let entries = recipes::catalogue()?;
-            let row = |entry: &recipes::Entry| {
-                let key = entry.key.as_ref().map(|key| key.secret.clone()).unwrap_or_default();
-                [entry.name.to_owned(), entry.about.clone(), entry.adapter.clone(), key]
-            };
-            printer.result(&entries, || table(["NAME", "WHAT", "SPEAKS", "KEY"], entries.iter().map(row)))?;
-        }
+        AgentCommand::Recipes => agent_recipe::list(printer)?,
         AgentCommand::Ls => {
             let list = client.list_agents().await?;
             let header = ["NAME", "SANDBOX", "FORK OF", "ADAPTER", "REQUESTS", "TOKENS", "AGE", "COMMAND"];

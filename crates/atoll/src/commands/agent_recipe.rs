@@ -14,12 +14,22 @@ use super::{build, copy};
 use crate::cli::{EgressArgs, InjectArgs, Named, RecipeArgs, parse_secret};
 use crate::config;
 use crate::failure::{Failure, Result};
-use crate::output::Printer;
+use crate::output::{Printer, table};
 use crate::recipes::{self, Recipe};
 use crate::terminal;
 
 /// Where an agent works when its recipe does not say.
 const WORKDIR: &str = "/work/project";
+
+/// `atoll agent recipes`: what the program carries, whether or not there is a server.
+pub(super) fn list(printer: Printer) -> Result<()> {
+    let entries = recipes::catalogue()?;
+    let row = |entry: &recipes::Entry| {
+        let key = entry.key.as_ref().map(|key| key.secret.clone()).unwrap_or_default();
+        [entry.name.to_owned(), entry.about.clone(), entry.adapter.clone(), key]
+    };
+    printer.result(&entries, || table(["NAME", "WHAT", "SPEAKS", "KEY"], entries.iter().map(row)))
+}
 
 /// Makes what is missing; gives the agent. `create` has what the command line says of the agent itself.
 pub(super) async fn up(

@@ -47,7 +47,7 @@ use std::process::ExitCode;
 
 use clap::CommandFactory as _;
 
-use crate::cli::{Cli, Command, NetCommand, TraceArgs, TraceCommand};
+use crate::cli::{AgentCommand, Cli, Command, NetCommand, TraceArgs, TraceCommand};
 use crate::config;
 use crate::connection::{self, Connection};
 use crate::failure::{EXIT_FAILURE, EXIT_USAGE, Failure, Result};
@@ -118,6 +118,7 @@ async fn dispatch(printer: Printer, cli: Cli) -> Result<u8> {
             config::load(&cli.global)?;
             net::presets(printer).map(|()| 0)
         }
+        Command::Agent(AgentCommand::Recipes) => agent_recipe::list(printer).map(|()| 0),
         Command::Trace(TraceArgs { command: Some(TraceCommand::Verify(args)), .. }) if args.dir.is_some() => {
             trace::verify_offline(printer, &args).map(|()| 0)
         }
