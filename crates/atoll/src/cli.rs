@@ -57,8 +57,8 @@ pub(crate) use sandbox::{
 };
 pub(crate) use secret::{SecretCommand, SetSecretArgs};
 pub(crate) use server::{
-    BackupArgs, DashboardArgs, DoctorArgs, GvisorArgs, LOCALHOST, LogFormat, MicrovmArgs, PurgeArgs,
-    RestoreArgs, ServeArgs, SetupCommand, SetupMicrovmArgs,
+    BackupArgs, DashboardArgs, DoctorArgs, GvisorArgs, LOCALHOST, LogFormat, LoginArgs, MicrovmArgs,
+    PurgeArgs, RestoreArgs, ServeArgs, SetupCommand, SetupMicrovmArgs,
 };
 pub(crate) use service::{AddServiceArgs, ServiceArg, ServiceCommand};
 pub(crate) use services::ServicesArgs;
@@ -87,7 +87,7 @@ pub(crate) struct Cli {
 }
 
 /// What every command takes.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct GlobalArgs {
     /// Address of the server [env: ATOLL_URL]
@@ -244,6 +244,10 @@ pub(crate) enum Command {
     Ca,
     /// Print a link that signs a browser in to the dashboard
     Dashboard(DashboardArgs),
+    /// Keep the address of a server and a key for it in the configuration file, once they work
+    Login(LoginArgs),
+    /// Take them out of the configuration file
+    Logout,
     /// Show what the server is
     Info,
     /// Show what this host enforces, or what is left over on it

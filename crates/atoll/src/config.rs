@@ -161,11 +161,58 @@ pub(crate) fn load(args: &GlobalArgs) -> Result<Settings> {
         Some(url) => Some(url.clone()),
         None => variable("ATOLL_URL")?.or(file.url),
     };
-    let api_key = match &args.api_key_file {
-        Some(path) => Some(Secret::new(read_bounded(path)?.trim())),
-        None => variable("ATOLL_API_KEY")?.map(Secret::new).or(file.api_key),
-    };
+    let api_key = named_key(args)?.or(file.api_key);
     Ok(Settings { url, api_key })
+}
+
+/// The key that a flag or a variable holds.
+pub(crate) fn named_key(args: &GlobalArgs) -> Result<Option<Secret>> {
+    match &args.api_key_file {
+        Some(path) => Ok(Some(Secret::new(read_bounded(path)?.trim()))),
+        None => Ok(variable("ATOLL_API_KEY")?.map(Secret::new)),
+    }
+}
+
+/// Writes address and key to the configuration file, or takes them out of it. All else in it stays as it is, comments too. Gives
+/// the file's path.
+///
+/// # Errors
+/// When there is no place for it, it is not valid, or cannot be written: then it is as before.
+pub(crate) fn keep_login(args: &GlobalArgs, login: Option<(&str, &Secret)>) -> Result<PathBuf> {
+    let path = args.config.clone().or_else(file_path).ok_or_else(|| {
+        Failure::plain(
+            Code::InvalidArgument,
+            "there is no HOME to keep a configuration file in: name one with --config",
+        )
+    })?;
+    let text = match read_bounded(&path) {
+        Err(Failure::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => String::new(),
+        text => text?,
+    };
+    parse(&path, &text)?;
+    // What is a file for this program is TOML, so this does not fail.
+    let mut document: toml_edit::DocumentMut = text.parse().unwrap_or_default();
+    match login {
+        Some((url, key)) => {
+            document["url"] = toml_edit::value(url);
+            document["api_key"] = toml_edit::value(key.reveal());
+        }
+        None => ["url", "api_key"].into_iter().for_each(|name| drop(document.remove(name))),
+    }
+    write_private(&path, &document.to_string())
+        .map_err(|error| Failure::io(format!("cannot write {}", path.display()), error))?;
+    Ok(path)
+}
+
+/// Puts a file that only its owner reads in place of another, all of it or nothing.
+fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
+    use std::io::Write as _;
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::create_dir_all(dir)?;
+    let mut file = tempfile::NamedTempFile::new_in(dir)?;
+    file.write_all(text.as_bytes())?;
+    file.as_file().sync_all()?;
+    file.persist(path).map(drop).map_err(|error| error.error)
 }
 
 fn read_bounded(path: &Path) -> Result<String> {

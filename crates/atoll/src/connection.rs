@@ -62,7 +62,8 @@ pub(crate) async fn connect_or_embed(args: &GlobalArgs) -> Result<Connection> {
     }
 }
 
-fn configured(args: &GlobalArgs) -> Result<Option<Client>> {
+/// A client of the server that was named, if one was.
+pub(crate) fn configured(args: &GlobalArgs) -> Result<Option<Client>> {
     let settings = config::load(args)?;
     let Some(url) = settings.url else { return Ok(None) };
     let key = settings.api_key.unwrap_or_else(|| Secret::new(""));

@@ -7,6 +7,7 @@
 //!                        connection (a server somewhere, or here) ◀───┤
 //!                        daemon (the server, its data directory) ◀────┤
 //!                        session (drives one attached exec) ◀─────────┤
+//!                        complete (what a shell is told at TAB)        │
 //!                        archive (tar, both ways, hostile input) ◀────┘
 //! ```
 
@@ -14,6 +15,7 @@ mod archive;
 mod build_view;
 mod cli;
 mod commands;
+mod complete;
 mod config;
 mod connection;
 mod daemon;
@@ -32,6 +34,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 fn main() -> ExitCode {
+    complete::answer();
     match cli::Cli::try_parse() {
         Ok(cli) => commands::main(cli),
         Err(error) => commands::misused(&error),

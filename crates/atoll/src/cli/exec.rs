@@ -100,6 +100,9 @@ pub(crate) struct LogsArgs {
     /// Begin with the last so many lines
     #[arg(short = 'n', long, value_name = "LINES", conflicts_with = "offset")]
     pub(crate) tail: Option<usize>,
+    /// Only what was written in the last so long, such as 10m
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms, conflicts_with_all = ["offset", "tail"])]
+    pub(crate) since: Option<u64>,
     /// Sandbox, by id or name
     pub(crate) sandbox: String,
     /// Id of the command [default: the newest]

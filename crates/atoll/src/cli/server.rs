@@ -324,6 +324,13 @@ pub(crate) struct RestoreArgs {
     pub(crate) verify: bool,
 }
 
+/// A server to work with from now on.
+#[derive(Debug, Args)]
+pub(crate) struct LoginArgs {
+    /// Its address [default: the one that is configured, or http://127.0.0.1:4600]
+    pub(crate) server: Option<String>,
+}
+
 /// The dashboard.
 #[derive(Debug, Args)]
 pub(crate) struct DashboardArgs {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use atoll_api::{CreateExec, Exec, ExecList, SignalExec};
-use atoll_client::{AttachEvent, Client, ListExecs, ResumePolicy};
+use atoll_client::{AttachEvent, Client, ListExecs, OutputQuery, ResumePolicy};
 use atoll_core::exec::ExitReason;
 use atoll_core::limits::{EXECS_KEPT_MAX_COUNT, PAGE_MAX_COUNT};
 use atoll_core::spec::shown;
@@ -11,7 +11,7 @@ use atoll_core::{Code, Error};
 
 use crate::cli::{AttachArgs, ExecArgs, KillArgs, LogsArgs, SandboxArg, ShellArgs, StreamArgs};
 use crate::failure::{Failure, Result};
-use crate::output::{Printer, age, clean, table};
+use crate::output::{Printer, age, clean, now_ms, table};
 use crate::session::{self, Finished, Mode, Target};
 use crate::signals::Stops;
 use crate::terminal;
@@ -141,14 +141,15 @@ pub(super) async fn attach(client: &Client, printer: Printer, args: AttachArgs) 
 
 /// `atoll logs`: the exit code says whether the output could be read, not how the command ended.
 pub(super) async fn logs(client: &Client, printer: Printer, args: LogsArgs) -> Result<u8> {
-    let LogsArgs { follow, offset, tail, sandbox, exec } = args;
+    let LogsArgs { follow, offset, tail, since, sandbox, exec } = args;
     let exec = match exec {
         Some(exec) => exec,
         None => newest(client, &sandbox).await?,
     };
-    let offset = match tail {
-        Some(lines) => offset_of_last(client, &sandbox, &exec, lines).await?,
-        None => offset,
+    let offset = match (tail, since) {
+        (Some(lines), _) => offset_of_last(client, &sandbox, &exec, lines).await?,
+        (None, Some(ms)) => offset_since(client, &sandbox, &exec, ms).await?,
+        (None, None) => offset,
     };
     let mut output = client.follow_output(&sandbox, &exec, offset, follow, ResumePolicy::default());
     while let Some(event) = output.next().await? {
@@ -166,6 +167,14 @@ async fn newest(client: &Client, sandbox: &str) -> Result<String> {
         let error = Error::new(Code::ExecNotFound, format!("no command was run in '{sandbox}' yet"));
         Failure::Plain(error.hint(format!("run one: atoll exec {sandbox} -- CMD")))
     })
+}
+
+/// Where the output of the last so many milliseconds begins.
+async fn offset_since(client: &Client, sandbox: &str, exec: &str, ms: u64) -> Result<u64> {
+    let since_ms = Some(now_ms().saturating_sub(ms));
+    let query = OutputQuery { since_ms, max_bytes: Some(1), ..OutputQuery::default() };
+    let page = client.exec_output(sandbox, exec, query).await?;
+    Ok(page.chunks.first().map_or(page.next_offset, |chunk| chunk.offset))
 }
 
 /// Where the last lines of the output that there is begin. A line is counted where it ends, whichever stream it is on.

@@ -17,6 +17,7 @@ mod doctor;
 mod exec;
 mod image;
 mod key;
+mod login;
 mod mcp;
 mod net;
 mod pipe;
@@ -42,12 +43,10 @@ mod tunnel;
 mod usage;
 mod volume;
 
-use std::io::Write as _;
 use std::process::ExitCode;
 
-use clap::CommandFactory as _;
-
 use crate::cli::{AgentCommand, Cli, Command, NetCommand, TraceArgs, TraceCommand};
+use crate::complete;
 use crate::config;
 use crate::connection::{self, Connection};
 use crate::failure::{EXIT_FAILURE, EXIT_USAGE, Failure, Result};
@@ -106,7 +105,7 @@ pub(crate) fn misused(error: &clap::Error) -> ExitCode {
 #[expect(clippy::wildcard_enum_match_arm, reason = "every other command talks to a server")]
 async fn dispatch(printer: Printer, cli: Cli) -> Result<u8> {
     match cli.command {
-        Command::Completions { shell } => completions(shell).map(|()| 0),
+        Command::Completions { shell } => complete::script(shell).map(|()| 0),
         Command::Serve(args) => Box::pin(serve::serve(printer, args)).await.map(|()| 0),
         Command::Doctor(args) => Box::pin(doctor::doctor(&cli.global, printer, &args)).await,
         Command::Purge(args) => purge::purge(printer, &args).map(|()| 0),
@@ -118,6 +117,8 @@ async fn dispatch(printer: Printer, cli: Cli) -> Result<u8> {
             config::load(&cli.global)?;
             net::presets(printer).map(|()| 0)
         }
+        Command::Login(args) => login::login(&cli.global, printer, args).await.map(|()| 0),
+        Command::Logout => login::logout(&cli.global, printer).map(|()| 0),
         Command::Agent(AgentCommand::Recipes) => agent_recipe::list(printer).map(|()| 0),
         Command::Trace(TraceArgs { command: Some(TraceCommand::Verify(args)), .. }) if args.dir.is_some() => {
             trace::verify_offline(printer, &args).map(|()| 0)
@@ -196,9 +197,11 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Dashboard(args) => dashboard::dashboard(client, printer, &args).await,
         Command::Info => system::info(client, printer).await,
         // Need no server to talk to and were dealt with.
-        Command::Completions { shell } => completions(shell),
-        Command::Serve(_)
+        Command::Completions { .. }
+        | Command::Serve(_)
         | Command::Doctor(_)
+        | Command::Login(_)
+        | Command::Logout
         | Command::Purge(_)
         | Command::Backup(_)
         | Command::Restore(_)
@@ -207,17 +210,4 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         | Command::Sentry { .. } => Ok(()),
     };
     done.map(|()| 0)
-}
-
-fn completions(shell: clap_complete::Shell) -> Result<()> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut for_people(Cli::command()), "atoll", &mut script);
-    std::io::stdout().write_all(&script).map_err(Failure::Output)
-}
-
-/// The program without the commands that only it gives itself.
-fn for_people(program: clap::Command) -> clap::Command {
-    let shown = program.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
-    let (commands, args): (Vec<_>, Vec<_>) = (shown.collect(), program.get_arguments().cloned().collect());
-    clap::Command::new("atoll").args(args).subcommands(commands)
 }

@@ -106,7 +106,7 @@ async fn logs(
     let ServiceArg { sandbox, service } = service;
     loop {
         let wait_ms = if follow { WAIT_MAX_MS } else { 0 };
-        let query = OutputQuery { offset, wait_ms, max_bytes: None };
+        let query = OutputQuery { offset, wait_ms, ..OutputQuery::default() };
         let page = client.service_log(sandbox, service, query).await?;
         if page.gap_until.is_some() {
             printer.warn("what was written before is not kept any more");

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use crate::common::pty::Terminal;
 use atoll_blackbox::{Server, command, host, program, wait_until};
@@ -93,6 +93,7 @@ async fn logs_show_the_newest_commands_last_lines() {
         (&["logs", "-n", "2", "box"], "9\nend"),
         (&["logs", "--tail", "100", "box"], "1\n2\n3\n4\n5\n6\n7\n8\n9\nend"),
         (&["logs", "--tail", "0", "box"], ""),
+        (&["logs", "--since", "1h", "box"], "1\n2\n3\n4\n5\n6\n7\n8\n9\nend"),
     ] {
         assert_eq!(server.cli(args).ok().stdout, wanted, "{args:?}");
     }
@@ -102,16 +103,89 @@ async fn logs_show_the_newest_commands_last_lines() {
     server.finish().await;
 }
 
-#[test]
-fn completions_are_of_what_people_use() {
-    for shell in ["bash", "zsh", "fish"] {
-        let output = command(program()).args(["completions", shell]).output().unwrap();
-        let script = String::from_utf8(output.stdout).unwrap();
-        assert!(script.contains("template") && script.contains("no-color"), "{shell}");
-        for hidden in ["vmm", "sentry", "ssh-proxy"] {
-            assert!(!script.contains(hidden), "{shell} lists {hidden}");
-        }
+#[tokio::test(flavor = "multi_thread")]
+async fn completions_are_of_what_people_use() {
+    let server = Server::start();
+    server.cli(&["create", "--name", "box"]).ok();
+    server.cli(&["create", "--name", "crate"]).ok();
+    server.cli(&["volume", "create", "data"]).ok();
+    // Bash itself, as at a TAB behind the last word.
+    let complete = |server: &Server, program_command: &mut Command, words: &str| {
+        let script = format!(
+            "atoll() {{ {program} \"$@\"; }}; export -f atoll; PATH=$(dirname {program}):$PATH; source <(atoll completions bash); \
+             COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); COMP_TYPE=9; \
+             $(complete -p atoll | sed 's/.*-F \\([^ ]*\\).*/\\1/') atoll \"${{COMP_WORDS[COMP_CWORD]}}\"; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+            program = program().display()
+        );
+        let output = program_command.args(["-c", &script]).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{words}: {output:?}\n{}", server.log());
+        String::from_utf8(output.stdout).unwrap().split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let bash = || {
+        let mut bash = command(Path::new("bash"));
+        bash.env("ATOLL_URL", &server.url).env("ATOLL_API_KEY", &server.key);
+        bash
+    };
+    let all = complete(&server, &mut bash(), "atoll ''");
+    assert!(all.iter().any(|word| word == "template"), "{all:?}");
+    assert!(!all.iter().any(|word| ["vmm", "sentry", "ssh-proxy"].contains(&word.as_str())), "{all:?}");
+    assert_eq!(complete(&server, &mut bash(), "atoll rm b"), ["box"]);
+    let both = complete(&server, &mut bash(), "atoll exec ''");
+    assert!(both.contains(&"box".to_owned()) && both.contains(&"crate".to_owned()), "{both:?}");
+    assert_eq!(complete(&server, &mut bash(), "atoll volume rm ''")[0], "data");
+    // By an option that was typed, and quietly nothing where there is no server or no right.
+    let typed = format!("atoll --url {} inspect b", server.url);
+    assert_eq!(complete(&server, bash().env_remove("ATOLL_URL"), &typed), ["box"]);
+    assert!(complete(&server, bash().env("ATOLL_API_KEY", "wrong"), "atoll rm b").is_empty());
+    assert!(complete(&server, bash().env("ATOLL_URL", "http://127.0.0.1:1"), "atoll rm b").is_empty());
+    for shell in ["zsh", "fish", "elvish", "powershell"] {
+        let script = server.cli(&["completions", shell]).ok().stdout;
+        assert!(script.contains("COMPLETE") && script.contains("atoll"), "{shell}: {script}");
     }
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_is_logged_in_to_once() {
+    let server = Server::start();
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("atoll/config.toml");
+    let run = |args: &[&str], input: &str| {
+        let mut child = command(program())
+            .env("XDG_CONFIG_HOME", home.path())
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    // A key that is refused is not kept.
+    let (code, _, said) = run(&["login", &server.url], "wrong\n");
+    assert!(code != Some(0) && said.contains("API key") && !file.exists(), "{code:?} {said}");
+    fs::create_dir(home.path().join("atoll")).unwrap();
+    fs::write(&file, "# mine\n[presets]\nours = [\"a.example\"] # kept\n").unwrap();
+    let (code, _, said) = run(&["login", &server.url], &format!("{}\n", server.key));
+    assert_eq!(code, Some(0), "{said}");
+    assert!(!said.contains(&server.key), "{said}");
+    let mode = fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let (code, out, said) = run(&["ls"], "");
+    assert_eq!(code, Some(0), "{out}{said}");
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.contains("# mine") && text.contains("ours = [\"a.example\"] # kept"), "{text}");
+    let (code, out, said) = run(&["net", "presets"], "");
+    assert!(code == Some(0) && out.contains("@ours"), "{out}{said}");
+    assert_eq!(run(&["logout"], "").0, Some(0));
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(!text.contains("url") && !text.contains("api_key") && text.contains("ours"), "{text}");
+    let (code, _, said) = run(&["ls"], "");
+    assert!(code != Some(0) && said.contains("no server is configured"), "{said}");
+    server.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -201,9 +275,6 @@ async fn everything_speaks_json() {
     let lines = server.cli(&["--json", "exec", "box", "--", "echo", "hi"]).ok();
     assert!(lines.stdout.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{lines:?}");
     server.cli(&["kill", "box", &exec]).ok();
-    for shell in ["bash", "zsh", "fish"] {
-        assert!(server.cli(&["completions", shell]).ok().stdout.contains("atoll"));
-    }
     assert!(server.cli(&["--version"]).ok().stdout.starts_with("atoll "));
     server.finish().await;
 }

@@ -52,7 +52,7 @@ async fn by_events(server: &Server, sandbox: &str, exec: &str, from: u64) -> Pie
 async fn by_long_poll(server: &Server, sandbox: &str, exec: &str, from: u64) -> Pieces {
     let (mut pieces, mut offset) = (Pieces::new(), from);
     loop {
-        let query = OutputQuery { offset, wait_ms: 30_000, max_bytes: Some(1000) };
+        let query = OutputQuery { offset, wait_ms: 30_000, max_bytes: Some(1000), ..OutputQuery::default() };
         let page = server.client.exec_output(sandbox, exec, query).await.unwrap();
         for chunk in &page.chunks {
             push(&mut pieces, chunk.stream, &chunk.bytes().unwrap());

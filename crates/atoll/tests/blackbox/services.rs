@@ -49,7 +49,7 @@ async fn until(server: &Server, sandbox: &str, name: &str, state: ServiceState, 
 async fn log(server: &Server, sandbox: &str, name: &str, mut offset: u64, end: u64) -> Vec<(u64, String)> {
     let mut runs: Vec<(u64, String)> = Vec::new();
     while offset < end {
-        let query = OutputQuery { offset, wait_ms: 30_000, max_bytes: Some(7) };
+        let query = OutputQuery { offset, wait_ms: 30_000, max_bytes: Some(7), ..OutputQuery::default() };
         let page = server.client.service_log(sandbox, name, query).await.unwrap();
         assert_eq!(page.gap_until, None);
         for chunk in page.chunks {

@@ -59,7 +59,7 @@ pub(crate) async fn follow(server: &Server, sandbox: &str, exec: &str, bytes: us
             "no more output after {:?}",
             String::from_utf8_lossy(&out)
         );
-        let query = OutputQuery { offset, wait_ms: 30_000, max_bytes: None };
+        let query = OutputQuery { offset, wait_ms: 30_000, ..OutputQuery::default() };
         let page = server.client.exec_output(sandbox, exec, query).await.unwrap();
         assert_eq!(page.gap_until, None, "bytes were dropped");
         for chunk in &page.chunks {

@@ -29,6 +29,8 @@ pub struct ListExecs {
 pub struct OutputQuery {
     /// First byte, counted over both streams.
     pub offset: u64,
+    /// In place of the offset: what was written at this time (milliseconds since the epoch) or later; up to a second earlier.
+    pub since_ms: Option<u64>,
     /// Wait this long for the first byte, milliseconds, at most 60,000.
     pub wait_ms: u64,
     /// Return at most this many bytes; the server's choice when absent.
@@ -115,6 +117,7 @@ impl Client {
         let target = self
             .in_sandbox(sandbox, &["execs", exec, "output"])
             .query("offset", query.offset)
+            .maybe("since_ms", query.since_ms)
             .query("wait_ms", query.wait_ms)
             .maybe("max_bytes", query.max_bytes);
         self.call_waiting(self.request(Method::GET, target), query.wait_ms).await

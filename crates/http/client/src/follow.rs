@@ -67,7 +67,7 @@ impl OutputFollower {
                 return Ok(None);
             }
             let wait_ms = if self.wait { WAIT_MAX_MS } else { 0 };
-            let query = OutputQuery { offset: self.offset, wait_ms, max_bytes: None };
+            let query = OutputQuery { offset: self.offset, wait_ms, ..OutputQuery::default() };
             match self.client.exec_output(&self.sandbox, &self.exec, query).await {
                 Ok(page) => {
                     self.take(page)?;

@@ -211,7 +211,12 @@ pub(crate) async fn read_output(
     let sandbox = session.sandbox(params.sandbox.as_deref()).await?;
     let max = params.max_bytes.unwrap_or(PAGE_BYTES).clamp(1, PAGE_MAX_BYTES);
     let wait_ms = u64::from(params.wait_seconds.unwrap_or(0).min(WAIT_MAX_SECONDS)) * 1000;
-    let query = OutputQuery { offset: params.offset, wait_ms, max_bytes: Some(u64::from(max)) };
+    let query = OutputQuery {
+        offset: params.offset,
+        wait_ms,
+        max_bytes: Some(u64::from(max)),
+        ..OutputQuery::default()
+    };
     let page = tokio::select! {
         page = session.client.exec_output(&sandbox, &params.exec, query) => page,
         () = context.ct.cancelled() => return Err(cancelled()),

@@ -34,7 +34,7 @@ const LAYERS_MAX_COUNT: usize = 500;
 const TTY_GROUP: u32 = 5;
 /// Terminals of one sandbox. All sandboxes of a host have 3,072 of them between them (`kernel.pty.max`, less what is kept
 /// for the host).
-const TERMINALS_MAX: u32 = 64;
+pub(crate) const TERMINALS_MAX: u32 = 64;
 
 impl Inner {
     /// Makes an instance. Blocks for about two milliseconds.

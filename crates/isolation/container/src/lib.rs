@@ -34,6 +34,7 @@ mod skeleton;
 mod snapshot;
 mod spawn;
 mod sys;
+mod totals;
 mod trash;
 mod userns;
 mod watch;

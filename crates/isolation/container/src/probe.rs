@@ -16,7 +16,7 @@ use rustix::mount::{
 use rustix::process::{PidfdFlags, pidfd_open};
 
 use crate::Inner;
-use crate::{host_files, rlimits, seccomp, sys, userns};
+use crate::{host_files, seccomp, sys, totals, userns};
 
 /// Files that are named at most.
 const KEPT_SHOWN_MAX: usize = 8;
@@ -41,7 +41,8 @@ pub(crate) fn checks(inner: &Inner) -> Vec<Check> {
         tried("pidfd", pidfd(), "Linux 5.4 or newer is needed"),
         tried("disk_limit", disk_limit(inner), "load the module 'loop' and install e2fsprogs"),
         tried("seccomp", seccomp_filter(), "a kernel with CONFIG_SECCOMP_FILTER is needed"),
-        open_files(),
+        totals::open_files(),
+        totals::check(),
         inner.storage.check(),
         cgroups(inner),
     ];
@@ -160,23 +161,6 @@ fn disk_limit(inner: &Inner) -> Tried {
 fn seccomp_filter() -> Tried {
     let filter = seccomp::compile()?;
     Ok(format!("compiled a filter of {} instructions; every sandbox runs under it", filter.len()))
-}
-
-/// Whether one sandbox can use up the host's open files. The memory of an open file is counted for the sandbox that has
-/// it, so the kernel's total protects nothing: systemd lifts it on its hosts.
-fn open_files() -> Check {
-    let processes = Resources::default().pids;
-    let each = rlimits::limits(processes).open_files.1;
-    let seen = format!("each of the {processes} processes of a sandbox may open {each} files");
-    if rlimits::can_use_up(processes) {
-        return Check::new(
-            "open_files",
-            Status::Limited,
-            format!("{seen}: more than this host has together"),
-        )
-        .hint("one sandbox can use them up for all: set the sysctl fs.file-max to 9223372036854775807");
-    }
-    Check::new("open_files", Status::Ok, seen)
 }
 
 fn cgroups(inner: &Inner) -> Check {

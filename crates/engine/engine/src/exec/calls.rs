@@ -23,6 +23,7 @@ use crate::errors::{guest_error, store_error};
 use crate::log::{self, Extent};
 use crate::sandbox::SandboxShared;
 
+use super::disk::host_error;
 use super::output::OutputReader;
 use super::session;
 use super::shared::{Attachment, ExecShared, ExecView, Progress, Started};
@@ -216,6 +217,21 @@ impl Engine {
             .hint("ask from the 'next_offset' of the last answer, or from 0"));
         }
         Ok(reader)
+    }
+
+    /// Where output begins that was written at a time (milliseconds since the epoch) or later; up to a second earlier.
+    ///
+    /// # Errors
+    /// As [`Self::exec`].
+    pub async fn output_since(&self, sandbox: &SandboxId, exec: &str, since_ms: u64) -> Result<u64> {
+        let sandbox = self.inner.sandbox(sandbox)?;
+        let view = match self.find_exec(&sandbox, exec).await? {
+            Found::Live(live) => live.view(),
+            Found::Ended(record) => self.ended_view(*record).await?,
+        };
+        let (dir, end) = (self.inner.log_dir(&sandbox.id, &view.record.id), view.extent.end);
+        let found = tokio::task::spawn_blocking(move || log::offset_since(&dir, since_ms, end)).await;
+        found.unwrap_or_else(|panic| Err(panic.into())).map_err(|error| host_error(&error))
     }
 
     /// All output, for the client that started the exec and must miss nothing: a command that says more than its log

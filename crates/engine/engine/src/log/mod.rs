@@ -6,10 +6,10 @@
 //!
 //! ```text
 //! 0000000000000000.data   the bytes
-//! 0000000000000000.idx    16 bytes per change of stream: offset u64BE, stream u8, 7 zero bytes
+//! 0000000000000000.idx    16 bytes per change of stream, and each second: offset u64BE, stream u8, time u56BE
 //! ```
 //!
-//! An index record is written *before* the bytes it describes and says which stream they belong to
+//! The time is in milliseconds since the epoch; 0 in logs of versions that kept none. An index record is written *before* the bytes it describes and says which stream they belong to
 //! until the next record. So after `kill -9` at any instant the length of the newest data file is the
 //! truth: every byte that arrived has its stream, and a record that points at the end is simply not
 //! used yet. What the guest sent but the log does not have was never acknowledged and is sent again.
@@ -24,13 +24,15 @@ mod writer;
 
 pub(crate) use budget::{LogShare, Logs};
 pub use reader::Piece;
-pub(crate) use reader::{LogReader, extent};
+pub(crate) use reader::{LogReader, extent, offset_since};
 pub(crate) use writer::LogWriter;
 
 /// Most bytes of one segment. Dropping works by segments, so this is also the grain of what is kept.
 const SEGMENT_MAX_BYTES: u64 = 8 << 20;
 /// A log keeps at least this many segments' worth, so that dropping one never empties it.
 const SEGMENTS_PER_LOG: u64 = 4;
+/// How often at least the index says what time it is, while something is written.
+const TIMES_EVERY_MS: u64 = 1000;
 /// Most bytes that one read returns.
 pub const READ_MAX_BYTES: usize = 256 << 10;
 

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use atoll_core::exec::OutputStream;
 use bytes::{Bytes, BytesMut};
 
-use super::segment::{data_path, list, read_index};
-use super::{Extent, READ_MAX_BYTES};
+use super::segment::{Record, data_path, list, read_index};
+use super::{Extent, READ_MAX_BYTES, TIMES_EVERY_MS};
 
 /// What a reader finds at its offset.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +42,26 @@ pub(crate) fn extent(dir: &Path) -> io::Result<Extent> {
     Ok(Extent { first, end: last + std::fs::metadata(data_path(dir, last))?.len() })
 }
 
+/// Where what was written from a time on (milliseconds since the epoch) begins, of what is kept; up to a second earlier. The end when there is none.
+///
+/// # Errors
+/// What the file system says.
+pub(crate) fn offset_since(dir: &Path, since_ms: u64, end: u64) -> io::Result<u64> {
+    for start in list(dir)? {
+        let index = match read_index(dir, start) {
+            // Dropped meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            index => index?,
+        };
+        // What comes after a record is at most so much younger: then there is another one.
+        let mut young = index.iter().filter(|record| record.at_ms.saturating_add(TIMES_EVERY_MS) > since_ms);
+        if let Some(first) = young.next() {
+            return Ok(first.offset.min(end));
+        }
+    }
+    Ok(end)
+}
+
 /// Reads a log from an offset on.
 #[derive(Debug)]
 pub(crate) struct LogReader {
@@ -58,7 +78,7 @@ struct OpenSegment {
     /// One past its last byte, once a later segment exists.
     sealed_end: Option<u64>,
     data: File,
-    index: Vec<(u64, OutputStream)>,
+    index: Vec<Record>,
 }
 
 impl LogReader {
@@ -128,8 +148,7 @@ impl LogReader {
 
     fn read(&mut self, extent: Extent, max: usize) -> io::Result<Option<Piece>> {
         let Some(open) = &mut self.open else { return Ok(None) };
-        let mut at = open.index.partition_point(|(offset, _)| *offset <= self.offset);
-        if at == open.index.len() && open.sealed_end.is_none() {
+        if open.sealed_end.is_none() && run(&open.index, self.offset).is_none_or(|(_, end)| end.is_none()) {
             // The newest segment may have had changes of stream since the index was read.
             match read_index(&self.dir, open.start) {
                 Ok(index) => open.index = index,
@@ -140,17 +159,12 @@ impl LogReader {
                 }
                 Err(error) => return Err(error),
             }
-            at = open.index.partition_point(|(offset, _)| *offset <= self.offset);
         }
-        let Some(record) = at.checked_sub(1) else {
+        let Some((stream, next)) = run(&open.index, self.offset) else {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "log index has no record for an offset"));
         };
-        let stream = open.index[record].1;
         let end_of_gap = open.sealed_end.unwrap_or(extent.end).min(extent.end);
-        let mut end = extent.end;
-        if let Some((next, _)) = open.index.get(at) {
-            end = end.min(*next);
-        }
+        let mut end = extent.end.min(next.unwrap_or(u64::MAX));
         if let Some(sealed) = open.sealed_end {
             end = end.min(sealed);
         }
@@ -173,4 +187,12 @@ impl LogReader {
         self.offset += got as u64;
         Ok(Some(piece))
     }
+}
+
+/// The stream of the byte at an offset, and where the next byte of the other stream is, as far as the index says; `None` before all that it says.
+fn run(index: &[Record], offset: u64) -> Option<(OutputStream, Option<u64>)> {
+    let after = index.partition_point(|record| record.offset <= offset);
+    let stream = index.get(after.checked_sub(1)?)?.stream;
+    let next = index[after..].iter().find(|record| record.stream != stream);
+    Some((stream, next.map(|record| record.offset)))
 }

@@ -35,27 +35,39 @@ pub(super) fn list(dir: &Path) -> io::Result<Vec<u64>> {
     Ok(starts)
 }
 
-pub(super) fn encode_record(offset: u64, stream: OutputStream) -> [u8; RECORD_BYTES] {
-    let mut record = [0; RECORD_BYTES];
-    record[..8].copy_from_slice(&offset.to_be_bytes());
-    record[8] = match stream {
-        OutputStream::Stdout => 1,
-        OutputStream::Stderr => 2,
-    };
-    record
+/// Says of which stream the bytes from an offset on are, and when the first of them came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Record {
+    pub(super) offset: u64,
+    pub(super) stream: OutputStream,
+    /// Milliseconds since the epoch; 0 when that is not known.
+    pub(super) at_ms: u64,
+}
+
+impl Record {
+    pub(super) fn encode(self) -> [u8; RECORD_BYTES] {
+        let mut record = [0; RECORD_BYTES];
+        record[8..].copy_from_slice(&self.at_ms.to_be_bytes());
+        record[..8].copy_from_slice(&self.offset.to_be_bytes());
+        record[8] = match self.stream {
+            OutputStream::Stdout => 1,
+            OutputStream::Stderr => 2,
+        };
+        record
+    }
+
+    fn decode(record: [u8; RECORD_BYTES]) -> Self {
+        let (mut offset, mut at_ms) = ([0; 8], [0; 8]);
+        offset.copy_from_slice(&record[..8]);
+        at_ms[1..].copy_from_slice(&record[9..]);
+        let stream = if record[8] == 2 { OutputStream::Stderr } else { OutputStream::Stdout };
+        Self { offset: u64::from_be_bytes(offset), stream, at_ms: u64::from_be_bytes(at_ms) }
+    }
 }
 
 /// Reads an index. A torn last record (the process died while writing it) is left out.
-pub(super) fn read_index(dir: &Path, start: u64) -> io::Result<Vec<(u64, OutputStream)>> {
+pub(super) fn read_index(dir: &Path, start: u64) -> io::Result<Vec<Record>> {
     let bytes = fs::read(index_path(dir, start))?;
     let (records, _torn) = bytes.as_chunks::<RECORD_BYTES>();
-    Ok(records
-        .iter()
-        .map(|record| {
-            let mut offset = [0; 8];
-            offset.copy_from_slice(&record[..8]);
-            let stream = if record[8] == 2 { OutputStream::Stderr } else { OutputStream::Stdout };
-            (u64::from_be_bytes(offset), stream)
-        })
-        .collect())
+    Ok(records.iter().map(|record| Record::decode(*record)).collect())
 }

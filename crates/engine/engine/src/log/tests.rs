@@ -72,6 +72,32 @@ fn torn_index_and_unused_record_are_put_right() {
     assert_eq!(output, [(Stdout, b"out".to_vec()), (Stderr, b"errmore".to_vec())]);
 }
 
+#[test]
+fn output_is_found_by_when_it_was_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = LogWriter::open(dir.path(), 40).unwrap();
+    for _ in 0..9 {
+        writer.append(Stdout, b"0123456789").unwrap();
+    }
+    let Extent { first, end } = writer.extent();
+    let since = |at_ms| super::offset_since(dir.path(), at_ms, end).unwrap();
+    assert_eq!((since(0), since(crate::clock::now_ms()), since(u64::MAX)), (first, first, end));
+    // Half of them came an hour ago, and one before there were times.
+    let starts = list(dir.path()).unwrap();
+    let hour = crate::clock::now_ms() - 3_600_000;
+    let middle = starts[starts.len() / 2];
+    for (number, start) in starts.iter().take_while(|start| **start < middle).enumerate() {
+        let at_ms = if number == 0 { 0 } else { hour };
+        let record = super::segment::Record { offset: *start, stream: Stdout, at_ms };
+        std::fs::write(index_path(dir.path(), *start), record.encode()).unwrap();
+    }
+    assert_eq!(since(hour + 60_000), middle);
+    assert_eq!(since(hour + 999), starts[1], "what came within a second of the record");
+    let (output, _) = read_all(dir.path(), first, writer.extent(), 100);
+    assert_eq!(output.len(), 1, "times do not cut what is read");
+    assert_eq!(super::offset_since(&dir.path().join("none"), 0, 7).unwrap(), 7);
+}
+
 fn budgeted(logs: &Arc<Logs>, dir: &Path, sandbox: u64, exec: u64, max: u64) -> LogWriter {
     let (sandbox, exec) = (SandboxId::from_parts(sandbox, 0), ExecId::from_parts(exec, 0));
     let path = dir.join(sandbox.as_str()).join(exec.as_str());

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use atoll_core::exec::OutputStream;
 
 use super::budget::{LogShare, remove_file};
-use super::segment::{RECORD_BYTES, data_path, encode_record, index_path, list, read_index};
-use super::{Extent, SEGMENT_MAX_BYTES, SEGMENTS_PER_LOG};
+use super::segment::{RECORD_BYTES, Record, data_path, index_path, list, read_index};
+use super::{Extent, SEGMENT_MAX_BYTES, SEGMENTS_PER_LOG, TIMES_EVERY_MS};
+use crate::clock::now_ms;
 
 /// Appends to the log of one exec. There is one writer for each log at any time.
 #[derive(Debug)]
@@ -27,7 +28,8 @@ struct Segment {
     start: u64,
     data: File,
     index: File,
-    stream: Option<OutputStream>,
+    /// The last of its index.
+    record: Option<Record>,
 }
 
 impl LogWriter {
@@ -74,10 +76,10 @@ impl LogWriter {
             data.set_len(0)?;
         }
         self.extent.end = start + data.metadata()?.len();
-        let used = records.iter().take_while(|(offset, _)| *offset < self.extent.end).count();
+        let used = records.iter().take_while(|record| record.offset < self.extent.end).count();
         index.set_len((used * RECORD_BYTES) as u64)?;
-        let stream = used.checked_sub(1).map(|last| records[last].1);
-        Ok(Segment { start, data, index, stream })
+        let record = used.checked_sub(1).map(|last| records[last]);
+        Ok(Segment { start, data, index, record })
     }
 
     /// Where the log begins and ends.
@@ -113,21 +115,25 @@ impl LogWriter {
         let open = |path| OpenOptions::new().append(true).create(true).open(path);
         let index = open(index_path(&self.dir, start))?;
         let data = open(data_path(&self.dir, start))?;
-        self.segment = Some(Segment { start, data, index, stream: None });
+        self.segment = Some(Segment { start, data, index, record: None });
         self.drop_oldest()?;
         Ok(self.segment_max_bytes)
     }
 
     fn append_to_segment(&mut self, stream: OutputStream, bytes: &[u8]) -> io::Result<usize> {
         let Some(segment) = &mut self.segment else { return Ok(0) };
-        if segment.stream != Some(stream) {
-            if let Err(error) = segment.index.write_all(&encode_record(self.extent.end, stream)) {
+        let at_ms = now_ms();
+        let covers =
+            |last: Record| last.stream == stream && at_ms < last.at_ms.saturating_add(TIMES_EVERY_MS);
+        if !segment.record.is_some_and(covers) {
+            let record = Record { offset: self.extent.end, stream, at_ms };
+            if let Err(error) = segment.index.write_all(&record.encode()) {
                 // A torn record must not shift the ones after it.
                 let whole = segment.index.metadata()?.len() / RECORD_BYTES as u64 * RECORD_BYTES as u64;
                 segment.index.set_len(whole)?;
                 return Err(error);
             }
-            segment.stream = Some(stream);
+            segment.record = Some(record);
         }
         let written = segment.data.write(bytes)?;
         if written == 0 {

@@ -30,6 +30,9 @@ pub(crate) struct GetOutput {
     /// First byte wanted: 0, or `next_offset` of the last page.
     #[serde(default)]
     offset: u64,
+    /// Begin, in place of `offset`, with what was written at this time (milliseconds since the epoch) or later; up to a second
+    /// earlier.
+    since_ms: Option<u64>,
     /// Wait up to this long when there is nothing yet (at most 60,000).
     wait_ms: Option<u64>,
     /// Most bytes: 1 to 1,048,576; 262,144 when absent.
@@ -56,7 +59,14 @@ pub(crate) async fn get_output(
     }
     // Looked at before the output is read: a final state then means that all output is there to read.
     let state = app.engine.exec(caller.sandbox(), &exec).await?.record.state;
-    let reader = app.engine.output(caller.sandbox(), &exec, query.offset, false).await?;
+    let offset = match query.since_ms {
+        Some(_) if query.offset != 0 => {
+            return Err(Error::invalid("since_ms", "cannot be together with an offset").into());
+        }
+        Some(since_ms) => app.engine.output_since(caller.sandbox(), &exec, since_ms).await?,
+        None => query.offset,
+    };
+    let reader = app.engine.output(caller.sandbox(), &exec, offset, false).await?;
     Ok(Json(page(&app, reader, state, max, wait).await?))
 }
 

@@ -1,0 +1,138 @@
+//! Completion: the shell runs this program at each TAB, and is told commands, options, and names of what the server has.
+//!
+//! ```text
+//! atoll completions SHELL ─▶ a script that says: run `atoll` with the variable COMPLETE
+//! TAB ─▶ COMPLETE=SHELL atoll -- WORDS… ─▶ here, before anything else ─▶ candidates
+//! ```
+//!
+//! Names are asked for only at a server that is configured, for a moment: whoever types waits. What fails completes nothing, and says
+//! nothing, as it would stand in the middle of a command line.
+
+use std::ffi::OsStr;
+use std::io::Write as _;
+use std::time::Duration;
+
+use atoll_client::{Client, ListSandboxes};
+use clap::{Arg, Command, CommandFactory as _, Parser as _};
+use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
+use clap_complete::env::{CompleteEnv, Shells};
+use futures::future::BoxFuture;
+
+use crate::cli::Cli;
+use crate::connection;
+use crate::failure::{Failure, Result};
+
+/// The variable by which a shell asks.
+const VARIABLE: &str = "COMPLETE";
+/// How long somebody who types waits for names.
+const PATIENCE: Duration = Duration::from_millis(700);
+/// Most names.
+const NAMES_MAX_COUNT: u32 = 200;
+
+/// Answers a shell that asks for candidates; does nothing otherwise.
+pub(crate) fn answer() {
+    CompleteEnv::with_factory(|| for_people(Cli::command())).var(VARIABLE).complete();
+}
+
+/// Prints the script that makes a shell ask.
+pub(crate) fn script(shell: clap_complete::Shell) -> Result<()> {
+    let shells = Shells::builtins();
+    let name = shell.to_string();
+    let completer = shells.completer(&name);
+    let completer =
+        completer.ok_or_else(|| Failure::Usage(format!("there is no completion for '{name}'")))?;
+    let mut script = Vec::new();
+    let written = completer.write_registration(VARIABLE, "atoll", "atoll", "atoll", &mut script);
+    written.map_err(|error| Failure::io("cannot write the script", error))?;
+    std::io::stdout().write_all(&script).map_err(Failure::Output)
+}
+
+/// The program without the commands that only it gives itself, with names for arguments.
+fn for_people(program: Command) -> Command {
+    let shown = program.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
+    let (commands, args): (Vec<_>, Vec<_>) = (shown.collect(), program.get_arguments().cloned().collect());
+    with_names(Command::new("atoll").args(args).subcommands(commands))
+}
+
+fn with_names(command: Command) -> Command {
+    command.mut_args(named).mut_subcommands(with_names)
+}
+
+/// An argument, with names where it is called after what has such.
+fn named(arg: Arg) -> Arg {
+    let list = match arg.get_id().as_str() {
+        "sandbox" | "sandboxes" => sandboxes,
+        "template" | "templates" => templates,
+        "volume" | "volumes" => volumes,
+        "image" | "images" => images,
+        _ => return arg,
+    };
+    arg.add(ArgValueCandidates::new(move || candidates(list)))
+}
+
+type Names = fn(Client) -> BoxFuture<'static, Option<Vec<String>>>;
+
+fn sandboxes(client: Client) -> BoxFuture<'static, Option<Vec<String>>> {
+    Box::pin(async move {
+        let list = ListSandboxes { limit: Some(NAMES_MAX_COUNT), ..ListSandboxes::default() };
+        let page = client.list_sandboxes(&list).await.ok()?;
+        Some(page.items.into_iter().map(|sandbox| sandbox.name.unwrap_or(sandbox.id)).collect())
+    })
+}
+
+fn templates(client: Client) -> BoxFuture<'static, Option<Vec<String>>> {
+    Box::pin(async move {
+        let list = client.list_templates().await.ok()?;
+        Some(list.items.into_iter().map(|template| template.name).collect())
+    })
+}
+
+fn volumes(client: Client) -> BoxFuture<'static, Option<Vec<String>>> {
+    Box::pin(async move {
+        let list = client.list_volumes().await.ok()?;
+        Some(list.items.into_iter().map(|volume| volume.name).collect())
+    })
+}
+
+fn images(client: Client) -> BoxFuture<'static, Option<Vec<String>>> {
+    Box::pin(async move {
+        let list = client.list_images().await.ok()?;
+        Some(list.items.into_iter().flat_map(|image| image.names).collect())
+    })
+}
+
+fn candidates(list: Names) -> Vec<CompletionCandidate> {
+    let names = ask(list).unwrap_or_default();
+    names.into_iter().map(CompletionCandidate::new).collect()
+}
+
+/// Asks the server that is configured, also by options that were typed already.
+fn ask(list: Names) -> Option<Vec<String>> {
+    let client = connection::configured(&typed()).ok()??;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+    let names = runtime.block_on(async { tokio::time::timeout(PATIENCE, list(client)).await.ok()? });
+    // A look-up of a host name may still be under way.
+    runtime.shutdown_background();
+    names
+}
+
+/// The options that every command has, as far as they were typed: behind `--` stand the words of the command line.
+fn typed() -> crate::cli::GlobalArgs {
+    let mut words = std::env::args_os().skip_while(|word| word != OsStr::new("--")).skip(2);
+    let mut given = vec![std::ffi::OsString::from("atoll")];
+    while let Some(word) = words.next() {
+        let text = word.to_string_lossy();
+        let is =
+            |name: &str| text == name || text.strip_prefix(name).is_some_and(|rest| rest.starts_with('='));
+        if !["--url", "--api-key-file", "--config"].into_iter().any(is) {
+            continue;
+        }
+        let alone = !text.contains('=');
+        given.push(word);
+        if alone {
+            given.extend(words.next());
+        }
+    }
+    given.push("info".into());
+    Cli::try_parse_from(given).map(|cli| cli.global).unwrap_or_default()
+}
