@@ -45,7 +45,7 @@ pub(super) async fn life(store: &Store) {
     assert_eq!(store.list_services().await.unwrap()[1..], begins, "or come with it");
 
     // What an earlier version started as an exec alone.
-    let mut exec = super::exec(1, &three.id);
+    let mut exec = super::exec(&three, 1, 1);
     exec.idempotency_key = Some("atoll-start-b".to_owned());
     store.insert_exec(&exec).await.unwrap();
     let start = service(8, &three, "start");
