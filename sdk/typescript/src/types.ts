@@ -1896,10 +1896,10 @@ export type OnIdle =
   | "hibernate";
 
 /**
- * Whose process must have made a connection: a program of the image, as the image brought it, or whatever runs in a
- * profile. The kernel of the host says which it was.
+ * Whose process must have made a connection: a program of the image, as the image brought it, whatever runs in a
+ * profile, or what one exec started. The kernel of the host says which it was.
  */
-export type Origin = { program: string } | { digest: string } | { profile: string };
+export type Origin = { program: string } | { digest: string } | { profile: string } | { exec: string };
 
 /** A piece of output in JSON. */
 export interface OutputChunk {

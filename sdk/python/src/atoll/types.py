@@ -432,7 +432,7 @@ WatchChange = Literal[
 
 CommandText = str | list[str]
 
-Origin = dict[str, Any] | dict[str, Any] | dict[str, Any]
+Origin = dict[str, Any] | dict[str, Any] | dict[str, Any] | dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
