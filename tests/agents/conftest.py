@@ -21,11 +21,10 @@ REGISTRIES = {"@pypi": ["pypi.org", "files.pythonhosted.org"], "@npm": ["registr
 
 
 class Recipe:
-    """What a test must know of a recipe: the vendor of its model, where its packages come from, and what its files are called."""
+    """What a test must know of a recipe: the vendor of its model, where its packages come from, and an image if it wants a certain one."""
 
-    def __init__(self, vendor, presets, folder=None, definition="agent.json", services=None, image=None):
+    def __init__(self, vendor, presets, image=None):
         self.vendor, self.presets, self.image = vendor, presets, image
-        self.folder, self.definition, self.services = folder, definition, services
         self.variable = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}[vendor]
         self.host = f"api.{vendor}.com"
 
@@ -37,7 +36,7 @@ KNOWN = {
     "deepagents": Recipe("anthropic", ["@pypi"]),
     "deepagents-cli": Recipe("anthropic", ["@pypi"], image="docker.io/library/python:3.11"),
     "opencode": Recipe("anthropic", ["@npm"]),
-    "opencode-serve": Recipe("anthropic", ["@npm"], "opencode", "serve.json", "services.json"),
+    "opencode-serve": Recipe("anthropic", ["@npm"]),
     "claude-code": Recipe("anthropic", ["@npm"]),
     "codex": Recipe("openai", ["@npm"]),
 }
@@ -62,60 +61,53 @@ def api(method, path, body=None, **headers):
 
 
 def way_out(presets):
-    """Options that let a build reach registries, also where those are mirrors at addresses that are not public."""
+    """Options that let a build reach registries that are mirrors at addresses that are not public."""
     options = []
-    for preset in presets:
-        options += ["--allow", preset]
-        for host in REGISTRIES[preset]:
-            for address in {found[4][0] for found in socket.getaddrinfo(host, 443, socket.AF_INET)}:
-                if not ipaddress.ip_address(address).is_global:
-                    options += ["--allow-cidr", f"{address}:443"]
+    for host in [host for preset in presets for host in REGISTRIES[preset]]:
+        for address in {found[4][0] for found in socket.getaddrinfo(host, 443, socket.AF_INET)}:
+            if not ipaddress.ip_address(address).is_global:
+                options += ["--allow-cidr", f"{address}:443"]
     return options
 
 
 _built = set()
 
 
-def folder(name):
-    return RECIPES / (KNOWN[name].folder or name)
+def up(recipe, name, *options):
+    """The one command, with the broken project, and the key in the variable of its name."""
+    known = KNOWN[recipe]
+    options = ["--workdir", str(HERE / "project"), "--secret", known.variable, "--name", name, *options]
+    return atoll("agent", "up", recipe, *options, env={**os.environ, known.variable: KEY})
 
 
 def build(name):
-    """Builds a recipe, once, on this machine's own programs, or on an image that was made here: others are not to be had everywhere."""
+    """Builds a recipe, once, on this machine's own programs, or on an image that was made here: others are not to be had everywhere.
+
+    The command for agents builds it for its first agent, which may reach what the building does, and is none of the tests'.
+    """
     if name not in _built:
         known = KNOWN[name]
-        options = [*way_out(known.presets), "--timeout", "20m"]
         if known.image:
             tar = subprocess.run([HERE / "python-image"], capture_output=True, text=True, check=True).stdout.strip()
             atoll("image", "import", tar, known.image)
+            presets = [option for preset in known.presets for option in ("--allow", preset)]
+            atoll("template", "build", str(RECIPES / name), "-t", name, *presets, *way_out(known.presets), "--timeout", "20m")
         else:
-            options += ["--build-arg", "BASE=host"]
-        if known.services:
-            options += ["--services", str(folder(name) / known.services)]
-        atoll("template", "build", str(folder(name)), "-t", name, *options)
+            up(name, f"first-{name}", "--from", "host", *way_out(known.presets))
+            atoll("agent", "rm", f"first-{name}")
         _built.add(name)
     return name
 
 
 @contextlib.contextmanager
-def agent(recipe, name, **more):
-    """A sandbox of a recipe with the broken project in it, and the agent; gives the sandbox's name."""
-    known = KNOWN[recipe]
+def agent(recipe, name, *options):
+    """An agent of a recipe, in a sandbox of the same name with the broken project in it; gives the name."""
     build(recipe)
-    # One name for all sandboxes of a vendor: setting it again makes another version.
-    atoll("secret", "set", known.variable, "--host", known.host, input=KEY)
-    secret = f"{known.variable}={known.host},prefix=sk-"
-    atoll("create", "--name", name, "--template", recipe, "--secret", secret)
     try:
-        atoll("exec", name, "--", "mkdir", "-p", "/work/project")
-        for file in (HERE / "project").iterdir():
-            atoll("exec", "-i", name, "--", "sh", "-c", f"cat > /work/project/{file.name}", input=file.read_text())
-        definition = json.loads((folder(recipe) / known.definition).read_text())
-        api("POST", "/v1/agents", {"name": name, "sandbox": name, **definition, **more})
+        up(recipe, name, *options)
         yield name
     finally:
         atoll("agent", "rm", name, check=False)
-        atoll("rm", name, check=False)
 
 
 def events(name, after, session="main"):

@@ -85,25 +85,27 @@ def test_one_command_makes_all_of_it(tmp_path):
     finally:
         for name in ("fix-tests", "second"):
             atoll("agent", "rm", name, check=False)
-            atoll("rm", name, check=False)
 
 
 CLIENTS = {
+    "ten lines": [sys.executable, str(RECIPES / "talk.py")],
     "python": [sys.executable, str(RECIPES / "client.py")],
     # What is TypeScript to newer versions of Node is JavaScript to older ones: it names no types.
     "typescript": ["node", "--input-type=module", "--eval", (RECIPES / "client.ts").read_text(), "--", "client.ts"],
 }
 
 
-@pytest.mark.parametrize("language", CLIENTS)
-def test_a_client_of_a_few_lines_reconnects_in_the_middle(language):
+# The image of a Dockerfile of two lines, and the others with the first that is wanted.
+TALKS = [(client, WANTED[0]) for client in CLIENTS] + [("ten lines", one) for one in WANTED[1:] if one == "deepagents-cli"]
+
+
+@pytest.mark.parametrize(("client", "recipe"), TALKS)
+def test_a_client_of_a_few_lines_reconnects_in_the_middle(client, recipe):
     """The client's connection is cut after some events; it goes on where it was, and misses nothing."""
     from cutter import Cutter
 
-    recipe = WANTED[0]
-    with agent(recipe, f"talks-{language}") as name, Cutter(os.environ["ATOLL_URL"]) as cutter:
-        client = [*CLIENTS[language], name, TASK]
-        done = subprocess.run(client, env={**os.environ, "ATOLL_URL": cutter.url}, capture_output=True, text=True, timeout=120)
+    with agent(recipe, f"talks-{client.split()[0]}-{recipe}") as name, Cutter(os.environ["ATOLL_URL"]) as cutter:
+        done = subprocess.run([*CLIENTS[client], name, TASK], env={**os.environ, "ATOLL_URL": cutter.url}, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         lines = done.stdout.splitlines()
         numbers = [int(line.split()[0]) for line in lines]

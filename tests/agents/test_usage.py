@@ -56,7 +56,7 @@ def test_what_is_used_is_what_the_model_told():
 
 
 def test_a_budget_of_requests_is_hard():
-    with agent("python", "two-requests", budget={"requests": 2}) as name:
+    with agent("python", "two-requests", "--budget-requests", "2") as name:
         before = len(requests())
         told = failed(say(name, TASK))
         assert told["code"] == "budget" and "2 of 2 requests" in told["text"], told
@@ -71,7 +71,7 @@ def test_a_budget_of_requests_is_hard():
 
 
 def test_a_budget_of_tokens_of_each_session():
-    with agent("typescript", "few-tokens", session_budget={"tokens": 2000}) as name:
+    with agent("typescript", "few-tokens", "--session-tokens", "2000") as name:
         told = say(name, TASK)
         assert failed(told)["code"] == "budget" and "of 2000 tokens" in failed(told)["text"], told
         # The answer that went over it was passed on; the next request was not sent.

@@ -108,3 +108,15 @@ def test_a_pause_that_keeps_only_the_disk_begins_again(box):
     end, events = run(box, "slept", "import os; print(os.getcwd(), 'gone' in globals())")
     assert events[0]["kind"] == "reset" and end["state"] == "done", events
     assert next(event for event in events if event["kind"] == "stdout")["data"]["text"].endswith("/tmp False\n")
+
+
+def test_the_interpreter_comes_back_whatever_ends_it(box):
+    """It is the service that the template starts: a cell that kills it, and all that looks like it, kills this run of it alone."""
+    service = f"{box}/services/start"
+    before = api("GET", f"{service}?wait_ms=60000")
+    assert before["state"] == "running" and before["restart"] == "always"
+    subprocess.run([os.environ["ATOLL_BIN"], "exec", box, "--", "sh", "-c", "pkill -9 -f [c]ode_interpreter"], timeout=60, check=True)
+    end, events = run(box, "python", "'x' in globals()", timeout_ms=120_000)
+    assert end["state"] == "done" and events[0]["kind"] == "reset", (end, events)
+    after = api("GET", f"{service}?wait_ms=60000")
+    assert after["state"] == "running" and after["run"] > before["run"]

@@ -47,7 +47,7 @@ def test_cells_remember(level, image):
     ready = ["--ready-port", "49999", "--ready-timeout", "10m"]
     env = [f"--env={key}={value}" for key, value in built["env"].items()]
     as_built = ["--image", image, "--user", built["user"], "--workdir", built["workdir"], *env]
-    atoll("template", "create", name, "--isolation", level, *as_built, "--start-cmd", built["start"], *ready)
+    atoll("template", "create", name, "--isolation", level, *as_built, "--start-cmd", built["start"], "--restart", built["restart"], *ready)
     box = None
     try:
         box = Sandbox.create(name, timeout=3600, request_timeout=1500)

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use atoll_core::agent::{Adapter, AgentSpec, EventKind, ModelBudget, ModelUsage, Serves, SessionState};
 use atoll_core::build::CommandText;
+use atoll_core::policy::EgressPolicy;
 use atoll_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -22,6 +23,12 @@ pub struct CreateAgent {
     /// Makes a sandbox of this template for it, with its name, which is deleted with it. Needs the scope `manage`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
+    /// What that may reach; the template's, or the server's default, when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub egress: Option<EgressPolicy>,
+    /// Delete that, and the agent with it, this long after it was made; the template's when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ttl_ms: Option<u64>,
     /// Program and arguments, run once for each session when there is a message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub argv: Option<Vec<String>>,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use atoll_core::build::{BuildEvent, BuildFailure, BuildSpec, BuildState, Ready, StartFrom, Step};
 use atoll_core::policy::EgressPolicy;
 use atoll_core::secret::Secret;
+use atoll_core::service::Restart;
 use atoll_core::spec::{IsolationLevel, ResourcesDraft};
 use atoll_core::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -49,6 +50,9 @@ pub struct CreateBuild {
     /// When a sandbox is ready: its creation waits for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready: Option<Ready>,
+    /// When what the template starts is started again after it ended; never when absent. Each boot starts it anyway.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restart: Option<Restart>,
     /// Start what the template starts once, in a sandbox that is deleted again, and wait until it is ready: what fails then
     /// fails the build, and not the first creation.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -100,6 +104,7 @@ impl TryFrom<CreateBuild> for BuildSpec {
             no_cache: request.no_cache,
             start: request.start,
             ready: request.ready,
+            restart: request.restart,
             verify: request.verify,
             memory: request.memory,
             isolation: request.isolation,

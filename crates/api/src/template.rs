@@ -9,6 +9,7 @@ use atoll_core::id::SnapshotId;
 use atoll_core::policy::EgressPolicy;
 use atoll_core::pool::PoolSpec;
 use atoll_core::profile::Profiles;
+use atoll_core::service::Restart;
 use atoll_core::spec::{IsolationLevel, ResourcesDraft, TemplateSpec};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -63,6 +64,9 @@ pub struct CreateTemplate {
     /// When a sandbox is ready: its creation waits for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<Ready>,
+    /// When what runs in every sandbox is started again after it ended; never when absent. Each boot starts it anyway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart: Option<Restart>,
     /// Boot one sandbox until it is ready, and let the others go on from its memory. Needs a start command, and an
     /// isolation level that can copy sandboxes with their memory.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -99,6 +103,7 @@ impl CreateTemplate {
             egress: self.egress,
             start: self.start,
             ready: self.ready,
+            restart: self.restart,
             memory: self.memory,
             execution: self.execution,
             profiles: self.profiles,
@@ -177,6 +182,9 @@ pub struct Template {
     /// When a sandbox is ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<Ready>,
+    /// When what runs in every sandbox is started again after it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart: Option<Restart>,
     /// Which programs may run in its sandboxes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub execution: Option<ExecutionPolicy>,

@@ -1,11 +1,12 @@
 //! Recipes for agents: a template, the agent in it, and what both need of the network.
 //!
 //! The program carries those of `agents/`; any other folder with the same files is as good. `Dockerfile` is the template's,
-//! `agent.json` what `POST /v1/agents` takes, `recipe.json` ([`About`]) what the two do not say.
+//! `agent.json` what `POST /v1/agents` takes, `services.json` the services that the template begins with, if it has any,
+//! and `recipe.json` ([`About`]) what these do not say.
 
 use std::path::{Path, PathBuf};
 
-use atoll_api::CreateAgent;
+use atoll_api::{CreateAgent, CreateService};
 use atoll_core::Code;
 use serde::{Deserialize, Serialize};
 
@@ -29,13 +30,14 @@ macro_rules! carried {
     };
 }
 
-const CARRIED: [Carried; 8] = [
+const CARRIED: [Carried; 9] = [
     carried!("claude-code": "Dockerfile", "agent.json", "recipe.json"),
     carried!("codex": "Dockerfile", "agent.json", "recipe.json", "config.toml"),
     carried!("deepagents": "Dockerfile", "agent.json", "recipe.json"),
     carried!("deepagents-cli": "Dockerfile", "agent.json", "recipe.json"),
     carried!("mini-swe-agent": "Dockerfile", "agent.json", "recipe.json", "speak.py"),
     carried!("opencode": "Dockerfile", "agent.json", "recipe.json", "opencode.json"),
+    carried!("opencode-serve": "Dockerfile", "agent.json", "recipe.json", "opencode.json", "services.json"),
     carried!("python": "Dockerfile", "agent.json", "recipe.json", "agent.py"),
     carried!("typescript": "Dockerfile", "agent.json", "recipe.json", "agent.ts"),
 ];
@@ -81,6 +83,8 @@ pub(crate) struct Recipe {
     pub(crate) about: About,
     pub(crate) dockerfile: String,
     pub(crate) agent: CreateAgent,
+    /// What its template begins with.
+    pub(crate) services: Vec<CreateService>,
     /// The context of its build.
     pub(crate) context: PathBuf,
     /// Removes what was written for it when it is let go of.
@@ -145,10 +149,8 @@ fn in_folder(folder: &Path) -> Result<Recipe> {
 }
 
 fn read(name: String, folder: &Path) -> Result<Recipe> {
-    let about = match text(&folder.join("recipe.json"))? {
-        Some(text) => json(&name, "recipe.json", &text)?,
-        None => About::default(),
-    };
+    let about = perhaps(&name, folder, "recipe.json")?;
+    let services = perhaps(&name, folder, "services.json")?;
     let needed = |file: &str| {
         let path = folder.join(file);
         let missing = || Failure::Usage(format!("{} is missing: no recipe is without", path.display()));
@@ -156,7 +158,12 @@ fn read(name: String, folder: &Path) -> Result<Recipe> {
     };
     let agent = json(&name, "agent.json", &needed("agent.json")?)?;
     let dockerfile = needed("Dockerfile")?;
-    Ok(Recipe { name, about, dockerfile, agent, context: folder.to_owned(), _written: None })
+    Ok(Recipe { name, about, dockerfile, agent, services, context: folder.to_owned(), _written: None })
+}
+
+/// What a file says that a recipe need not have.
+fn perhaps<T: Default + serde::de::DeserializeOwned>(recipe: &str, folder: &Path, file: &str) -> Result<T> {
+    text(&folder.join(file))?.map_or_else(|| Ok(T::default()), |text| json(recipe, file, &text))
 }
 
 fn file(carried: &Carried, name: &str) -> &'static str {

@@ -16,7 +16,7 @@ use crate::limits::{
     READY_TIMEOUT_DEFAULT_MS, READY_TIMEOUT_MAX_MS,
 };
 use crate::policy::EgressPolicy;
-use crate::service::Services;
+use crate::service::{Restart, Services};
 use crate::spec::{self, IsolationLevel, ResourcesDraft, TemplateSpec};
 
 /// Before the name of a template where an image can stand: no image is named so.
@@ -369,6 +369,9 @@ pub struct BuildSpec {
     pub start: Option<StartFrom>,
     /// When a sandbox of the template is ready.
     pub ready: Option<Ready>,
+    /// When what the template starts is started again in the same boot; never when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart: Option<Restart>,
     /// Whether what the template starts is tried out before there is a version of it.
     #[serde(default)]
     pub verify: bool,

@@ -782,6 +782,10 @@ export interface CreateAgent {
   sandbox?: string | null;
   /** Makes a sandbox of this template for it, with its name, which is deleted with it. Needs the scope `manage`. */
   template?: string | null;
+  /** What that may reach; the template's, or the server's default, when absent. */
+  egress?: EgressPolicy | null;
+  /** Delete that, and the agent with it, this long after it was made; the template's when absent. */
+  ttl_ms?: number | null;
   /** Program and arguments, run once for each session when there is a message. */
   argv?: string[] | null;
   /** A line for `/bin/sh -c`. */
@@ -860,6 +864,10 @@ export interface CreateBuild {
   start?: StartFrom | null;
   /** When a sandbox is ready: its creation waits for it. */
   ready?: Ready | null;
+  /**
+   * When what the template starts is started again after it ended; never when absent. Each boot starts it anyway.
+   */
+  restart?: Restart | null;
   /**
    * Start what the template starts once, in a sandbox that is deleted again, and wait until it is ready: what fails
    * then fails the build, and not the first creation.
@@ -1144,6 +1152,10 @@ export interface CreateTemplate {
   start?: CommandText | null;
   /** When a sandbox is ready: its creation waits for it. */
   ready?: Ready | null;
+  /**
+   * When what runs in every sandbox is started again after it ended; never when absent. Each boot starts it anyway.
+   */
+  restart?: Restart | null;
   /**
    * Boot one sandbox until it is ready, and let the others go on from its memory. Needs a start command, and an
    * isolation level that can copy sandboxes with their memory.
@@ -2889,6 +2901,8 @@ export interface Template {
   start?: CommandText | null;
   /** When a sandbox is ready. */
   ready?: Ready | null;
+  /** When what runs in every sandbox is started again after it ended. */
+  restart?: Restart | null;
   /** Which programs may run in its sandboxes. */
   execution?: ExecutionPolicy | null;
   /** Profiles of the processes of its sandboxes. */

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use atoll_build::mounts::is_secret_id;
+use atoll_core::service::Restart;
 use atoll_core::spec::IsolationLevel;
 use clap::{Args, Subcommand};
 
@@ -45,6 +46,9 @@ pub(crate) struct BuildArgs {
     pub(crate) start_image: bool,
     #[command(flatten)]
     pub(crate) services: ServicesArgs,
+    /// When to start that again after it ended: always, on-failure, never [default: never]
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) restart: Option<Restart>,
     /// A sandbox is ready when this command succeeds
     #[arg(long, value_name = "CMD")]
     pub(crate) ready_cmd: Option<String>,

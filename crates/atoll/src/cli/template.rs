@@ -1,6 +1,7 @@
 //! Arguments that concern templates.
 
 use atoll_core::pool::PoolSpec;
+use atoll_core::service::Restart;
 use atoll_core::spec::IsolationLevel;
 use clap::{Args, Subcommand};
 
@@ -123,6 +124,9 @@ pub(crate) struct TemplateArgs {
     /// Command to run in every sandbox from its creation on, for /bin/sh
     #[arg(long, value_name = "CMD")]
     pub(crate) start_cmd: Option<String>,
+    /// When to start that again after it ended: always, on-failure, never [default: never]
+    #[arg(long, value_name = "POLICY", requires = "start_cmd")]
+    pub(crate) restart: Option<Restart>,
     /// A sandbox is ready when this command succeeds
     #[arg(long, value_name = "CMD")]
     pub(crate) ready_cmd: Option<String>,

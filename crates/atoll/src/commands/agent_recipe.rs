@@ -1,9 +1,12 @@
 //! `atoll agent up RECIPE --name NAME`: from a recipe to an agent that can be talked to, in one command.
 //!
-//! Its steps are those that one would take by hand (`template build`, `secret set`, `create`, `cp`, `agent up`), and what is there
-//! already is not made again. When a step fails nothing is left but the template and the secret, which the next try uses.
+//! Its steps are those that one would take by hand (`template build`, `secret set`, `agent up --template`, `cp`), and what is there
+//! already is not made again. When a step fails nothing is left but the template and the secret, which the next try uses. When this
+//! program is killed before the project is there, the agent goes with its sandbox within a minute.
 
-use atoll_api::{Agent, CreateAgent, CreateBuild, CreateSandbox, Mkdir, PutSecret};
+use std::time::Duration;
+
+use atoll_api::{Agent, CreateAgent, CreateBuild, Mkdir, PutSecret, UpdateSandbox};
 use atoll_build::Ignore;
 use atoll_client::Client;
 use atoll_core::policy::{Action, DomainPattern, InjectRule, SecretScope};
@@ -16,8 +19,13 @@ use crate::config;
 use crate::failure::{Failure, Result};
 use crate::output::{Printer, table};
 use crate::recipes::{self, Recipe};
+use crate::signals::Stops;
 use crate::terminal;
 
+/// How long an agent lives that nobody completes, milliseconds: whoever made it was killed.
+const HALF_MADE_MS: u64 = 60_000;
+/// While its project is brought it is told to live on this often.
+const LIVES_ON: Duration = Duration::from_secs(15);
 /// Where an agent works when its recipe does not say.
 const WORKDIR: &str = "/work/project";
 
@@ -60,38 +68,73 @@ pub(super) async fn up(
     let inject = InjectArgs { secret: rules, ..InjectArgs::default() };
     let egress =
         EgressArgs { allow: args.allow, allow_cidr: args.allow_cidr, inject, ..EgressArgs::default() };
-    let request = CreateSandbox {
-        name: Some(name.clone()),
+    let create = CreateAgent {
+        name,
         template: Some(recipe.name.clone()),
         egress: egress.policy()?,
-        ..CreateSandbox::default()
+        // Only what is complete stays.
+        ttl_ms: Some(HALF_MADE_MS),
+        ..with(recipe.agent, create)
     };
-    let sandbox = client.create_sandbox(&request).await?.id;
-    let create = CreateAgent { name, sandbox: Some(sandbox.clone()), ..with(recipe.agent, create) };
-    let made = inhabit(client, printer, &sandbox, local, create).await;
-    if made.is_err()
-        && let Err(error) = client.delete_sandbox(&sandbox).await
-    {
-        printer.warn(&format!("the sandbox {sandbox} could not be deleted: {error}"));
+    // From here on something is left when this ends in the middle.
+    let mut stops = Stops::catch()?;
+    let made = tokio::select! {
+        made = client.create_agent(&create) => made?,
+        stop = stops.next() => return Err(stop.failure()),
+    };
+    let furnished = tokio::select! {
+        furnished = furnish(client, printer, &made, local, create.cwd, &recipe.name) => furnished,
+        stop = stops.next() => Err(stop.failure()),
+    };
+    match furnished {
+        Ok(()) => Ok(made),
+        Err(failure) => {
+            if let Err(error) = client.delete_agent(&made.id).await {
+                let seconds = HALF_MADE_MS / 1000;
+                printer.warn(&format!(
+                    "{} could not be deleted, and goes in {seconds} seconds: {error}",
+                    made.name
+                ));
+            }
+            Err(failure)
+        }
     }
-    made
 }
 
-/// Brings the project and declares the agent.
-async fn inhabit(
+/// Brings the project, and lets the agent stay.
+async fn furnish(
     client: &Client,
     printer: Printer,
-    sandbox: &str,
+    agent: &Agent,
     local: Option<std::path::PathBuf>,
-    create: CreateAgent,
-) -> Result<Agent> {
-    let place = create.cwd.clone().unwrap_or_else(|| WORKDIR.to_owned());
-    let made = Mkdir { path: place.clone(), parents: true, mode: None, user: None };
-    client.make_directory(sandbox, &made).await?;
-    if let Some(local) = local {
-        copy::content(client, printer, &local, sandbox, &place).await?;
+    place: Option<String>,
+    template: &str,
+) -> Result<()> {
+    let sandbox = &agent.sandbox;
+    let lives = |ttl_ms: Option<u64>| UpdateSandbox { ttl_ms: Some(ttl_ms), ..UpdateSandbox::default() };
+    let bring = async {
+        let path = place.unwrap_or_else(|| WORKDIR.to_owned());
+        let made = Mkdir { path: path.clone(), parents: true, mode: None, user: None };
+        client.make_directory(sandbox, &made).await?;
+        if let Some(local) = local {
+            copy::content(client, printer, &local, sandbox, &path).await?;
+        }
+        Ok(())
+    };
+    let mut bring = std::pin::pin!(bring);
+    let mut brought: Result<()> = loop {
+        tokio::select! {
+            brought = &mut bring => break brought,
+            () = tokio::time::sleep(LIVES_ON) => {
+                client.update_sandbox(sandbox, &lives(Some(HALF_MADE_MS))).await?;
+            }
+        }
+    };
+    if brought.is_ok() {
+        let ttl_ms = client.get_template(template, None).await?.ttl_ms;
+        brought = client.update_sandbox(sandbox, &lives(ttl_ms)).await.map(drop).map_err(Into::into);
     }
-    Ok(client.create_agent(&create).await?)
+    brought
 }
 
 /// What the recipe says, with what the command line says over it.
@@ -186,6 +229,7 @@ async fn template(client: &Client, printer: Printer, recipe: &Recipe, args: &Rec
         dockerfile: Some(recipe.dockerfile.clone()),
         args: args.base.iter().map(|base| ("BASE".to_owned(), base.clone())).collect(),
         egress: egress.policy()?,
+        services: recipe.services.clone(),
         ..CreateBuild::default()
     };
     build::made_in(client, printer, &request, recipe.context.clone(), Ignore::parse("")).await

@@ -154,6 +154,7 @@ fn request(args: BuildArgs) -> Result<(CreateBuild, Ignore)> {
         no_cache: args.no_cache,
         start,
         ready,
+        restart: args.restart,
         verify: args.verify,
         isolation: args.isolation,
         memory: args.from_memory,

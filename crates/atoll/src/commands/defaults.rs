@@ -7,6 +7,7 @@ use atoll_api::CreateBuild;
 use atoll_build::Ignore;
 use atoll_client::Client;
 use atoll_core::build::{CommandText, StartFrom};
+use atoll_core::service::Restart;
 
 use super::sandbox::limits;
 use crate::cli::{DefaultsArgs, EgressArgs};
@@ -58,10 +59,7 @@ const DEFAULTS: [Default; 6] = [
     Default { name: "daytona", start: None, ready: None, by_name: false },
     Default {
         name: "code-interpreter-v1",
-        // Begun again when it dies, as a service would be.
-        start: Some(
-            "while :; do /opt/code-interpreter/venv/bin/python -m code_interpreter --home /home/user; sleep 0.2; done",
-        ),
+        start: Some("exec /opt/code-interpreter/venv/bin/python -m code_interpreter --home /home/user"),
         ready: Some("curl -fs -o /dev/null http://127.0.0.1:49999/health"),
         by_name: false,
     },
@@ -92,6 +90,8 @@ pub(super) async fn build_defaults(client: &Client, printer: Printer, args: Defa
             target: Some(default.name.to_owned()),
             no_cache: args.no_cache,
             start: default.start.map(|line| StartFrom::Command(CommandText::Shell(line.to_owned()))),
+            // What runs code comes back whatever the code did to it.
+            restart: default.start.map(|_| Restart::Always),
             ready: super::template::ready(default.ready.map(str::to_owned), None, Some(READY_TIMEOUT_MS)),
             verify: true,
             resources,

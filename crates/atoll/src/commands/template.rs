@@ -87,6 +87,7 @@ fn request(args: TemplateArgs) -> Result<CreateTemplate> {
         services: args.services.services()?,
         start: args.start_cmd.map(CommandText::Shell),
         ready: ready(args.ready_cmd, args.ready_port, args.ready_timeout),
+        restart: args.restart,
         memory: args.from_memory,
     })
 }

@@ -233,6 +233,7 @@ async fn templates_have_versions() {
         egress: None,
         start: None,
         ready: None,
+        restart: None,
         memory: false,
         execution: None,
         profiles: None,

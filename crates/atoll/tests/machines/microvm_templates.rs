@@ -8,6 +8,7 @@ use atoll_client::ListExecs;
 use atoll_core::Code;
 use atoll_core::exec::ExecState;
 use atoll_core::sandbox::PauseMode;
+use atoll_core::service::ServiceState;
 
 /// Draws a token once, writes it down, and then tells with every request what it knows: the token, what time it is, the
 /// host's name, and something random from the kernel.
@@ -69,7 +70,7 @@ async fn ask(server: &Server, sandbox: &str) -> [String; 3] {
     [token, name, random].map(str::to_owned)
 }
 
-/// The start command of a sandbox: begun once, running, an exec like any other. Gives its id.
+/// The start command of a sandbox: begun once, running, the only run of its service. Gives the exec's id.
 async fn started(server: &Server, sandbox: &str, token: &str) -> String {
     assert_eq!(server.sh(sandbox, "cat /root/starts").await.stdout, "started\n");
     let all = server.client.list_execs(sandbox, &ListExecs::default()).await.unwrap().items;
@@ -77,6 +78,9 @@ async fn started(server: &Server, sandbox: &str, token: &str) -> String {
     let (Some(exec), None) = (running.next(), running.next()) else { panic!("one exec runs in {sandbox}") };
     let said = crate::common::follow(server, sandbox, &exec.id, format!("token {token}\n").len()).await.0;
     assert_eq!(String::from_utf8_lossy(&said), format!("token {token}\n"));
+    let service = server.client.get_service(sandbox, "start", 30_000).await.unwrap();
+    assert_eq!((service.state, service.run), (ServiceState::Running, 1));
+    assert_eq!(service.exec.as_ref(), Some(&exec.id));
     exec.id
 }
 

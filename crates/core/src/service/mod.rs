@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::build::CommandText;
+use crate::build::{CommandText, Ready};
 use crate::error::{Error, Result};
 use crate::limits::{
     DURATION_MAX_MS, OUTPUT_KEEP_MAX_BYTES, OUTPUT_KEEP_MIN_BYTES, SERVICE_PROBE_TIMEOUT_MAX_MS,
@@ -202,6 +202,35 @@ pub fn check_services(services: &Services) -> Result<()> {
     Ok(())
 }
 
+/// What a template's start command is called among the services of its sandboxes.
+pub const START_SERVICE: &str = "start";
+
+/// Checks what a template starts together with its services; `starts`: it has a start command, or an image that says one.
+///
+/// # Errors
+/// [`crate::Code::InvalidArgument`] when both are called the same, there are too many, or nothing is started that could be
+/// started again.
+pub fn check_start(starts: bool, restart: Option<Restart>, services: &Services) -> Result<()> {
+    if !starts {
+        return match restart {
+            Some(_) => Err(Error::invalid("restart", "there is no start command that it is about")),
+            None => Ok(()),
+        };
+    }
+    if services.contains_key(START_SERVICE) {
+        return Err(Error::invalid(
+            "services",
+            format_args!("'{START_SERVICE}' is what the start command is called"),
+        )
+        .hint("give the service another name, or leave out the start command"));
+    }
+    if services.len() >= SERVICES_MAX_COUNT {
+        let why = format_args!("more than {SERVICES_MAX_COUNT}, with the start command");
+        return Err(Error::invalid("services", why));
+    }
+    Ok(())
+}
+
 /// What follows the end of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum After {
@@ -231,6 +260,16 @@ impl ServiceSpec {
             ready: None,
             health: None,
             after: Vec::new(),
+        }
+    }
+
+    /// The service that a start command is.
+    #[must_use]
+    pub fn of_start(command: CommandText, ready: Option<Ready>, restart: Option<Restart>) -> Self {
+        Self {
+            restart: restart.unwrap_or(Restart::Never),
+            ready: ready.map(Into::into),
+            ..Self::new(command)
         }
     }
 

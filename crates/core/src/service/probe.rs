@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::build::CommandText;
+use crate::build::{CommandText, Ready};
 use crate::error::{Error, Result};
 use crate::limits::{SERVICE_PATH_MAX_BYTES, SERVICE_PROBE_TIMEOUT_MAX_MS};
 use crate::spec;
@@ -44,6 +44,18 @@ pub struct ServiceReady {
     /// It counts as failed when it is not ready after this long; 60 seconds when absent, at most ten minutes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
+}
+
+impl From<Ready> for ServiceReady {
+    fn from(ready: Ready) -> Self {
+        Self {
+            interval_ms: Some(ready.interval_ms()),
+            timeout_ms: Some(ready.timeout_ms()),
+            command: ready.command,
+            port: ready.port,
+            path: None,
+        }
+    }
 }
 
 impl ServiceReady {

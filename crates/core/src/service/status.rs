@@ -41,6 +41,9 @@ pub struct ServiceStatus {
     /// The current run is to make way for another one when nobody uses it: its program is another one now.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub renew: bool,
+    /// The boot of the sandbox in which the last run began, or goes on from memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot: Option<String>,
     /// Early ends in a row.
     #[serde(default)]
     pub early: u32,
@@ -57,12 +60,20 @@ impl ServiceStatus {
     }
 
     /// Begins another run; the oldest is forgotten when there are too many.
-    pub fn begin_run(&mut self) {
+    pub fn begin_run(&mut self, boot: &str) {
+        self.boot = Some(boot.to_owned());
         let (number, base) =
             self.runs.last().map_or((1, 0), |run| (run.number + 1, run.end.unwrap_or(run.base)));
         self.runs.push(ServiceRun { number, base, end: None });
         let surplus = self.runs.len().saturating_sub(SERVICE_RUNS_KEPT_MAX_COUNT);
         self.runs.drain(..surplus);
+    }
+
+    /// Notes that its process goes on from memory in this boot, as no run.
+    pub fn go_on_from_memory(&mut self, boot: &str) {
+        let reason = "its process goes on from memory, and is no run of it".to_owned();
+        self.boot = Some(boot.to_owned());
+        self.outcome = Some(ServiceOutcome { failed: false, reason });
     }
 
     /// Ends the current run, which wrote this much.
@@ -88,7 +99,7 @@ mod tests {
     fn the_log_goes_on_over_runs() {
         let mut status = ServiceStatus::default();
         for bytes in [10, 0, 5] {
-            status.begin_run();
+            status.begin_run("b");
             assert!(status.current().is_some());
             status.end_run(bytes);
             status.end_run(99);
@@ -97,7 +108,7 @@ mod tests {
         assert_eq!(bases, [(1, 0, Some(10)), (2, 10, Some(10)), (3, 10, Some(15))]);
         assert_eq!([0, 9, 10, 14, 99].map(|offset| status.run_at(offset)), [0, 0, 2, 2, 2]);
         for _ in 0..SERVICE_RUNS_KEPT_MAX_COUNT {
-            status.begin_run();
+            status.begin_run("b");
             status.end_run(1);
         }
         assert_eq!(status.runs.len(), SERVICE_RUNS_KEPT_MAX_COUNT);

@@ -18,7 +18,7 @@ use crate::limits::SECRETS_PRIVATE_MAX_COUNT;
 use crate::policy::EgressPolicy;
 use crate::profile::Profiles;
 use crate::secret::Secret;
-use crate::service::{Services, check_services};
+use crate::service::{Restart, Services, check_services, check_start};
 use crate::sharing::Visibility;
 use crate::snapshot::{AutoCheckpoints, Manifest};
 use crate::trace::{TraceFiles, TraceMode};
@@ -156,6 +156,9 @@ pub struct SandboxSpec {
     /// When it is ready: its creation waits for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<Ready>,
+    /// When what runs in it from its creation on is started again in the same boot; never when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart: Option<Restart>,
     /// The build whose steps it runs: it goes with that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build: Option<BuildId>,
@@ -387,6 +390,7 @@ impl SandboxSpec {
             budget: draft.budget,
             start: recipe.and_then(|t| t.start.clone()),
             ready: recipe.and_then(|t| t.ready.clone()),
+            restart: recipe.and_then(|t| t.restart),
             build: draft.build.clone(),
             trace: draft.trace,
             trace_files: draft.trace_files.clone(),
@@ -417,6 +421,7 @@ fn services(draft: &SandboxDraft, recipe: Option<&TemplateSpec>) -> Result<Servi
     let mut all = recipe.map(|t| t.services.clone()).unwrap_or_default();
     all.extend(draft.services.clone());
     check_services(&all)?;
+    check_start(recipe.is_some_and(|t| t.start.is_some()), None, &all)?;
     Ok(all)
 }
 

@@ -14,7 +14,7 @@ use crate::id::SnapshotId;
 use crate::policy::EgressPolicy;
 use crate::pool::PoolSpec;
 use crate::profile::Profiles;
-use crate::service::{Services, check_services};
+use crate::service::{Restart, Services, check_services, check_start};
 
 /// The recipe. What it leaves open comes from the image or the defaults when a sandbox is made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,6 +53,9 @@ pub struct TemplateSpec {
     /// When a sandbox is ready: its creation waits for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<Ready>,
+    /// When what runs in it from its creation on is started again in the same boot; never when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart: Option<Restart>,
     /// Boot one sandbox until it is ready, and let the others go on from its memory.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub memory: bool,
@@ -86,6 +89,7 @@ impl TemplateSpec {
             egress: None,
             start: None,
             ready: None,
+            restart: None,
             memory: false,
             execution: None,
             profiles: None,
@@ -128,6 +132,6 @@ impl TemplateSpec {
         }
         check_services(&self.services)?;
         build::validate_start(self.start.as_ref(), self.ready.as_ref())?;
-        Ok(())
+        check_start(self.start.is_some(), self.restart, &self.services)
     }
 }

@@ -19,7 +19,7 @@ use crate::execution::execution;
 use crate::sandbox::{self, Message, Origin, SandboxShared};
 use crate::service::{Declared, check_declared};
 use crate::snapshot::check_memory;
-use crate::start::{boot_from_memory, starts_ahead};
+use crate::start::starts_ahead;
 
 /// A sandbox on paper.
 #[derive(Debug)]
@@ -103,7 +103,7 @@ impl Engine {
         };
         let mounts = record.spec.volumes.clone();
         let shared = SandboxShared::new(record, &self.inner)?;
-        let services = if draft.memory { Declared::none() } else { Declared::enter(&shared)? };
+        let services = Declared::enter(&shared, draft.memory)?;
         // Before anybody can look it up.
         self.inner.acl.hold(&shared.id, visibility);
         let entered = self.inner.enter(&shared, true);
@@ -132,7 +132,7 @@ impl Engine {
         self.inner.secrets.hold(&shared.id, draft.secrets, None);
         sandbox::spawn(&self.inner, &shared, origin);
         shared.made().await?;
-        self.started(&shared, services, caller).await?;
+        self.started(&shared, services).await?;
         // The first state to go back to.
         self.checkpoint_by_itself(&shared, "when it was made").await?;
         Ok(shared.record())
@@ -250,7 +250,7 @@ impl Engine {
             paused: None,
             paused_ms: None,
             pauses_ms: 0,
-            boot_id: if draft.memory { boot_from_memory()? } else { Inner::new_boot_id()? },
+            boot_id: Inner::new_boot_id()?,
             generation: 1,
         };
         let mut egress = record.spec.egress.clone();

@@ -34,6 +34,7 @@ const PAGE: u32 = 1000;
 impl Engine {
     pub(crate) async fn recover(&self) -> Result<()> {
         let records = self.all_records().await?;
+        self.adopt_starts(&records).await?;
         // Those of rows that cannot be read, too: they are somebody's all the same.
         let known = self.inner.store.sandbox_ids().await.map_err(store_error)?;
         let known: BTreeSet<SandboxId> = known.into_iter().collect();
@@ -116,11 +117,7 @@ impl Engine {
     fn start_actor(&self, record: SandboxRecord, origin: Origin) -> Result<()> {
         let shared = SandboxShared::new(record, &self.inner)?;
         self.inner.enter(&shared, false)?;
-        let lives = matches!(origin, Origin::Adopt);
         sandbox::spawn(&self.inner, &shared, origin);
-        if lives {
-            self.start_in_boot(&shared);
-        }
         Ok(())
     }
 

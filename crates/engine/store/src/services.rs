@@ -46,6 +46,32 @@ impl Store {
         if inserted.await? == 0 { Err(StoreError::NameTaken) } else { Ok(()) }
     }
 
+    /// Stores the service that a sandbox's start command is, and gives the exec that ran as that before the key of its run.
+    /// Nothing happens when the sandbox has a service of that name.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn adopt_start(
+        &self,
+        service: &ServiceRecord,
+        before: &str,
+        key: &str,
+    ) -> Result<(), StoreError> {
+        const SQL: &str =
+            "UPDATE execs SET idempotency_key = $3 WHERE sandbox_id = $1 AND idempotency_key = $2";
+        let values = args![service.sandbox.as_str(), before, key];
+        let service = service.clone();
+        self.write_one(move |mut conn| {
+            Box::pin(async move {
+                if insert_service(&mut conn, &service).await? > 0 {
+                    conn.execute(SQL, values).await?;
+                }
+                Ok(())
+            })
+        })
+        .await
+    }
+
     /// Records what became of a service. Says whether it was there.
     ///
     /// # Errors

@@ -166,6 +166,7 @@ pub(crate) fn template(record: TemplateRecord, memory: Option<TemplateMemory>) -
         egress: spec.egress,
         start: spec.start,
         ready: spec.ready,
+        restart: spec.restart,
         memory: memory.map(template_memory),
         execution: spec.execution,
         profiles: spec.profiles,

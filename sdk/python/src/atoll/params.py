@@ -290,6 +290,10 @@ class CreateAgent(_CreateAgentRequired, total=False):
     template: str | None
     """Makes a sandbox of this template for it, with its name, which is deleted with it. Needs the scope `manage`.
     """
+    egress: EgressPolicy | None
+    """What that may reach; the template's, or the server's default, when absent."""
+    ttl_ms: int | None
+    """Delete that, and the agent with it, this long after it was made; the template's when absent."""
     argv: list[str] | None
     """Program and arguments, run once for each session when there is a message."""
     shell: str | None
@@ -372,6 +376,9 @@ class CreateBuild(TypedDict, total=False):
     """
     ready: Ready | None
     """When a sandbox is ready: its creation waits for it."""
+    restart: Restart | None
+    """When what the template starts is started again after it ended; never when absent. Each boot starts it anyway.
+    """
     verify: bool
     """Start what the template starts once, in a sandbox that is deleted again, and wait until it is ready: what
     fails then fails the build, and not the first creation.
@@ -666,6 +673,10 @@ class CreateTemplate(_CreateTemplateRequired, total=False):
     """What runs in every sandbox from its creation on: a line for the shell, or program and arguments."""
     ready: Ready | None
     """When a sandbox is ready: its creation waits for it."""
+    restart: Restart | None
+    """When what runs in every sandbox is started again after it ended; never when absent. Each boot starts it
+    anyway.
+    """
     memory: bool
     """Boot one sandbox until it is ready, and let the others go on from its memory. Needs a start command, and an
     isolation level that can copy sandboxes with their memory.

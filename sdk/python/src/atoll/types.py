@@ -3934,6 +3934,8 @@ class Template:
     """What runs in every sandbox."""
     ready: Ready | None
     """When a sandbox is ready."""
+    restart: Restart | None
+    """When what runs in every sandbox is started again after it ended."""
     execution: ExecutionPolicy | None
     """Which programs may run in its sandboxes."""
     profiles: Profiles | None
@@ -3966,6 +3968,7 @@ class Template:
             EgressPolicy.from_json(v) if (v := o.get("egress")) is not None else None,
             o.get("start"),
             Ready.from_json(v) if (v := o.get("ready")) is not None else None,
+            o.get("restart"),
             ExecutionPolicy.from_json(v) if (v := o.get("execution")) is not None else None,
             Profiles.from_json(v) if (v := o.get("profiles")) is not None else None,
             [CreateService.from_json(one) for one in o.get("services", [])],

@@ -97,6 +97,7 @@ pub(super) fn spec(name: String, dockerfile: String) -> BuildSpec {
         target: None,
         no_cache: false,
         ready: None,
+        restart: None,
         verify: false,
         memory: false,
         isolation: None,

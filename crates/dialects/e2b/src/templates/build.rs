@@ -215,6 +215,7 @@ async fn run(app: &App, caller: &Caller<Manage>, id: &str, order: Order, asked: 
         no_cache,
         start,
         ready,
+        restart: None,
         // The clients expect of the build what fails in its end.
         verify: true,
         memory: false,

@@ -112,6 +112,7 @@ impl Create {
             no_cache: false,
             start: None,
             ready: None,
+            restart: None,
             verify: false,
             memory: false,
             isolation: None,

@@ -1,21 +1,21 @@
 //! Forks of agents: the same agent in sandboxes that go on from where its own is.
 //!
 //! Files go along, and processes and memory if they are asked for, as in any fork of a sandbox; sessions do not. The
-//! sandboxes carry a label that says what they are of, so that they are found whoever dies in between.
+//! sandboxes carry a label that says what they are of, and go if the server dies before the agents are there.
 
 use std::collections::BTreeMap;
 
 use atoll_core::agent::{AgentSpec, ModelUsage};
-use atoll_core::id::{AgentId, SandboxId};
+use atoll_core::id::AgentId;
 use atoll_core::limits::FORK_MAX_COUNT;
 use atoll_core::{Code, Error, Result, spec};
 use atoll_store::AgentRecord;
 
 use crate::authorize::Caller;
 use crate::engine::Engine;
-use crate::snapshot::ForkOrder;
+use crate::snapshot::{ForkOrder, life};
 
-use super::AgentDraft;
+use super::housed::UNINHABITED_MS;
 
 /// The label of the sandbox of a fork: the name of the agent that it is of.
 pub const FORK_LABEL: &str = "atoll-agent-fork-of";
@@ -59,29 +59,24 @@ impl Engine {
             name: if order.count == 1 { names.first().cloned() } else { Some(prefix) },
             memory: order.memory,
             labels: BTreeMap::from([(FORK_LABEL.to_owned(), name)]),
+            ttl_ms: Some(UNINHABITED_MS),
             ..ForkOrder::default()
         };
-        let children = self.fork_sandbox(&sandbox, &fork, caller).await?;
-        let mut forks = Vec::new();
-        for (name, child) in names.into_iter().zip(children) {
-            forks.push(match child {
-                Ok(child) => self.agent_in_fork(name, child.id, &spec).await,
-                Err(error) => Err(error),
-            });
-        }
-        Ok(forks)
-    }
-
-    /// The agent of a child; when it cannot be made the child goes.
-    async fn agent_in_fork(&self, name: String, sandbox: SandboxId, spec: &AgentSpec) -> Result<AgentRecord> {
-        let spec = AgentSpec { own_sandbox: true, spent: ModelUsage::default(), ..spec.clone() };
-        let made = self.create_agent(AgentDraft { name, sandbox: sandbox.clone(), spec }).await;
-        if made.is_err()
-            && let Err(left) = self.delete_sandbox(&sandbox).await
-            && left.code != Code::SandboxNotFound
-        {
-            tracing::error!(%sandbox, error = %left, "the sandbox of a fork that was not made stays");
-        }
-        made
+        let ttl_ms = life(&self.sandbox(&sandbox)?);
+        let (engine, caller) = (self.clone(), caller.clone());
+        let making = async move {
+            let children = engine.fork_sandbox(&sandbox, &fork, &caller).await?;
+            let mut forks = Vec::new();
+            for (name, child) in names.into_iter().zip(children) {
+                let spec = AgentSpec { spent: ModelUsage::default(), ..spec.clone() };
+                forks.push(match child {
+                    Ok(child) => engine.inhabit(name, child.id, spec, ttl_ms).await,
+                    Err(error) => Err(error),
+                });
+            }
+            Ok(forks)
+        };
+        let made = self.inner.tracker.spawn(making).await;
+        made.unwrap_or_else(|_panicked| Err(Error::new(Code::Internal, "the fork broke off")))
     }
 }

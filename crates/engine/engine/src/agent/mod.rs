@@ -13,6 +13,7 @@ mod driver;
 mod due;
 mod events;
 mod fork;
+mod housed;
 mod layer;
 mod lines;
 mod meter;
@@ -63,6 +64,11 @@ pub struct AgentGrant {
 pub(crate) fn agent_not_found(name: &str) -> Error {
     Error::new(Code::AgentNotFound, format!("no agent '{}'", shorten(name)))
         .hint("'atoll agent ls' shows what there is")
+}
+
+fn name_taken(name: &str) -> Error {
+    Error::new(Code::NameTaken, format!("another agent is named '{}'", shorten(name)))
+        .hint("choose another name, or delete that agent")
 }
 
 /// A session as it is now.
@@ -285,8 +291,7 @@ impl Agents {
         let name = &agent.record.name;
         let mut agents = self.lock();
         if agents.contains_key(name) {
-            return Err(Error::new(Code::NameTaken, format!("another agent is named '{name}'"))
-                .hint("choose another name, or delete that agent"));
+            return Err(name_taken(name));
         }
         if agents.len() >= AGENTS_MAX_COUNT {
             return Err(Error::new(

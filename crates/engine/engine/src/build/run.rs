@@ -326,6 +326,11 @@ impl<'a> Run<'a> {
         if self.spec.start.is_none() && ready.is_none() {
             ready = base.and_then(|recipe| recipe.ready.clone());
         }
+        // It is about the start command, and is inherited with it.
+        let mut restart = self.spec.restart;
+        if self.spec.start.is_none() && restart.is_none() {
+            restart = base.and_then(|recipe| recipe.restart);
+        }
         let mut services = self.spec.services.clone();
         if services.is_empty() {
             services = base.map(|recipe| recipe.services.clone()).unwrap_or_default();
@@ -334,6 +339,7 @@ impl<'a> Run<'a> {
             resources: self.resources(&made),
             services,
             ready,
+            restart,
             snapshot: made.kept.map(|kept| kept.snapshot),
             env: end.env.clone(),
             user: end.user.clone(),

@@ -23,7 +23,6 @@ use crate::engine::Inner;
 use crate::errors::chain;
 use crate::log::{LogShare, LogWriter};
 use crate::sandbox::{SandboxShared, Stillness};
-use crate::start::start_key;
 
 use super::disk::{append_from, blocking, blocking_with};
 use super::shared::{ExecShared, Started};
@@ -548,8 +547,8 @@ impl Session {
         let exec = self.exec.id().clone();
         let inner = Arc::clone(&self.inner);
         let sandbox = self.sandbox.id.clone();
-        // Without its row what the template starts would be started once more in this boot.
-        let start = start_key(&self.sandbox.record().boot_id);
+        // Clients look at what the template started long after it has ended.
+        let start = self.sandbox.services.start_key().unwrap_or_default();
         let prunes = self.sandbox.count_ended() % PRUNE_EVERY_COUNT == PRUNE_EVERY_COUNT - 1;
         self.inner.tracker.spawn(async move {
             if let Some(link) = link

@@ -15,7 +15,6 @@ use tokio_util::sync::CancellationToken;
 use crate::agent::is_agent_key;
 use crate::log::Extent;
 use crate::service::is_run_key;
-use crate::start::is_start_key;
 
 use super::typed::Typed;
 
@@ -131,10 +130,10 @@ impl ExecShared {
         &self.record.id
     }
 
-    /// Whether it is part of the sandbox, and no use of it: what the template starts, services, and agents,
+    /// Whether it is part of the sandbox, and no use of it: services, and agents,
     /// which keep it awake by other means while they work.
     pub(crate) fn is_part(&self) -> bool {
-        let is_part = |key: &str| is_start_key(key) || is_run_key(key) || is_agent_key(key);
+        let is_part = |key: &str| is_run_key(key) || is_agent_key(key);
         self.record.idempotency_key.as_deref().is_some_and(is_part)
     }
 

@@ -26,7 +26,6 @@ use crate::engine::{Engine, Inner};
 use crate::errors::{isolation_error, store_error};
 use crate::memory::Saved;
 use crate::pool::Member;
-use crate::start::start_key;
 use crate::{exec, usage};
 
 use pause::Due;
@@ -275,11 +274,6 @@ impl Actor {
                 self.fail("its disk is gone").await;
             }
         }
-    }
-
-    /// A new boot begins with what the template starts; nobody waits for it here.
-    fn start_in_boot(&self) {
-        Engine { inner: Arc::clone(&self.inner) }.start_in_boot(&self.shared);
     }
 
     async fn take_up_network(&self) {

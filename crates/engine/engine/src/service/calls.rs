@@ -104,10 +104,17 @@ impl Engine {
     /// Ends the run of a service, if there is one, and forgets the service.
     ///
     /// # Errors
-    /// As [`Self::restart_service`].
+    /// As [`Self::restart_service`]; [`Code::InvalidArgument`] for what the sandbox's template starts.
     pub async fn remove_service(&self, sandbox: &SandboxId, name: &str) -> Result<()> {
         let sandbox = self.inner.sandbox(sandbox)?;
         let service = sandbox.services.find(name)?;
+        if keeper::is_start(&sandbox, &service) {
+            return Err(Error::new(
+                Code::InvalidArgument,
+                format!("the service '{name}' is what the sandbox's template starts, and stays as long as the sandbox"),
+            )
+            .hint("stop it instead: it stays stopped until somebody restarts it"));
+        }
         match service.ask(Order::Remove).await {
             // Nothing runs in a sandbox that failed.
             None if sandbox.dead.is_cancelled() => {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use atoll_core::exec::ExitReason;
 use atoll_core::id::ExecId;
 use atoll_core::sandbox::SandboxState;
-use atoll_core::service::{After, STABLE_MS, ServiceOutcome, ServiceState};
+use atoll_core::service::{After, STABLE_MS, START_SERVICE, ServiceOutcome, ServiceState};
 use atoll_core::{Code, Error};
 use atoll_store::ServiceRecord;
 use tokio::sync::{mpsc, watch};
@@ -20,6 +20,7 @@ use crate::engine::Engine;
 use crate::errors::{chain, store_error};
 use crate::exec::ExecView;
 use crate::sandbox::SandboxShared;
+use crate::start::ended_how;
 
 use super::{Order, ServiceShared, ServiceView, probe, run_key, used};
 
@@ -42,6 +43,8 @@ pub(super) fn spawn(
         record: shared.view().record,
         inbox,
         next_start: None,
+        is_start: is_start(sandbox, shared),
+        ahead: sandbox.was_started_ahead(),
     };
     let (shutdown, dead) = (engine.inner.shutdown.clone(), sandbox.dead.clone());
     engine.inner.tracker.spawn(async move {
@@ -55,6 +58,11 @@ pub(super) fn spawn(
     });
 }
 
+/// Whether a service is what the sandbox's template starts.
+pub(super) fn is_start(sandbox: &SandboxShared, service: &ServiceShared) -> bool {
+    sandbox.record().spec.start.is_some() && service.view.borrow().record.name == START_SERVICE
+}
+
 struct Keeper {
     engine: Engine,
     sandbox: Arc<SandboxShared>,
@@ -63,6 +71,10 @@ struct Keeper {
     inbox: mpsc::Receiver<Order>,
     /// Not before this.
     next_start: Option<Instant>,
+    /// It is what the template starts.
+    is_start: bool,
+    /// Its first run was begun, and became ready, before the sandbox had an owner.
+    ahead: bool,
 }
 
 /// What came of beginning a run.
@@ -82,6 +94,14 @@ enum End {
     Unknown,
 }
 
+impl End {
+    /// It ended by itself, with code 0.
+    fn is_well(&self) -> bool {
+        let Self::Exec(view) = self else { return false };
+        view.record.exit.as_ref().is_some_and(|exit| exit.code == Some(0))
+    }
+}
+
 impl Keeper {
     async fn keep(&mut self) {
         self.sandbox.settled().await;
@@ -89,6 +109,9 @@ impl Keeper {
     }
 
     async fn step(&mut self) -> ControlFlow<()> {
+        if self.begins_anew() {
+            (self.record.status.outcome, self.record.status.early) = (None, 0);
+        }
         if self.record.status.stopped || self.record.status.outcome.is_some() {
             return self.rest().await;
         }
@@ -118,6 +141,13 @@ impl Keeper {
         }
     }
 
+    /// Whether it is not started any more for what was in an earlier boot, and begins in each.
+    fn begins_anew(&self) -> bool {
+        let status = &self.record.status;
+        let earlier = || status.boot.as_deref() != Some(self.sandbox.record().boot_id.as_str());
+        self.is_start && status.outcome.is_some() && earlier()
+    }
+
     // === while it does not run ===
 
     /// It is off: until somebody wants something.
@@ -129,9 +159,18 @@ impl Keeper {
             None => (ServiceState::Waiting, None),
         };
         self.publish(state, reason);
-        match self.inbox.recv().await {
-            Some(order) => self.obey(order).await,
-            None => ControlFlow::Break(()),
+        let mut sandbox = self.sandbox.watch_record();
+        let status = &self.record.status;
+        let (boot, begins) = (status.boot.clone(), self.is_start && status.outcome.is_some());
+        let booted =
+            async { sandbox.wait_for(|record| boot.as_ref() != Some(&record.boot_id)).await.is_ok() };
+        tokio::select! {
+            biased;
+            order = self.inbox.recv() => match order {
+                Some(order) => self.obey(order).await,
+                None => ControlFlow::Break(()),
+            },
+            _ = booted, if begins => ControlFlow::Continue(()),
         }
     }
 
@@ -153,8 +192,16 @@ impl Keeper {
         if self.record.status.current().is_some() {
             return None;
         }
-        let others = self.record.spec.after.iter().filter_map(|name| self.sandbox.services.find(name).ok());
-        others.map(|other| other.view.subscribe()).find(|view| !is_there(view.borrow().state))
+        let find = |name: &str| self.sandbox.services.find(name).ok();
+        // What the template starts comes first; that it fails later is no matter of the others.
+        let start = find(START_SERVICE).filter(|other| !self.is_start && is_start(&self.sandbox, other));
+        let is_coming = |view: &watch::Receiver<ServiceView>| {
+            matches!(view.borrow().state, ServiceState::Waiting | ServiceState::Starting)
+        };
+        let start = start.map(|other| other.view.subscribe()).filter(is_coming);
+        let others = self.record.spec.after.iter().filter_map(|name| find(name));
+        let mut others = others.map(|other| other.view.subscribe());
+        start.or_else(|| others.find(|view| !is_there(view.borrow().state)))
     }
 
     async fn wait_for_other(&mut self, mut view: watch::Receiver<ServiceView>) -> ControlFlow<()> {
@@ -230,7 +277,7 @@ impl Keeper {
     /// Begins a run, or finds the one that has begun.
     async fn begin(&mut self) -> Begun {
         if self.record.status.current().is_none() {
-            self.record.status.begin_run();
+            self.record.status.begin_run(&self.sandbox.record().boot_id);
             // Before it is there: it must be found again whatever comes.
             self.save().await;
         }
@@ -243,7 +290,12 @@ impl Keeper {
         }
         let draft = self.record.spec.to_exec(key);
         match self.engine.create_exec(&self.sandbox.id, draft, &Caller::system()).await {
-            Ok(view) => self.runs(view.record.id),
+            Ok(view) => {
+                atoll_failpoint::fail_point!("engine.service.begun");
+                // The sandbox may have been put back while this was on its way.
+                self.record.status.boot = Some(self.sandbox.record().boot_id.clone());
+                self.runs(view.record.id)
+            }
             Err(error) if is_its_own(error.code) => Begun::Refused(error.message),
             Err(error) => Begun::Later(error),
         }
@@ -251,7 +303,9 @@ impl Keeper {
 
     fn runs(&self, exec: ExecId) -> Begun {
         self.shared.view.send_modify(|view| view.exec = Some(exec.clone()));
-        self.publish(ServiceState::Starting, None);
+        if !self.ahead {
+            self.publish(ServiceState::Starting, None);
+        }
         Begun::Runs(exec)
     }
 
@@ -260,11 +314,21 @@ impl Keeper {
         let (engine, sandbox) = (self.engine.clone(), Arc::clone(&self.sandbox));
         let mut end = std::pin::pin!(wait_end(&engine, &sandbox, &exec));
         let (spec, shared) = (self.record.spec.clone(), Arc::clone(&self.shared));
-        let mut probe = std::pin::pin!(probe::watch(&sandbox, &spec, || shared.set_ready()));
+        let is_ready = std::mem::take(&mut self.ahead);
+        let mut probe = std::pin::pin!(async {
+            if !is_ready && let Err(why) = probe::ready(&sandbox, &spec).await {
+                return why;
+            }
+            shared.set_ready();
+            probe::healthy(&sandbox, &spec).await
+        });
         loop {
             let order = tokio::select! {
                 biased;
                 ended = &mut end => {
+                    if self.is_start && spec.ready.is_some() && !shared.is_ready() && ended.is_well() {
+                        return self.attend_background(ended).await;
+                    }
                     self.ended(ended, None).await;
                     return ControlFlow::Continue(());
                 }
@@ -294,6 +358,25 @@ impl Keeper {
             self.record_end(&ended);
             return self.obey(order).await;
         }
+    }
+
+    /// Waits until what a command that has ended put into the background is ready. The boot may end before.
+    async fn attend_background(&mut self, end: End) -> ControlFlow<()> {
+        let (sandbox, spec) = (Arc::clone(&self.sandbox), self.record.spec.clone());
+        let boot = sandbox.boot();
+        tokio::select! {
+            biased;
+            () = boot.cancelled() => {
+                self.record_end(&end);
+                self.save().await;
+            }
+            ready = probe::ready(&sandbox, &spec) => self.ended(end, ready.err()).await,
+            Some(order) = self.inbox.recv() => {
+                self.record_end(&end);
+                return self.obey(order).await;
+            }
+        }
+        ControlFlow::Continue(())
     }
 
     /// Notes that the run, if there is one, makes way when nobody uses it.
@@ -349,10 +432,7 @@ impl Keeper {
         }
         let lasted_ms = view.record.ended_ms.unwrap_or_default().saturating_sub(view.record.created_ms);
         let failed = killed_for.is_some() || exit.code != Some(0);
-        let why = killed_for.unwrap_or_else(|| match exit.code {
-            Some(code) => format!("it ended with code {code}"),
-            None => "it ended without a code".to_owned(),
-        });
+        let why = killed_for.unwrap_or_else(|| format!("it {}", ended_how(exit.code)));
         self.follow(failed, lasted_ms, why).await;
     }
 

@@ -5,11 +5,12 @@
 //! the keeper finds the exec again, or begins it if it never came into being, and no run happens twice. Everybody else
 //! reads what the keeper publishes, and asks it for changes.
 //!
-//! Like what its template starts, a service is part of its sandbox and no use of it: a sandbox in which only services
-//! run is idle, and probes neither wake it nor keep it awake.
+//! A service is part of its sandbox and no use of it: a sandbox in which only services run is idle, and probes neither wake
+//! it nor keep it awake.
 //!
 //! Services that a sandbox begins with ([`declared`]) are recorded with it, in one commit, so that it never is there without them. Its
-//! maker waits until they have settled.
+//! maker waits until they have settled. What its template starts is one of them, [`START_SERVICE`]: it begins in each boot, however it ended in
+//! the one before; the others wait for it; and a command that ends well before it is ready has put its server into the background.
 
 mod calls;
 mod declared;
@@ -24,13 +25,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use atoll_core::error::shorten;
 use atoll_core::id::{ExecId, ServiceId};
 use atoll_core::limits::SERVICES_MAX_COUNT;
-use atoll_core::service::ServiceState;
+use atoll_core::service::{START_SERVICE, ServiceState};
 use atoll_core::{Code, Error, Result};
 use atoll_store::ServiceRecord;
 use tokio::sync::{RwLock, mpsc, oneshot, watch};
 
 pub(crate) use declared::{Declared, check_declared};
 pub use log::{ServiceLog, ServicePiece};
+pub(crate) use probe::{ATTEMPT_MAX, Inside};
 pub(crate) use used::ServiceUse;
 
 /// The idempotency key of a run begins with this; the service and the number of the run follow.
@@ -38,7 +40,7 @@ const RUN_KEY: &str = "atoll-service-";
 /// Orders that wait for a keeper; more wait outside.
 const ORDERS_MAX_COUNT: usize = 16;
 
-fn run_key(service: &ServiceId, number: u64) -> String {
+pub(crate) fn run_key(service: &ServiceId, number: u64) -> String {
     format!("{RUN_KEY}{service}-{number}")
 }
 
@@ -113,6 +115,10 @@ impl ServiceShared {
         });
     }
 
+    fn is_ready(&self) -> bool {
+        self.view.borrow().state == ServiceState::Running
+    }
+
     /// Asks the keeper for something, and waits until it is done. `None`: there is no keeper any more.
     async fn ask(&self, order: impl FnOnce(Reply) -> Order) -> Option<Result<()>> {
         let (reply, answer) = oneshot::channel();
@@ -142,6 +148,33 @@ impl Services {
 
     fn views(&self) -> Vec<ServiceView> {
         self.lock().values().map(|service| service.view()).collect()
+    }
+
+    /// Begins the first run of what the template starts, which another than the keeper starts: gives the key for its exec.
+    pub(crate) fn begin_start(&self, boot: &str) -> Option<String> {
+        let service = self.find(START_SERVICE).ok()?;
+        service.view.send_modify(|view| view.record.status.begin_run(boot));
+        self.start_key()
+    }
+
+    /// The key of the exec that is the last run of what the template starts.
+    pub(crate) fn start_key(&self) -> Option<String> {
+        let record = self.find(START_SERVICE).ok()?.view().record;
+        record.status.runs.last().map(|run| run_key(&record.id, run.number))
+    }
+
+    /// What is recorded of what the template starts.
+    pub(crate) fn start_record(&self) -> Option<ServiceRecord> {
+        self.find(START_SERVICE).ok().map(|service| service.view().record)
+    }
+
+    /// Says that what the template starts was begun and waited for before its sandbox had an owner.
+    pub(crate) fn started_ahead(&self, exec: &ExecId) {
+        if let Ok(service) = self.find(START_SERVICE) {
+            service.view.send_modify(|view| {
+                (view.state, view.exec) = (ServiceState::Running, Some(exec.clone()));
+            });
+        }
     }
 
     /// Enters a service, if its name is free and there is room.

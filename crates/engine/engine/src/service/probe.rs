@@ -7,50 +7,58 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_core::Code;
+use atoll_core::id::SandboxId;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::service::{Look, ServiceSpec};
-use atoll_core::spec::ExecDraft;
+use atoll_core::spec::{ExecDraft, SandboxSpec};
 use atoll_guest_protocol::client::{GuestClient, GuestError};
+use atoll_isolation::Isolation;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::Instant;
 
 use crate::exec::run_to_end;
 use crate::sandbox::SandboxShared;
+use crate::start::in_words;
 
-/// Longest that one attempt may take while a service is not ready, milliseconds.
-const ATTEMPT_MAX_MS: u64 = 30_000;
+/// Longest that one attempt may take while a service is not ready.
+pub(crate) const ATTEMPT_MAX: Duration = Duration::from_secs(30);
 /// How long a killed command of a probe is waited for.
 const KILLED: Duration = Duration::from_secs(5);
 /// Bytes of an HTTP answer that are read: its first line.
 const STATUS_LINE_MAX_BYTES: usize = 64;
 
-/// Looks at a run: says when it is ready, then looks whether it works. Gives why it is to be killed.
-pub(super) async fn watch(sandbox: &Arc<SandboxShared>, spec: &ServiceSpec, is_ready: impl Fn()) -> String {
-    let prober = Prober { sandbox, spec };
+/// Looks at a run until it is ready; at once when there is no way to tell.
+///
+/// # Errors
+/// Why it is to be killed.
+pub(super) async fn ready(sandbox: &Arc<SandboxShared>, spec: &ServiceSpec) -> Result<(), String> {
     // What cannot be looked at was refused when it was declared.
-    if let Some(ready) = &spec.ready
-        && let Ok(look) = ready.look()
-    {
-        let timeout = Duration::from_millis(ready.timeout_ms());
-        let began = Instant::now();
-        let stood = sandbox.freezer.now().elapsed();
-        loop {
-            let attempt = ready.timeout_ms().min(ATTEMPT_MAX_MS);
-            if prober.attempt(&look, Duration::from_millis(attempt)).await == Some(true) {
-                break;
-            }
-            let still = sandbox.freezer.now().elapsed().saturating_sub(stood);
-            if began.elapsed().saturating_sub(still) >= timeout {
-                return format!("it was not ready within {} ms", ready.timeout_ms());
-            }
-            tokio::time::sleep(Duration::from_millis(ready.interval_ms())).await;
+    let Some((ready, look)) = spec.ready.as_ref().and_then(|ready| Some((ready, ready.look().ok()?))) else {
+        return Ok(());
+    };
+    let prober = Prober { sandbox, spec };
+    let timeout = Duration::from_millis(ready.timeout_ms());
+    let began = Instant::now();
+    let stood = sandbox.freezer.now().elapsed();
+    loop {
+        if prober.attempt(&look, timeout.min(ATTEMPT_MAX)).await == Some(true) {
+            return Ok(());
         }
+        let still = sandbox.freezer.now().elapsed().saturating_sub(stood);
+        if began.elapsed().saturating_sub(still) >= timeout {
+            return Err(format!("it was not ready within {}", in_words(ready.timeout_ms())));
+        }
+        tokio::time::sleep(Duration::from_millis(ready.interval_ms())).await;
     }
-    is_ready();
+}
+
+/// Looks whether a run works that is ready. Gives why it is to be killed.
+pub(super) async fn healthy(sandbox: &Arc<SandboxShared>, spec: &ServiceSpec) -> String {
     let Some((health, look)) = spec.health.as_ref().and_then(|health| Some((health, health.look().ok()?)))
     else {
         return std::future::pending().await;
     };
+    let prober = Prober { sandbox, spec };
     let mut bad = 0;
     while bad < health.failures() {
         tokio::time::sleep(Duration::from_millis(health.interval_ms())).await;
@@ -77,7 +85,9 @@ impl Prober<'_> {
         }
         let (boot, stood) = (sandbox.boot(), sandbox.freezer.now().elapsed());
         let client = sandbox.guest.borrow().as_ref()?.client.clone();
-        let seen = tokio::time::timeout(at_most + KILLED, self.look(&client, look, at_most)).await;
+        let (driver, id) = (Arc::clone(sandbox.driver()), sandbox.id.clone());
+        let inside = Inside { driver, client, id, spec: sandbox.record().spec };
+        let seen = tokio::time::timeout(at_most + KILLED, inside.look(Some(self.spec), look, at_most)).await;
         if boot.is_cancelled() || sandbox.freezer.is_frozen() || sandbox.freezer.now().elapsed() != stood {
             return None;
         }
@@ -86,16 +96,33 @@ impl Prober<'_> {
             Err(_) => Some(false),
         }
     }
+}
 
-    async fn look(&self, client: &GuestClient, look: &Look<'_>, at_most: Duration) -> Option<bool> {
+/// The inside of a sandbox, whoever's that is.
+pub(crate) struct Inside {
+    pub(crate) driver: Arc<dyn Isolation>,
+    pub(crate) client: GuestClient,
+    pub(crate) id: SandboxId,
+    pub(crate) spec: SandboxSpec,
+}
+
+impl Inside {
+    /// Looks once; commands run as `service` does, or else as everything in the sandbox. `None`: the guest does not answer.
+    pub(crate) async fn look(
+        &self,
+        service: Option<&ServiceSpec>,
+        look: &Look<'_>,
+        at_most: Duration,
+    ) -> Option<bool> {
         match look {
             Look::Command(command) => {
-                let ServiceSpec { env, cwd, user, .. } = self.spec.clone();
-                let draft = ExecDraft { env, cwd, user, ..ExecDraft::new(command.to_command()) };
-                let spec = self.sandbox.record().spec;
+                let mut draft = ExecDraft::new(command.to_command());
+                if let Some(ServiceSpec { env, cwd, user, .. }) = service.cloned() {
+                    draft = ExecDraft { env, cwd, user, ..draft };
+                }
                 // A command that cannot be started does not succeed; what else goes wrong is told by the connection.
-                let (client, id) = (client.clone(), self.sandbox.id.clone());
-                let driver = Arc::clone(self.sandbox.driver());
+                let (driver, client) = (Arc::clone(&self.driver), self.client.clone());
+                let (id, spec) = (self.id.clone(), self.spec.clone());
                 // A task of its own: who looks may lose interest, and the command must end all the same.
                 let command =
                     tokio::spawn(
@@ -108,12 +135,12 @@ impl Prober<'_> {
                     Err(_) => None,
                 }
             }
-            Look::Port(port) => match client.ports().await {
+            Look::Port(port) => match self.client.ports().await {
                 Ok(ports) => Some(ports.contains(port)),
                 Err(error) => unseen(&error),
             },
             Look::Http(port, path) => {
-                match tokio::time::timeout(at_most, answers(client, *port, path)).await {
+                match tokio::time::timeout(at_most, answers(&self.client, *port, path)).await {
                     Ok(Ok(good)) => Some(good),
                     Ok(Err(error)) => unseen(&error),
                     Err(_) => Some(false),

@@ -23,7 +23,6 @@ use crate::clock::now_ms;
 use crate::engine::{Engine, Inner};
 use crate::sandbox::{self, Origin, SandboxShared};
 use crate::service::Declared;
-use crate::start::boot_from_memory;
 
 use super::{SnapshotOrder, check_memory};
 
@@ -134,7 +133,7 @@ impl Engine {
             paused: None,
             paused_ms: None,
             pauses_ms: 0,
-            boot_id: if order.memory { boot_from_memory()? } else { Inner::new_boot_id()? },
+            boot_id: Inner::new_boot_id()?,
             generation: 1,
             ..parent.clone()
         };
@@ -154,7 +153,7 @@ impl Engine {
         let disk = if order.memory { DiskSource::WithMemory(from, None) } else { DiskSource::Artifact(from) };
         let plan = self.plan_for(&record, disk)?;
         let shared = SandboxShared::new(record, &self.inner)?;
-        let services = if order.memory { Declared::none() } else { Declared::enter(&shared)? };
+        let services = Declared::enter(&shared, order.memory)?;
         // Who must not see the parent must not see its children.
         self.inner.acl.hold(&shared.id, self.inner.acl.get(&parent.id).visibility);
         self.inner.enter(&shared, true).inspect_err(|_taken| self.inner.acl.forget(&shared.id))?;
@@ -163,7 +162,7 @@ impl Engine {
         sandbox::spawn(&self.inner, &shared, Origin::Create(plan, None));
         shared.made().await?;
         shared.trace.note(&parent.id, What::Forked { child: shared.id.to_string() });
-        self.started(&shared, services, caller).await?;
+        self.started(&shared, services).await?;
         Ok(shared.record())
     }
 
@@ -178,6 +177,6 @@ impl Engine {
 }
 
 /// How long a sandbox was given to live when it was made or last extended.
-fn life(record: &SandboxRecord) -> Option<u64> {
+pub(crate) fn life(record: &SandboxRecord) -> Option<u64> {
     record.expires_ms.map(|end| end.saturating_sub(record.created_ms))
 }

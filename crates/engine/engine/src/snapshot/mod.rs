@@ -20,6 +20,7 @@ mod transfer;
 
 pub(crate) use auto::after_exec;
 pub use fork::ForkOrder;
+pub(crate) use fork::life;
 pub(crate) use manage::not_found;
 pub use manage::{RemovedSnapshot, SnapshotQuery};
 pub use remote::Pushed;

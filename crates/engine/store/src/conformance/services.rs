@@ -30,7 +30,7 @@ pub(super) async fn life(store: &Store) {
     assert!(matches!(again, Err(StoreError::NameTaken)));
     let nowhere = store.insert_service(&service(5, &super::sandbox(9, 9), "web")).await;
     assert!(matches!(nowhere, Err(StoreError::NotFound)));
-    all[0].status.begin_run();
+    all[0].status.begin_run("b");
     all[0].status.end_run(1 << 40);
     assert!(store.set_service_status(&all[0].id, &all[0].status).await.unwrap());
     assert_eq!(store.list_services().await.unwrap(), all);
@@ -43,4 +43,16 @@ pub(super) async fn life(store: &Store) {
     let begins = [service(6, &three, "web"), service(7, &three, "db")];
     store.insert_sandbox_with(&three, None, None, &begins).await.unwrap();
     assert_eq!(store.list_services().await.unwrap()[1..], begins, "or come with it");
+
+    // What an earlier version started as an exec alone.
+    let mut exec = super::exec(&three, 1, 1);
+    exec.idempotency_key = Some("atoll-start-b".to_owned());
+    store.insert_exec(&exec).await.unwrap();
+    let start = service(8, &three, "start");
+    for _ in 0..2 {
+        store.adopt_start(&start, "atoll-start-b", "its run").await.unwrap();
+    }
+    assert_eq!(store.list_services().await.unwrap().last(), Some(&start));
+    let found = store.exec_by_key(&three.id, "its run").await.unwrap().unwrap();
+    assert_eq!(found.id, exec.id);
 }

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use atoll_api::{
     Agent, AgentList, CreateAgent, CreateSandbox, ForkAgent, ForkedAgent, ForkedAgents, UpdateAgent,
 };
+use atoll_core::Error;
 use atoll_core::layer::version_in;
 use atoll_core::sharing::Needs;
-use atoll_core::{Code, Error};
 use atoll_engine::{AgentDraft, AgentForkOrder, FORK_LABEL, Resource, Target};
 use atoll_store::AgentRecord;
 use axum::extract::State;
@@ -59,8 +59,12 @@ pub(crate) async fn create_agent(
     let spec = request.spec()?;
     spec.validate()?;
     let by = caller.engine();
-    let (sandbox, made) = match (&request.sandbox, request.template) {
+    let record = match (&request.sandbox, request.template) {
         (Some(sandbox), None) => {
+            if request.egress.is_some() || request.ttl_ms.is_some() {
+                let why = "'egress' and 'ttl_ms' are about the sandbox that is made of a 'template'";
+                return Err(Error::invalid("sandbox", why).into());
+            }
             let needs = if request.layer.is_some() { Needs::MANAGE } else { Needs::EXEC };
             let grant = app.engine.authorize(by, needs, Target::Sandbox(sandbox)).await?;
             let Resource::Sandbox(id) = grant.resource() else {
@@ -70,34 +74,28 @@ pub(crate) async fn create_agent(
                 let version = request.version.as_deref();
                 app.engine.put_agent_layer(id, layer, version, by.key().cloned()).await?;
             }
-            (id.clone(), false)
+            app.engine.create_agent(AgentDraft { name: request.name, sandbox: id.clone(), spec }).await?
         }
         (None, Some(template)) => {
             app.engine.authorize(by, Needs::MANAGE, Target::Installation).await?;
-            let name = Some(request.name.clone());
             let image = |layer: &String| app.engine.agent_version(layer, request.version.as_deref());
             let layers = match &request.layer {
                 Some(layer) => BTreeMap::from([(layer.clone(), image(layer)?)]),
                 None => BTreeMap::new(),
             };
-            let create = CreateSandbox { template: Some(template), name, layers, ..CreateSandbox::default() };
-            (app.engine.create_sandbox(create.try_into()?, by).await?.id, true)
+            let create = CreateSandbox {
+                template: Some(template),
+                name: Some(request.name.clone()),
+                layers,
+                egress: request.egress,
+                ttl_ms: request.ttl_ms,
+                ..CreateSandbox::default()
+            };
+            app.engine.create_agent_with_sandbox(request.name, spec, create.try_into()?, by).await?
         }
         _ => return Err(Error::invalid("sandbox", "give exactly one of 'sandbox' and 'template'").into()),
     };
-    let draft = AgentDraft { name: request.name, sandbox: sandbox.clone(), spec };
-    match app.engine.create_agent(draft).await {
-        Ok(record) => Ok((StatusCode::CREATED, Json(convert(&app, record)))),
-        Err(error) => {
-            if made
-                && let Err(left) = app.engine.delete_sandbox(&sandbox).await
-                && left.code != Code::SandboxNotFound
-            {
-                tracing::error!(%sandbox, error = %left, "the sandbox of an agent that was not made stays");
-            }
-            Err(error.into())
-        }
-    }
+    Ok((StatusCode::CREATED, Json(convert(&app, record))))
 }
 
 /// Lists the agents of the sandboxes that the key may know of, by name.

@@ -230,6 +230,7 @@ async fn begin(
         no_cache,
         start: None,
         ready: None,
+        restart: None,
         verify: false,
         memory: false,
         isolation: None,

@@ -27,7 +27,7 @@ impl Actor {
         let exec = match member.ahead {
             Some(ahead) => {
                 let exec = ahead.hand_over().await;
-                let idempotency_key = Some(start_key(&self.record.boot_id));
+                let idempotency_key = self.shared.services.begin_start(&self.record.boot_id);
                 Some(ExecRecord { started_by: self.record.owner.clone(), idempotency_key, ..exec })
             }
             None => None,
@@ -107,6 +107,9 @@ impl Actor {
         };
         if let Some(exec) = &running {
             inner.store.insert_exec(exec).await.map_err(store_error)?;
+            if let Some(start) = self.shared.services.start_record() {
+                inner.store.set_service_status(&start.id, &start.status).await.map_err(store_error)?;
+            }
             atoll_failpoint::fail_point!("engine.create.carried");
         }
         self.begin().await?;
@@ -185,13 +188,14 @@ impl Actor {
         let (plan, exec) = saved.begin(plan, &self.record.spec, owner)?;
         let client = self.boot(&plan).await?;
         saved.give_log(&self.inner, &exec).await?;
-        let idempotency_key = Some(start_key(&self.record.boot_id));
+        let idempotency_key = self.shared.services.begin_start(&self.record.boot_id);
         Ok((client, ExecRecord { idempotency_key, ..exec }))
     }
 
     /// Takes up an exec that ran before its sandbox was there.
     async fn enter_started(&self, exec: ExecRecord) -> Result<()> {
         self.shared.meter.count_exec(exec.started_by.as_ref());
+        self.shared.services.started_ahead(&exec.id);
         exec::enter_started(&self.inner, &self.shared, exec).await
     }
 

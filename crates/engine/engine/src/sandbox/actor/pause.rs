@@ -415,9 +415,6 @@ impl Actor {
         }
         self.publish_pause(next);
         self.shared.touch();
-        if !with_memory {
-            self.start_in_boot();
-        }
         Ok(())
     }
 

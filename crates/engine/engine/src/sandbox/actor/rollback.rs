@@ -162,7 +162,6 @@ impl Actor {
                 usage::measure(&inner, &self.shared).await;
                 self.start_link(client);
                 self.shared.touch();
-                self.start_in_boot();
                 Ok(())
             }
             // The next process finishes it.
