@@ -307,6 +307,8 @@ impl Engine {
         if caller.scope < needs.scope {
             return Err(forbidden(needs.scope));
         }
+        // What is decided must be by what holds now.
+        self.until_may_serve().await?;
         let resource = match target {
             Target::Installation => Resource::Installation,
             Target::Sandbox(text) => {
