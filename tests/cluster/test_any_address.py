@@ -26,7 +26,7 @@ def box(cluster):
 
 
 def execute(node, box, *argv):
-    return node.ok("POST", f"/v1/sandboxes/{box}/execs", {"argv": argv, "wait_ms": 30000})
+    return node.ok("POST", f"/v1/sandboxes/{box}/execs", {"argv": argv, "wait_ms": 30000})["exec"]
 
 
 def test_servers_that_share_a_database_are_a_cluster(cluster):
@@ -72,7 +72,7 @@ def test_output_and_standard_input_travel_over_web_sockets(cluster, box):
 
 def test_events_are_streamed(cluster, box):
     _, b, c = cluster.nodes
-    made = b.ok("POST", f"/v1/sandboxes/{box}/execs", {"argv": ["sh", "-c", "for n in 1 2 3; do echo $n; sleep 0.2; done"]})
+    made = b.ok("POST", f"/v1/sandboxes/{box}/execs", {"argv": ["sh", "-c", "for n in 1 2 3; do echo $n; sleep 0.2; done"]})["exec"]
     status, headers, body = c.raw("GET", f"/v1/sandboxes/{box}/execs/{made['id']}/events")
     assert status == 200 and headers["Content-Type"].startswith("text/event-stream")
     assert b"exit" in body
@@ -148,7 +148,7 @@ def test_a_deleted_key_is_refused_everywhere_and_what_it_opened_ends(cluster, bo
     made = a.ok("POST", "/v1/keys", {"name": "short-lived", "scope": "exec"})
     for node in (b, c):
         until("the key is known", lambda: node.raw("GET", "/v1/sandboxes", key=made["secret"])[0] == 200)
-    stream = b.ok("POST", f"/v1/sandboxes/{box}/execs", {"argv": ["sleep", "600"]}, key=made["secret"])
+    stream = b.ok("POST", f"/v1/sandboxes/{box}/execs", {"argv": ["sleep", "600"]}, key=made["secret"])["exec"]
     ended = threading.Event()
 
     def follow():
@@ -172,7 +172,7 @@ def test_a_deleted_key_is_refused_everywhere_and_what_it_opened_ends(cluster, bo
 
 def test_a_secret_is_known_everywhere(cluster):
     a, b, _ = cluster.nodes
-    a.ok("PUT", "/v1/secrets/shared", {"value": "v", "scope": {"hosts": ["example.com"]}})
+    a.ok("PUT", "/v1/secrets/shared", {"value": "a value", "scope": {"hosts": ["example.com"]}})
     until("it is known", lambda: b.raw("GET", "/v1/secrets/shared")[0] == 200)
     b.raw("DELETE", "/v1/secrets/shared")
     until("it is gone", lambda: a.raw("GET", "/v1/secrets/shared")[0] == 404)

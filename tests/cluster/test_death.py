@@ -20,7 +20,7 @@ def cluster():
 def make(node, name):
     """A sandbox with a command that goes on."""
     node.ok("POST", "/v1/sandboxes", {"name": name})
-    return node.ok("POST", f"/v1/sandboxes/{name}/execs", {"argv": ["sleep", "100000"], "wait_ms": 1})["id"]
+    return node.ok("POST", f"/v1/sandboxes/{name}/execs", {"argv": ["sleep", "100000"], "wait_ms": 1})["exec"]["id"]
 
 
 def failed(node, name):
@@ -32,7 +32,7 @@ def test_what_ran_on_a_node_that_dies_has_failed_and_its_name_can_be_had_again(c
     a, b = cluster.nodes
     execution = make(a, "web")
     a.ok("POST", "/v1/sandboxes", {"name": "asleep"})
-    a.ok("POST", "/v1/sandboxes/asleep/pause?mode=filesystem")
+    a.ok("POST", "/v1/sandboxes/asleep/pause", {"mode": "filesystem"})
     a.kill()
     seen = until("it is reported", lambda: failed(b, "web"))
     assert "'a'" in seen["reason"] and a.stands_still()
@@ -47,7 +47,7 @@ def test_what_ran_on_a_node_that_dies_has_failed_and_its_name_can_be_had_again(c
     # It comes back, takes nothing of that for its own, and wakes what slept.
     a.start()
     until("it is back", lambda: b.call("GET", "/v1/sandboxes/asleep")[0] == 200)
-    b.ok("POST", "/v1/sandboxes/asleep/resume")
+    b.ok("POST", "/v1/sandboxes/asleep/resume", {})
     assert b.cli("exec", "asleep", "--", "echo", "awake").stdout == b"awake\n"
     assert a.cli("exec", "web", "--", "echo", "here").stdout == b"here\n"
     assert cluster.node_of("web") == "b"

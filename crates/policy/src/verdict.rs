@@ -114,6 +114,8 @@ fn destination<'a>(asked: &'a Asked, sender: Option<&'a Sender>) -> Option<Desti
 fn is(program: &Program, origin: &Origin) -> Option<bool> {
     let unchanged = program.origin == atoll_core::execution::ProgramOrigin::Image;
     match (origin.path(), origin.digest(), &program.digest) {
+        // Of profiles and execs an assertion says nothing.
+        _ if !origin.names_programs() => None,
         _ if !unchanged => Some(false),
         (Some(path), _, _) => Some(atoll_core::execution::covers_program(path, &program.path)),
         (None, Some(digest), Some(own)) if algorithm(digest) == algorithm(own) => Some(digest == own),

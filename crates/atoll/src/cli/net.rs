@@ -1,6 +1,8 @@
 //! Arguments of the commands about a sandbox's network.
 
-use atoll_core::policy::{Action, Cidr, Rule};
+use std::convert::Infallible;
+
+use atoll_core::policy::{Action, Cidr, Origin, Rule};
 use clap::{Args, Subcommand};
 
 use super::egress::domain;
@@ -31,6 +33,10 @@ pub(crate) struct ChangeArgs {
     /// Take such rules away instead
     #[arg(long)]
     pub(crate) remove: bool,
+    /// Only for connections of one program of the image (/usr/bin/git, '/usr/lib/git-core/*', sha256:DIGEST), one profile
+    /// (profile:NAME), or a running exec with all that it starts (exec:ID); containers only
+    #[arg(long, value_name = "PROGRAM|profile:NAME|exec:ID", value_parser = |text: &str| Ok::<_, Infallible>(Origin::parse(text)))]
+    pub(crate) from: Option<Origin>,
     /// Sandbox, by id or name
     pub(crate) sandbox: String,
     /// Hosts (example.com, *.example.com), addresses (10.1.0.0/16), each also with :PORT, or @PRESET

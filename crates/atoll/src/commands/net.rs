@@ -36,6 +36,9 @@ async fn change(client: &Client, printer: Printer, action: Action, args: ChangeA
     for target in &args.targets {
         rules.extend(net_rules(action, target).map_err(Failure::Usage)?);
     }
+    for rule in &mut rules {
+        rule.from.clone_from(&args.from);
+    }
     let before = client.get_sandbox(&args.sandbox).await?.egress;
     let after = if args.remove { without(&before, &rules)? } else { with(&before, action, rules)? };
     if after == before {

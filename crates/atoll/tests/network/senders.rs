@@ -80,6 +80,59 @@ async fn what_one_program_may_reach_no_other_reaches() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_one_exec_may_reach_no_other_reaches() {
+    let world = World::new().await;
+    let mut server = Server::with(&world.args());
+    let id = sandbox(&server, json!({"internet": "rules"})).await;
+    // Asks again and again, by a child of a child, from a cgroup of its own.
+    let asks = format!(
+        "while sleep 0.2; do sh -c 'sh -c \"{}\"' >/tmp/answer.$0 2>&1; done",
+        CURL.replace("/echo", "/echo?$0")
+    );
+    let begin = |name: &str| {
+        server.cli(&["exec", "--detach", &id, "--", "sh", "-c", &asks, name]).ok().stdout.trim().to_owned()
+    };
+    let (one, other) = (begin("one"), begin("other"));
+    let answers = async |server: &Server, name: &str| {
+        // Two whole rounds of it begin after this.
+        let rounds = format!(
+            "for n in 1 2; do rm -f /tmp/answer.{name}; until [ -e /tmp/answer.{name} ]; do sleep 0.1; done; done; sleep 0.5"
+        );
+        ok(server, &id, &format!("{rounds}; cat /tmp/answer.{name}")).await.stdout.contains("\"headers\"")
+    };
+    assert!(!answers(&server, "one").await && one != other);
+    let told =
+        server.cli(&["net", "allow", "--from", &format!("exec:{one}"), &id, "api.example.com:443"]).ok();
+    assert!(told.stdout.contains(&format!("from exec {one}")), "{}", told.stdout);
+    assert!(answers(&server, "one").await, "{}", server.log());
+    assert!(!answers(&server, "other").await && !reaches(&server, &id, CURL).await);
+    // A cgroup of the same name, made by somebody else, is none.
+    let forged = format!(
+        "for dir in /sys/fs/cgroup /sys/fs/cgroup/unified; do mkdir $dir/exec-{one} && echo $$ >$dir/exec-{one}/cgroup.procs; done; {CURL}"
+    );
+    assert!(!reaches(&server, &id, &forged).await);
+    server.kill();
+    server.restart();
+    assert!(answers(&server, "one").await && !answers(&server, "other").await, "{}", server.log());
+
+    let rule = |exec: &str| json!({"internet": "rules", "rules": [{"action": "allow", "domain": "a.example", "from": {"exec": exec}}]});
+    let create = CreateSandbox { egress: Some(policy(rule(&one))), ..CreateSandbox::default() };
+    let error = server.client.create_sandbox(&create).await.unwrap_err().to_string();
+    assert!(error.contains("there is no exec"), "{error}");
+    let elsewhere = server.sandbox().await.id;
+    for exec in [one.as_str(), "ex0", "exec"] {
+        let update = UpdateSandbox { egress: Some(policy(rule(exec))), ..UpdateSandbox::default() };
+        assert_eq!(
+            code(server.client.update_sandbox(&elsewhere, &update).await),
+            Code::InvalidArgument,
+            "{exec}"
+        );
+    }
+    server.client.delete_sandbox(&id).await.unwrap();
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn only_git_gets_the_token() {
     let world = World::new().await;
     let server = Server::with(&world.args());

@@ -200,6 +200,19 @@ impl EgressPolicy {
         all.into_iter().cloned().collect()
     }
 
+    /// Refuses rules for one exec where there cannot be any yet.
+    ///
+    /// # Errors
+    /// [`crate::Code::InvalidArgument`].
+    pub fn check_no_execs(&self, field: &str) -> Result<()> {
+        let Some(id) = self.origins().iter().find_map(|origin| origin.exec().map(str::to_owned)) else {
+            return Ok(());
+        };
+        let why = format_args!("there is no exec '{id}' yet in what is only made");
+        Err(Error::invalid(&format!("{field}: from.exec"), why)
+            .hint("change the policy when the exec runs, or use a profile: from.profile"))
+    }
+
     /// Says in words what a decision rests on, such as `rule 2 (deny *.example.com:443)`.
     #[must_use]
     pub fn describe(&self, basis: Basis) -> String {

@@ -5,12 +5,13 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::execution::{program_digest, program_path};
+use crate::id::ExecId;
 use crate::spec::check;
 
-/// Whose process must have made a connection: a program of the image, as the image brought it, or whatever runs in a profile. The kernel
-/// of the host says which it was.
+/// Whose process must have made a connection: a program of the image, as the image brought it, whatever runs in a profile, or what one exec
+/// started. The kernel of the host says which it was.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -22,6 +23,8 @@ pub enum Origin {
     Digest(String),
     /// By the profile that the process is in.
     Profile(String),
+    /// By the exec that the process belongs to, with all that it started, by its id.
+    Exec(String),
 }
 
 impl Origin {
@@ -30,7 +33,7 @@ impl Origin {
     pub fn path(&self) -> Option<&str> {
         match self {
             Self::Program(path) => Some(path),
-            Self::Digest(_) | Self::Profile(_) => None,
+            Self::Digest(_) | Self::Profile(_) | Self::Exec(_) => None,
         }
     }
 
@@ -38,7 +41,7 @@ impl Origin {
     #[must_use]
     pub fn digest(&self) -> Option<&str> {
         match self {
-            Self::Program(_) | Self::Profile(_) => None,
+            Self::Program(_) | Self::Profile(_) | Self::Exec(_) => None,
             Self::Digest(digest) => Some(digest),
         }
     }
@@ -47,18 +50,34 @@ impl Origin {
     #[must_use]
     pub fn profile(&self) -> Option<&str> {
         match self {
-            Self::Program(_) | Self::Digest(_) => None,
+            Self::Program(_) | Self::Digest(_) | Self::Exec(_) => None,
             Self::Profile(name) => Some(name),
         }
     }
 
-    /// Reads the short form of the command line: a path, a digest, or `profile:NAME`.
+    /// By exec, if it is that.
+    #[must_use]
+    pub fn exec(&self) -> Option<&str> {
+        match self {
+            Self::Program(_) | Self::Digest(_) | Self::Profile(_) => None,
+            Self::Exec(id) => Some(id),
+        }
+    }
+
+    /// Whether it names files, which have to be looked up in the image.
+    #[must_use]
+    pub const fn names_programs(&self) -> bool {
+        matches!(self, Self::Program(_) | Self::Digest(_))
+    }
+
+    /// Reads the short form of the command line: a path, a digest, `profile:NAME`, or `exec:ID`.
     #[must_use]
     pub fn parse(text: &str) -> Self {
-        match text.strip_prefix("profile:") {
-            Some(name) => Self::Profile(name.to_owned()),
-            None if text.starts_with('/') => Self::Program(text.to_owned()),
-            None => Self::Digest(text.to_owned()),
+        match text.split_once(':') {
+            Some(("profile", name)) => Self::Profile(name.to_owned()),
+            Some(("exec", id)) => Self::Exec(id.to_owned()),
+            _ if text.starts_with('/') => Self::Program(text.to_owned()),
+            _ => Self::Digest(text.to_owned()),
         }
     }
 
@@ -67,6 +86,10 @@ impl Origin {
             Self::Program(path) => program_path(&format!("{field}.program"), path),
             Self::Digest(digest) => program_digest(&format!("{field}.digest"), digest),
             Self::Profile(name) => check::name(&format!("{field}.profile"), name),
+            Self::Exec(id) => {
+                let exec: Result<ExecId> = id.parse();
+                exec.map(drop).map_err(|error| Error::invalid(&format!("{field}.exec"), error.message))
+            }
         }
     }
 }
@@ -76,6 +99,7 @@ impl fmt::Display for Origin {
         match self {
             Self::Program(text) | Self::Digest(text) => f.write_str(text),
             Self::Profile(name) => write!(f, "profile {name}"),
+            Self::Exec(id) => write!(f, "exec {id}"),
         }
     }
 }

@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::agent::AgentGrant;
 use crate::clock::now_ms;
+use crate::cluster;
 use crate::engine::Engine;
 use crate::ingress::VerifiedAccess;
 use crate::keys::VerifiedKey;
@@ -485,6 +486,9 @@ fn grant(
     permission: EffectivePermission,
 ) -> Result<Grant> {
     let scope = permission.allow(needs)?;
+    if resource != Resource::Installation {
+        cluster::here();
+    }
     Ok(Grant { credential: Credential::Caller(caller.clone()), needs, resource, scope, ended: None })
 }
 

@@ -203,6 +203,9 @@ impl Engine {
                 (root, digest, SandboxSpec::resolve(draft, named, base, &inner.config.caps)?)
             }
         };
+        if let Some(egress) = &draft.egress {
+            egress.check_no_execs("egress")?;
+        }
         let told = draft.egress.is_some() || named.is_some_and(|(_, spec)| spec.egress.is_some());
         inner.default_egress(&mut spec.egress, told);
         let driver = inner.driver(spec.isolation)?;

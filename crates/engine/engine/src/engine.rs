@@ -381,7 +381,10 @@ impl Inner {
 
     /// The sandbox with this id.
     pub(crate) fn sandbox(&self, id: &SandboxId) -> Result<Arc<SandboxShared>> {
-        self.find(id).ok_or_else(|| SandboxId::not_found(id.as_str()))
+        self.find(id).ok_or_else(|| {
+            cluster::missing(Whereabouts::Sandbox(id.to_string()));
+            SandboxId::not_found(id.as_str())
+        })
     }
 
     /// The sandbox with this id or name. What has the form of an id is one: no name has it.

@@ -56,6 +56,7 @@ impl Engine {
         };
         if let Some(egress) = &recipe.egress {
             execution.profiles.check_rules("egress", egress)?;
+            egress.check_no_execs("egress")?;
         }
         if !execution.is_open() {
             let level = recipe.isolation.or(level).unwrap_or(self.inner.config.defaults.isolation);

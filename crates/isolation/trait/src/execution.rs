@@ -33,7 +33,7 @@ impl Execution {
     pub fn names_programs(&self) -> bool {
         let steps = self.profiles.named.values().flat_map(|profile| profile.on_exec.keys());
         !self.policy.rules.is_empty()
-            || self.origins.iter().any(|origin| origin.profile().is_none())
+            || self.origins.iter().any(Origin::names_programs)
             || steps.into_iter().any(|program| program != EVERY_PROGRAM)
     }
 }

@@ -1,4 +1,4 @@
-/* Who makes a connection. The gateway, which serves it, reads the mark of the socket that it accepts: the mark of the one that
+/* Who makes a connection: by the program, the profile and the exec of its process. The gateway, which serves it, reads the mark of the socket that it accepts: the mark of the one that
  * connects is copied to it by the kernel of the host, where the network namespace is told so. Nobody inside may set one. */
 #pragma once
 
@@ -8,6 +8,8 @@
 /* From the file that a process runs, or (without an inode) from the number of its profile, to the mark of its connections, which tells
  * which rules mean it. */
 MAP(senders);
+/* From a sandbox and the name of an exec's cgroup to the mark of its connections. */
+MAP(exec_marks);
 
 /* Remembers which program a process runs. Only one that is the image's, unchanged, is ever somebody. */
 INLINE void remember(struct box *box, struct task_struct *task, struct executed *rec, int unchanged)
@@ -36,6 +38,11 @@ INLINE void mark(struct bpf_sock_addr *to, u64 id, struct known *self)
 		key.inode = 0;
 		key.device = self->profile;
 		found = self->profile ? map_lookup(&senders, &key) : 0;
+		if (found)
+			value |= *found;
+		struct start_key exec = { .box = id };
+		__builtin_memcpy(exec.exec, self->origin.exec, EXEC_NAME);
+		found = exec.exec[0] ? map_lookup(&exec_marks, &exec) : 0;
 		if (found)
 			value |= *found;
 	}

@@ -14,7 +14,7 @@ use crate::record::{Ends, Executed, File, Pid, Record, Refused, What, Why};
 use crate::watched::{Facts, Watched};
 
 /// What a cgroup of an exec is called: this and the exec's id.
-const EXEC_PREFIX: &str = "exec-";
+pub(crate) const EXEC_PREFIX: &str = "exec-";
 /// Users of a sandbox.
 const IDS_COUNT: u32 = 1 << 16;
 /// What an id is called that is none of the sandbox's.

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use atoll_core::policy::Origin;
 use serde::{Deserialize, Serialize};
 
+use crate::convert::EXEC_PREFIX;
+use crate::object::START_KEY_BYTES;
 use crate::record::File;
 
 /// Which programs may run.
@@ -59,7 +61,7 @@ pub struct Rule {
     pub text: String,
 }
 
-/// A program that a rule of the network names, and its files.
+/// Whom a rule of the network names: a program with its files, a profile, or an exec.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sender {
     /// What rules call it.
@@ -112,6 +114,8 @@ const NOWHERE: u32 = u32::MAX;
 
 /// A key of the kernel's table of rules.
 pub(crate) type Key = [u8; 24];
+/// A key of its tables of execs.
+pub(crate) type ExecKey = [u8; START_KEY_BYTES as usize];
 
 impl Gate {
     /// Whether it holds anything back, or tells what it would.
@@ -159,6 +163,14 @@ impl Gate {
             }
         }
         rows
+    }
+
+    /// As rows of the kernel's table of execs: the marks of their connections.
+    pub(crate) fn exec_rows(&self, cgroup: u64) -> BTreeMap<ExecKey, u32> {
+        let execs = self.senders.iter().take(SENDERS_MAX).enumerate();
+        let execs = execs.filter_map(|(bit, sender)| Some((bit, sender.origin.exec()?)));
+        let key = |exec| exec_key(cgroup, &format!("{EXEC_PREFIX}{exec}"));
+        execs.filter_map(|(bit, exec)| Some((key(exec)?, self.mark() | 1 << bit))).collect()
     }
 
     /// As rows of the kernel's table of steps: from a profile and a file to the next profile.
@@ -239,6 +251,16 @@ pub(crate) fn kernel_device(device: u64) -> u32 {
 
 fn key(cgroup: u64, (device, inode): (u64, u64)) -> Key {
     numbered(cgroup, inode, kernel_device(device), 0)
+}
+
+/// A key of the kernel's tables of execs, by the name of the cgroup; `None` when that is longer than there is room.
+pub(crate) fn exec_key(cgroup: u64, exec: &str) -> Option<ExecKey> {
+    let mut key = [0; START_KEY_BYTES as usize];
+    key[..8].copy_from_slice(&cgroup.to_ne_bytes());
+    // The kernel's programs read the name with a zero at its end.
+    let room = key.len() - 1;
+    key[8..room].get_mut(..exec.len())?.copy_from_slice(exec.as_bytes());
+    Some(key)
 }
 
 /// A key as the kernel's programs have it: the third number is a device, or that of a profile; the last is that of a profile.

@@ -34,6 +34,8 @@ const RULES_MAX: u32 = 1 << 18;
 /// Bytes of the programs' `struct start_key`, and execs of all sandboxes that start at a time.
 pub(crate) const START_KEY_BYTES: u32 = 56;
 const STARTS_MAX: u32 = 1 << 14;
+/// Execs of all sandboxes that rules of the network name: as many as those can.
+const EXEC_MARKS_MAX: u32 = SLOTS_MAX * 24;
 
 const HASH: u32 = 1;
 const ARRAY: u32 = 2;
@@ -72,7 +74,7 @@ pub(crate) const PROGRAMS: [(&str, Hook); 6] = [
 ];
 
 /// Maps by name. All are pinned: the next server goes on with them.
-pub(crate) const MAPS: [&str; 11] = [
+pub(crate) const MAPS: [&str; 12] = [
     "rings",
     "boxes",
     "counters",
@@ -84,6 +86,7 @@ pub(crate) const MAPS: [&str; 11] = [
     "senders",
     "starts",
     "steps",
+    "exec_marks",
 ];
 
 /// The maps, in the order of [`MAPS`].
@@ -100,13 +103,26 @@ pub(crate) struct Maps {
     pub(crate) senders: OwnedFd,
     pub(crate) starts: OwnedFd,
     pub(crate) steps: OwnedFd,
+    pub(crate) exec_marks: OwnedFd,
 }
 
 impl Maps {
     /// Each map once, by name.
     pub(crate) fn each<E>(mut make: impl FnMut(&'static str) -> Result<OwnedFd, E>) -> Result<Self, E> {
-        let [rings, boxes, counters, origins, listeners, scratch, config, rules, senders, starts, steps] =
-            MAPS;
+        let [
+            rings,
+            boxes,
+            counters,
+            origins,
+            listeners,
+            scratch,
+            config,
+            rules,
+            senders,
+            starts,
+            steps,
+            exec_marks,
+        ] = MAPS;
         Ok(Self {
             rings: make(rings)?,
             boxes: make(boxes)?,
@@ -119,6 +135,7 @@ impl Maps {
             senders: make(senders)?,
             starts: make(starts)?,
             steps: make(steps)?,
+            exec_marks: make(exec_marks)?,
         })
     }
 
@@ -136,6 +153,7 @@ impl Maps {
             &self.senders,
             &self.starts,
             &self.steps,
+            &self.exec_marks,
         ];
         MAPS.into_iter().zip(fds)
     }
@@ -188,6 +206,7 @@ fn make_map(name: &str, template: &OwnedFd) -> io::Result<OwnedFd> {
         "listeners" => with_type(spec(SK_STORAGE, 4, LISTENER_BYTES, 0, NO_PREALLOC | CLONE)),
         "scratch" => bpf::create_map(&spec(PERCPU_ARRAY, 4, EXECUTED_BYTES, 1, 0)),
         "starts" => bpf::create_map(&spec(HASH, START_KEY_BYTES, 4, STARTS_MAX, NO_PREALLOC)),
+        "exec_marks" => bpf::create_map(&spec(HASH, START_KEY_BYTES, 4, EXEC_MARKS_MAX, NO_PREALLOC)),
         "rules" | "senders" | "steps" => {
             bpf::create_map(&spec(HASH, RULE_KEY_BYTES, 4, RULES_MAX, NO_PREALLOC))
         }

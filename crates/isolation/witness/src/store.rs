@@ -11,7 +11,7 @@ use aya_obj::btf::Btf;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::gate::{self, Gate, Key, TRACED};
+use crate::gate::{self, ExecKey, Gate, Key, TRACED};
 use crate::level::{Missing, chain};
 use crate::object::{self, BOX_BYTES, Hook, Maps, PROGRAMS, RING_BYTES, START_KEY_BYTES};
 use crate::pins::Pins;
@@ -104,6 +104,11 @@ impl Store {
             let Ok(theirs) = bpf::open_pin(&other.join(name)) else { continue };
             for (key, value) in rows::<24, 4>(&theirs)? {
                 bpf::update(map, &key, &value, false)?;
+            }
+        }
+        if let Ok(theirs) = bpf::open_pin(&other.join("map_exec_marks")) {
+            for (key, value) in rows::<{ START_KEY_BYTES as usize }, 4>(&theirs)? {
+                bpf::update(&self.maps.exec_marks, &key, &value, false)?;
             }
         }
         let own = rows::<8, { BOX_BYTES as usize }>(&self.maps.boxes)?;
@@ -214,23 +219,17 @@ impl Store {
     /// Puts the rules and senders of a sandbox's gate beside those that are there.
     fn add_rules(&self, cgroup: u64, gate: &Gate) -> io::Result<()> {
         for (map, rows) in self.tables(cgroup, gate) {
-            for (key, value) in rows {
-                bpf::update(map, &key, &value.to_ne_bytes(), false)?;
-            }
+            put(map, rows)?;
         }
-        Ok(())
+        put(&self.maps.exec_marks, gate.exec_rows(cgroup))
     }
 
     /// Removes a sandbox's rules and senders, but for those of a gate.
     fn remove_rules(&self, cgroup: u64, but: &Gate) -> io::Result<()> {
         for (map, keep) in self.tables(cgroup, but) {
-            for (key, _) in rows::<24, 4>(map)? {
-                if key[..8] == cgroup.to_ne_bytes() && !keep.contains_key::<Key>(&key) {
-                    bpf::delete(map, &key)?;
-                }
-            }
+            take_out(map, cgroup, &keep)?;
         }
-        Ok(())
+        take_out(&self.maps.exec_marks, cgroup, &but.exec_rows(cgroup))
     }
 
     /// Changes what may run in a sandbox, from its next start of a program on. Each file is under the old gate or the new one
@@ -323,11 +322,16 @@ impl Store {
         let refused = |error| Missing::refused("take a sandbox out of the table", error);
         let cgroup = watched.cgroup;
         bpf::delete(&self.maps.boxes, &cgroup.to_ne_bytes()).map(drop).map_err(refused)?;
-        for (map, rows) in self.tables(cgroup, &lock(&watched.gate)) {
+        let gate = lock(&watched.gate);
+        for (map, rows) in self.tables(cgroup, &gate) {
             for key in rows.keys() {
                 bpf::delete(map, key).map_err(refused)?;
             }
         }
+        for key in gate.exec_rows(cgroup).keys() {
+            bpf::delete(&self.maps.exec_marks, key).map_err(refused)?;
+        }
+        drop(gate);
         let mut starting = lock(&watched.starting);
         for exec in starting.iter().flatten() {
             let key = start_key(cgroup, exec).map_err(refused)?;
@@ -375,15 +379,27 @@ impl Store {
     }
 }
 
-/// A key of the table of execs that start.
-fn start_key(cgroup: u64, exec: &str) -> io::Result<[u8; START_KEY_BYTES as usize]> {
-    let mut key = [0; START_KEY_BYTES as usize];
-    key[..8].copy_from_slice(&cgroup.to_ne_bytes());
-    // The kernel's programs read the name with a zero at its end.
-    let room = key.len() - 1;
-    let name = key[8..room].get_mut(..exec.len()).ok_or(io::ErrorKind::InvalidInput)?;
-    name.copy_from_slice(exec.as_bytes());
-    Ok(key)
+/// A key of the tables of execs.
+fn start_key(cgroup: u64, exec: &str) -> io::Result<ExecKey> {
+    gate::exec_key(cgroup, exec).ok_or_else(|| io::ErrorKind::InvalidInput.into())
+}
+
+/// Puts rows into a map, beside those that are there.
+fn put<const K: usize>(map: &OwnedFd, rows: BTreeMap<[u8; K], u32>) -> io::Result<()> {
+    for (key, value) in rows {
+        bpf::update(map, &key, &value.to_ne_bytes(), false)?;
+    }
+    Ok(())
+}
+
+/// Removes a sandbox's rows of a map, but for some.
+fn take_out<const K: usize>(map: &OwnedFd, cgroup: u64, but: &BTreeMap<[u8; K], u32>) -> io::Result<()> {
+    for (key, _) in rows::<K, 4>(map)? {
+        if key[..8] == cgroup.to_ne_bytes() && !but.contains_key(&key) {
+            bpf::delete(map, &key)?;
+        }
+    }
+    Ok(())
 }
 
 /// Everything in a map: keys and values.

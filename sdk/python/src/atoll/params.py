@@ -951,9 +951,16 @@ class OriginProfile(TypedDict):
     """By the profile that the process is in."""
 
 
-Origin = Union[OriginProgram, OriginDigest, OriginProfile]
-"""Whose process must have made a connection: a program of the image, as the image brought it, or whatever runs in a
-profile. The kernel of the host says which it was.
+class OriginExec(TypedDict):
+    """By the exec that the process belongs to, with all that it started, by its id."""
+
+    exec: str
+    """By the exec that the process belongs to, with all that it started, by its id."""
+
+
+Origin = Union[OriginProgram, OriginDigest, OriginProfile, OriginExec]
+"""Whose process must have made a connection: a program of the image, as the image brought it, whatever runs in a
+profile, or what one exec started. The kernel of the host says which it was.
 """
 
 
@@ -1455,6 +1462,13 @@ class UpdateAgent(TypedDict, total=False):
 
     version: str | None
     """Which; the latest when absent."""
+
+
+class UpdateNode(TypedDict):
+    """Changes a node."""
+
+    draining: bool
+    """Whether it takes no new sandboxes."""
 
 
 class UpdateSandbox(TypedDict, total=False):

@@ -4,6 +4,7 @@
 //! request fails, who received it asks [`Engine::elsewhere`] whether one of these things is on another node, and passes
 //! the request on. So only what is not here costs anything, and nobody needs a list of everything that is elsewhere.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_core::Result;
@@ -25,6 +26,7 @@ tokio::task_local! {
 #[derive(Debug, Default)]
 pub struct Asked {
     notes: Mutex<Notes>,
+    here: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -45,8 +47,25 @@ impl Asked {
         ASKED.try_with(Arc::clone).ok()
     }
 
+    /// Whether what the request is about was found here: it will not be passed on.
+    #[must_use]
+    pub fn is_here(&self) -> bool {
+        self.here.load(Ordering::Acquire)
+    }
+
     fn notes(&self) -> std::sync::MutexGuard<'_, Notes> {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Starts a task that belongs to the same request, if this belongs to one.
+pub fn spawn<F>(work: F) -> tokio::task::JoinHandle<F::Output>
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    match Asked::current() {
+        None => tokio::spawn(work),
+        Some(asked) => tokio::spawn(asked.scope(work)),
     }
 }
 
@@ -59,6 +78,11 @@ pub(crate) fn missing(what: Whereabouts) {
             notes.missing.push(what);
         }
     });
+}
+
+/// Notes that what the request is about is here, and that it may go on.
+pub(crate) fn here() {
+    let _ = ASKED.try_with(|asked| asked.here.store(true, Ordering::Release));
 }
 
 /// Notes on which node the request should be answered.

@@ -25,8 +25,8 @@ use atoll_core::{Code, Error, Result};
 use atoll_store::{Lease, NodeRecord, Store, boot_ns};
 use tokio::sync::watch;
 
-pub use asked::Asked;
-pub(crate) use asked::{elsewhere, missing};
+pub use asked::{Asked, spawn};
+pub(crate) use asked::{elsewhere, here, missing};
 
 use crate::engine::{Engine, Inner};
 

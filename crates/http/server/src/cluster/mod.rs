@@ -29,9 +29,11 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use hyper::upgrade::OnUpgrade;
 
+use crate::dialect::Refused;
 use crate::error::{ApiError, with_body};
 use crate::ingress::address;
 use crate::middleware::request_id;
+use crate::routes::{healthz, readyz};
 use crate::serve::{Encrypted, Peer, Slot};
 use crate::shared::App;
 pub(crate) use peers::{CONNECTION_WINDOW_BYTES, Peers, STREAM_WINDOW_BYTES};
@@ -43,8 +45,6 @@ const CLIENT: HeaderName = HeaderName::from_static("atoll-node-client");
 const CLIENT_ENCRYPTED: HeaderName = HeaderName::from_static("atoll-node-client-encrypted");
 /// In an answer: the thing is not on this node either. Taken away before a client sees it.
 const NOT_HERE: HeaderName = HeaderName::from_static("atoll-node-not-here");
-/// What is answered whether or not a node may serve: who asks wants to know just that.
-const ALWAYS: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 
 /// The request came from another node.
 #[derive(Debug, Clone, Copy)]
@@ -54,10 +54,16 @@ pub(crate) struct PassedOn;
 pub(crate) async fn pass_on(State(app): State<App>, request: Request, next: Next) -> Response {
     let id = request_id(request.headers()).0;
     let refused = |error| with_body(ApiError(error).into_response(), &id);
-    if !ALWAYS.contains(&request.uri().path())
-        && let Err(error) = app.engine.until_may_serve().await
-    {
-        return refused(error);
+    if !app.engine.may_serve() {
+        // Who asks for just that is told at once. Under whatever host name: nothing else is answered now.
+        match request.uri().path() {
+            "/healthz" => return healthz().await.into_response(),
+            "/readyz" => return readyz(State(app)).await.into_response(),
+            _ => {}
+        }
+        if let Err(error) = app.engine.until_may_serve().await {
+            return refused(error);
+        }
     }
     let asked = Arc::new(Asked::default());
     let host = address::host(request.uri(), request.headers()).unwrap_or_default();
@@ -75,9 +81,10 @@ pub(crate) async fn pass_on(State(app): State<App>, request: Request, next: Next
 
     let (parts, body) = request.into_parts();
     let kept = Kept::of(&parts);
-    let (body, replay) = Replay::new(body);
+    let (body, replay) = Replay::new(body, &asked);
     let response = Arc::clone(&asked).scope(next.run(Request::from_parts(parts, body))).await;
-    if !is_refusal(&response) {
+    // What is refused of what is here was not for another: something may have been done.
+    if !is_refusal(&response) || asked.is_here() {
         replay.forget();
         return response;
     }
@@ -111,6 +118,9 @@ pub(crate) async fn pass_on(State(app): State<App>, request: Request, next: Next
 /// Whether a handler refused: only then may anybody else be asked, as nothing was done.
 fn is_refusal(response: &Response) -> bool {
     let status = response.status();
+    if response.extensions().get::<Refused>().is_some() {
+        return true;
+    }
     let grpc = response.headers().get("grpc-status").is_some_and(|status| status != "0");
     status.is_client_error() || status.is_server_error() || grpc
 }

@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
+use atoll_engine::Asked;
 use axum::body::{Body, HttpBody};
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
@@ -23,6 +24,7 @@ struct Shared {
     kept_bytes: usize,
     /// Whether everything that was read is kept.
     whole: bool,
+    asked: Arc<Asked>,
 }
 
 fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
@@ -31,8 +33,10 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 }
 
 impl Replay {
-    pub(super) fn new(body: Body) -> (Body, Self) {
-        let shared = Shared { rest: Some(body), kept: Vec::new(), kept_bytes: 0, whole: true };
+    /// What is read is kept as long as it is not clear that the request stays here.
+    pub(super) fn new(body: Body, asked: &Arc<Asked>) -> (Body, Self) {
+        let asked = Arc::clone(asked);
+        let shared = Shared { rest: Some(body), kept: Vec::new(), kept_bytes: 0, whole: true, asked };
         let shared = Arc::new(Mutex::new(shared));
         (Body::new(Reading(Arc::clone(&shared))), Self { shared })
     }
@@ -68,6 +72,8 @@ impl Shared {
             return;
         }
         match frame.data_ref() {
+            // Whoever may send much to what is here does so as ever.
+            _ if self.asked.is_here() => self.drop_kept(),
             Some(data) if self.kept_bytes + data.len() <= KEPT_MAX_BYTES => {
                 self.kept_bytes += data.len();
                 self.kept.push(data.clone());
@@ -155,7 +161,7 @@ mod tests {
     #[tokio::test]
     async fn what_was_read_is_sent_again() {
         for read_first in 0..4 {
-            let (mut body, replay) = Replay::new(pieces(3));
+            let (mut body, replay) = Replay::new(pieces(3), &Arc::default());
             for _ in 0..read_first {
                 let _frame = body.frame().await;
             }
@@ -167,12 +173,12 @@ mod tests {
 
     #[tokio::test]
     async fn more_than_is_kept_is_not_sent_again() {
-        let (mut body, replay) = Replay::new(pieces(6));
+        let (mut body, replay) = Replay::new(pieces(6), &Arc::default());
         for _ in 0..5 {
             let _frame = body.frame().await;
         }
         assert!(replay.again().is_none());
-        let (body, replay) = Replay::new(pieces(6));
+        let (body, replay) = Replay::new(pieces(6), &Arc::default());
         replay.forget();
         assert_eq!(read(body).await.len(), 6 << 20, "nothing is kept, all is read");
     }

@@ -45,6 +45,7 @@ mod volumes;
 mod watch;
 
 pub(crate) use files::read_path;
+pub(crate) use system::{healthz, readyz};
 
 use std::sync::Arc;
 use std::time::Duration;

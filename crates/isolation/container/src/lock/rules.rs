@@ -108,7 +108,7 @@ pub(crate) fn resolve(rules: &[ExecutionRule], lookup: &mut Lookup<'_>) -> Resul
 pub(crate) fn senders(origins: &[Origin], lookup: &mut Lookup<'_>) -> Result<Vec<Sender>, String> {
     let (mut read_bytes, mut count) = (0, 0);
     let mut find = |origin: &Origin| {
-        if origin.profile().is_some() {
+        if !origin.names_programs() {
             return Ok(Sender { origin: origin.clone(), files: Vec::new() });
         }
         let files = lookup.files(origin.path(), origin.digest(), &mut read_bytes);

@@ -1,5 +1,6 @@
 //! Changes of a sandbox that somebody asks for.
 
+use atoll_core::policy::EgressPolicy;
 use atoll_core::sandbox::{PauseMode, SandboxState, Wish, admit};
 use atoll_core::spec::SandboxUpdate;
 use atoll_core::{Code, Error, Result};
@@ -37,6 +38,7 @@ impl Actor {
             next.spec.egress.clone_from(egress);
             let by = update.asked_by.as_ref();
             let before = &self.record.spec.egress;
+            self.check_execs(before, egress)?;
             self.inner.prepare_rules(&self.record, by, &mut next.spec.egress, before, &update.secrets)?;
         }
         if let Some(execution) = &update.execution {
@@ -142,6 +144,19 @@ impl Actor {
             tracing::error!(sandbox = %next.id, %error, "agent layers were changed, and are not recorded");
         }
         stored
+    }
+
+    /// Refuses new rules for execs that do not run here: they would be for nobody, ever.
+    fn check_execs(&self, before: &EgressPolicy, after: &EgressPolicy) -> Result<()> {
+        let known = before.origins();
+        for origin in after.origins().iter().filter(|origin| !known.contains(origin)) {
+            let Some(text) = origin.exec() else { continue };
+            if self.shared.live_exec(&text.parse()?).is_none() {
+                let why = format_args!("no exec '{text}' runs in this sandbox");
+                return Err(Error::invalid("egress: from.exec", why).hint("'atoll ps SANDBOX' lists them"));
+            }
+        }
+        Ok(())
     }
 
     /// Whether there are processes of it, which may stand still.
