@@ -15,6 +15,7 @@ mod exec;
 mod file;
 mod image;
 mod key;
+mod node;
 mod pool;
 mod sandbox;
 mod secret;
@@ -60,6 +61,7 @@ pub use image::{
     RegistryList, RemovedImage,
 };
 pub use key::{CreateKey, Key, KeyCreated, KeyList};
+pub use node::{Node, NodeList, NodeState, UpdateNode};
 pub use pool::{Pool, PoolList, PoolOrigin, PutPool};
 pub use sandbox::{
     BatchCreate, BatchResult, BatchResults, CreateSandbox, DiskIo, Metrics, Sandbox, SandboxList,

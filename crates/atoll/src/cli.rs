@@ -17,6 +17,7 @@ mod inject;
 mod key;
 mod mcp;
 mod net;
+mod node;
 mod policy;
 mod pool;
 mod profiles;
@@ -49,6 +50,7 @@ pub(crate) use inject::{InjectArgs, parse_secret};
 pub(crate) use key::KeyCommand;
 pub(crate) use mcp::McpArgs;
 pub(crate) use net::{ChangeArgs, NetCommand, rules as net_rules};
+pub(crate) use node::NodeCommand;
 pub(crate) use policy::{ExplainArgs, LearnArgs, PolicyCommand, ReplayArgs, TestArgs};
 pub(crate) use pool::{PoolCommand, PoolOf, parse_pool};
 pub(crate) use profiles::{ProfileArgs, TraceFilesArgs};
@@ -57,8 +59,8 @@ pub(crate) use sandbox::{
 };
 pub(crate) use secret::{SecretCommand, SetSecretArgs};
 pub(crate) use server::{
-    BackupArgs, DashboardArgs, DoctorArgs, GvisorArgs, LOCALHOST, LogFormat, LoginArgs, MicrovmArgs,
-    PurgeArgs, RestoreArgs, ServeArgs, SetupCommand, SetupMicrovmArgs,
+    Advertised, BackupArgs, DashboardArgs, DoctorArgs, GvisorArgs, LOCALHOST, LogFormat, LoginArgs,
+    MicrovmArgs, PurgeArgs, RestoreArgs, ServeArgs, SetupCommand, SetupMicrovmArgs,
 };
 pub(crate) use service::{AddServiceArgs, ServiceArg, ServiceCommand};
 pub(crate) use services::ServicesArgs;
@@ -190,6 +192,9 @@ pub(crate) enum Command {
     /// Warm pools: sandboxes that run before anybody asks
     #[command(subcommand)]
     Pool(PoolCommand),
+    /// Servers that share a PostgreSQL database
+    #[command(subcommand)]
+    Node(NodeCommand),
     /// Who may use a sandbox
     #[command(subcommand)]
     Access(AccessCommand),
@@ -233,6 +238,12 @@ pub(crate) enum Command {
     Sentry {
         /// What to start and in what, as JSON
         jail: String,
+    },
+    /// Make the sandboxes of a node stand still when its lease ends
+    #[command(hide = true)]
+    WatchLease {
+        /// Data directory of the node
+        data_dir: PathBuf,
     },
     /// The bytes of an SSH connection on standard input and output
     #[command(hide = true)]

@@ -56,6 +56,8 @@ codes! {
     MethodNotAllowed = "method_not_allowed", false;
     /// No such sandbox.
     SandboxNotFound = "sandbox_not_found", false;
+    /// No such node.
+    NodeNotFound = "node_not_found", false;
     /// No such exec.
     ExecNotFound = "exec_not_found", false;
     /// No such service of this sandbox.
@@ -210,6 +212,8 @@ codes! {
     ShuttingDown = "shutting_down", true;
     /// The database does not answer.
     StoreUnavailable = "store_unavailable", true;
+    /// The node that has what is asked for does not answer, or is none any more.
+    NodeUnavailable = "node_unavailable", true;
     /// A bug in Atoll.
     Internal = "internal", true;
 }

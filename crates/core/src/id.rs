@@ -186,11 +186,16 @@ id_type!(
     ContextId, "cx", "context", Code::ContextNotFound
 );
 
+id_type!(
+    /// One node of a cluster: a server with a data directory of its own.
+    NodeId, "nd", "node", Code::NodeNotFound
+);
+
 /// Whether a text has the form of an id of any kind. No name may have it, so that what is said can always be told
 /// apart: an id is looked up as an id, and nobody can call something by the id of something else.
 #[must_use]
 pub fn is_id_shaped(text: &str) -> bool {
-    const PREFIXES: [&str; 15] = [
+    const PREFIXES: [&str; 16] = [
         SandboxId::PREFIX,
         ExecId::PREFIX,
         TemplateId::PREFIX,
@@ -206,6 +211,7 @@ pub fn is_id_shaped(text: &str) -> bool {
         SessionId::PREFIX,
         ScheduleId::PREFIX,
         ContextId::PREFIX,
+        NodeId::PREFIX,
     ];
     PREFIXES.iter().any(|prefix| is_valid(prefix, text))
 }

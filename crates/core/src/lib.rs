@@ -10,6 +10,7 @@
 //! - [`policy`]: what a sandbox may do on the network; injection rules
 //! - [`sandbox`]: the sandbox state machine and admission
 //! - [`network`]: what can be seen of a sandbox's network
+//! - [`node`]: the nodes of a cluster, and which of them gets a new sandbox
 //! - [`snapshot`]: what is kept of a sandbox, and its names
 //! - [`policy`]: what a sandbox may reach, and how that is decided
 //! - [`sharing`]: who may do what with one sandbox, and leases
@@ -41,6 +42,7 @@ pub mod key;
 pub mod layer;
 pub mod limits;
 pub mod network;
+pub mod node;
 pub mod policy;
 pub mod pool;
 pub mod profile;

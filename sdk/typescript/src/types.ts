@@ -601,6 +601,7 @@ export type Code =
   | "route_not_found"
   | "method_not_allowed"
   | "sandbox_not_found"
+  | "node_not_found"
   | "exec_not_found"
   | "service_not_found"
   | "agent_not_found"
@@ -678,6 +679,7 @@ export type Code =
   | "timeout"
   | "shutting_down"
   | "store_unavailable"
+  | "node_unavailable"
   | "internal";
 
 /** A command: a line for the shell, or program and arguments. */
@@ -1884,6 +1886,50 @@ export interface NetworkView {
   denials: DenialView[];
 }
 
+/** A node. */
+export interface Node {
+  /** Its id, which stands in its data directory. */
+  id: string;
+  /** What people call it. */
+  name: string;
+  /** Where the other nodes reach it. */
+  address: string;
+  /** Version of its program. */
+  version: string;
+  /** How it is. */
+  state: NodeState;
+  /** Whether it is the one that answers. */
+  is_this: boolean;
+  /** Isolation levels that it has. */
+  levels: IsolationLevel[];
+  /** What its operator says of it. */
+  labels: Record<string, string>;
+  /** Sandboxes that it has, as it said with its last sign of life. */
+  sandboxes: number;
+  /** Most that it takes. */
+  sandboxes_max: number;
+  /** Memory that is available there, bytes; absent where that cannot be told. */
+  memory_available_bytes?: number | null;
+  /** How long the others wait for a sign of life, milliseconds. */
+  lease_ms: number;
+  /** Its last sign of life, by the database's clock, milliseconds since the epoch. */
+  seen_ms: number;
+  /** When it entered the cluster first, milliseconds since the epoch. */
+  created_ms: number;
+}
+
+/** Every node, by name. */
+export interface NodeList {
+  /** The nodes; none where the database belongs to one server. */
+  items: Node[];
+}
+
+/** How a node is. */
+export type NodeState =
+  | "ready"
+  | "draining"
+  | "dead";
+
 /** What happens to a sandbox whose budget is used up, after its execs were killed. */
 export type OnExhausted =
   | "pause"
@@ -3068,6 +3114,12 @@ export interface TtySize {
 export interface UpdateAgent {
   /** Which; the latest when absent. */
   version?: string | null;
+}
+
+/** Changes a node. */
+export interface UpdateNode {
+  /** Whether it takes no new sandboxes. */
+  draining: boolean;
 }
 
 /** Changes a sandbox. Absent fields stay as they are. */

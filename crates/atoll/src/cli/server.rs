@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use atoll_core::node;
 use atoll_core::policy::Cidr;
 use atoll_core::pool::PoolSpec;
 use atoll_core::sharing::Visibility;
@@ -137,6 +138,8 @@ pub(crate) struct ServeArgs {
     /// Address under which clients reach the server, if it is behind a proxy, such as https://atoll.example.com
     #[arg(long, value_name = "URL", value_parser = parse_public_url)]
     pub(crate) public_url: Option<PublicUrl>,
+    #[command(flatten)]
+    pub(crate) node: NodeArgs,
     /// Do not let SSH clients in; otherwise they come to the same port
     #[arg(long)]
     pub(crate) no_ssh: bool,
@@ -152,6 +155,61 @@ pub(crate) struct ServeArgs {
     /// Send traces to this collector, OTLP over HTTP [env: OTEL_EXPORTER_OTLP_ENDPOINT]
     #[arg(long, value_name = "URL")]
     pub(crate) otlp_endpoint: Option<String>,
+}
+
+/// A server on PostgreSQL is a node of a cluster.
+#[derive(Debug, Args)]
+pub(crate) struct NodeArgs {
+    /// Name among the servers that share a PostgreSQL database [default: the host's]
+    #[arg(long, value_name = "NAME", value_parser = parse_node_name)]
+    pub(crate) node_name: Option<String>,
+    /// Where the others reach this server, on a port of its own that is for them alone [default: a free one on the
+    /// loopback]
+    #[arg(long, value_name = "HOST:PORT", value_parser = parse_advertised)]
+    pub(crate) advertise: Option<Advertised>,
+    /// Something to say of this node (repeatable)
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_node_label)]
+    pub(crate) node_label: Vec<(String, String)>,
+    /// How long the others wait for a sign of life before they take over
+    #[arg(long, value_name = "DURATION", value_parser = parse_lease_ms, default_value = "10s")]
+    pub(crate) node_lease: u64,
+}
+
+/// Where a node is reached.
+#[derive(Debug, Clone)]
+pub(crate) struct Advertised {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+fn parse_node_name(text: &str) -> Result<String, String> {
+    node::validate_name("name", text).map_err(|error| error.message)?;
+    Ok(text.to_owned())
+}
+
+fn parse_advertised(text: &str) -> Result<Advertised, String> {
+    let parts = text.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?)));
+    match parts {
+        Some((host, port)) if !host.is_empty() && host.len() <= 253 && port > 0 => {
+            Ok(Advertised { host: host.to_owned(), port })
+        }
+        _ => Err("write HOST:PORT".to_owned()),
+    }
+}
+
+fn parse_node_label(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("write KEY=VALUE")?;
+    let label = std::collections::BTreeMap::from([(key.to_owned(), value.to_owned())]);
+    node::validate_labels("label", &label).map_err(|error| error.message)?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+fn parse_lease_ms(text: &str) -> Result<u64, String> {
+    let ms = parse_duration_ms(text)?;
+    if (node::NODE_LEASE_MIN_MS..=node::NODE_LEASE_MAX_MS).contains(&ms) {
+        return Ok(ms);
+    }
+    Err("must lie between 3s and 10m".to_owned())
 }
 
 /// The flight recorder.

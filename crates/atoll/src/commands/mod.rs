@@ -20,6 +20,7 @@ mod key;
 mod login;
 mod mcp;
 mod net;
+mod node;
 mod pipe;
 mod policy;
 mod pool;
@@ -64,6 +65,9 @@ pub(crate) fn main(cli: Cli) -> ExitCode {
     }
     if let Command::Sentry { jail } = &cli.command {
         return setup::sentry(jail);
+    }
+    if let Command::WatchLease { data_dir } = &cli.command {
+        return crate::daemon::watch_lease(data_dir);
     }
     let printer = Printer::new(cli.global.json, !cli.global.no_color && !config::no_color());
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
@@ -178,6 +182,7 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Secret(command) => secret::secret(client, printer, command).await,
         Command::Volume(command) => volume::volume(client, printer, command).await,
         Command::Build(command) => build::build(client, printer, command).await,
+        Command::Node(command) => node::node(client, printer, command).await,
         Command::Pool(command) => pool::pool(client, printer, command).await,
         Command::Access(command) => access::access(client, printer, command).await,
         Command::Service(command) => service::service(client, printer, command).await,
@@ -207,7 +212,8 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         | Command::Restore(_)
         | Command::Setup(_)
         | Command::Vmm { .. }
-        | Command::Sentry { .. } => Ok(()),
+        | Command::Sentry { .. }
+        | Command::WatchLease { .. } => Ok(()),
     };
     done.map(|()| 0)
 }

@@ -1,9 +1,10 @@
 //! `atoll serve`: the server, in the foreground.
 
 use std::io::ErrorKind;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use atoll_core::policy::EgressPolicy;
@@ -19,15 +20,16 @@ use atoll_objects::{Objects, ObjectsConfig};
 use atoll_server::dialect::Dialect;
 use atoll_server::{Server, ServerConfig, Ssh, SshDoor};
 use atoll_ssh::SshServer;
+use atoll_store::StoreUrl;
 use atoll_tls::Tls;
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::purge;
-use crate::cli::{self, LOCALHOST, ServeArgs};
+use crate::cli::{self, Advertised, LOCALHOST, ServeArgs};
 use crate::config::{self, VaultKey};
-use crate::daemon::{Daemon, DataDir, Limits, Machines, Sentries, Spans, Telemetry};
+use crate::daemon::{Daemon, DataDir, Limits, Machines, NodeSettings, Sentries, Spans, Telemetry};
 use crate::failure::{Failure, Result};
 use crate::output::Printer;
 
@@ -98,6 +100,7 @@ async fn serve_on(printer: Printer, args: ServeArgs) -> Result<()> {
     raise_descriptors();
     // Listen first: a port that is taken is said before sandboxes are taken up.
     let listener = listen(args.listen).await?;
+    let nodes = listen_to_nodes(&args).await?;
     let pool_memory = args.pool_memory.map_or_else(half_of_memory, Ok)?;
     for (image, spec) in &args.pool {
         let field = format!("--pool {image}");
@@ -123,6 +126,7 @@ async fn serve_on(printer: Printer, args: ServeArgs) -> Result<()> {
         machines: Some(Machines::new(&args.data_dir, &args.microvm)),
         sentries: Some(Sentries::new(&args.gvisor)),
         own_names: args.tls.tls.then(|| certificate_names(&args)),
+        node: nodes.as_ref().map(|(_, settings)| settings.clone()),
     };
     let mut daemon = Daemon::start(DataDir::open(&args.data_dir)?, args.database.as_deref(), &limits).await?;
     let recorded = otlp.as_deref().zip(daemon.engine.recorder());
@@ -135,13 +139,21 @@ async fn serve_on(printer: Printer, args: ServeArgs) -> Result<()> {
         }
     };
     daemon.spans = spans.as_ref().map(Spans::counts);
+    let engine = daemon.engine.clone();
+    let lost = Arc::new(AtomicBool::new(false));
+    let is_lost = Arc::clone(&lost);
     let stop = async move {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
+            () = engine.until_taken_over() => lost.store(true, Ordering::Release),
         }
     };
-    let served = serve_with(printer, &args, &mut daemon, listener, stop).await;
+    let nodes = nodes.map(|(listener, _)| listener);
+    let mut served = serve_with(printer, &args, &mut daemon, listener, nodes, stop).await;
+    if is_lost.load(Ordering::Acquire) {
+        served = Err(taken_over());
+    }
     // Also what cannot be served after all leaves nothing in the kernel.
     daemon.engine.shutdown().await;
     if let Some(spans) = spans {
@@ -157,6 +169,7 @@ async fn serve_with(
     args: &ServeArgs,
     daemon: &mut Daemon,
     listener: TcpListener,
+    nodes: Option<TcpListener>,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<()> {
     let address = listener.local_addr().map_err(|error| Failure::io("cannot listen", error))?;
@@ -169,6 +182,7 @@ async fn serve_with(
     server_config.dashboard = !args.no_dashboard;
     server_config.spans = daemon.spans.clone();
     server_config.tls = tls(args, daemon.authority.take())?.map(Arc::new);
+    server_config.nodes = daemon.nodes.take();
     server_config.public_url = args.public_url.as_ref().and_then(|url| url.0.parse().ok());
     let mut server = Server::new(daemon.engine.clone(), server_config, &DIALECTS);
     if !args.no_ssh {
@@ -188,8 +202,52 @@ async fn serve_with(
             tracing::info!("stopping; sandboxes go on and are taken up at the next start");
         }
     };
-    server.serve(listener, stopped).await;
+    let of_nodes = server.clone();
+    let nodes = async move {
+        if let Some(nodes) = nodes {
+            of_nodes.serve_nodes(nodes).await;
+        }
+    };
+    tokio::join!(server.serve(listener, stopped), nodes);
     Ok(())
+}
+
+/// Opens the port for other nodes, if the database may be shared with some.
+async fn listen_to_nodes(args: &ServeArgs) -> Result<Option<(TcpListener, NodeSettings)>> {
+    let is_shared =
+        args.database.as_deref().is_some_and(|url| url.parse().is_ok_and(|url: StoreUrl| url.is_shared()));
+    if !is_shared {
+        return Ok(None);
+    }
+    let wanted = match &args.node.advertise {
+        None => SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+        // An address may be this host's own; a name may lead to it from elsewhere only.
+        Some(Advertised { host, port }) => match host.trim_matches(['[', ']']).parse() {
+            Ok(address) => SocketAddr::new(address, *port),
+            Err(_name) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, *port)),
+        },
+    };
+    let listener = listen(wanted).await?;
+    let actual = listener.local_addr().map_err(|error| Failure::io("cannot listen", error))?;
+    let address = match &args.node.advertise {
+        None => actual.to_string(),
+        Some(Advertised { host, port }) => format!("{host}:{port}"),
+    };
+    let settings = NodeSettings {
+        name: args.node.node_name.clone(),
+        address,
+        labels: args.node.node_label.iter().cloned().collect(),
+        lease_ms: args.node.node_lease,
+    };
+    Ok(Some((listener, settings)))
+}
+
+fn taken_over() -> Failure {
+    Failure::Plain(
+        Error::new(Code::StoreUnavailable, "another node has taken over what this one had").hint(
+            "start the server again: it removes what is left here and goes on as a node without sandboxes",
+        ),
+    )
 }
 
 /// Names of the server itself, besides `localhost` and addresses.

@@ -12,6 +12,7 @@
 //!   microvm/       the virtual machines' kernel, images and saved machines, unless --microvm-dir names another place
 //!   storage/       sandboxes' disks and snapshots
 //!   trace/         the flight recorder's journals, one directory for each sandbox
+//!   node, lease    who this is among the nodes of a cluster, and until when it may run: with PostgreSQL
 //!   .restoring/    a backup that was not restored to its end: no server starts
 //!   reserve        room that is given up when the host's disk is full, so that things can still be removed
 //! ```
@@ -20,7 +21,9 @@ mod data_dir;
 mod embedded;
 mod journals;
 mod kernel;
+mod lease;
 mod machines;
+mod node;
 mod sentries;
 mod spans;
 mod telemetry;
@@ -45,7 +48,7 @@ use atoll_objects::Objects;
 use atoll_recorder::{Recorder, Retention};
 use atoll_server::SpanCounts;
 use atoll_store::{Store, StoreUrl};
-use atoll_tls::Authority;
+use atoll_tls::{Authority, NodeTls};
 use atoll_vault::Vault;
 use atoll_witness::Witness;
 
@@ -56,7 +59,9 @@ pub(crate) use data_dir::{Claim, DataDir};
 pub(crate) use embedded::embedded;
 use journals::Journals;
 pub(crate) use kernel::{leave_kernel, left_in_kernel, try_witness};
+pub(crate) use lease::watch_lease;
 pub(crate) use machines::Machines;
+pub(crate) use node::NodeSettings;
 pub(crate) use sentries::Sentries;
 pub(crate) use spans::Spans;
 pub(crate) use telemetry::Telemetry;
@@ -107,6 +112,8 @@ pub(crate) struct Limits {
     pub(crate) sentries: Option<Sentries>,
     /// DNS names that certificates of the server's own authority are for, if it is to have one.
     pub(crate) own_names: Option<Vec<String>>,
+    /// What this server is among others, where it may share its database with them.
+    pub(crate) node: Option<NodeSettings>,
 }
 
 impl Default for Limits {
@@ -133,6 +140,7 @@ impl Default for Limits {
             machines: None,
             sentries: None,
             own_names: None,
+            node: None,
         }
     }
 }
@@ -143,6 +151,8 @@ pub(crate) struct Daemon {
     pub(crate) installation: String,
     /// The server's own authority, if it is to have one.
     pub(crate) authority: Option<Authority>,
+    /// This node's side of connections to others, where it is one of a cluster.
+    pub(crate) nodes: Option<Arc<NodeTls>>,
     /// What became of spans, if they are sent anywhere.
     pub(crate) spans: Option<Arc<SpanCounts>>,
     _journals: Option<Journals>,
@@ -334,6 +344,14 @@ impl Daemon {
         };
         let opened = drivers.clone();
         let started = async {
+            // Before anything goes on that the guard finds standing still.
+            let nodes = match &limits.node {
+                Some(settings) if store.is_shared() => {
+                    let max = limits.sandboxes_max;
+                    Some(Arc::new(node::enter(&dir, &store, &vault, settings, max, &drivers).await?))
+                }
+                _ => None,
+            };
             let guard = guard(&dir, storage)?;
             if let Err(error) = atoll_isolation_host::mark(dir.installation(), dir.path()) {
                 // Only finding it without the directory depends on that.
@@ -400,7 +418,15 @@ impl Daemon {
             let installation = dir.installation().to_owned();
             let keep = |objects| Journals::keep(dir.path().join("trace"), objects);
             let journals = limits.objects.clone().map(keep);
-            Ok(Self { engine, installation, authority: own, spans: None, _journals: journals, _dir: dir })
+            Ok(Self {
+                engine,
+                installation,
+                authority: own,
+                nodes,
+                spans: None,
+                _journals: journals,
+                _dir: dir,
+            })
         };
         let started = started.await;
         if started.is_err() {

@@ -304,6 +304,8 @@ fn cases(sandbox: &str, exec: &str, running: &str) -> Vec<Case> {
         ("POST", "/v1/images/pull".into(), json!({}), 400, "invalid_argument", "reference"),
         ("DELETE", "/v1/images/no/such:image".into(), Value::Null, 404, "image_not_found", ""),
         ("DELETE", "/v1/registries/no.such.host".into(), Value::Null, 404, "registry_not_found", ""),
+        ("GET", "/v1/nodes/none".into(), Value::Null, 404, "node_not_found", "none"),
+        ("PATCH", "/v1/nodes/none".into(), json!({ "draining": true }), 404, "node_not_found", "none"),
         // keys
         ("POST", "/v1/keys".into(), json!({"name": "k", "scope": "god"}), 400, "invalid_argument", "scope"),
         ("DELETE", "/v1/keys/nope".into(), Value::Null, 404, "key_not_found", ""),
@@ -457,6 +459,7 @@ async fn keys_do_what_their_scope_says() {
         ("POST", "/v1/templates".into(), json!({"name": "t", "image": "host"}), Scope::Manage),
         ("GET", "/v1/keys".into(), Value::Null, Scope::Admin),
         ("GET", "/v1/registries".into(), Value::Null, Scope::Admin),
+        ("GET", "/v1/nodes".into(), Value::Null, Scope::Admin),
     ];
     for scope in [Scope::Read, Scope::Exec, Scope::Manage, Scope::Admin] {
         let create = CreateKey { name: "test".into(), scope, ttl_ms: None, format: KeyFormat::Atoll };

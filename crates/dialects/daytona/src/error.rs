@@ -97,9 +97,11 @@ impl Failure {
             | Code::PauseUnavailable
             | Code::BudgetExhausted
             | Code::IdempotencyMismatch => (StatusCode::CONFLICT, "CONFLICT"),
-            Code::GuestUnavailable | Code::ShuttingDown | Code::StoreUnavailable | Code::HostDiskFull => {
-                (StatusCode::SERVICE_UNAVAILABLE, "SERVICE_UNAVAILABLE")
-            }
+            Code::GuestUnavailable
+            | Code::ShuttingDown
+            | Code::StoreUnavailable
+            | Code::NodeUnavailable
+            | Code::HostDiskFull => (StatusCode::SERVICE_UNAVAILABLE, "SERVICE_UNAVAILABLE"),
             Code::Timeout => (StatusCode::REQUEST_TIMEOUT, "REQUEST_TIMEOUT"),
             Code::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL_SERVER_ERROR"),
             code if is_missing(code) => (StatusCode::NOT_FOUND, "NOT_FOUND"),

@@ -82,9 +82,11 @@ impl Failure {
             | Code::PauseUnavailable
             | Code::BudgetExhausted
             | Code::IdempotencyMismatch => StatusCode::CONFLICT,
-            Code::GuestUnavailable | Code::ShuttingDown | Code::StoreUnavailable | Code::HostDiskFull => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            Code::GuestUnavailable
+            | Code::ShuttingDown
+            | Code::StoreUnavailable
+            | Code::NodeUnavailable
+            | Code::HostDiskFull => StatusCode::SERVICE_UNAVAILABLE,
             Code::Timeout => StatusCode::GATEWAY_TIMEOUT,
             Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             _ => StatusCode::BAD_REQUEST,

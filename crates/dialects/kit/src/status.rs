@@ -75,7 +75,9 @@ impl Status {
             Code::OffsetOutOfRange => Self::OutOfRange,
             Code::RouteNotFound | Code::MethodNotAllowed => Self::Unimplemented,
             Code::Internal => Self::Internal,
-            Code::GuestUnavailable | Code::ShuttingDown | Code::StoreUnavailable => Self::Unavailable,
+            Code::GuestUnavailable | Code::ShuttingDown | Code::StoreUnavailable | Code::NodeUnavailable => {
+                Self::Unavailable
+            }
             Code::Unauthorized => Self::Unauthenticated,
             _ => Self::FailedPrecondition,
         }

@@ -67,7 +67,7 @@ impl Failure {
             Code::NameTaken => (StatusCode::CONFLICT, "Conflict"),
             Code::LimitExceeded => (StatusCode::TOO_MANY_REQUESTS, "QuotaExceeded"),
             Code::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "TooLarge"),
-            Code::GuestUnavailable | Code::ShuttingDown | Code::StoreUnavailable => {
+            Code::GuestUnavailable | Code::ShuttingDown | Code::StoreUnavailable | Code::NodeUnavailable => {
                 (StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable")
             }
             Code::Timeout => (StatusCode::REQUEST_TIMEOUT, "Timeout"),
@@ -101,9 +101,11 @@ impl Failure {
             | Code::UserNotFound
             | Code::CwdNotFound => (StatusCode::UNPROCESSABLE_ENTITY, "SandboxConfig"),
             Code::SandboxFailed => (StatusCode::UNPROCESSABLE_ENTITY, "CrashLoop"),
-            Code::HostDiskFull | Code::GuestUnavailable | Code::ShuttingDown | Code::StoreUnavailable => {
-                (StatusCode::SERVICE_UNAVAILABLE, "Unschedulable")
-            }
+            Code::HostDiskFull
+            | Code::GuestUnavailable
+            | Code::ShuttingDown
+            | Code::StoreUnavailable
+            | Code::NodeUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "Unschedulable"),
             _ => return Self::control(error),
         };
         Self::new(status, kind, sentence(error))
@@ -122,7 +124,7 @@ impl Failure {
             Code::SandboxFailed => (StatusCode::GONE, "SandboxFailed"),
             Code::PermissionDenied => (StatusCode::FORBIDDEN, "PermissionDenied"),
             Code::InvalidState => (StatusCode::BAD_REQUEST, "NotReady"),
-            Code::GuestUnavailable | Code::ShuttingDown | Code::StoreUnavailable => {
+            Code::GuestUnavailable | Code::ShuttingDown | Code::StoreUnavailable | Code::NodeUnavailable => {
                 (StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable")
             }
             Code::LimitExceeded => (StatusCode::TOO_MANY_REQUESTS, kind),

@@ -88,9 +88,11 @@ impl Failure {
             Code::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Code::NameTaken | Code::IdempotencyMismatch => StatusCode::UNPROCESSABLE_ENTITY,
             Code::LimitExceeded => StatusCode::TOO_MANY_REQUESTS,
-            Code::GuestUnavailable | Code::ShuttingDown | Code::StoreUnavailable | Code::HostDiskFull => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            Code::GuestUnavailable
+            | Code::ShuttingDown
+            | Code::StoreUnavailable
+            | Code::NodeUnavailable
+            | Code::HostDiskFull => StatusCode::SERVICE_UNAVAILABLE,
             Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             _ => StatusCode::BAD_REQUEST,
         };

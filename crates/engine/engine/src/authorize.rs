@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::agent::AgentGrant;
 use crate::clock::now_ms;
+use crate::cluster;
 use crate::engine::Engine;
 use crate::ingress::VerifiedAccess;
 use crate::keys::VerifiedKey;
@@ -307,6 +308,8 @@ impl Engine {
         if caller.scope < needs.scope {
             return Err(forbidden(needs.scope));
         }
+        // What is decided must be by what holds now.
+        self.until_may_serve().await?;
         let resource = match target {
             Target::Installation => Resource::Installation,
             Target::Sandbox(text) => {
@@ -483,6 +486,9 @@ fn grant(
     permission: EffectivePermission,
 ) -> Result<Grant> {
     let scope = permission.allow(needs)?;
+    if resource != Resource::Installation {
+        cluster::here();
+    }
     Ok(Grant { credential: Credential::Caller(caller.clone()), needs, resource, scope, ended: None })
 }
 

@@ -9,10 +9,11 @@ use atoll_core::snapshot::Manifest;
 use atoll_core::spec::{Accelerator, Base, ImageDefaults, SandboxDraft, SandboxSpec, TemplateSpec};
 use atoll_core::{Code, Error, Result};
 use atoll_isolation::{DiskSource, Plan, RootFs};
-use atoll_store::{SandboxRecord, TemplateRecord};
+use atoll_store::{SandboxRecord, TemplateRecord, Whereabouts};
 
 use crate::authorize::Caller;
 use crate::clock::{now_ms, random};
+use crate::cluster;
 use crate::engine::{Engine, Inner};
 use crate::errors::limit_error;
 use crate::execution::execution;
@@ -80,7 +81,17 @@ impl Engine {
                 _gone => {}
             }
         }
+        if let (Some(request), Some(owner)) = (&draft.request, caller.key.as_ref()) {
+            // Another node may have made it, or make it at this moment.
+            let at = Whereabouts::Request(owner.clone(), request.key.clone());
+            cluster::missing(at.clone());
+            let made = || Error::new(Code::NodeUnavailable, "another node was asked for this sandbox");
+            self.inner.must_be_here(at, made()).await?;
+        }
         draft.validate()?;
+        if draft.build.is_none() {
+            self.place(&draft)?;
+        }
         self.inner.disk.check()?;
         let mut planned = match template {
             Some(template) => self.plan_from(&draft, Some(template), caller).await?,

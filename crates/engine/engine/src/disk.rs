@@ -9,31 +9,62 @@ use std::time::Duration;
 
 use atoll_core::{Code, Error, Result};
 use atoll_isolation::{Check, DiskSpace, HostDisk, Status};
+use atoll_store::Lease;
 use tokio::sync::watch;
 
 use crate::engine::{Engine, Inner};
 
 /// What a sandbox says of itself meanwhile.
-pub(crate) const STANDS_STILL: &str = "the host's disk is full: it stands still until there is room";
+const STANDS_STILL: &str = "the host's disk is full: it stands still until there is room";
+/// What it says where the node does not know whether another has taken over.
+const NODE_AWAY: &str = "its node does not reach the database: it stands still until it does";
 /// How often sandboxes that came into being meanwhile are looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// Whether the host's disk is full. Clones look at the same.
+/// Whether everything stands still: as the host's disk is full, or as a node of a cluster does not know whether another has
+/// taken over. Clones look at the same.
 #[derive(Debug, Clone)]
-pub(crate) struct DiskState(Option<watch::Receiver<bool>>);
+pub(crate) struct DiskState {
+    full: Option<watch::Receiver<bool>>,
+    away: Option<watch::Receiver<bool>>,
+}
 
 impl DiskState {
-    pub(crate) fn of(disk: Option<&Arc<dyn HostDisk>>) -> Self {
-        Self(disk.map(|disk| disk.full()))
+    pub(crate) fn of(disk: Option<&Arc<dyn HostDisk>>, lease: Option<&Lease>) -> Self {
+        Self { full: disk.map(|disk| disk.full()), away: lease.map(Lease::away) }
     }
 
+    fn is_set(state: Option<&watch::Receiver<bool>>) -> bool {
+        state.is_some_and(|state| *state.borrow())
+    }
+
+    fn is_away(&self) -> bool {
+        Self::is_set(self.away.as_ref())
+    }
+
+    /// Whether sandboxes stand still, for whatever reason.
     pub(crate) fn is_full(&self) -> bool {
-        self.0.as_ref().is_some_and(|full| *full.borrow())
+        Self::is_set(self.full.as_ref()) || self.is_away()
+    }
+
+    /// What a sandbox says of itself while it stands still.
+    pub(crate) fn reason(&self) -> &'static str {
+        if self.is_away() { NODE_AWAY } else { STANDS_STILL }
     }
 
     /// Refuses what would have to write.
     pub(crate) fn check(&self) -> Result<()> {
-        if self.is_full() { Err(is_full()) } else { Ok(()) }
+        if self.is_full() { Err(self.refusal()) } else { Ok(()) }
+    }
+
+    fn refusal(&self) -> Error {
+        if self.is_away() {
+            return Error::new(Code::StoreUnavailable, NODE_AWAY)
+                .hint("it goes on by itself when the database answers");
+        }
+        Error::new(Code::HostDiskFull, "the host's disk is full: sandboxes stand still until there is room").hint(
+            "remove sandboxes, snapshots, volumes or images, or free space on the host; they go on by themselves",
+        )
     }
 
     /// Does what waits for a guest that is being made. When the disk gets full meanwhile it is broken off: the guest
@@ -41,29 +72,38 @@ impl DiskState {
     pub(crate) async fn unless_full<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         tokio::select! {
             done = work => done,
-            () = self.wait_for(true) => Err(is_full()),
+            () = self.wait_for(true) => Err(self.refusal()),
         }
     }
 
-    /// Waits until it is full, or is not.
+    /// Waits until they stand still, or do not.
     pub(crate) async fn wait_for(&self, full: bool) {
-        let Some(mut state) = self.0.clone() else {
-            if full {
-                std::future::pending::<()>().await;
+        let (mut disk, mut away) = (self.full.clone(), self.away.clone());
+        loop {
+            // Both are marked as seen before they are judged: what changes after that wakes.
+            if (seen(&mut disk) | seen(&mut away)) == full {
+                return;
             }
-            return;
-        };
-        if state.wait_for(|now| *now == full).await.is_err() {
-            // Nobody looks any more: the server stops.
-            std::future::pending::<()>().await;
+            tokio::select! {
+                () = changed(&mut disk) => {}
+                () = changed(&mut away) => {}
+            }
         }
     }
 }
 
-fn is_full() -> Error {
-    Error::new(Code::HostDiskFull, "the host's disk is full: sandboxes stand still until there is room").hint(
-        "remove sandboxes, snapshots, volumes or images, or free space on the host; they go on by themselves",
-    )
+fn seen(state: &mut Option<watch::Receiver<bool>>) -> bool {
+    state.as_mut().is_some_and(|state| *state.borrow_and_update())
+}
+
+/// Waits for a change; for ever where nobody looks, or nobody does any more as the server stops.
+async fn changed(state: &mut Option<watch::Receiver<bool>>) {
+    if let Some(state) = state
+        && state.changed().await.is_ok()
+    {
+        return;
+    }
+    std::future::pending::<()>().await;
 }
 
 impl Inner {
@@ -79,7 +119,7 @@ impl Engine {
     /// Whether the host's disk is so full that every sandbox stands still.
     #[must_use]
     pub fn is_disk_full(&self) -> bool {
-        self.inner.disk.is_full()
+        DiskState::is_set(self.inner.disk.full.as_ref())
     }
 
     /// What there is on the host's disk, if anybody keeps watch over it.
@@ -128,7 +168,7 @@ pub(crate) fn start(inner: &Arc<Inner>) {
 async fn keep_still(inner: &Inner) {
     loop {
         inner.disk.wait_for(true).await;
-        tracing::error!("the host's disk is full: only what removes something is done");
+        tracing::error!("sandboxes stand still: {}", inner.disk.reason());
         while inner.disk.is_full() {
             for sandbox in inner.all_sandboxes() {
                 sandbox.hold_still().await;
@@ -139,6 +179,6 @@ async fn keep_still(inner: &Inner) {
         for sandbox in inner.all_sandboxes() {
             sandbox.let_go_on().await;
         }
-        tracing::info!("there is room on the host's disk again");
+        tracing::info!("sandboxes go on");
     }
 }

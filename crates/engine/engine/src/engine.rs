@@ -15,7 +15,7 @@ use atoll_image::Images;
 use atoll_isolation::volumes::Volumes;
 use atoll_isolation::{Check, DiskSpace, HostDisk, Isolation, Resource};
 use atoll_objects::Objects;
-use atoll_store::{SandboxRecord, Store};
+use atoll_store::{SandboxRecord, Store, Whereabouts};
 use atoll_vault::Vault;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -24,6 +24,7 @@ use tokio_util::task::TaskTracker;
 use crate::agent::Agents;
 use crate::build::{BuildStats, Builds};
 use crate::clock;
+use crate::cluster::{self, Cluster};
 use crate::disk::{self, DiskState};
 use crate::egress::EgressConfig;
 use crate::errors::{isolation_error, store_error};
@@ -137,6 +138,8 @@ pub(crate) struct Inner {
     pub(crate) disk: DiskState,
     pub(crate) logs: Arc<Logs>,
     pub(crate) snapshots: Snapshots,
+    /// This node among others; none where the database belongs to one server.
+    pub(crate) cluster: Option<Cluster>,
     pub(crate) tracker: TaskTracker,
     pub(crate) shutdown: CancellationToken,
     /// Cancelled when the server begins to let go of its clients.
@@ -163,7 +166,7 @@ impl Engine {
     /// Starts the engine: takes up what an earlier process left, then is ready for calls.
     ///
     /// # Errors
-    /// When the store or a driver cannot be read, or another server has the store; [`Code::IsolationUnavailable`] when there is no driver for what
+    /// When the store or a driver cannot be read; [`Code::IsolationUnavailable`] when there is no driver for what
     /// sandboxes get by default.
     pub async fn start(
         config: Config,
@@ -172,8 +175,7 @@ impl Engine {
         images: Images,
         drivers: Vec<Arc<dyn Isolation>>,
     ) -> Result<Self> {
-        // Before anything of it is taken for what this server left.
-        store.claim().await.map_err(store_error)?;
+        let cluster = Cluster::of(&store);
         let keys = KeyCache::load(&store).await?;
         let tokens = TokenKey::open(&store, &vault).await?;
         let secrets = Secrets::load(&store).await?;
@@ -191,9 +193,10 @@ impl Engine {
                 acl,
                 volumes: VolumeTable::default(),
                 tokens,
-                disk: DiskState::of(config.disk.as_ref()),
+                disk: DiskState::of(config.disk.as_ref(), cluster.as_ref().map(Cluster::lease)),
                 logs: Logs::new(config.data_dir.join("logs"), config.logs_max_bytes),
                 snapshots: Snapshots::default(),
+                cluster,
                 config,
                 store,
                 vault,
@@ -225,6 +228,7 @@ impl Engine {
         usage::start(&engine.inner);
         pool::start(&engine);
         memory::start(&engine);
+        engine.start_cluster();
         Ok(engine)
     }
 
@@ -377,14 +381,24 @@ impl Inner {
 
     /// The sandbox with this id.
     pub(crate) fn sandbox(&self, id: &SandboxId) -> Result<Arc<SandboxShared>> {
-        self.find(id).ok_or_else(|| SandboxId::not_found(id.as_str()))
+        self.find(id).ok_or_else(|| {
+            cluster::missing(Whereabouts::Sandbox(id.to_string()));
+            SandboxId::not_found(id.as_str())
+        })
     }
 
     /// The sandbox with this id or name. What has the form of an id is one: no name has it.
     pub(crate) fn resolve(&self, id_or_name: &str) -> Result<Arc<SandboxShared>> {
         let table = self.table();
         let id = id_or_name.parse().ok().or_else(|| table.by_name.get(id_or_name).cloned());
-        id.and_then(|id| table.by_id.get(&id).cloned()).ok_or_else(|| SandboxId::not_found(id_or_name))
+        id.and_then(|id| table.by_id.get(&id).cloned()).ok_or_else(|| {
+            cluster::missing(Whereabouts::Sandbox(id_or_name.to_owned()));
+            SandboxId::not_found(id_or_name)
+        })
+    }
+
+    pub(crate) fn count_sandboxes(&self) -> u64 {
+        self.table().by_id.len() as u64
     }
 
     /// The sandbox that this request of `owner` made before, if there is one.

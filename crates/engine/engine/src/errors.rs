@@ -43,8 +43,8 @@ pub(crate) fn store_error(error: StoreError) -> Error {
             tracing::error!(error = chain(&error), "the database does not answer");
             Error::new(Code::StoreUnavailable, "the database does not answer")
         }
-        StoreError::Claimed => Error::new(Code::StoreUnavailable, "another Atoll server uses this database")
-            .hint("stop it, or give this one a database of its own (--database)"),
+        StoreError::Claimed => Error::new(Code::StoreUnavailable, "another node has taken this one's place")
+            .hint("ask another node; this one ends, and starts anew"),
         StoreError::NotFound
         | StoreError::AlreadyExists
         | StoreError::Corrupt { .. }

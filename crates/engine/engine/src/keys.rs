@@ -23,13 +23,26 @@ const TOUCH_EVERY_MS: u64 = 60_000;
 #[derive(Debug, Default)]
 pub(crate) struct KeyCache {
     by_hash: RwLock<BTreeMap<Vec<u8>, Arc<KeyRecord>>>,
+    /// Changes come one after the other: what is in memory follows what is stored.
+    changing: tokio::sync::Mutex<()>,
 }
 
 impl KeyCache {
     pub(crate) async fn load(store: &Store) -> Result<Self> {
-        let records = store.list_keys().await.map_err(store_error)?;
-        let by_hash = records.into_iter().map(|record| (record.hash.clone(), Arc::new(record))).collect();
-        Ok(Self { by_hash: RwLock::new(by_hash) })
+        let cache = Self::default();
+        let _new = cache.replace(store.list_keys().await.map_err(store_error)?);
+        Ok(cache)
+    }
+
+    /// Takes what the database holds in place of everything; gives the ids of those that are gone.
+    fn replace(&self, records: Vec<KeyRecord>) -> Vec<KeyId> {
+        let new: BTreeMap<_, _> =
+            records.into_iter().map(|record| (record.hash.clone(), Arc::new(record))).collect();
+        let mut keys = self.by_hash.write().unwrap_or_else(PoisonError::into_inner);
+        let gone = keys.iter().filter(|(hash, _)| !new.contains_key(*hash));
+        let gone = gone.map(|(_, record)| record.id.clone()).collect();
+        *keys = new;
+        gone
     }
 
     fn find(&self, hash: &[u8]) -> Option<Arc<KeyRecord>> {
@@ -181,6 +194,7 @@ impl Engine {
             expires_ms: ttl_ms.map(|ttl| created_ms.saturating_add(ttl)),
             last_used_ms: None,
         };
+        let _turn = self.inner.keys.changing.lock().await;
         self.inner.store.insert_key(&record).await.map_err(store_error)?;
         self.inner.keys.put(record.clone());
         Ok(NewKey { record, secret: key.text().clone() })
@@ -200,9 +214,21 @@ impl Engine {
     /// [`Code::KeyNotFound`].
     pub async fn delete_key(&self, id: &str) -> Result<()> {
         let parsed: KeyId = id.parse()?;
+        let _turn = self.inner.keys.changing.lock().await;
         self.inner.keys.remove(&parsed);
         self.inner.acl.forget_key(&parsed);
         let there = self.inner.store.delete_key(&parsed).await.map_err(store_error)?;
         if there { Ok(()) } else { Err(KeyId::not_found(id)) }
+    }
+
+    /// Takes up what other nodes changed. What is open by the right of a key that is gone ends.
+    pub(crate) async fn reload_keys(&self) -> Result<()> {
+        let _turn = self.inner.keys.changing.lock().await;
+        let records = self.inner.store.list_keys().await.map_err(store_error)?;
+        for gone in self.inner.keys.replace(records) {
+            self.inner.acl.forget_key(&gone);
+        }
+        self.inner.acl.keys_changed();
+        Ok(())
     }
 }

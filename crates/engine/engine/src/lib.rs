@@ -25,6 +25,7 @@ mod authority;
 mod authorize;
 mod build;
 mod clock;
+mod cluster;
 mod code;
 mod create;
 mod disk;
@@ -67,6 +68,7 @@ pub use authorize::{Caller, EffectivePermission, Grant, Resource, SnapshotGrant,
 pub use build::{
     BuildLog, BuildSecrets, BuildStats, BuildView, CacheEntry, CachePruned, ImageLogin, LogEntry, LogPage,
 };
+pub use cluster::{Asked, spawn};
 pub use code::{CellEvent, CellInfo, CellPage, CellView, ContextDraft};
 pub use egress::EgressConfig;
 pub use engine::{Config, Engine, Stats, Trust};

@@ -82,6 +82,7 @@ impl Engine {
             labels: query.labels.clone(),
             name_prefix: query.name_prefix.clone(),
             visible_to: self.visible_to(caller),
+            here: false,
         };
         let after = cursor(query.cursor.as_deref())?;
         let limit = limit(query.limit)?;

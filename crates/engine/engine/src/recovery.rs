@@ -1,4 +1,5 @@
-//! Recovery: makes what is there agree with what is intended. Runs at every start.
+//! Recovery: makes what is there agree with what is intended. Runs at every start, for what is on this node, and for what
+//! this node takes over from another.
 //!
 //! | row says | on the host | becomes |
 //! |---|---|---|
@@ -36,12 +37,15 @@ impl Engine {
         let records = self.all_records().await?;
         self.adopt_starts(&records).await?;
         // Those of rows that cannot be read, too: they are somebody's all the same.
-        let known = self.inner.store.sandbox_ids().await.map_err(store_error)?;
+        let known = self.inner.store.own_sandbox_ids().await.map_err(store_error)?;
         let known: BTreeSet<SandboxId> = known.into_iter().collect();
+        // Those of other nodes, too: checkpoints may be here whose sandbox is another's since this node was taken over.
+        let everywhere: BTreeSet<SandboxId> =
+            self.inner.store.sandbox_ids().await.map_err(store_error)?.into_iter().collect();
         // The checkpoints of one that is being deleted go with it.
         let going = records.iter().filter(|record| record.state == SandboxState::Deleting);
         let going: BTreeSet<&SandboxId> = going.map(|record| &record.id).collect();
-        self.recover_snapshots(&known.iter().filter(|id| !going.contains(id)).cloned().collect()).await?;
+        self.recover_snapshots(&everywhere.into_iter().filter(|id| !going.contains(id)).collect()).await?;
         let rollbacks = self.inner.store.rollbacks().await.map_err(store_error)?;
         for record in records {
             let id = record.id.clone();
@@ -62,15 +66,12 @@ impl Engine {
     }
 
     async fn all_records(&self) -> Result<Vec<SandboxRecord>> {
+        let filter = SandboxFilter { here: true, ..SandboxFilter::default() };
         let mut records = Vec::new();
         let mut after = None;
         loop {
-            let page = self
-                .inner
-                .store
-                .list_sandboxes(&SandboxFilter::default(), after.as_ref(), PAGE)
-                .await
-                .map_err(store_error)?;
+            let page =
+                self.inner.store.list_sandboxes(&filter, after.as_ref(), PAGE).await.map_err(store_error)?;
             records.extend(page.items);
             match page.next {
                 Some(next) => after = Some(next),
@@ -79,7 +80,11 @@ impl Engine {
         }
     }
 
-    async fn recover_one(&self, mut record: SandboxRecord, rollback: Option<SnapshotId>) -> Result<()> {
+    pub(crate) async fn recover_one(
+        &self,
+        mut record: SandboxRecord,
+        rollback: Option<SnapshotId>,
+    ) -> Result<()> {
         // The time in which the server was away is nobody's idleness.
         record.last_active_ms = now_ms();
         if let (SandboxState::Running, Some(to)) = (record.state, rollback) {

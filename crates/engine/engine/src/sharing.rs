@@ -13,7 +13,7 @@ use tokio::sync::{Mutex, MutexGuard, watch};
 
 use crate::authorize::Caller;
 use crate::clock::now_ms;
-use crate::engine::Engine;
+use crate::engine::{Engine, Inner};
 use crate::errors::store_error;
 use crate::sandbox::SandboxShared;
 
@@ -66,6 +66,11 @@ impl AclTable {
 
     /// An SSH key is gone, or ends at another time.
     pub(crate) fn ssh_key_changed(&self) {
+        self.changed.send_replace(());
+    }
+
+    /// Keys are other ones.
+    pub(crate) fn keys_changed(&self) {
         self.changed.send_replace(());
     }
 
@@ -248,6 +253,20 @@ impl Engine {
         }
         self.inner.store.delete_lease(&found.id).await.map_err(store_error)?;
         self.inner.acl.change(&found.id, |access| access.lease = None);
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// Reads again what was said of sandboxes that were another node's.
+    pub(crate) async fn reload_acl(&self, ids: &[SandboxId]) -> Result<()> {
+        let _turn = self.acl.changing.lock().await;
+        let stored: BTreeMap<_, _> =
+            self.store.list_access().await.map_err(store_error)?.into_iter().collect();
+        for id in ids {
+            let acl = stored.get(id).cloned().unwrap_or_default();
+            let _acl = self.acl.change(id, |known| *known = acl);
+        }
         Ok(())
     }
 }

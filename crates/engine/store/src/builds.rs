@@ -1,13 +1,13 @@
 //! Builds and their cache in the database.
 
 use atoll_core::build::{BuildFailure, BuildSpec, BuildState};
-use atoll_core::id::{BuildId, KeyId, SnapshotId};
+use atoll_core::id::{BuildId, KeyId, NodeId, SnapshotId};
 
 use crate::Store;
 use crate::db::{BadColumn, Row, Value, args, json};
 use crate::error::StoreError;
 use crate::record::{Cursor, Page, TemplateRecord};
-use crate::sandboxes::{add, any_of, decoded, newest_first, next_page};
+use crate::sandboxes::{add, any_of, decoded, here, newest_first, next_page};
 use crate::template_tags;
 use crate::templates::insert;
 
@@ -63,7 +63,8 @@ impl Store {
     /// [`StoreError::AlreadyExists`] for the id.
     pub async fn insert_build(&self, build: &BuildRecord) -> Result<(), StoreError> {
         const SQL: &str = "INSERT INTO builds (id, state, spec, spec_version, template_version, failure, \
-             created_ms, started_ms, ended_ms, created_by) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
+             created_ms, started_ms, ended_ms, created_by, node) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
         let values = args![
             build.id.as_str(),
             build.state.as_str(),
@@ -75,6 +76,7 @@ impl Store {
             build.started_ms,
             build.ended_ms,
             build.created_by.as_ref().map(|key| key.as_str()),
+            self.node().map(NodeId::as_str),
         ];
         self.write_one(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await.map(drop) }))
             .await
@@ -165,8 +167,32 @@ impl Store {
         after: Option<&Cursor>,
         limit: u32,
     ) -> Result<Page<BuildRecord>, StoreError> {
+        self.page_of_builds(states, created_by, None, after, limit).await
+    }
+
+    /// Up to `limit` builds on this node that are in one of these states, newest first; on any where there are no nodes.
+    ///
+    /// # Errors
+    /// As [`Self::list_builds`].
+    pub async fn own_builds(
+        &self,
+        states: &[BuildState],
+        limit: u32,
+    ) -> Result<Vec<BuildRecord>, StoreError> {
+        Ok(self.page_of_builds(states, None, self.node(), None, limit).await?.items)
+    }
+
+    async fn page_of_builds(
+        &self,
+        states: &[BuildState],
+        created_by: Option<&KeyId>,
+        node: Option<&NodeId>,
+        after: Option<&Cursor>,
+        limit: u32,
+    ) -> Result<Page<BuildRecord>, StoreError> {
         let mut values = Vec::new();
         let mut sql = "SELECT * FROM builds WHERE 1 = 1".to_owned();
+        here(&mut sql, node, &mut values);
         if !states.is_empty() {
             let states = any_of("state", states.iter().map(|state| state.as_str()), &mut values);
             add(&mut sql, format_args!(" AND {states}"));
@@ -223,9 +249,14 @@ impl Store {
     /// # Errors
     /// [`StoreError::Corrupt`] when a row cannot be read.
     pub async fn cached_steps(&self) -> Result<Vec<CacheRecord>, StoreError> {
-        const SQL: &str = "SELECT * FROM build_cache ORDER BY used_ms, cache_key";
-        let rows =
-            self.read(move |mut conn| Box::pin(async move { conn.rows(SQL, Vec::new()).await })).await?;
+        const ALL: &str = "SELECT * FROM build_cache ORDER BY used_ms, cache_key";
+        const HERE: &str = "SELECT * FROM build_cache WHERE snapshot_id IN \
+             (SELECT id FROM snapshots WHERE node = $1) ORDER BY used_ms, cache_key";
+        let (sql, values) = match self.node() {
+            None => (ALL, Vec::new()),
+            Some(node) => (HERE, args![node.as_str()]),
+        };
+        let rows = self.read(move |mut conn| Box::pin(async move { conn.rows(sql, values).await })).await?;
         rows.iter().map(|row| row.decode("build_cache", "cache_key", read_cached)).collect()
     }
 

@@ -19,8 +19,8 @@ pub enum StoreError {
     /// The record changed since it was read, or is not in a state that was expected.
     #[error("the record was changed by somebody else")]
     Conflict,
-    /// Another server has the database. Nothing was changed.
-    #[error("another server uses this database")]
+    /// This node is there already, or another has taken over what it had. Nothing was changed.
+    #[error("another server has taken this node's place")]
     Claimed,
     /// A text holds a NUL byte, which PostgreSQL cannot store.
     #[error("a text contains a NUL byte")]

@@ -1,8 +1,8 @@
 //! What must survive: sandboxes, execs, templates, API keys, registry credentials, secrets.
 //!
 //! Only this crate knows SQL. The same text runs on SQLite (the default, embedded in the process)
-//! and on PostgreSQL; the module `db` is the whole difference between them. Nothing here
-//! reads a clock: every time is milliseconds since the epoch, given by the caller.
+//! and on PostgreSQL; the module `db` is the whole difference between them. Times are
+//! milliseconds since the epoch, given by the caller; only a node's lease is counted here, by a clock that nobody sets.
 //!
 //! ```text
 //! Store ──writes──▶ writer task ──one transaction for all that waits──▶ SQLite file (WAL)
@@ -19,17 +19,20 @@
 //!   the file's integrity. PostgreSQL keeps its own promise.
 //! - An operation happens wholly or not at all, also when its caller stops waiting for it.
 //! - Whatever was wrong with one operation does not touch the others in its transaction.
+//! - On PostgreSQL servers are nodes: each has sandboxes of its own, and one whose place was taken writes nothing more
+//!   (the module `membership`).
 //! - A row that cannot be understood is [`StoreError::Corrupt`] for whoever reads it, never a panic.
 
 mod accesses;
 mod agents;
 mod builds;
-mod claim;
 mod contexts;
 mod db;
 mod error;
 mod execs;
 mod keys;
+mod membership;
+mod nodes;
 mod pools;
 mod record;
 mod registries;
@@ -55,6 +58,8 @@ pub use agents::{AgentRecord, EventRecord, SessionRecord};
 pub use builds::{BuildRecord, CacheRecord};
 pub use contexts::ContextRecord;
 pub use error::StoreError;
+pub use membership::{Lease, Told, boot_ns};
+pub use nodes::{NodeDraft, NodeRecord, Whereabouts};
 pub use record::{
     AccessRecord, Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, PoolRecord, RegistryRecord,
     SandboxFilter, SandboxRecord, SnapshotFilter, SnapshotRecord, SshKeyRecord, TemplateRecord, VisibleTo,

@@ -151,6 +151,8 @@ pub struct SnapshotFilter {
     pub held: bool,
     /// Visible to this key; all when absent.
     pub visible_to: Option<VisibleTo>,
+    /// Only those on this node.
+    pub here: bool,
 }
 
 /// An API key, as a hash.
@@ -270,6 +272,8 @@ pub struct SandboxFilter {
     pub name_prefix: Option<String>,
     /// Visible to this key.
     pub visible_to: Option<VisibleTo>,
+    /// Only those on this node.
+    pub here: bool,
 }
 
 /// Whose listing it is.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use atoll_core::id::SandboxId;
+use atoll_core::id::{NodeId, SandboxId};
 use atoll_core::limits::PAGE_MAX_COUNT;
 use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::sharing::Visibility;
@@ -25,12 +25,12 @@ impl Store {
     /// # Errors
     /// [`StoreError::NameTaken`], [`StoreError::AlreadyExists`] for the id.
     pub async fn insert_sandbox(&self, sandbox: &SandboxRecord) -> Result<(), StoreError> {
-        let sandbox = sandbox.clone();
+        let (sandbox, node) = (sandbox.clone(), self.node().cloned());
         // Labels are rows of their own: with them it is more than one statement.
         if sandbox.labels.is_empty() {
-            self.write_one_soon(move |conn| Box::pin(insert(conn, sandbox))).await
+            self.write_one_soon(move |conn| Box::pin(insert(conn, sandbox, node))).await
         } else {
-            self.write_soon(move |conn| Box::pin(insert(conn, sandbox))).await
+            self.write_soon(move |conn| Box::pin(insert(conn, sandbox, node))).await
         }
     }
 
@@ -50,11 +50,12 @@ impl Store {
             return self.insert_sandbox(sandbox).await;
         }
         let (sandbox, exec, services) = (sandbox.clone(), exec.cloned(), services.to_vec());
+        let node = self.node().cloned();
         self.write_soon(move |mut conn| {
             Box::pin(async move {
                 const SAID: &str = "INSERT INTO sandbox_access (sandbox_id, visibility) VALUES ($1, $2)";
                 let said = visibility.map(|said| args![sandbox.id.as_str(), said.as_str()]);
-                insert(conn.again(), sandbox).await?;
+                insert(conn.again(), sandbox, node).await?;
                 if let Some(values) = said {
                     conn.execute(SAID, values).await?;
                 }
@@ -96,7 +97,7 @@ impl Store {
         limit: u32,
     ) -> Result<Page<SandboxRecord>, StoreError> {
         let limit = limit.clamp(1, PAGE_MAX_COUNT);
-        let (sql, values) = list_query(filter, after, limit);
+        let (sql, values) = list_query(filter, self.node(), after, limit);
         let mut rows = self
             .read(move |mut conn| Box::pin(async move { conn.rows(AssertSqlSafe(sql), values).await }))
             .await?;
@@ -230,11 +231,11 @@ pub(crate) async fn set_pause(
     changed(&mut conn, row, &sandbox.id).await
 }
 
-async fn insert(mut conn: Conn<'_>, sandbox: SandboxRecord) -> Result<(), StoreError> {
+async fn insert(mut conn: Conn<'_>, sandbox: SandboxRecord, node: Option<NodeId>) -> Result<(), StoreError> {
     const SQL: &str = "INSERT INTO sandboxes (id, name, state, reason, spec, spec_version, labels, \
          image_digest, owner, created_ms, expires_ms, last_active_ms, paused, paused_ms, pauses_ms, boot_id, \
-         annotations, request_key, request_digest, generation) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, \
-         $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, 1) ON CONFLICT (name) DO NOTHING";
+         annotations, request_key, request_digest, node, generation) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, \
+         $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, 1) ON CONFLICT (name) DO NOTHING";
     let values = args![
         sandbox.id.as_str(),
         sandbox.name.as_deref(),
@@ -255,6 +256,7 @@ async fn insert(mut conn: Conn<'_>, sandbox: SandboxRecord) -> Result<(), StoreE
         json(&sandbox.annotations)?,
         sandbox.request.as_ref().map(|request| request.key.as_str()),
         sandbox.request.as_ref().map(|request| request.digest.as_str()),
+        node.as_ref().map(NodeId::as_str),
     ];
     if conn.execute(SQL, values).await? == 0 {
         return Err(StoreError::NameTaken);
@@ -314,9 +316,17 @@ fn clean(reason: &str) -> String {
     reason.replace('\0', "\u{fffd}")
 }
 
-fn list_query(filter: &SandboxFilter, after: Option<&Cursor>, limit: u32) -> (String, Vec<Value>) {
+fn list_query(
+    filter: &SandboxFilter,
+    node: Option<&NodeId>,
+    after: Option<&Cursor>,
+    limit: u32,
+) -> (String, Vec<Value>) {
     let mut values = Vec::new();
     let mut sql = "SELECT * FROM sandboxes WHERE 1 = 1".to_owned();
+    if filter.here {
+        here(&mut sql, node, &mut values);
+    }
     if !filter.states.is_empty() {
         let states = any_of("state", filter.states.iter().map(|state| state.as_str()), &mut values);
         add(&mut sql, format_args!(" AND {states}"));
@@ -354,6 +364,14 @@ fn list_query(filter: &SandboxFilter, after: Option<&Cursor>, limit: u32) -> (St
     }
     newest_first(&mut sql, &mut values, after, limit);
     (sql, values)
+}
+
+/// Leaves out what is on other nodes.
+pub(crate) fn here(sql: &mut String, node: Option<&NodeId>, values: &mut Vec<Value>) {
+    if let Some(node) = node {
+        values.push(node.as_str().into());
+        add(sql, format_args!(" AND node = ${}", values.len()));
+    }
 }
 
 /// Appends text that this crate wrote; values go in as placeholders only.

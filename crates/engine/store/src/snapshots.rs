@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use atoll_core::id::{SandboxId, SnapshotId};
+use atoll_core::id::{NodeId, SandboxId, SnapshotId};
 use atoll_core::limits::PAGE_MAX_COUNT;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::sharing::Visibility;
@@ -13,7 +13,7 @@ use crate::Store;
 use crate::db::{BadColumn, Conn, Row, Value, args, json};
 use crate::error::StoreError;
 use crate::record::{Cursor, Page, SandboxRecord, SnapshotFilter, SnapshotRecord, VisibleTo};
-use crate::sandboxes::{add, any_of, decoded, newest_first, next_page, set_pause};
+use crate::sandboxes::{add, any_of, decoded, here, newest_first, next_page, set_pause};
 
 /// Version of the JSON form of a manifest.
 const MANIFEST_VERSION: i64 = 1;
@@ -54,7 +54,8 @@ impl Store {
     /// [`StoreError::AlreadyExists`] for the id; [`StoreError::NotFound`] for a checkpoint of no sandbox.
     pub async fn insert_snapshot(&self, snapshot: &SnapshotRecord) -> Result<Purpose, StoreError> {
         let snapshot = snapshot.clone();
-        self.write(move |conn| Box::pin(insert(conn, snapshot))).await
+        let node = self.node().cloned();
+        self.write(move |conn| Box::pin(insert(conn, snapshot, node))).await
     }
 
     /// The snapshot is made: it is ready, and `tags` point to it, whatever they pointed to before.
@@ -152,7 +153,7 @@ impl Store {
         limit: u32,
     ) -> Result<Page<SnapshotRecord>, StoreError> {
         let limit = limit.clamp(1, PAGE_MAX_COUNT);
-        let (sql, values) = list_query(filter, after, limit);
+        let (sql, values) = list_query(filter, self.node(), after, limit);
         self.read(move |mut conn| {
             Box::pin(async move {
                 let mut rows = conn.rows(AssertSqlSafe(sql), values).await?;
@@ -327,10 +328,14 @@ impl Store {
     }
 }
 
-async fn insert(mut conn: Conn<'_>, snapshot: SnapshotRecord) -> Result<Purpose, StoreError> {
+async fn insert(
+    mut conn: Conn<'_>,
+    snapshot: SnapshotRecord,
+    node: Option<NodeId>,
+) -> Result<Purpose, StoreError> {
     const INSERT: &str = "INSERT INTO snapshots (id, state, sandbox_id, checkpoint, held_by, comment, manifest, \
-         manifest_version, digest, stored_bytes, paused_us, method, created_ms, created_by) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)";
+         manifest_version, digest, stored_bytes, paused_us, method, created_ms, created_by, node) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
     let purpose = match (snapshot.purpose, &snapshot.sandbox) {
         (Purpose::Checkpoint(_), Some(sandbox)) => Purpose::Checkpoint(number(&mut conn, sandbox).await?),
         (Purpose::AutoCheckpoint(_), Some(sandbox)) => {
@@ -360,6 +365,7 @@ async fn insert(mut conn: Conn<'_>, snapshot: SnapshotRecord) -> Result<Purpose,
         snapshot.method.map(CopyMethod::as_str),
         snapshot.created_ms,
         snapshot.created_by.as_ref().map(|key| key.as_str()),
+        node.as_ref().map(NodeId::as_str),
     ];
     conn.execute(INSERT, values).await?;
     if snapshot.private {
@@ -426,9 +432,17 @@ fn visible(key: usize) -> String {
     )
 }
 
-fn list_query(filter: &SnapshotFilter, after: Option<&Cursor>, limit: u32) -> (String, Vec<Value>) {
+fn list_query(
+    filter: &SnapshotFilter,
+    node: Option<&NodeId>,
+    after: Option<&Cursor>,
+    limit: u32,
+) -> (String, Vec<Value>) {
     let mut values = Vec::new();
     let mut sql = concat!(select!(), " WHERE 1 = 1").to_owned();
+    if filter.here {
+        here(&mut sql, node, &mut values);
+    }
     if let Some(sandbox) = &filter.sandbox {
         values.push(sandbox.as_str().into());
         add(&mut sql, format_args!(" AND sandbox_id = ${}", values.len()));

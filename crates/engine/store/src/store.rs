@@ -2,17 +2,20 @@
 
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use atoll_core::id::NodeId;
 use futures::future::BoxFuture;
 use sqlx::migrate::Migrator;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{Connection as _, PgPool, SqliteConnection, SqlitePool};
 
-use crate::claim::Claim;
 use crate::db::Conn;
 use crate::error::StoreError;
+use crate::membership::{self, Lease, Told};
+use crate::nodes::NodeDraft;
 use crate::url::StoreUrl;
 use crate::writer::{Changes, Kept, Writer};
 
@@ -34,7 +37,6 @@ pub struct Store {
 }
 
 #[derive(Debug, Clone)]
-#[expect(clippy::large_enum_variant, reason = "there is one, and it is not moved about")]
 enum Backend {
     Sqlite {
         writer: Writer,
@@ -43,7 +45,9 @@ enum Backend {
     },
     Postgres {
         pool: PgPool,
-        claim: Claim,
+        options: Box<PgConnectOptions>,
+        /// Which node writes; none writes as one before [`Store::enter`].
+        lease: Arc<OnceLock<Lease>>,
     },
 }
 
@@ -82,22 +86,45 @@ impl Store {
                     .connect_with(options.clone())
                     .await?;
                 MIGRATIONS.run(&pool).await.map_err(schema_error)?;
-                Backend::Postgres { pool, claim: Claim::new(options) }
+                Backend::Postgres { pool, options: Box::new(options), lease: Arc::default() }
             }
         };
         Ok(Self { backend })
     }
 
-    /// Takes the database for one server, until [`Self::close`] or the end of the process. A SQLite file is in a data
-    /// directory that only one server has.
+    /// Becomes a node of the cluster that shares the database, until [`Self::close`] or the end of the process; `told` hears
+    /// until when it may go on. A SQLite file is in a data directory that only one server has: there nothing happens.
     ///
     /// # Errors
-    /// [`StoreError::Claimed`] when another server has it.
-    pub async fn claim(&self) -> Result<(), StoreError> {
+    /// [`StoreError::Claimed`] when this node is there already; [`StoreError::NameTaken`] when another has its name.
+    pub async fn enter(&self, node: &NodeDraft, told: Told) -> Result<(), StoreError> {
         match &self.backend {
             Backend::Sqlite { .. } => Ok(()),
-            Backend::Postgres { claim, .. } => claim.take().await,
+            Backend::Postgres { pool, options, lease } => {
+                let entered = membership::enter((**options).clone(), pool, node, told).await?;
+                lease.set(entered).map_err(|_twice| StoreError::Claimed)
+            }
         }
+    }
+
+    /// Whether several servers may share the database: then each of them is a node.
+    #[must_use]
+    pub const fn is_shared(&self) -> bool {
+        matches!(self.backend, Backend::Postgres { .. })
+    }
+
+    /// This node's place among the others, once it has entered.
+    #[must_use]
+    pub fn lease(&self) -> Option<&Lease> {
+        match &self.backend {
+            Backend::Sqlite { .. } => None,
+            Backend::Postgres { lease, .. } => lease.get(),
+        }
+    }
+
+    /// The node that this is.
+    pub(crate) fn node(&self) -> Option<&NodeId> {
+        self.lease().map(|lease| &lease.node().id)
     }
 
     /// Finishes what was accepted, then lets go of the database. Later operations on any clone are
@@ -111,8 +138,10 @@ impl Store {
                 }
                 writer.close().await;
             }
-            Backend::Postgres { pool, claim } => {
-                claim.close();
+            Backend::Postgres { pool, lease, .. } => {
+                if let Some(lease) = lease.get() {
+                    lease.close();
+                }
                 pool.close().await;
             }
         }
@@ -181,21 +210,27 @@ impl Store {
     {
         match &self.backend {
             Backend::Sqlite { writer, .. } => writer.run(changes, kept, operation).await,
-            Backend::Postgres { pool, claim } => {
-                claim.check()?;
+            Backend::Postgres { pool, lease, .. } => {
+                let lease = lease.get().cloned();
+                if let Some(lease) = &lease {
+                    lease.check()?;
+                }
                 // In a task of its own, as SQLite's writer is: it runs to its end when its caller goes away.
-                let transaction = transact(pool.clone(), operation);
+                let transaction = transact(pool.clone(), lease, operation);
                 tokio::spawn(transaction).await.unwrap_or_else(|ended| Err(StoreError::unavailable(ended)))
             }
         }
     }
 }
 
-async fn transact<T, F>(pool: PgPool, operation: F) -> Result<T, StoreError>
+async fn transact<T, F>(pool: PgPool, lease: Option<Lease>, operation: F) -> Result<T, StoreError>
 where
     F: for<'c> FnOnce(Conn<'c>) -> BoxFuture<'c, Result<T, StoreError>>,
 {
     let mut transaction = pool.begin().await?;
+    if let Some(lease) = &lease {
+        membership::fence(&mut transaction, lease).await?;
+    }
     let result = operation(Conn::Postgres(&mut transaction)).await;
     match result {
         Ok(value) => transaction.commit().await.map(|()| value).map_err(StoreError::from),
@@ -227,5 +262,5 @@ fn schema_error(error: sqlx::migrate::MigrateError) -> StoreError {
     if let MigrateError::Execute(error) = error {
         return StoreError::unavailable(error);
     }
-    StoreError::Schema { source: std::sync::Arc::new(error) }
+    StoreError::Schema { source: Arc::new(error) }
 }

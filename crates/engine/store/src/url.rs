@@ -40,6 +40,14 @@ impl FromStr for StoreUrl {
     }
 }
 
+impl StoreUrl {
+    /// Whether several servers may share the database.
+    #[must_use]
+    pub const fn is_shared(&self) -> bool {
+        matches!(self, Self::Postgres(_))
+    }
+}
+
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

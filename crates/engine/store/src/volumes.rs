@@ -1,10 +1,10 @@
 //! Volumes in the database.
 
-use atoll_core::id::VolumeId;
+use atoll_core::id::{NodeId, VolumeId};
 use atoll_core::volume::VolumeState;
 
 use crate::Store;
-use crate::db::{BadColumn, Row, args};
+use crate::db::{BadColumn, Row, Value, args};
 use crate::error::StoreError;
 use crate::record::VolumeRecord;
 
@@ -15,7 +15,7 @@ impl Store {
     /// [`StoreError::NameTaken`].
     pub async fn insert_volume(&self, volume: &VolumeRecord) -> Result<(), StoreError> {
         const SQL: &str = "INSERT INTO volumes (id, name, state, size_bytes, source, read_only, owner, \
-             created_ms) VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (name) DO NOTHING";
+             created_ms, node) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (name) DO NOTHING";
         let values = args![
             volume.id.as_str(),
             volume.name.as_str(),
@@ -25,6 +25,7 @@ impl Store {
             u32::from(volume.read_only),
             volume.owner.as_ref().map(|key| key.as_str()),
             volume.created_ms,
+            self.node().map(NodeId::as_str),
         ];
         let there =
             self.write_one(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await })).await?;
@@ -47,8 +48,20 @@ impl Store {
     /// # Errors
     /// [`StoreError::Corrupt`] when a row cannot be read.
     pub async fn list_volumes(&self) -> Result<Vec<VolumeRecord>, StoreError> {
-        const SQL: &str = "SELECT * FROM volumes ORDER BY name";
-        let rows = self.read(|mut conn| Box::pin(async move { conn.rows(SQL, Vec::new()).await })).await?;
+        self.volumes("SELECT * FROM volumes ORDER BY name", Vec::new()).await
+    }
+
+    /// Those on this node; all where there are no nodes.
+    ///
+    /// # Errors
+    /// As [`Self::list_volumes`].
+    pub async fn own_volumes(&self) -> Result<Vec<VolumeRecord>, StoreError> {
+        let Some(node) = self.node() else { return self.list_volumes().await };
+        self.volumes("SELECT * FROM volumes WHERE node = $1 ORDER BY name", args![node.as_str()]).await
+    }
+
+    async fn volumes(&self, sql: &'static str, values: Vec<Value>) -> Result<Vec<VolumeRecord>, StoreError> {
+        let rows = self.read(move |mut conn| Box::pin(async move { conn.rows(sql, values).await })).await?;
         rows.iter().map(|row| row.decode("volumes", "id", read)).collect()
     }
 

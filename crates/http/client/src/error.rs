@@ -63,6 +63,7 @@ impl ClientError {
                 error.code,
                 atoll_core::Code::ShuttingDown
                     | atoll_core::Code::StoreUnavailable
+                    | atoll_core::Code::NodeUnavailable
                     | atoll_core::Code::GuestUnavailable
                     | atoll_core::Code::Timeout
                     | atoll_core::Code::Internal

@@ -27,6 +27,7 @@ mod http;
 mod images;
 mod lines;
 mod network;
+mod nodes;
 mod pools;
 mod ports;
 mod resume;

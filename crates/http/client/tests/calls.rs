@@ -81,6 +81,8 @@ async fn requests_are_what_the_api_says() {
             format!("DELETE /v1/images/docker.io/library/x:1 {key} "),
         ),
         (said(client.delete_registry("h:5000").await), format!("DELETE /v1/registries/h:5000 {key} ")),
+        (said(client.list_nodes().await.map(drop)), format!("GET /v1/nodes {key} ")),
+        (said(client.delete_node("a").await.map(drop)), format!("DELETE /v1/nodes/a {key} ")),
         (
             said(client.write_stdin("b", "e", Bytes::from_static(b"in"), true).await.map(drop)),
             format!("POST /v1/sandboxes/b/execs/e/stdin?close=true {key} in"),

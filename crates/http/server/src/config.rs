@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_tls::Tls;
+use atoll_tls::{NodeTls, Tls};
 
 use crate::metrics::SpanCounts;
 
@@ -25,6 +25,8 @@ pub struct ServerConfig {
     /// What makes connections into TLS connections. Without it clients speak plain HTTP; with it only those of this
     /// host may.
     pub tls: Option<Arc<Tls>>,
+    /// This node's side of connections to other nodes, where it is one of a cluster.
+    pub nodes: Option<Arc<NodeTls>>,
     /// Serve the dashboard, under host names of its own.
     pub dashboard: bool,
     /// Connections at once. More wait in the kernel's queue.
@@ -46,6 +48,7 @@ impl ServerConfig {
             ports_domain: "localhost".to_owned(),
             public_url: None,
             tls: None,
+            nodes: None,
             dashboard: true,
             connections_max: 10_000,
             spans: None,

@@ -86,6 +86,11 @@ impl Console {
         Self { sites, sessions: Sessions::default(), own_names }
     }
 
+    /// Whether a host name is one of the dashboard's.
+    pub(crate) fn is_named(&self, host: &str) -> bool {
+        self.sites.is_named(host)
+    }
+
     /// See [`Console::own_names`]'s field.
     pub(crate) fn own_names(&self) -> &[String] {
         &self.own_names

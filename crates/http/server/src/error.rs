@@ -81,6 +81,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         Code::RouteNotFound
         | Code::SandboxNotFound
         | Code::ExecNotFound
+        | Code::NodeNotFound
         | Code::TemplateNotFound
         | Code::ImageNotFound
         | Code::PoolNotFound
@@ -150,9 +151,11 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::PortClosed
         | Code::PortBroken
         | Code::InterpreterFailed => StatusCode::BAD_GATEWAY,
-        Code::BuildInterrupted | Code::GuestUnavailable | Code::ShuttingDown | Code::StoreUnavailable => {
-            StatusCode::SERVICE_UNAVAILABLE
-        }
+        Code::BuildInterrupted
+        | Code::GuestUnavailable
+        | Code::NodeUnavailable
+        | Code::ShuttingDown
+        | Code::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
         Code::Timeout => StatusCode::GATEWAY_TIMEOUT,
         Code::DiskFull | Code::HostDiskFull => StatusCode::INSUFFICIENT_STORAGE,
     }

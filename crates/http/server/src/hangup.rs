@@ -12,6 +12,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_core::{Code, Error};
+use atoll_engine::Asked;
 use axum::response::{IntoResponse as _, Response};
 use futures::future::BoxFuture;
 use http::{Extensions, Method};
@@ -93,7 +94,10 @@ where
     F: Future<Output = Response> + Send + 'static,
 {
     let hung_up = gone.0.drop_guard();
-    let answered = tasks.spawn(answer.in_current_span()).await;
+    let answered = match Asked::current() {
+        None => tasks.spawn(answer.in_current_span()).await,
+        Some(asked) => tasks.spawn(asked.scope(answer).in_current_span()).await,
+    };
     drop(hung_up.disarm());
     match answered {
         Ok(mut response) => {

@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! socket ─ serve      accepts, limits connections, header size and header time; HTTP/1.1, HTTP/2, SSH
+//!        ─ cluster    on a node of a cluster: what another node has is passed on to it
 //!        ─ dashboard  what comes under one of its names never goes further; its sessions open the native API there
 //!        ─ dialect    what is of another vendor's protocol goes to its router, below a middleware of its own
 //!        ─ ingress    what is for a port of a sandbox goes there
@@ -31,6 +32,7 @@
 
 mod auth;
 mod body;
+mod cluster;
 mod config;
 mod convert;
 mod dashboard;

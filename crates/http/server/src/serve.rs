@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use atoll_core::secret::Secret;
 use atoll_engine::Engine;
+use atoll_tls::NodeTls;
 use axum::Router;
 use futures::future::BoxFuture;
 use http::header::HOST;
@@ -25,6 +26,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
+use crate::cluster;
 use crate::config::ServerConfig;
 use crate::dialect::{Dialect, Mounts};
 use crate::metrics::OpenConnection;
@@ -116,6 +118,24 @@ impl Server {
     /// The routes, for a test or to be part of something larger.
     pub fn router(&self) -> Router {
         self.router.clone()
+    }
+
+    /// Serves other nodes on a port of their own, until the server stops. Nothing happens where this is none.
+    pub async fn serve_nodes(&self, listener: TcpListener) {
+        let Some(tls) = self.app.peers.as_ref().map(|peers| Arc::clone(peers.tls())) else { return };
+        let slots = Arc::new(Semaphore::new(self.app.config.connections_max));
+        while let Some(accepted) = self.app.draining.run_until_cancelled(accept(&listener, &slots)).await {
+            match accepted {
+                Ok((stream, peer, permit)) => {
+                    let (tls, router, app) = (Arc::clone(&tls), self.router.clone(), Arc::clone(&self.app));
+                    self.app.tasks.spawn(node_connection(stream, peer, permit, tls, router, app));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a connection of a node was not accepted");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
     }
 
     /// Serves until `shutdown` resolves, then drains: no new connections, `/readyz` says 503, streams
@@ -244,7 +264,7 @@ async fn connection(
         (Protocol::Ssh, Some(ssh), _) => (ssh.door)(Box::new(stream), Some(peer), app.draining.clone()).await,
         (Protocol::Tls, _, Some(tls)) => match tokio::time::timeout(TLS_TIMEOUT, tls.accept(stream)).await {
             Ok(Ok(stream)) => match atoll_tls::agreed_on_http2(&stream) {
-                Some(two) => serve_http(two, stream, service, &app).await,
+                Some(two) => serve_http(two.then_some(Http2::OfClients), stream, service, &app).await,
                 None => serve_by_first_bytes(stream, service, &app).await,
             },
             Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
@@ -253,11 +273,39 @@ async fn connection(
         (Protocol::Http1 | Protocol::Http2, _, Some(_)) if !peer.ip().to_canonical().is_loopback() => {
             refuse_plain(stream).await;
         }
-        (Protocol::Http2, ..) => serve_http(true, stream, service, &app).await,
+        (Protocol::Http2, ..) => serve_http(Some(Http2::OfClients), stream, service, &app).await,
         (Protocol::Http1 | Protocol::Ssh | Protocol::Tls, ..) => {
-            serve_http(false, stream, service, &app).await;
+            serve_http(None, stream, service, &app).await;
         }
     }
+}
+
+/// A connection of another node. Nothing is read of one that cannot show that it is one.
+async fn node_connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    permit: OwnedSemaphorePermit,
+    tls: Arc<NodeTls>,
+    router: Router,
+    app: App,
+) {
+    let slot = Slot { _held: Arc::new((permit, app.metrics.connection())) };
+    if let Err(error) = tune(&stream) {
+        tracing::debug!(%error, "a connection's options could not be set");
+    }
+    let stream = match tokio::time::timeout(TLS_TIMEOUT, tls.accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return tracing::warn!(%error, %peer, "who came to the port of nodes is none"),
+        Err(_late) => return tracing::debug!("a TLS handshake took too long"),
+    };
+    let two = atoll_tls::agreed_on_http2(&stream) == Some(true);
+    let service = router.map_request(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(slot.clone());
+        cluster::take_who(&mut request, peer);
+        name_host(&mut request);
+        request
+    });
+    serve_http(two.then_some(Http2::OfNodes), stream, service, &app).await;
 }
 
 /// HTTP/2 says in the address what HTTP/1 says in `Host`, which is what all that follows reads.
@@ -302,10 +350,18 @@ where
     };
     let Ok(Ok(first)) = first else { return };
     let two = first.starts_with(&PREFACE[..4]);
-    serve_http(two, stream, service, app).await;
+    serve_http(two.then_some(Http2::OfClients), stream, service, app).await;
 }
 
-async fn serve_http<S>(two: bool, stream: impl Duplex + 'static, service: S, app: &App)
+/// Whose HTTP/2 it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Http2 {
+    OfClients,
+    /// Requests of many clients share it: none that is not read may hold up the others.
+    OfNodes,
+}
+
+async fn serve_http<S>(two: Option<Http2>, stream: impl Duplex + 'static, service: S, app: &App)
 where
     S: tower::Service<Request<Incoming>, Response = axum::response::Response, Error = Infallible>
         + Clone
@@ -314,7 +370,7 @@ where
     S::Future: Send + 'static,
 {
     let (stream, service) = (TokioIo::new(stream), TowerToHyperService::new(service));
-    let ended = if two {
+    let ended = if let Some(of) = two {
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder
             .timer(TokioTimer::new())
@@ -322,6 +378,11 @@ where
             .max_concurrent_streams(STREAMS_MAX_COUNT)
             .keep_alive_interval(KEEPALIVE_IDLE)
             .keep_alive_timeout(PING_TIMEOUT);
+        if of == Http2::OfNodes {
+            builder
+                .initial_stream_window_size(cluster::STREAM_WINDOW_BYTES)
+                .initial_connection_window_size(cluster::CONNECTION_WINDOW_BYTES);
+        }
         let mut served = pin!(builder.serve_connection(stream, service));
         tokio::select! {
             ended = served.as_mut() => ended,

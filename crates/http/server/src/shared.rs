@@ -29,6 +29,8 @@ pub(crate) struct Shared {
     pub(crate) answers: crate::once::Answers,
     /// The dashboard's names, and who is signed in there.
     pub(crate) console: Console,
+    /// The ways to other nodes, where this is one of a cluster.
+    pub(crate) peers: Option<crate::cluster::Peers>,
     /// Fires when the server begins to stop.
     pub(crate) draining: CancellationToken,
     /// Connections and WebSockets, which the stop waits for.
@@ -38,10 +40,12 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(engine: Engine, config: ServerConfig) -> App {
         let console = Console::new(&config);
+        let peers = config.nodes.clone().map(crate::cluster::Peers::new);
         Arc::new(Self {
             engine,
             config,
             console,
+            peers,
             metrics: Metrics::new(),
             ports: crate::ingress::Pool::default(),
             ssh: OnceLock::new(),

@@ -60,7 +60,7 @@ impl std::fmt::Debug for Authority {
     }
 }
 
-fn valid_for(params: &mut CertificateParams, life: time::Duration) {
+pub(crate) fn valid_for(params: &mut CertificateParams, life: time::Duration) {
     let now = OffsetDateTime::now_utc();
     params.not_before = now - time::Duration::hours(BACKDATED_HOURS);
     params.not_after = now + life;

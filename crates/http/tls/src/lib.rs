@@ -5,11 +5,15 @@
 //!                         └── authority   certificates that an authority of this installation signs, made anew in time
 //! ```
 //!
+//! [`NodeTls`] is for the port on which the nodes of a cluster reach each other: both sides show a certificate there, of an
+//! authority that signs for nothing else.
+//!
 //! The authority here is not the gateway's (`atoll-egress`): sandboxes trust that one for every name, and clients should
 //! trust this one only for a server.
 
 mod authority;
 mod files;
+mod nodes;
 
 use std::io;
 use std::net::IpAddr;
@@ -24,6 +28,7 @@ use tokio_rustls::server::TlsStream;
 
 pub use authority::{Authority, NewAuthority};
 use files::Files;
+pub use nodes::NodeTls;
 
 /// What clients may speak, the first that both know.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];

@@ -1475,6 +1475,13 @@ class UpdateAgent(TypedDict, total=False):
     """Which; the latest when absent."""
 
 
+class UpdateNode(TypedDict):
+    """Changes a node."""
+
+    draining: bool
+    """Whether it takes no new sandboxes."""
+
+
 class UpdateSandbox(TypedDict, total=False):
     """Changes a sandbox. Absent fields stay as they are."""
 

@@ -74,6 +74,7 @@ Code = Literal[
     "route_not_found",
     "method_not_allowed",
     "sandbox_not_found",
+    "node_not_found",
     "exec_not_found",
     "service_not_found",
     "agent_not_found",
@@ -151,6 +152,7 @@ Code = Literal[
     "timeout",
     "shutting_down",
     "store_unavailable",
+    "node_unavailable",
     "internal",
 ]
 """Machine-readable reason of an error. More may come."""
@@ -262,6 +264,13 @@ LayerPhase = Literal[
     "done",
 ]
 """What happens to a layer."""
+
+NodeState = Literal[
+    "ready",
+    "draining",
+    "dead",
+]
+"""How a node is."""
 
 OnExhausted = Literal[
     "pause",
@@ -2593,6 +2602,75 @@ class NetworkView:
             [ConnectionView.from_json(one) for one in o["connections"]],
             [TotalView.from_json(one) for one in o["totals"]],
             [DenialView.from_json(one) for one in o["denials"]],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node."""
+
+    id: str
+    """Its id, which stands in its data directory."""
+    name: str
+    """What people call it."""
+    address: str
+    """Where the other nodes reach it."""
+    version: str
+    """Version of its program."""
+    state: NodeState
+    """How it is."""
+    is_this: bool
+    """Whether it is the one that answers."""
+    levels: list[IsolationLevel]
+    """Isolation levels that it has."""
+    labels: dict[str, str]
+    """What its operator says of it."""
+    sandboxes: int
+    """Sandboxes that it has, as it said with its last sign of life."""
+    sandboxes_max: int
+    """Most that it takes."""
+    memory_available_bytes: int | None
+    """Memory that is available there, bytes; absent where that cannot be told."""
+    lease_ms: int
+    """How long the others wait for a sign of life, milliseconds."""
+    seen_ms: int
+    """Its last sign of life, by the database's clock, milliseconds since the epoch."""
+    created_ms: int
+    """When it entered the cluster first, milliseconds since the epoch."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> Node:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o["id"],
+            o["name"],
+            o["address"],
+            o["version"],
+            o["state"],
+            o["is_this"],
+            o["levels"],
+            o["labels"],
+            o["sandboxes"],
+            o["sandboxes_max"],
+            o.get("memory_available_bytes"),
+            o["lease_ms"],
+            o["seen_ms"],
+            o["created_ms"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NodeList:
+    """Every node, by name."""
+
+    items: list[Node]
+    """The nodes; none where the database belongs to one server."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> NodeList:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            [Node.from_json(one) for one in o["items"]],
         )
 
 

@@ -114,8 +114,9 @@ pub(super) async fn create(
         let draft = request.draft(&engine, &by, &key).await?;
         make(&engine, &by, draft, request.public == Some(true)).await
     };
-    let record =
-        tokio::spawn(made).await.unwrap_or_else(|_panic| Err(Failure::internal("the creation failed")))?;
+    let record = atoll_engine::spawn(made)
+        .await
+        .unwrap_or_else(|_panic| Err(Failure::internal("the creation failed")))?;
     let answer = Json(view::in_state(&record, &root, "started")).into_response();
     // The protocol has no key by which a retry finds it: a client that left has lost it.
     let engine = app.host.engine().clone();

@@ -93,7 +93,9 @@ impl Fault {
             }
             Code::SandboxLeased | Code::NotATerminal => Kind::FailedPrecondition,
             Code::Timeout => Kind::DeadlineExceeded,
-            Code::GuestUnavailable | Code::ShuttingDown | Code::StoreUnavailable => Kind::Unavailable,
+            Code::GuestUnavailable | Code::ShuttingDown | Code::StoreUnavailable | Code::NodeUnavailable => {
+                Kind::Unavailable
+            }
             Code::StdinClosed | Code::Internal => Kind::Internal,
             _ => Kind::Unknown,
         };

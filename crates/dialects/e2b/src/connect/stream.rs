@@ -3,6 +3,8 @@
 use std::convert::Infallible;
 use std::io;
 
+use atoll_server::dialect::Refused;
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::{IntoResponse as _, Response};
@@ -51,12 +53,11 @@ pub(crate) async fn streamed<M: Message, A: Answer>(
         Ok(requests) => begin(requests).await,
         Err(fault) => Err(fault),
     };
-    let body = match begun {
-        Ok(answer) => messages(codec, answer),
-        Err(fault) => Body::from(end(Some(&fault))),
-    };
     let headers = [(CONTENT_TYPE, codec.content_type(true)), (CACHE_CONTROL, "no-store")];
-    (headers, body).into_response()
+    match begun {
+        Ok(answer) => (headers, messages(codec, answer)).into_response(),
+        Err(fault) => (Extension(Refused), headers, Body::from(end(Some(&fault)))).into_response(),
+    }
 }
 
 /// The last envelope.

@@ -130,7 +130,7 @@ async fn made(
     let (engine, key) = (app.host.engine().clone(), caller.key());
     let by = caller.engine().clone();
     // When the client goes away half-way it is made all the same: it may ask for it by its key.
-    let making = tokio::spawn(async move {
+    let making = atoll_engine::spawn(async move {
         let record = make(&engine, &by, request, timeout_s, kept).await?;
         Ok::<Sandbox, Failure>(Sandbox::new(&engine, &record, &key))
     });

@@ -262,7 +262,7 @@ async fn within(
     time: Duration,
 ) -> Result<SandboxRecord> {
     let (engine, name) = (host.engine().clone(), draft.name.clone().unwrap_or_default());
-    let mut making = tokio::spawn(async move { engine.create_sandbox(draft, &caller).await });
+    let mut making = atoll_engine::spawn(async move { engine.create_sandbox(draft, &caller).await });
     if let Ok(made) = tokio::time::timeout(time, &mut making).await {
         let made = made.unwrap_or_else(|_panic| Err(Error::new(Code::Internal, "the creation failed")));
         return made.map_err(|error| Failure::create(&error));

@@ -11,11 +11,12 @@ use atoll_core::limits::{
 };
 use atoll_core::spec::{self, ExecSpec};
 use atoll_core::{Code, Error, Result};
-use atoll_store::{AgentRecord, EventRecord, SessionRecord, StoreError};
+use atoll_store::{AgentRecord, EventRecord, SessionRecord, StoreError, Whereabouts};
 use serde_json::{Value, json};
 
 use crate::authorize::{Caller, EffectivePermission};
 use crate::clock::{now_ms, random};
+use crate::cluster;
 use crate::engine::Engine;
 use crate::errors::store_error;
 
@@ -98,7 +99,11 @@ impl Engine {
         text: &str,
     ) -> Result<(AgentGrant, EffectivePermission)> {
         let missing = || agent_not_found(text);
-        let agent = self.find_agent(text).ok_or_else(missing)?;
+        let found = self.find_agent(text);
+        if found.is_none() {
+            cluster::missing(Whereabouts::Agent(text.to_owned()));
+        }
+        let agent = found.ok_or_else(missing)?;
         let sandbox = self.inner.find(agent.sandbox()).ok_or_else(missing)?;
         let permission = self.on_sandbox(caller, &sandbox).ok_or_else(missing)?;
         Ok((AgentGrant { id: agent.record.id.clone(), sandbox: sandbox.id.clone() }, permission))

@@ -12,7 +12,7 @@ use atoll_core::limits::{
     BUILD_SECRET_MAX_BYTES, BUILD_SECRETS_MAX_COUNT, BUILDS_KEPT_MAX_COUNT, BUILDS_OPEN_MAX_COUNT,
 };
 use atoll_core::{Code, Error, Result};
-use atoll_store::{BuildRecord, Page};
+use atoll_store::{BuildRecord, Page, Whereabouts};
 use tokio::io::AsyncRead;
 use tokio_util::io::SyncIoBridge;
 
@@ -218,8 +218,10 @@ impl Engine {
         if let Some(record) = live {
             return Ok(record);
         }
-        let stored = self.inner.store.build(id).await.map_err(store_error)?;
-        stored.ok_or_else(|| BuildId::not_found(id.as_str()))
+        let missing = || BuildId::not_found(id.as_str());
+        let stored = self.inner.store.build(id).await.map_err(store_error)?.ok_or_else(missing)?;
+        self.inner.must_be_here(Whereabouts::Build(id.clone()), missing()).await?;
+        Ok(stored)
     }
 
     /// A page of the builds that a caller may know of, newest first.

@@ -210,11 +210,11 @@ impl Engine {
     pub(crate) async fn recover_builds(&self) -> Result<()> {
         let open = [BuildState::Waiting, BuildState::Queued, BuildState::Running];
         loop {
-            let page = self.inner.store.list_builds(&open, None, None, PAGE).await.map_err(store_error)?;
-            if page.items.is_empty() {
+            let builds = self.inner.store.own_builds(&open, PAGE).await.map_err(store_error)?;
+            if builds.is_empty() {
                 break;
             }
-            for record in page.items {
+            for record in builds {
                 self.interrupt(record).await?;
             }
         }
@@ -229,6 +229,17 @@ impl Engine {
             }
         });
         self.collect_build_snapshots().await
+    }
+
+    /// Ends the builds of a node that was taken over.
+    pub(crate) async fn interrupt_left_builds(&self) -> Result<()> {
+        let open = [BuildState::Waiting, BuildState::Queued, BuildState::Running];
+        for record in self.inner.store.own_builds(&open, PAGE).await.map_err(store_error)? {
+            if !self.inner.builds.live().contains_key(&record.id) {
+                self.interrupt(record).await?;
+            }
+        }
+        Ok(())
     }
 
     async fn interrupt(&self, before: BuildRecord) -> Result<()> {

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::now_ms;
-use crate::disk::{DiskState, STANDS_STILL};
+use crate::disk::DiskState;
 use crate::engine::Inner;
 use crate::exec::ExecShared;
 use crate::service::Services;
@@ -176,7 +176,7 @@ impl SandboxShared {
     pub(crate) fn record(&self) -> SandboxRecord {
         let mut record = self.stored_record();
         if record.state == SandboxState::Running && self.disk.is_full() {
-            record.reason = Some(STANDS_STILL.to_owned());
+            record.reason = Some(self.disk.reason().to_owned());
         }
         record
     }

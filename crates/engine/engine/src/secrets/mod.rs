@@ -100,6 +100,15 @@ impl Secrets {
     }
 }
 
+impl Inner {
+    /// Takes up what other nodes changed.
+    pub(crate) async fn reload_secrets(&self) -> Result<()> {
+        let _turn = self.secrets.sealing.lock().await;
+        self.secrets.table.replace(self.store.list_secrets().await.map_err(store_error)?);
+        Ok(())
+    }
+}
+
 /// What the seal of a version is bound to.
 fn context(id: &SecretId, version: u32) -> String {
     format!("secret:{id}:{version}")

@@ -17,6 +17,13 @@ impl Engine {
     /// [`Code::Internal`] when a value cannot be opened: the old key is kept then.
     pub async fn rotate_vault_key(&self) -> Result<u64> {
         let inner = &self.inner;
+        if self.others_live().await? {
+            return Err(Error::new(
+                Code::InvalidState,
+                "other nodes use the vault's key that is to be changed",
+            )
+            .hint("stop all nodes but this one, rotate, then start them with the new key"));
+        }
         let _turn = inner.secrets.sealing.lock().await;
         inner.vault.begin_rotation().map_err(|error| match error {
             VaultError::NoNewKey => {

@@ -5,7 +5,7 @@ use atoll_core::id::SnapshotId;
 use atoll_core::sharing::Needs;
 use atoll_core::snapshot::{Purpose, Reference, SnapshotState};
 use atoll_core::{Code, Error, Result};
-use atoll_store::{Page, SnapshotFilter, SnapshotRecord, StoreError};
+use atoll_store::{Page, SnapshotFilter, SnapshotRecord, StoreError, Whereabouts};
 
 use crate::authorize::Caller;
 use crate::engine::Engine;
@@ -57,6 +57,7 @@ impl Engine {
             checkpoints: Some(query.checkpoints),
             held: false,
             visible_to: self.visible_to(caller),
+            here: false,
         };
         let after = query::cursor(query.cursor.as_deref())?;
         let limit = query::limit(query.limit)?;
@@ -68,19 +69,25 @@ impl Engine {
     /// # Errors
     /// [`Code::SnapshotNotFound`].
     pub async fn snapshot(&self, id: &SnapshotId) -> Result<SnapshotRecord> {
-        let found = self.inner.store.snapshot(id).await.map_err(store_error)?;
-        found.ok_or_else(|| SnapshotId::not_found(id.as_str()))
+        let missing = || SnapshotId::not_found(id.as_str());
+        let found = self.inner.store.snapshot(id).await.map_err(store_error)?.ok_or_else(missing)?;
+        self.inner.must_be_here(Whereabouts::Snapshot(id.clone()), missing()).await?;
+        Ok(found)
     }
 
     /// The snapshot with this id or reference, and that reference.
     pub(crate) async fn find_snapshot(&self, text: &str) -> Result<(SnapshotRecord, Option<Reference>)> {
         if let Ok(id) = text.parse::<SnapshotId>() {
             let found = self.inner.store.snapshot(&id).await.map_err(store_error)?;
-            return Ok((found.ok_or_else(|| not_found(text))?, None));
+            let found = found.ok_or_else(|| not_found(text))?;
+            self.inner.must_be_here(Whereabouts::Snapshot(id), not_found(text)).await?;
+            return Ok((found, None));
         }
         let reference: Reference = text.parse()?;
         let found = self.inner.store.tagged_snapshot(&reference).await.map_err(store_error)?;
-        Ok((found.ok_or_else(|| not_found(text))?, Some(reference)))
+        let found = found.ok_or_else(|| not_found(text))?;
+        self.inner.must_be_here(Whereabouts::Snapshot(found.id.clone()), not_found(text)).await?;
+        Ok((found, Some(reference)))
     }
 
     /// The same, if it can be used.

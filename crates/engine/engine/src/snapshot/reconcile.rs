@@ -23,9 +23,9 @@ use crate::errors::{isolation_error, store_error};
 const PAGE: u32 = 1000;
 
 impl Engine {
-    /// Every snapshot, checkpoints and held ones included.
+    /// Every snapshot on this node, checkpoints and held ones included.
     pub(crate) async fn all_snapshots(&self) -> Result<Vec<SnapshotRecord>> {
-        let filter = SnapshotFilter { held: true, ..SnapshotFilter::default() };
+        let filter = SnapshotFilter { held: true, here: true, ..SnapshotFilter::default() };
         let (mut records, mut after) = (Vec::new(), None);
         loop {
             let page = self.inner.store.list_snapshots(&filter, after.as_ref(), PAGE).await;

@@ -20,11 +20,12 @@ use atoll_core::{Code, Error, Result};
 use atoll_isolation::volumes::{
     VolumeChange, VolumeDirectory, VolumeError, VolumeFile, VolumeUsage, VolumeWrite, Volumes,
 };
-use atoll_store::{StoreError, VolumeRecord};
+use atoll_store::{StoreError, VolumeRecord, Whereabouts};
 use tokio::io::AsyncRead;
 
 use crate::authorize::Caller;
 use crate::clock::{now_ms, random};
+use crate::cluster;
 use crate::engine::{Engine, Inner};
 use crate::errors::{isolation_error, store_error};
 
@@ -47,9 +48,10 @@ impl VolumeTable {
             Ok(id) => table.get(&id).cloned(),
             Err(_) => table.values().find(|record| record.name == id_or_name).cloned(),
         };
-        found
-            .filter(|record| record.state != VolumeState::Deleting)
-            .ok_or_else(|| VolumeId::not_found(id_or_name).hint("'atoll volume ls' shows what there is"))
+        found.filter(|record| record.state != VolumeState::Deleting).ok_or_else(|| {
+            cluster::missing(Whereabouts::Volume(id_or_name.to_owned()));
+            VolumeId::not_found(id_or_name).hint("'atoll volume ls' shows what there is")
+        })
     }
 
     fn get(&self, id: &VolumeId) -> Result<VolumeRecord> {
@@ -174,7 +176,7 @@ impl Engine {
         let inner = &self.inner;
         let Some(host) = &inner.config.volumes else { return Ok(()) };
         let mut known = BTreeMap::new();
-        for record in inner.store.list_volumes().await.map_err(store_error)? {
+        for record in inner.store.own_volumes().await.map_err(store_error)? {
             if record.state == VolumeState::Ready {
                 known.insert(record.id.clone(), record);
                 continue;

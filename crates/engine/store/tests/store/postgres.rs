@@ -46,40 +46,6 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_database_has_one_server() {
-        let postgres = Postgres::start().await;
-        let url = postgres.fresh().await;
-        let (one, two) = (Store::open(&url).await.unwrap(), Store::open(&url).await.unwrap());
-        one.claim().await.unwrap();
-        assert!(matches!(two.claim().await, Err(StoreError::Claimed)));
-        // What only looks need not have it.
-        assert_eq!(two.sandbox_ids().await.unwrap(), []);
-        one.close().await;
-        two.claim().await.unwrap();
-        two.close().await;
-        postgres.clean().await;
-    }
-
-    #[tokio::test]
-    async fn a_server_that_lost_its_database_to_another_writes_nothing_more() {
-        let postgres = Postgres::start().await;
-        let url = postgres.fresh().await;
-        let (one, two) = (Store::open(&url).await.unwrap(), Store::open(&url).await.unwrap());
-        one.claim().await.unwrap();
-        postgres.end_sessions_with_locks().await;
-        two.claim().await.unwrap();
-        let record = conformance::sandbox(1, 1);
-        let refused = once("it is refused", async || {
-            one.delete_sandbox(&record.id).await.err().filter(|error| matches!(error, StoreError::Claimed))
-        });
-        refused.await;
-        two.insert_sandbox(&record).await.unwrap();
-        one.close().await;
-        two.close().await;
-        postgres.clean().await;
-    }
-
-    #[tokio::test]
     async fn a_write_runs_to_its_end_when_its_caller_goes_away() {
         let postgres = Postgres::start().await;
         let store = postgres.store().await;

@@ -38,6 +38,11 @@ pub use crate::transfer::{Source, body};
 /// Longest text that can be a key, bytes. Anything longer is refused unread.
 const KEY_MAX_BYTES: usize = 256;
 
+/// Stands in the extensions of an answer that is a refusal though its status does not say so, as in protocols that tell of
+/// errors at the end of a stream. Nothing was done for it then.
+#[derive(Debug, Clone, Copy)]
+pub struct Refused;
+
 /// A dialect to mount.
 #[derive(Debug, Clone, Copy)]
 pub struct Dialect {

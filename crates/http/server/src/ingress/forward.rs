@@ -170,7 +170,8 @@ fn switch(app: &App, answered: Answered, client: OnUpgrade, slot: Option<Slot>, 
     Response::from_parts(parts, Body::empty())
 }
 
-async fn relay(client: Upgraded, server: Upgraded) -> io::Result<(u64, u64)> {
+/// Passes bytes on both ways until both sides have ended.
+pub(crate) async fn relay(client: Upgraded, server: Upgraded) -> io::Result<(u64, u64)> {
     let (mut client, mut server) = (TokioIo::new(client), TokioIo::new(server));
     tokio::io::copy_bidirectional_with_sizes(&mut client, &mut server, RELAY_BYTES, RELAY_BYTES).await
 }

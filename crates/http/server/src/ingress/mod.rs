@@ -48,6 +48,7 @@ pub(crate) use self::credential::TOKEN_HEADER;
 pub(crate) use self::credential::shows_credential;
 use self::credential::{Admitted, Shown};
 pub use self::forward::Forward;
+pub(crate) use self::forward::relay;
 pub(crate) use self::pool::Pool;
 use crate::linger::Lingering;
 use crate::middleware::request_id;

@@ -20,6 +20,7 @@ mod images;
 mod keys;
 mod load;
 mod network;
+mod nodes;
 mod output;
 mod pause;
 mod pools;
@@ -44,6 +45,7 @@ mod volumes;
 mod watch;
 
 pub(crate) use files::read_path;
+pub(crate) use system::{healthz, readyz};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -179,6 +181,8 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(keys::create_key, keys::list_keys))
         .routes(routes!(keys::delete_key))
         .routes(routes!(dashboard::create_dashboard_link))
+        .routes(routes!(nodes::list_nodes))
+        .routes(routes!(nodes::get_node, nodes::update_node, nodes::delete_node))
         .routes(routes!(system::get_info))
         .routes(routes!(system::run_doctor))
         .routes(routes!(system::list_leaks, system::remove_leaks))
@@ -205,9 +209,14 @@ pub(crate) fn router(app: &App, mounts: Mounts) -> Router {
         .layer(axum::middleware::from_fn_with_state(mounts, dialect::claim))
         .with_state(Arc::clone(app));
     // A router of its own: layers come after routing, and a request keeps the parameters of every router it passed.
-    Router::new()
+    let router = Router::new()
         .fallback_service(others)
-        .layer(axum::middleware::from_fn_with_state(doors, crate::dashboard::intercept))
+        .layer(axum::middleware::from_fn_with_state(doors, crate::dashboard::intercept));
+    if app.engine.is_node() {
+        router.layer(axum::middleware::from_fn_with_state(Arc::clone(app), crate::cluster::pass_on))
+    } else {
+        router
+    }
 }
 
 /// How long a call may wait, from `wait_ms`.

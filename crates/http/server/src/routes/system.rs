@@ -86,6 +86,8 @@ pub(crate) async fn healthz() -> Json<Health> {
 pub(crate) async fn readyz(State(app): State<App>) -> (StatusCode, Json<Health>) {
     let (status, text) = if app.draining.is_cancelled() {
         (StatusCode::SERVICE_UNAVAILABLE, "draining")
+    } else if !app.engine.may_serve() {
+        (StatusCode::SERVICE_UNAVAILABLE, "store_unavailable")
     } else if app.engine.is_disk_full() {
         (StatusCode::OK, "host_disk_full")
     } else {

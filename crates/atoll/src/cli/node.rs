@@ -1,0 +1,24 @@
+//! Arguments that concern the nodes of a cluster.
+
+use clap::Subcommand;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum NodeCommand {
+    /// List the servers that share the database
+    Ls,
+    /// Take no new sandboxes on a node; those that it has go on
+    Drain {
+        /// Id or name
+        node: String,
+    },
+    /// Take new sandboxes on a node again
+    Undrain {
+        /// Id or name
+        node: String,
+    },
+    /// Forget a dead node with what was on its disks: hibernated sandboxes, snapshots, volumes
+    Rm {
+        /// Id or name
+        node: String,
+    },
+}

@@ -1,0 +1,182 @@
+//! Nodes watch each other.
+//!
+//! A node counts, by a clock of its own that nobody sets, for how long another's sign of life has not changed. Only an
+//! unbroken watch counts: one that could not look for a while (the database was away, this process stood still) begins
+//! anew, as the other may have been as unable to be seen.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use atoll_core::id::{NodeId, SandboxId};
+use atoll_core::node::NodeLoad;
+use atoll_core::{Error, Result};
+use atoll_store::{NodeRecord, boot_ns};
+
+use super::ns;
+use crate::clock::now_ms;
+use crate::engine::Engine;
+use crate::errors::store_error;
+
+/// How often the others are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// A watch with a longer gap is broken.
+const GAP_MAX: Duration = Duration::from_secs(3);
+
+/// What was seen of a node: its epoch and beats, and since when.
+#[derive(Debug, PartialEq, Eq)]
+struct Seen {
+    sign: (i64, i64),
+    since_ns: u64,
+}
+
+#[derive(Debug, Default)]
+struct Watch {
+    seen: BTreeMap<NodeId, Seen>,
+    looked_ns: u64,
+}
+
+impl Watch {
+    /// Takes in what was read between two moments; gives those that gave no sign of life for their whole lease.
+    fn look<'a>(&mut self, nodes: &'a [NodeRecord], began_ns: u64, now_ns: u64) -> Vec<&'a NodeRecord> {
+        if began_ns.saturating_sub(self.looked_ns) > ns(GAP_MAX) {
+            self.seen.clear();
+        }
+        self.looked_ns = began_ns;
+        let alive = || nodes.iter().filter(|node| node.is_alive);
+        self.seen.retain(|id, _| alive().any(|node| node.id == *id));
+        let mut silent = Vec::new();
+        for node in alive() {
+            let sign = (node.epoch, node.beats);
+            // It may have given this sign at any time before it was read.
+            let seen = self.seen.entry(node.id.clone()).or_insert(Seen { sign, since_ns: now_ns });
+            if seen.sign != sign {
+                *seen = Seen { sign, since_ns: now_ns };
+            }
+            if began_ns.saturating_sub(seen.since_ns) > ns(Duration::from_millis(node.lease_ms)) {
+                silent.push(node);
+            }
+        }
+        silent
+    }
+}
+
+pub(super) async fn keep(engine: Engine) {
+    let mut watch = Watch::default();
+    loop {
+        if let Err(error) = engine.watch_others(&mut watch).await {
+            tracing::warn!(%error, "the other nodes could not be looked at");
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+impl Engine {
+    async fn watch_others(&self, watch: &mut Watch) -> Result<()> {
+        let Some(cluster) = &self.inner.cluster else { return Ok(()) };
+        cluster.lease().say(self.load().await);
+        let began_ns = boot_ns();
+        let nodes = self.inner.store.nodes().await.map_err(store_error)?;
+        let others: Vec<NodeRecord> = nodes.iter().filter(|node| node.id != *cluster.id()).cloned().collect();
+        cluster.set_nodes(nodes);
+        for node in watch.look(&others, began_ns, boot_ns()) {
+            self.take_over(node).await?;
+        }
+        Ok(())
+    }
+
+    async fn load(&self) -> String {
+        let mut memory_available_bytes = None;
+        for driver in self.inner.drivers.values() {
+            memory_available_bytes = memory_available_bytes.or(driver.memory_available().await);
+        }
+        let load = NodeLoad {
+            sandboxes: self.inner.count_sandboxes(),
+            // One that cannot tell is not kept out.
+            memory_available_bytes: memory_available_bytes.unwrap_or(u64::MAX),
+        };
+        serde_json::to_string(&load).unwrap_or_else(|_| "{}".to_owned())
+    }
+
+    /// What a node had that gave no sign of life for its whole lease is this one's to answer for.
+    async fn take_over(&self, node: &NodeRecord) -> Result<()> {
+        let reason = format!("its node '{}' gave no sign of life any more", node.name);
+        let moved = self.inner.store.take_over(node, &reason, now_ms()).await.map_err(store_error)?;
+        let Some(moved) = moved else { return Ok(()) };
+        tracing::error!(
+            node = node.name,
+            sandboxes = moved.len(),
+            "a node gives no sign of life: it is taken over"
+        );
+        self.inner.reload_acl(&moved).await?;
+        for id in &moved {
+            if let Err(error) = self.inherit(id).await {
+                tracing::error!(sandbox = %id, %error, "a sandbox of that node cannot be shown here");
+            }
+        }
+        self.interrupt_left_builds().await
+    }
+
+    async fn inherit(&self, id: &SandboxId) -> Result<(), Error> {
+        let Some(record) = self.inner.store.sandbox(id).await.map_err(store_error)? else { return Ok(()) };
+        self.recover_one(record, None).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use atoll_core::node::NodeFacts;
+
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn node(number: u64, beats: i64) -> NodeRecord {
+        NodeRecord {
+            id: NodeId::from_parts(number, number),
+            name: format!("n{number}"),
+            address: String::new(),
+            version: String::new(),
+            facts: NodeFacts::default(),
+            load: NodeLoad::default(),
+            epoch: 1,
+            beats,
+            lease_ms: 10_000,
+            is_alive: true,
+            is_draining: false,
+            created_ms: 0,
+            seen_ms: 0,
+        }
+    }
+
+    /// Looks every second from `from` to `to`; gives when the node was found to be silent.
+    fn silent_at(watch: &mut Watch, node: &NodeRecord, from: u64, to: u64) -> Option<u64> {
+        (from..=to).find(|at| !watch.look(std::slice::from_ref(node), at * SECOND, at * SECOND).is_empty())
+    }
+
+    #[test]
+    fn a_node_is_silent_after_its_whole_lease() {
+        let mut watch = Watch::default();
+        assert_eq!(silent_at(&mut watch, &node(1, 5), 100, 110), None);
+        assert_eq!(silent_at(&mut watch, &node(1, 6), 111, 121), None, "it gave a sign of life");
+        assert_eq!(silent_at(&mut watch, &node(1, 6), 122, 200), Some(122));
+    }
+
+    #[test]
+    fn a_watch_with_a_gap_begins_anew() {
+        let mut watch = Watch::default();
+        assert_eq!(silent_at(&mut watch, &node(1, 5), 100, 108), None);
+        // The database was away for a minute, and with it every sign of life.
+        assert_eq!(silent_at(&mut watch, &node(1, 5), 168, 178), None);
+        assert_eq!(silent_at(&mut watch, &node(1, 5), 179, 200), Some(179));
+    }
+
+    #[test]
+    fn who_was_taken_over_or_started_anew_is_not_silent() {
+        let mut watch = Watch::default();
+        silent_at(&mut watch, &node(1, 5), 100, 109);
+        let anew = NodeRecord { epoch: 2, ..node(1, 5) };
+        assert_eq!(silent_at(&mut watch, &anew, 110, 115), None);
+        let dead = NodeRecord { is_alive: false, ..node(1, 5) };
+        assert_eq!(silent_at(&mut watch, &dead, 116, 200), None);
+    }
+}

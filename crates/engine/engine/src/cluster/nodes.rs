@@ -1,0 +1,74 @@
+//! Looking at nodes, and telling them to take nothing new.
+
+use atoll_core::error::shorten;
+use atoll_core::id::NodeId;
+use atoll_core::{Code, Error, Result};
+use atoll_store::{NodeRecord, StoreError};
+
+use crate::engine::Engine;
+use crate::errors::store_error;
+
+impl Engine {
+    /// The node that this server is, if it is one.
+    #[must_use]
+    pub fn node_id(&self) -> Option<NodeId> {
+        self.inner.cluster.as_ref().map(|cluster| cluster.id().clone())
+    }
+
+    /// Every node, by name; none where the database belongs to one server.
+    ///
+    /// # Errors
+    /// [`Code::StoreUnavailable`].
+    pub async fn nodes(&self) -> Result<Vec<NodeRecord>> {
+        self.inner.store.nodes().await.map_err(store_error)
+    }
+
+    /// Whether there are other nodes that live.
+    pub(crate) async fn others_live(&self) -> Result<bool> {
+        let Some(cluster) = &self.inner.cluster else { return Ok(false) };
+        Ok(self.nodes().await?.iter().any(|node| node.is_alive && node.id != *cluster.id()))
+    }
+
+    /// The node with this id or name.
+    ///
+    /// # Errors
+    /// [`Code::NodeNotFound`].
+    pub async fn node(&self, text: &str) -> Result<NodeRecord> {
+        let found =
+            self.nodes().await?.into_iter().find(|node| node.id.as_str() == text || node.name == text);
+        found.ok_or_else(|| {
+            Error::new(Code::NodeNotFound, format!("no node '{}'", shorten(text)))
+                .hint("'atoll node ls' shows the nodes; a server with a database of its own is none")
+        })
+    }
+
+    /// Says whether a node takes new sandboxes. What is there goes on.
+    ///
+    /// # Errors
+    /// [`Code::NodeNotFound`].
+    pub async fn set_draining(&self, text: &str, draining: bool) -> Result<NodeRecord> {
+        let node = self.node(text).await?;
+        self.inner.store.set_draining(&node.id, draining).await.map_err(store_error)?;
+        // Here it holds at once, at the others when they look again.
+        if let Some(cluster) = &self.inner.cluster {
+            cluster.set_nodes(self.nodes().await?);
+        }
+        self.node(node.id.as_str()).await
+    }
+
+    /// Forgets a node that does not live any more, with what was on its disks.
+    ///
+    /// # Errors
+    /// [`Code::NodeNotFound`]; [`Code::InvalidState`] while it lives.
+    pub async fn remove_node(&self, text: &str) -> Result<NodeRecord> {
+        let node = self.node(text).await?;
+        self.inner.store.remove_node(&node.id).await.map_err(|error| match error {
+            StoreError::Conflict => {
+                Error::new(Code::InvalidState, format!("the node '{}' lives", shorten(&node.name)))
+                    .hint("stop its server first, and wait until its lease has ended")
+            }
+            other => store_error(other),
+        })?;
+        Ok(node)
+    }
+}

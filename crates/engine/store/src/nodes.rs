@@ -1,0 +1,272 @@
+//! The nodes that share a database, and what is on which of them.
+
+use std::collections::BTreeMap;
+
+use atoll_core::exec::Exit;
+use atoll_core::id::{BuildId, KeyId, NodeId, SandboxId, SnapshotId};
+use atoll_core::node::{NodeFacts, NodeLoad};
+
+use crate::Store;
+use crate::db::{BadColumn, Conn, Row, args, json};
+use crate::error::StoreError;
+
+/// A node that enters.
+#[derive(Debug, Clone)]
+pub struct NodeDraft {
+    /// Who it is, from its data directory.
+    pub id: NodeId,
+    /// What people call it.
+    pub name: String,
+    /// Where the others reach it: host and port.
+    pub address: String,
+    /// Of the program.
+    pub version: String,
+    /// [`NodeFacts`], JSON.
+    pub facts: String,
+    /// How long the others wait for a sign of life.
+    pub lease_ms: u64,
+    /// When it enters.
+    pub now_ms: u64,
+}
+
+/// A node as the others know it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeRecord {
+    /// Who it is.
+    pub id: NodeId,
+    /// What people call it.
+    pub name: String,
+    /// Where the others reach it.
+    pub address: String,
+    /// Of its program.
+    pub version: String,
+    /// What it can do.
+    pub facts: NodeFacts,
+    /// What it has to do.
+    pub load: NodeLoad,
+    /// Raised whenever it starts, or is taken over.
+    pub epoch: i64,
+    /// Changes as long as it lives.
+    pub beats: i64,
+    /// How long the others wait for that.
+    pub lease_ms: u64,
+    /// Nobody has taken over what it had since it started.
+    pub is_alive: bool,
+    /// It takes no new sandboxes.
+    pub is_draining: bool,
+    /// When it entered first.
+    pub created_ms: u64,
+    /// Its last sign of life, by the database's clock.
+    pub seen_ms: u64,
+}
+
+/// Something that is on one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Whereabouts {
+    /// A sandbox, by id or name.
+    Sandbox(String),
+    /// An agent, by id or name.
+    Agent(String),
+    /// A volume, by id or name.
+    Volume(String),
+    /// A snapshot.
+    Snapshot(SnapshotId),
+    /// A build.
+    Build(BuildId),
+    /// The sandbox that a key asked for with this key of its own.
+    Request(KeyId, String),
+}
+
+impl Store {
+    /// Every node, by name.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] when a row cannot be read.
+    pub async fn nodes(&self) -> Result<Vec<NodeRecord>, StoreError> {
+        const SQL: &str = "SELECT * FROM nodes ORDER BY name";
+        let rows = self.read(|mut conn| Box::pin(async move { conn.rows(SQL, Vec::new()).await })).await?;
+        rows.iter().map(|row| row.decode("nodes", "id", read)).collect()
+    }
+
+    /// How often each thing changed that servers keep in memory.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn changes(&self) -> Result<BTreeMap<String, i64>, StoreError> {
+        const SQL: &str = "SELECT what, number FROM changes";
+        let rows = self.read(|mut conn| Box::pin(async move { conn.rows(SQL, Vec::new()).await })).await?;
+        let read = |row: &Row| Ok((row.text("what")?, row.int("number")?));
+        rows.iter().map(|row| row.decode("changes", "what", read)).collect()
+    }
+
+    /// On which node something is, if it is there and on one.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn whereabouts(&self, of: &Whereabouts) -> Result<Option<NodeId>, StoreError> {
+        let (sql, values) = match of {
+            Whereabouts::Sandbox(text) => {
+                ("SELECT node FROM sandboxes WHERE id = $1 OR name = $1", args![text.as_str()])
+            }
+            Whereabouts::Agent(text) => (
+                "SELECT s.node AS node FROM agents a JOIN sandboxes s ON s.id = a.sandbox_id \
+                 WHERE a.id = $1 OR a.name = $1",
+                args![text.as_str()],
+            ),
+            Whereabouts::Volume(text) => {
+                ("SELECT node FROM volumes WHERE id = $1 OR name = $1", args![text.as_str()])
+            }
+            Whereabouts::Snapshot(id) => ("SELECT node FROM snapshots WHERE id = $1", args![id.as_str()]),
+            Whereabouts::Build(id) => ("SELECT node FROM builds WHERE id = $1", args![id.as_str()]),
+            Whereabouts::Request(owner, key) => (
+                "SELECT node FROM sandboxes WHERE owner = $1 AND request_key = $2",
+                args![owner.as_str(), key.as_str()],
+            ),
+        };
+        let row = self.read(move |mut conn| Box::pin(async move { conn.row(sql, values).await })).await?;
+        let Some(row) = row else { return Ok(None) };
+        row.decode("sandboxes", "node", |row| row.parse_opt("node"))
+    }
+
+    /// The ids of the sandboxes on this node, those of unreadable rows too; of all where there are no nodes.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn own_sandbox_ids(&self) -> Result<Vec<SandboxId>, StoreError> {
+        let Some(node) = self.node() else { return self.sandbox_ids().await };
+        let values = args![node.as_str()];
+        const SQL: &str = "SELECT id FROM sandboxes WHERE node = $1";
+        let rows = self.read(|mut conn| Box::pin(async move { conn.rows(SQL, values).await })).await?;
+        Ok(rows.iter().filter_map(|row| row.parse("id").ok()).collect())
+    }
+
+    /// Says whether a node takes new sandboxes. Says whether it is there.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn set_draining(&self, node: &NodeId, draining: bool) -> Result<bool, StoreError> {
+        const SQL: &str = "UPDATE nodes SET is_draining = $2 WHERE id = $1";
+        let values = args![node.as_str(), u32::from(draining)];
+        self.write_one(move |mut conn| Box::pin(async move { Ok(conn.execute(SQL, values).await? > 0) }))
+            .await
+    }
+
+    /// Takes over a node whose sign of life was `beats` of `epoch` for a whole lease: nothing it still does is written from
+    /// now on. What ran there has failed and is this node's from now on; what had not come into being, or was going, goes. What
+    /// is on its disk waits for it. Gives the sandboxes that were moved; `None` when it lives after all, or another was faster.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]; [`StoreError::Claimed`].
+    pub async fn take_over(
+        &self,
+        dead: &NodeRecord,
+        reason: &str,
+        now_ms: u64,
+    ) -> Result<Option<Vec<SandboxId>>, StoreError> {
+        let Some(heir) = self.node() else { return Ok(None) };
+        let (dead, heir, reason) = (dead.clone(), heir.clone(), reason.to_owned());
+        let exit = json(&Exit::sandbox_died())?;
+        self.write(move |conn| {
+            Box::pin(async move {
+                let taken = Taken { dead: &dead, heir: &heir, reason: &reason, now_ms };
+                taken.run(conn, exit).await
+            })
+        })
+        .await
+    }
+
+    /// Forgets a node that does not live any more, with what is on its disks: hibernated sandboxes, snapshots, volumes. Says
+    /// whether it was there.
+    ///
+    /// # Errors
+    /// [`StoreError::Conflict`] when it lives.
+    pub async fn remove_node(&self, node: &NodeId) -> Result<bool, StoreError> {
+        let node = node.clone();
+        self.write(move |mut conn| {
+            Box::pin(async move {
+                const FIND: &str = "SELECT is_alive FROM nodes WHERE id = $1";
+                const REMOVE: [&str; 5] = [
+                    "DELETE FROM sandboxes WHERE node = $1",
+                    "DELETE FROM snapshots WHERE node = $1",
+                    "DELETE FROM volumes WHERE node = $1",
+                    "DELETE FROM builds WHERE node = $1",
+                    "DELETE FROM nodes WHERE id = $1",
+                ];
+                let Some(row) = conn.row(FIND, args![node.as_str()]).await? else { return Ok(false) };
+                if row.decode("nodes", "is_alive", |row| row.int("is_alive"))? != 0 {
+                    return Err(StoreError::Conflict);
+                }
+                for sql in REMOVE {
+                    conn.execute(sql, args![node.as_str()]).await?;
+                }
+                Ok(true)
+            })
+        })
+        .await
+    }
+}
+
+struct Taken<'a> {
+    dead: &'a NodeRecord,
+    heir: &'a NodeId,
+    reason: &'a str,
+    now_ms: u64,
+}
+
+impl Taken<'_> {
+    async fn run(
+        &self,
+        mut conn: Conn<'_>,
+        exit: crate::db::Value,
+    ) -> Result<Option<Vec<SandboxId>>, StoreError> {
+        // Waits for what the other is writing at this moment; what it begins after that is refused.
+        const RAISE: &str = "UPDATE nodes SET epoch = epoch + 1, is_alive = 0 \
+             WHERE id = $1 AND epoch = $2 AND beats = $3 AND is_alive = 1";
+        const FAIL: &str = "UPDATE sandboxes SET node = $2, state = 'failed', reason = $3, paused = NULL, \
+             generation = generation + 1 WHERE node = $1 AND (state = 'running' \
+             OR state IN ('pausing', 'paused', 'resuming') AND (paused IS NULL OR paused = 'frozen')) RETURNING id";
+        const GO: &str = "UPDATE sandboxes SET node = $2, state = 'deleting', generation = generation + 1 \
+             WHERE node = $1 AND state IN ('creating', 'deleting') RETURNING id";
+        const KEEP: &str = "UPDATE sandboxes SET node = $2 WHERE node = $1 AND state = 'failed' RETURNING id";
+        const LOSE: &str = "UPDATE execs SET state = 'lost', exit = $2, ended_ms = $3 \
+             WHERE state IN ('starting', 'running') AND sandbox_id = $1";
+        const BUILDS: &str =
+            "UPDATE builds SET node = $2 WHERE node = $1 AND state IN ('waiting', 'queued', 'running')";
+        let (dead, heir) = (self.dead.id.as_str(), self.heir.as_str());
+        if conn.execute(RAISE, args![dead, self.dead.epoch, self.dead.beats]).await? == 0 {
+            return Ok(None);
+        }
+        let kept = conn.rows(KEEP, args![dead, heir]).await?;
+        let failed = conn.rows(FAIL, args![dead, heir, self.reason]).await?;
+        let going = conn.rows(GO, args![dead, heir]).await?;
+        conn.execute(BUILDS, args![dead, heir]).await?;
+        let mut moved = Vec::new();
+        for row in kept.iter().chain(&failed).chain(&going) {
+            moved.push(row.decode("sandboxes", "id", |row| row.parse::<SandboxId>("id"))?);
+        }
+        for id in &moved {
+            let values = vec![id.as_str().into(), exit.clone(), self.now_ms.into()];
+            conn.execute(LOSE, values).await?;
+        }
+        Ok(Some(moved))
+    }
+}
+
+fn read(row: &Row) -> Result<NodeRecord, BadColumn> {
+    Ok(NodeRecord {
+        id: row.parse("id")?,
+        name: row.text("name")?,
+        address: row.text("address")?,
+        version: row.text("version")?,
+        facts: row.json("facts")?,
+        // Before its first beat it has said nothing.
+        load: row.json("load").unwrap_or_default(),
+        epoch: row.int("epoch")?,
+        beats: row.int("beats")?,
+        lease_ms: row.uint("lease_ms")?,
+        is_alive: row.int("is_alive")? != 0,
+        is_draining: row.int("is_draining")? != 0,
+        created_ms: row.uint("created_ms")?,
+        seen_ms: row.uint("seen_ms")?,
+    })
+}

@@ -1,0 +1,179 @@
+//! Nodes: who is one, who writes, and what happens to what a dead one had.
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use atoll_core::exec::ExecState;
+    use atoll_core::id::{KeyId, NodeId};
+    use atoll_core::sandbox::{PauseMode, SandboxState};
+    use atoll_store::{
+        KeyRecord, NodeDraft, NodeRecord, SandboxRecord, Store, StoreError, StoreUrl, Whereabouts, boot_ns,
+        conformance,
+    };
+
+    use crate::support::{Postgres, once};
+
+    fn draft(number: u64) -> NodeDraft {
+        NodeDraft {
+            id: NodeId::from_parts(number, number),
+            name: format!("n{number}"),
+            address: "127.0.0.1:1".to_owned(),
+            version: "1".to_owned(),
+            facts: r#"{"levels":["container"],"sandboxes_max":5,"labels":{}}"#.to_owned(),
+            lease_ms: 3000,
+            now_ms: 1,
+        }
+    }
+
+    async fn enter(url: &StoreUrl, number: u64) -> (Store, Arc<AtomicU64>) {
+        let store = Store::open(url).await.unwrap();
+        let until = Arc::new(AtomicU64::new(0));
+        let told = Arc::clone(&until);
+        store.enter(&draft(number), Arc::new(move |ns| told.store(ns, Ordering::SeqCst))).await.unwrap();
+        (store, until)
+    }
+
+    async fn record_of(store: &Store, number: u64) -> NodeRecord {
+        let name = format!("n{number}");
+        store.nodes().await.unwrap().into_iter().find(|node| node.name == name).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_node_is_there_once_and_its_name_is_its_own() {
+        let postgres = Postgres::start().await;
+        let url = postgres.fresh().await;
+        let (one, _) = enter(&url, 1).await;
+        let two = Store::open(&url).await.unwrap();
+        let nobody = || Arc::new(|_| {});
+        assert!(matches!(two.enter(&draft(1), nobody()).await, Err(StoreError::Claimed)));
+        let namesake = NodeDraft { name: "n1".to_owned(), ..draft(2) };
+        assert!(matches!(two.enter(&namesake, nobody()).await, Err(StoreError::NameTaken)));
+        // What only looks need be none.
+        assert_eq!(two.sandbox_ids().await.unwrap(), []);
+        one.close().await;
+        two.enter(&draft(1), nobody()).await.unwrap();
+        assert_eq!(record_of(&two, 1).await.epoch, 2, "it started anew");
+        two.close().await;
+        postgres.clean().await;
+    }
+
+    #[tokio::test]
+    async fn a_lease_is_renewed_also_when_its_session_breaks() {
+        let postgres = Postgres::start().await;
+        let (store, until) = enter(&postgres.fresh().await, 1).await;
+        let first = until.load(Ordering::SeqCst);
+        assert!(first > boot_ns() && store.lease().unwrap().holds());
+        postgres.end_sessions_with_locks().await;
+        let later = async || Some(until.load(Ordering::SeqCst)).filter(|now| *now > first + 1_000_000_000);
+        once("it is renewed", later).await;
+        store.insert_sandbox(&conformance::sandbox(1, 1)).await.unwrap();
+        store.close().await;
+        postgres.clean().await;
+    }
+
+    fn sandbox(number: u64, state: SandboxState, paused: Option<PauseMode>) -> SandboxRecord {
+        SandboxRecord { state, paused, ..conformance::sandbox(number, number) }
+    }
+
+    #[tokio::test]
+    async fn who_is_taken_over_writes_nothing_more_and_what_ran_there_has_failed() {
+        let postgres = Postgres::start().await;
+        let url = postgres.fresh().await;
+        let ((one, _), (two, _)) = (enter(&url, 1).await, enter(&url, 2).await);
+        let (running, frozen) = (
+            sandbox(1, SandboxState::Running, None),
+            sandbox(2, SandboxState::Paused, Some(PauseMode::Frozen)),
+        );
+        let (asleep, making) = (
+            sandbox(3, SandboxState::Paused, Some(PauseMode::Filesystem)),
+            sandbox(4, SandboxState::Creating, None),
+        );
+        for record in [&running, &frozen, &asleep, &making] {
+            one.insert_sandbox(record).await.unwrap();
+        }
+        let own = sandbox(5, SandboxState::Running, None);
+        two.insert_sandbox(&own).await.unwrap();
+        let exec = conformance::exec(&running, 1, 1);
+        one.insert_exec(&exec).await.unwrap();
+        let at = |record: &SandboxRecord| Whereabouts::Sandbox(record.id.to_string());
+        assert_eq!(two.whereabouts(&at(&running)).await.unwrap(), Some(draft(1).id));
+        assert_eq!(one.own_sandbox_ids().await.unwrap().len(), 4);
+
+        let dead = record_of(&two, 1).await;
+        let stale = NodeRecord { beats: dead.beats - 1, ..dead.clone() };
+        assert_eq!(two.take_over(&stale, "why", 9).await.unwrap(), None, "it has given a sign of life since");
+        // It beats at any time: who takes over must have seen the last one.
+        let moved = once("it is taken over", async || {
+            two.take_over(&record_of(&two, 1).await, "why", 9).await.unwrap()
+        });
+        assert_eq!(moved.await.len(), 3);
+        for (record, state) in [
+            (&running, SandboxState::Failed),
+            (&frozen, SandboxState::Failed),
+            (&making, SandboxState::Deleting),
+        ] {
+            assert_eq!(two.sandbox(&record.id).await.unwrap().unwrap().state, state);
+            assert_eq!(two.whereabouts(&at(record)).await.unwrap(), Some(draft(2).id));
+        }
+        let failed = two.sandbox(&running.id).await.unwrap().unwrap();
+        assert_eq!((failed.reason.as_deref(), failed.paused), (Some("why"), None));
+        assert_eq!(two.exec(&exec.id).await.unwrap().unwrap().state, ExecState::Lost);
+        assert_eq!(two.whereabouts(&at(&asleep)).await.unwrap(), Some(draft(1).id), "its disk is there");
+        assert_eq!(two.sandbox(&own.id).await.unwrap().unwrap().state, SandboxState::Running);
+
+        assert!(matches!(one.delete_sandbox(&running.id).await, Err(StoreError::Claimed)));
+        assert!(one.lease().unwrap().is_lost() && !one.lease().unwrap().holds());
+        assert!(!record_of(&two, 1).await.is_alive);
+        assert!(matches!(two.remove_node(&draft(2).id).await, Err(StoreError::Conflict)));
+        assert!(two.remove_node(&draft(1).id).await.unwrap());
+        assert_eq!(two.sandbox(&asleep.id).await.unwrap(), None);
+        one.close().await;
+        two.close().await;
+        postgres.clean().await;
+    }
+
+    #[tokio::test]
+    async fn changes_of_what_servers_keep_in_memory_are_counted() {
+        let postgres = Postgres::start().await;
+        let (store, _) = enter(&postgres.fresh().await, 1).await;
+        let count = async || store.changes().await.unwrap().get("keys").copied().unwrap_or(0);
+        let before = count().await;
+        let key = KeyRecord {
+            id: KeyId::from_parts(1, 1),
+            name: "k".to_owned(),
+            hash: vec![1; 32],
+            scopes: vec!["admin".to_owned()],
+            created_ms: 1,
+            expires_ms: None,
+            last_used_ms: None,
+        };
+        store.insert_key(&key).await.unwrap();
+        assert_eq!(count().await, before + 1);
+        store.touch_key(&key.id, 5).await.unwrap();
+        assert_eq!(count().await, before + 1, "that it was used concerns nobody");
+        store.delete_key(&key.id).await.unwrap();
+        assert_eq!(count().await, before + 2);
+        store.close().await;
+        postgres.clean().await;
+    }
+
+    #[tokio::test]
+    async fn what_a_server_without_nodes_left_is_the_first_nodes() {
+        let postgres = Postgres::start().await;
+        let url = postgres.fresh().await;
+        let before = Store::open(&url).await.unwrap();
+        before.insert_sandbox(&conformance::sandbox(1, 1)).await.unwrap();
+        before.close().await;
+        let (one, _) = enter(&url, 1).await;
+        let (two, _) = enter(&url, 2).await;
+        assert_eq!(
+            (one.own_sandbox_ids().await.unwrap().len(), two.own_sandbox_ids().await.unwrap().len()),
+            (1, 0)
+        );
+        one.close().await;
+        two.close().await;
+        postgres.clean().await;
+    }
+}

@@ -1,0 +1,185 @@
+//! Any node answers for all: what is not here is passed on to the node that has it.
+//!
+//! ```text
+//! client ─▶ node A ─ pass_on ─ all other layers ─▶ handler: "no such sandbox", noted in the request's slot
+//!                       │                                     │
+//!                       │  ◀── the error, and what was missed ┘
+//!                       └─ the same request ─ mutual TLS ─▶ node B ─ all layers ─▶ handler
+//! ```
+//!
+//! The layer is around everything, so that it serves every protocol; it knows none. A request is passed on as it came, with its
+//! credentials: the node that has the thing decides who may use it, and nothing was done before that, as the question of who
+//! may comes first in every handler. What a handler had read of the body is sent again ([`replay`]). A request that was passed
+//! on is not passed on again.
+
+mod peers;
+mod replay;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use atoll_core::{Code, Error};
+use atoll_engine::Asked;
+use atoll_store::NodeRecord;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use hyper::upgrade::OnUpgrade;
+
+use crate::dialect::Refused;
+use crate::error::{ApiError, with_body};
+use crate::ingress::address;
+use crate::middleware::request_id;
+use crate::routes::{healthz, readyz};
+use crate::serve::{Encrypted, Peer, Slot};
+use crate::shared::App;
+pub(crate) use peers::{CONNECTION_WINDOW_BYTES, Peers, STREAM_WINDOW_BYTES};
+use replay::Replay;
+
+/// Where the client is that sent a request to the node which passed it on. Read only of nodes.
+const CLIENT: HeaderName = HeaderName::from_static("atoll-node-client");
+/// Whether that client's connection is encrypted. Read only of nodes.
+const CLIENT_ENCRYPTED: HeaderName = HeaderName::from_static("atoll-node-client-encrypted");
+/// In an answer: the thing is not on this node either. Taken away before a client sees it.
+const NOT_HERE: HeaderName = HeaderName::from_static("atoll-node-not-here");
+
+/// The request came from another node.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PassedOn;
+
+/// The layer around all others, on a node of a cluster.
+pub(crate) async fn pass_on(State(app): State<App>, request: Request, next: Next) -> Response {
+    let id = request_id(request.headers()).0;
+    let refused = |error| with_body(ApiError(error).into_response(), &id);
+    if !app.engine.may_serve() {
+        // Who asks for just that is told at once. Under whatever host name: nothing else is answered now.
+        match request.uri().path() {
+            "/healthz" => return healthz().await.into_response(),
+            "/readyz" => return readyz(State(app)).await.into_response(),
+            _ => {}
+        }
+        if let Err(error) = app.engine.until_may_serve().await {
+            return refused(error);
+        }
+    }
+    let asked = Arc::new(Asked::default());
+    let host = address::host(request.uri(), request.headers()).unwrap_or_default();
+    // The dashboard's sessions are this node's: no other knows them.
+    if app.console.is_named(host) {
+        return next.run(request).await;
+    }
+    if request.extensions().get::<PassedOn>().is_some() {
+        let mut response = Arc::clone(&asked).scope(next.run(request)).await;
+        if is_refusal(&response) && matches!(app.engine.elsewhere(&asked).await, Ok(Some(_)) | Err(_)) {
+            response.headers_mut().insert(NOT_HERE, HeaderValue::from_static("1"));
+        }
+        return response;
+    }
+
+    let (parts, body) = request.into_parts();
+    let kept = Kept::of(&parts);
+    let (body, replay) = Replay::new(body, &asked);
+    let response = Arc::clone(&asked).scope(next.run(Request::from_parts(parts, body))).await;
+    // What is refused of what is here was not for another: something may have been done.
+    if !is_refusal(&response) || asked.is_here() {
+        replay.forget();
+        return response;
+    }
+    let node = match app.engine.elsewhere(&asked).await {
+        Ok(Some(node)) => node,
+        Ok(None) => return response,
+        // Whether it is there, and may be known of, only its node could say; this one knows that it is not here.
+        Err(error) if response.status() == StatusCode::UNAUTHORIZED => {
+            tracing::debug!(%error, "not looked for elsewhere");
+            return response;
+        }
+        Err(error) => return refused(error),
+    };
+    drop(response);
+    let Some(body) = replay.again() else {
+        let why =
+            "too much of the request was read before it was clear that another node has what it is about";
+        return refused(
+            Error::new(Code::NodeUnavailable, why).hint(format!("send it to the node '{}'", node.name)),
+        );
+    };
+    match kept.send(&app, &node, body).await {
+        Ok(response) if response.headers().contains_key(NOT_HERE) => refused(
+            Error::new(Code::NodeUnavailable, "it is being moved from one node to another").hint("try again"),
+        ),
+        Ok(response) => response,
+        Err(error) => refused(error),
+    }
+}
+
+/// Whether a handler refused: only then may anybody else be asked, as nothing was done.
+fn is_refusal(response: &Response) -> bool {
+    let status = response.status();
+    if response.extensions().get::<Refused>().is_some() {
+        return true;
+    }
+    let grpc = response.headers().get("grpc-status").is_some_and(|status| status != "0");
+    status.is_client_error() || status.is_server_error() || grpc
+}
+
+/// A request as it came, but for its body.
+struct Kept {
+    parts: Parts,
+    upgrade: Option<OnUpgrade>,
+    slot: Option<Slot>,
+}
+
+impl Kept {
+    fn of(parts: &Parts) -> Self {
+        let mut request = Request::new(());
+        *request.method_mut() = parts.method.clone();
+        *request.uri_mut() = parts.uri.clone();
+        *request.version_mut() = parts.version;
+        *request.headers_mut() = parts.headers.clone();
+        say_who(request.headers_mut(), parts);
+        Self {
+            parts: request.into_parts().0,
+            // A clone waits for the same connection.
+            upgrade: parts.extensions.get::<OnUpgrade>().cloned(),
+            slot: parts.extensions.get::<Slot>().cloned(),
+        }
+    }
+
+    async fn send(self, app: &App, node: &NodeRecord, body: Body) -> Result<Response, Error> {
+        let Self { parts, upgrade, slot } = self;
+        let Some(peers) = &app.peers else {
+            return Err(Error::new(Code::NodeUnavailable, "this node has no way to others"));
+        };
+        peers.send(app, node, Request::from_parts(parts, body), upgrade, slot).await
+    }
+}
+
+/// Tells the other node who the client is. What the client itself says under these names goes.
+fn say_who(headers: &mut HeaderMap, parts: &Parts) {
+    headers.remove(&CLIENT);
+    headers.remove(&CLIENT_ENCRYPTED);
+    if let Some(Peer(address)) = parts.extensions.get::<Peer>()
+        && let Ok(value) = HeaderValue::from_str(&address.to_string())
+    {
+        headers.insert(CLIENT, value);
+    }
+    if parts.extensions.get::<Encrypted>().is_some() {
+        headers.insert(CLIENT_ENCRYPTED, HeaderValue::from_static("1"));
+    }
+}
+
+/// Takes what another node says of the client out of a request, and notes it.
+pub(crate) fn take_who<B>(request: &mut http::Request<B>, from: SocketAddr) {
+    let client = request.headers_mut().remove(&CLIENT);
+    let client = client.and_then(|value| value.to_str().ok()?.parse::<SocketAddr>().ok());
+    let encrypted = request.headers_mut().remove(&CLIENT_ENCRYPTED).is_some();
+    let extensions = request.extensions_mut();
+    extensions.insert(PassedOn);
+    extensions.insert(Peer(client.unwrap_or(from)));
+    if encrypted {
+        extensions.insert(Encrypted);
+    }
+}

@@ -1,0 +1,197 @@
+"""A PostgreSQL and servers that share it, each with a data directory of its own. The program is ATOLL_BIN."""
+
+import json
+import os
+import pathlib
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+# Longest that anything here may take, on a busy host.
+DEADLINE = 120
+
+
+def until(what, so, seconds=DEADLINE):
+    """Waits until something is so; gives it."""
+    end = time.monotonic() + seconds
+    while True:
+        got = so()
+        if got:
+            return got
+        assert time.monotonic() < end, f"waited too long: {what}"
+        time.sleep(0.05)
+
+
+class Postgres:
+    """Debian's, started here, as the user that its package made."""
+
+    def __init__(self, place):
+        versions = pathlib.Path("/usr/lib/postgresql").iterdir()
+        self.programs = max(versions, key=lambda path: int(path.name)) / "bin"
+        self.place = place / "postgres"
+        self.place.mkdir()
+        user = pwd.getpwnam("postgres")
+        os.chown(self.place, user.pw_uid, user.pw_gid)
+        self.process = None
+        self.command(
+            "initdb", "-U", "atoll", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync", "-D", self.place / "data"
+        ).check_returncode()
+        self.start()
+        self.command("createdb", "-h", self.place, "-U", "atoll", "atoll").check_returncode()
+
+    @property
+    def url(self):
+        return f"postgres:///atoll?host={str(self.place).replace('/', '%2F')}&user=atoll"
+
+    def command(self, program, *args):
+        command = [self.programs / program, *args]
+        return subprocess.run(command, user="postgres", group="postgres", extra_groups=[], cwd=self.place, capture_output=True)
+
+    def start(self):
+        command = [self.programs / "postgres", "-c", "listen_addresses=", "-c", "fsync=off", "-k", self.place, "-D", self.place / "data"]
+        log = open(self.place.parent / "postgres.log", "ab")
+        self.process = subprocess.Popen(
+            command, user="postgres", group="postgres", extra_groups=[], cwd=self.place, stdout=log, stderr=log
+        )
+        until("PostgreSQL answers", lambda: self.command("pg_isready", "-h", self.place).returncode == 0)
+
+    def stop(self):
+        """As its owner would in a hurry: every session ends."""
+        self.process.send_signal(signal.SIGINT)
+        self.process.wait()
+
+    def ask(self, sql):
+        """The lines that a query gives."""
+        done = self.command("psql", "-h", self.place, "-U", "atoll", "-At", "-c", sql, "atoll")
+        assert done.returncode == 0, done.stderr
+        return done.stdout.decode().splitlines()
+
+
+class Node:
+    """One server."""
+
+    def __init__(self, cluster, name, *args):
+        self.cluster, self.name, self.args = cluster, name, args
+        self.data = cluster.place / name
+        self.log = cluster.place / f"{name}.log"
+        self.listen, self.process = "127.0.0.1:0", None
+
+    def start(self):
+        ready = self.cluster.place / f"{self.name}.ready"
+        ready.unlink(missing_ok=True)
+        command = [os.environ["ATOLL_BIN"], "serve", "--listen", self.listen, "--data-dir", self.data, "--ready-json"]
+        command += ["--database", self.cluster.postgres.url, "--node-name", self.name, "--node-lease", "6s", *self.args]
+        environment = {**os.environ, "ATOLL_VAULT_KEY": self.cluster.vault_key}
+        with open(ready, "wb") as out, open(self.log, "ab") as log:
+            self.process = subprocess.Popen(command, stdout=out, stderr=log, env=environment)
+        while not ready.read_bytes().endswith(b"\n"):
+            assert self.process.poll() is None, self.log.read_text()[-3000:]
+            time.sleep(0.05)
+        told = json.loads(ready.read_text().splitlines()[0])
+        self.url, self.listen = told["url"], told["url"].removeprefix("http://")
+        self.cluster.key = told["api_key"] or self.cluster.key
+        return self
+
+    def signal(self, which):
+        self.process.send_signal(which)
+
+    def kill(self):
+        self.signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self):
+        if self.process and self.process.poll() is None:
+            self.signal(signal.SIGCONT)
+            self.signal(signal.SIGTERM)
+            self.process.wait()
+
+    def raw(self, method, path, body=None, key=None, headers=None, timeout=60):
+        """A request as it travels: status, headers and body."""
+        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        sent = {"Authorization": f"Bearer {key or self.cluster.key}", "Content-Type": "application/json", **(headers or {})}
+        request = urllib.request.Request(self.url + path, method=method, data=data, headers=sent)
+        try:
+            with urllib.request.urlopen(request, timeout=timeout) as response:
+                return response.status, response.headers, response.read()
+        except urllib.error.HTTPError as error:
+            return error.code, error.headers, error.read()
+
+    def call(self, method, path, body=None, **more):
+        """The same, of JSON."""
+        status, _, text = self.raw(method, path, body, **more)
+        return status, json.loads(text) if text else None
+
+    def ok(self, method, path, body=None, **more):
+        """What it answers, which is no refusal."""
+        status, answer = self.call(method, path, body, **more)
+        assert status < 300, (status, answer)
+        return answer
+
+    def cli(self, *args, input=None, check=True):
+        """Atoll's own client."""
+        environment = {**os.environ, "ATOLL_URL": self.url, "ATOLL_API_KEY": self.cluster.key}
+        done = subprocess.run([os.environ["ATOLL_BIN"], *args], env=environment, input=input, capture_output=True, timeout=DEADLINE)
+        assert not check or done.returncode == 0, done
+        return done
+
+    def cgroups(self):
+        """The cgroups of the levels, as far as there are any."""
+        installation = (self.data / "installation").read_text().strip()
+        roots = [pathlib.Path("/sys/fs/cgroup/unified"), pathlib.Path("/sys/fs/cgroup")]
+        root = next(root for root in roots if (root / "cgroup.controllers").exists())
+        return [path for path in root.glob(f"atoll-{installation}*") if path.is_dir()]
+
+    def stands_still(self):
+        """Whether nothing of its sandboxes can run."""
+        fields = [path.joinpath("cgroup.events").read_text() for path in self.cgroups()]
+        return all("frozen 1" in text or "populated 0" in text for text in fields)
+
+
+class Cluster:
+    """Three nodes, unless something else is said."""
+
+    def __init__(self, *names):
+        self.place = pathlib.Path(tempfile.mkdtemp(prefix="atoll-cluster-", dir="/var/tmp"))
+        self.place.chmod(0o755)
+        self.vault_key, self.key = os.urandom(32).hex(), None
+        self.postgres = Postgres(self.place)
+        self.nodes = [Node(self, name) for name in names or ("a", "b", "c")]
+
+    def __enter__(self):
+        for node in self.nodes:
+            node.start()
+        until("all know each other", lambda: all(len(node.ok("GET", "/v1/nodes")["items"]) == len(self.nodes) for node in self.nodes))
+        return self
+
+    def node_of(self, sandbox):
+        """The name of the node that has a sandbox, by the database."""
+        sql = f"SELECT n.name FROM sandboxes s JOIN nodes n ON n.id = s.node WHERE s.id = '{sandbox}' OR s.name = '{sandbox}'"
+        return (self.postgres.ask(sql) or [None])[0]
+
+    def __exit__(self, kind, *_):
+        if self.postgres.process.poll() is not None:
+            self.postgres.start()
+        if kind:
+            for node in self.nodes:
+                print(f"--- {node.name}:", node.log.read_text()[-4000:], sep="\n")
+        alive = [node for node in self.nodes if node.process and node.process.poll() is None]
+        for node in alive:
+            node.signal(signal.SIGCONT)
+        for node in alive[:1]:
+            node.cli("rm", "--all", "--yes", check=False)
+        left = []
+        for node in self.nodes:
+            node.stop()
+            doctor = [os.environ["ATOLL_BIN"], "doctor", "--leaks", "--data-dir", node.data, "--database", self.postgres.url]
+            leaks = subprocess.run(doctor, capture_output=True, text=True)
+            if leaks.returncode:
+                left.append((node.name, leaks.stdout, leaks.stderr))
+                subprocess.run([os.environ["ATOLL_BIN"], "purge", "--data-dir", node.data, "--yes"], capture_output=True)
+        self.postgres.stop()
+        shutil.rmtree(self.place)
+        assert kind or not left, left
