@@ -153,8 +153,8 @@ mod tests {
         body.collect().await.unwrap().to_bytes().to_vec()
     }
 
-    fn pieces(count: usize) -> Body {
-        let pieces = (0..count).map(|n| Ok::<_, std::io::Error>(Bytes::from(vec![n as u8; 1 << 20])));
+    fn pieces(count: u8) -> Body {
+        let pieces = (0..count).map(|n| Ok::<_, std::io::Error>(Bytes::from(vec![n; 1 << 20])));
         Body::from_stream(futures::stream::iter(pieces))
     }
 
