@@ -2,13 +2,15 @@
 //!
 //! A server that closes a connection on which bytes are still arriving makes the kernel reset it, and then
 //! the client may lose the very answer that says why. So what is left of a body that nobody reads any more is
-//! taken and thrown away, within limits.
+//! taken and thrown away, within limits. The layer is around all others, also around the one that passes requests on to another
+//! node: a body that is thrown away is one that nobody needs again.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
+use axum::extract::Request;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt as _;
@@ -18,14 +20,13 @@ const LINGER_MAX_BYTES: usize = 64 << 20;
 /// How long that may take.
 const LINGER_MAX: Duration = Duration::from_secs(10);
 
-/// A body whose rest is thrown away when it is dropped.
-pub(crate) struct Lingering(Option<Body>);
-
-impl Lingering {
-    pub(crate) fn new(body: Body) -> Self {
-        Self(Some(body))
-    }
+/// The layer.
+pub(crate) async fn linger(request: Request) -> Request {
+    request.map(|body| Body::new(Lingering(Some(body))))
 }
+
+/// A body whose rest is thrown away when it is dropped.
+struct Lingering(Option<Body>);
 
 impl HttpBody for Lingering {
     type Data = Bytes;

@@ -17,7 +17,6 @@ use tracing::Instrument as _;
 use crate::dialect::{Asked, Dialect};
 use crate::error::{ApiError, with_body};
 use crate::hangup::{self, ClientGone};
-use crate::linger::Lingering;
 use crate::origin;
 use crate::revocation::{GrantSlot, UntilRevoked, revoked};
 use crate::shared::App;
@@ -163,7 +162,7 @@ fn log(response: &Response, took: std::time::Duration) {
 fn count_received(request: Request, app: &App) -> Request {
     let app = Arc::clone(app);
     request.map(|body| {
-        Body::new(Lingering::new(body).map_frame(move |frame| {
+        Body::new(body.map_frame(move |frame| {
             app.metrics.received(frame.data_ref().map_or(0, bytes::Bytes::len));
             frame
         }))

@@ -50,7 +50,6 @@ use self::credential::{Admitted, Shown};
 pub use self::forward::Forward;
 pub(crate) use self::forward::relay;
 pub(crate) use self::pool::Pool;
-use crate::linger::Lingering;
 use crate::middleware::request_id;
 use crate::shared::App;
 
@@ -177,8 +176,6 @@ pub(crate) async fn intercept(State(app): State<App>, request: Request, next: Ne
 
 async fn serve(app: &App, request: Request, address: Address) -> Result<Response> {
     let (mut parts, body) = request.into_parts();
-    // What nobody reads any more of a body is thrown away, so that the answer arrives.
-    let body = axum::body::Body::new(Lingering::new(body));
     let shown = Shown::take(&mut parts, |text| app.engine.verify_key(text).is_ok());
     let domain = &app.config.ports_domain;
     let (sandbox, port) = match &address {

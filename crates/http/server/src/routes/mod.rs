@@ -212,11 +212,12 @@ pub(crate) fn router(app: &App, mounts: Mounts) -> Router {
     let router = Router::new()
         .fallback_service(others)
         .layer(axum::middleware::from_fn_with_state(doors, crate::dashboard::intercept));
-    if app.engine.is_node() {
+    let router = if app.engine.is_node() {
         router.layer(axum::middleware::from_fn_with_state(Arc::clone(app), crate::cluster::pass_on))
     } else {
         router
-    }
+    };
+    router.layer(axum::middleware::map_request(crate::linger::linger))
 }
 
 /// How long a call may wait, from `wait_ms`.
