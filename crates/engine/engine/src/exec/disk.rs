@@ -24,7 +24,12 @@ pub(super) fn append_from(log: &mut LogWriter, base: u64, pieces: &[(bool, Bytes
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|panic| Err(io::Error::other(panic)))
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) if error.is_panic() => Err(io::Error::other(error)),
+        // The runtime ends, and this task with it: nothing failed that could be recorded as an end.
+        Err(_cancelled) => std::future::pending().await,
+    }
 }
 
 /// Lends a writer to a blocking thread.
