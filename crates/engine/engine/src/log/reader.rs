@@ -48,7 +48,7 @@ pub(crate) fn extent(dir: &Path) -> io::Result<Extent> {
 /// What the file system says.
 pub(crate) fn offset_since(dir: &Path, since_ms: u64, end: u64) -> io::Result<u64> {
     for start in list(dir)? {
-        let index = match read_index(dir, start) {
+        let index = match read_index(dir, start, 0) {
             // Dropped meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             index => index?,
@@ -141,7 +141,7 @@ impl LogReader {
             start,
             sealed_end: starts.get(after).copied(),
             data: File::open(data_path(&self.dir, start))?,
-            index: read_index(&self.dir, start)?,
+            index: read_index(&self.dir, start, 0)?,
         });
         Ok(Some(self.offset))
     }
@@ -150,8 +150,8 @@ impl LogReader {
         let Some(open) = &mut self.open else { return Ok(None) };
         if open.sealed_end.is_none() && run(&open.index, self.offset).is_none_or(|(_, end)| end.is_none()) {
             // The newest segment may have had changes of stream since the index was read.
-            match read_index(&self.dir, open.start) {
-                Ok(index) => open.index = index,
+            match read_index(&self.dir, open.start, open.index.len()) {
+                Ok(more) => open.index.extend(more),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     // It was the newest once; meanwhile the writer has dropped it.
                     self.open = None;

@@ -1,7 +1,7 @@
 //! Names and index records of segments.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use atoll_core::exec::OutputStream;
@@ -65,9 +65,13 @@ impl Record {
     }
 }
 
-/// Reads an index. A torn last record (the process died while writing it) is left out.
-pub(super) fn read_index(dir: &Path, start: u64) -> io::Result<Vec<Record>> {
-    let bytes = fs::read(index_path(dir, start))?;
+/// Reads an index but for its first so many records: it only grows while somebody reads. A torn last record (the process died
+/// while writing it) is left out.
+pub(super) fn read_index(dir: &Path, start: u64, known: usize) -> io::Result<Vec<Record>> {
+    let mut index = File::open(index_path(dir, start))?;
+    index.seek(SeekFrom::Start((known * RECORD_BYTES) as u64))?;
+    let mut bytes = Vec::new();
+    index.read_to_end(&mut bytes)?;
     let (records, _torn) = bytes.as_chunks::<RECORD_BYTES>();
     Ok(records.iter().map(|record| Record::decode(*record)).collect())
 }

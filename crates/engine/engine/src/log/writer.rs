@@ -70,7 +70,7 @@ impl LogWriter {
     fn repair(&mut self, start: u64) -> io::Result<Segment> {
         let data = OpenOptions::new().append(true).open(data_path(&self.dir, start))?;
         let index = OpenOptions::new().append(true).create(true).open(index_path(&self.dir, start))?;
-        let records = read_index(&self.dir, start)?;
+        let records = read_index(&self.dir, start, 0)?;
         if records.is_empty() && data.metadata()?.len() > 0 {
             // Cannot happen by a crash of ours; without a record the bytes have no stream.
             data.set_len(0)?;
