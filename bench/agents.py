@@ -94,8 +94,9 @@ def events(agent, after, kind, thread="main"):
     return here
 
 
-def home(name, level="container", **more):
-    return api("POST", "/v1/sandboxes", {"name": name, "isolation": level, **more})["id"]
+def home(name):
+    """A sandbox of the level that the server makes when nobody says."""
+    return api("POST", "/v1/sandboxes", {"name": name})["id"]
 
 
 def up(name, sandbox, **more):
@@ -146,7 +147,7 @@ def updates(count):
 
 
 def wakes(level, count):
-    sandbox = home(f"wake-{level}", level)
+    sandbox = home(f"wake-{level}")
     up(f"wake-{level}", sandbox)
     first(f"wake-{level}")
     print(f"\nLevel `{level}`: a message to the first that the agent says; a request to a server on a port\n")
@@ -225,14 +226,13 @@ def main():
     parser = argparse.ArgumentParser()
     for name, count in (("sandboxes", 100), ("wakes", 20), ("events", 1000), ("idle", 500)):
         parser.add_argument(f"--{name}", type=int, default=count)
-    parser.add_argument("--levels", default="container")
+    parser.add_argument("--level", default="container")
     wanted = parser.parse_args()
     print(f"Load at the start: {' '.join(f'{load:.1f}' for load in os.getloadavg())}")
     if wanted.events:
         latency(wanted.events)
     if wanted.wakes:
-        for level in wanted.levels.split(","):
-            wakes(level, wanted.wakes)
+        wakes(wanted.level, wanted.wakes)
     if wanted.sandboxes:
         updates(wanted.sandboxes)
     if wanted.idle:

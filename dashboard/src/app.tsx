@@ -9,16 +9,24 @@ import { attempt, Empty, Notices } from "./ui/parts";
 import { Create } from "./pages/create";
 import { SandboxesPage } from "./pages/sandboxes";
 import { SandboxPage } from "./sandbox/page";
-import { DoctorPage, ImagesPage, KeysPage, PoolsPage, SnapshotsPage, TemplatesPage, VolumesPage } from "./pages/tables";
+import { DoctorPage, KeysPage, NodesPage, SecretsPage, UsagePage } from "./pages/admin";
+import { AgentsPage } from "./pages/agents";
+import { BuildsPage } from "./pages/builds";
+import { ImagesPage, PoolsPage, SnapshotsPage, TemplatesPage, VolumesPage } from "./pages/tables";
 
 const PAGES = [
   { path: "", name: "Sandboxes", page: SandboxesPage },
+  { path: "agents", name: "Agents", page: AgentsPage },
   { path: "templates", name: "Templates", page: TemplatesPage },
+  { path: "builds", name: "Builds", page: BuildsPage },
   { path: "images", name: "Images", page: ImagesPage },
   { path: "pools", name: "Pools", page: PoolsPage },
   { path: "snapshots", name: "Snapshots", page: SnapshotsPage },
   { path: "volumes", name: "Volumes", page: VolumesPage },
   { path: "keys", name: "Keys", page: KeysPage },
+  { path: "secrets", name: "Secrets", page: SecretsPage },
+  { path: "usage", name: "Usage", page: UsagePage },
+  { path: "nodes", name: "Nodes", page: NodesPage },
   { path: "doctor", name: "Doctor", page: DoctorPage },
 ] as const;
 

@@ -121,7 +121,91 @@ test("the list is live, filters, and acts on many", async ({ page }) => {
   for (const name of ["blue-1", "blue-2", "red-1"]) await direct("DELETE", `/v1/sandboxes/${name}`);
 });
 
-for (const name of ["Templates", "Images", "Pools", "Snapshots", "Volumes", "Keys", "Doctor"]) {
+test("talk to an agent", async ({ page }) => {
+  const { id } = await direct<{ id: string }>("POST", "/v1/sandboxes", { name: "home" });
+  // It says what it was told, and asks before it goes.
+  const program = `
+import json, sys
+for line in sys.stdin:
+    told = json.loads(line)
+    if told["type"] == "answer": print(json.dumps({"type": "text", "text": "you chose " + told["option"]})); print(json.dumps({"type": "done"}), flush=True)
+    if told["type"] != "message": continue
+    if told["text"] == "ask": print(json.dumps({"type": "approval", "id": "1", "title": "May I?", "options": [{"id": "yes", "name": "Of course"}]}), flush=True); continue
+    for piece in ("heard: ", "<b>" + told["text"] + "</b>"): print(json.dumps({"type": "text", "text": piece}))
+    print(json.dumps({"type": "tool", "name": "look"})); print(json.dumps({"type": "done"}), flush=True)
+`;
+  await direct("POST", "/v1/agents", { name: "echo", sandbox: id, argv: ["python3", "-u", "-c", program], adapter: "jsonl" });
+  await page.getByRole("link", { name: "Agents" }).click();
+  await page.getByRole("link", { name: "echo" }).click();
+  await expect(page.getByText("Nobody has spoken to it yet")).toBeVisible();
+  await page.getByRole("button", { name: "New session" }).click();
+  const message = page.getByLabel("Message");
+  await message.fill("hello");
+  await page.keyboard.press("Enter");
+  const said = page.getByRole("log", { name: "What was said" });
+  await expect(said.getByText("heard: <b>hello</b>")).toBeVisible();
+  await expect(said.getByText("tool look")).toBeVisible();
+  await expect(message).toHaveValue("");
+  await message.fill("ask");
+  await page.getByRole("button", { name: "Send" }).click();
+  await expect(page.locator(".output .state")).toHaveText("waiting for approval");
+  await accessible(page);
+  await look(page, "agent");
+  await said.getByRole("button", { name: "Of course" }).click();
+  await expect(said.getByText("you chose yes")).toBeVisible();
+  await expect(said.getByText("answered: Of course")).toBeVisible();
+  await page.reload();
+  await expect(said.getByText("you chose yes")).toBeVisible();
+  await page.getByRole("link", { name: "Agents" }).click();
+  await accessible(page);
+  await look(page, "agents");
+  await direct("DELETE", "/v1/agents/echo");
+});
+
+test("a build is followed to its end", async ({ page }) => {
+  const begun = await direct<{ id: string }>("POST", "/v1/builds", {
+    name: "counted",
+    steps: [{ from: "host" }, { run: "for n in 1 2 3; do echo piece-$n; sleep 1; done" }, { run: "exit 3" }],
+  });
+  await page.getByRole("link", { name: "Builds" }).click();
+  await page.getByRole("link", { name: "counted" }).click();
+  const log = page.getByRole("log", { name: "Log of the build" });
+  await expect(log).toContainText("piece-3");
+  await expect(page.locator(".top .state")).toHaveText("failed");
+  await expect(log.locator("p.bad").last()).toContainText("3");
+  await accessible(page);
+  await look(page, "build");
+  await page.goBack();
+  await expect(page.getByRole("cell", { name: /^failed/ })).toBeVisible();
+  await accessible(page);
+  await look(page, "builds");
+  expect(begun.id).not.toBe("");
+});
+
+test("a secret goes in and does not come out", async ({ page }) => {
+  await page.getByRole("link", { name: "Secrets" }).click();
+  await page.getByRole("button", { name: "New secret" }).click();
+  await page.getByLabel("Name").fill("MODEL_KEY");
+  await page.locator("input[type=password]").fill("sk-very-secret");
+  await page.getByLabel("Hosts").fill("api.example.com");
+  await page.getByLabel("Note").fill("for the tests");
+  await accessible(page);
+  await look(page, "secret");
+  await page.getByRole("button", { name: "Store" }).click();
+  await expect(page.getByRole("cell", { name: "api.example.com" })).toBeVisible();
+  await page.getByRole("button", { name: "New value" }).click();
+  await page.locator("input[type=password]").fill("sk-another-secret");
+  await page.getByRole("button", { name: "Store" }).click();
+  await expect(page.getByRole("cell", { name: "2", exact: true })).toBeVisible();
+  expect(await page.content()).not.toMatch(/sk-(very|another)/);
+  await accessible(page);
+  await look(page, "secrets-with-one");
+  page.on("dialog", (dialog) => void dialog.accept());
+  await page.getByRole("button", { name: "Delete" }).click();
+  await expect(page.getByText("No secrets.")).toBeVisible();
+});
+
+for (const name of ["Templates", "Images", "Pools", "Snapshots", "Volumes", "Keys", "Secrets", "Usage", "Nodes", "Doctor"]) {
   test(`the page ${name}`, async ({ page }) => {
     await page.getByRole("navigation", { name: "Pages" }).getByRole("link", { name }).click();
     await expect(page.getByRole("heading", { name })).toBeVisible();

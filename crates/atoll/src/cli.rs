@@ -1,8 +1,9 @@
 //! Arguments.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 mod access;
 mod agent;
@@ -11,6 +12,7 @@ mod code;
 mod egress;
 mod exec;
 mod execution;
+mod groups;
 mod image;
 mod ingress;
 mod inject;
@@ -88,6 +90,23 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+impl Cli {
+    /// Reads the arguments of this process; `atoll help COMMAND` is `atoll COMMAND --help`.
+    ///
+    /// # Errors
+    /// What is wrong with them, or what was asked for instead of a command.
+    pub(crate) fn read() -> Result<Self, clap::Error> {
+        let mut given: Vec<OsString> = std::env::args_os().collect();
+        if given.get(1).is_some_and(|first| first == "help") {
+            given.remove(1);
+            given.push("--help".into());
+        }
+        let mut program = groups::in_groups(Self::command());
+        let mut matches = program.try_get_matches_from_mut(given)?;
+        Self::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut program))
+    }
+}
+
 /// What every command takes.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Global options")]
@@ -155,13 +174,13 @@ pub(crate) enum Command {
     Checkpoints(CheckpointsArgs),
     /// Put a sandbox back to a checkpoint; what runs in it ends
     Rollback(RollbackArgs),
-    /// Put a sandbox back to before the last command, as far as there is a checkpoint of that
+    /// Put a sandbox back to before the last command, if there is a checkpoint of that
     Undo(SandboxArg),
-    /// Show which files were added (A), changed (C) and removed (R) between two points of a sandbox
+    /// Show which files were added, changed and removed between two points of a sandbox
     Diff(DiffArgs),
     /// Make sandboxes that go on from where one is
     Fork(ForkArgs),
-    /// What sandboxes do on the network
+    /// Show and change what sandboxes may do on the network
     #[command(subcommand)]
     Net(NetCommand),
     /// Show what a sandbox did and what was done with it, also of one that is gone
@@ -171,56 +190,56 @@ pub(crate) enum Command {
     Policy(PolicyCommand),
     /// Show what sandboxes used, also those that are gone
     Usage(UsageArgs),
-    /// Images
+    /// Manage images
     #[command(subcommand)]
     Image(ImageCommand),
-    /// Credentials for image registries
+    /// Manage credentials for image registries
     #[command(subcommand)]
     Registry(RegistryCommand),
-    /// Templates
+    /// Manage templates, and build them
     #[command(subcommand)]
     Template(TemplateCommand),
-    /// Values that sandboxes use and never see
+    /// Manage secrets: values that sandboxes use and never see
     #[command(subcommand)]
     Secret(SecretCommand),
-    /// Volumes: storage that outlives sandboxes, shared by several
+    /// Manage volumes: storage that outlives sandboxes, shared by several
     #[command(subcommand)]
     Volume(VolumeCommand),
-    /// Builds of templates
+    /// Follow and cancel builds of templates
     #[command(subcommand)]
     Build(BuildCommand),
-    /// Warm pools: sandboxes that run before anybody asks
+    /// Manage warm pools: sandboxes that run before anybody asks
     #[command(subcommand)]
     Pool(PoolCommand),
-    /// Servers that share a PostgreSQL database
+    /// Manage the servers that share a PostgreSQL database
     #[command(subcommand)]
     Node(NodeCommand),
-    /// Who may use a sandbox
+    /// Say who may use a sandbox
     #[command(subcommand)]
     Access(AccessCommand),
-    /// Agents that live in sandboxes
+    /// Run agents that live in sandboxes, and talk to them
     #[command(subcommand)]
     Agent(AgentCommand),
-    /// Services: commands of a sandbox that should always run
+    /// Manage services: commands of a sandbox that should always run
     #[command(subcommand)]
     Service(ServiceCommand),
     /// Have a sandbox for yourself for a time
     #[command(subcommand)]
     Lease(LeaseCommand),
-    /// Snapshots of sandboxes' disks
+    /// Manage snapshots of sandboxes' disks
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
-    /// API keys
+    /// Manage API keys
     #[command(subcommand)]
     Key(KeyCommand),
-    /// Ports of a sandbox, and links to them
+    /// Show ports of a sandbox, and make links to them
     #[command(subcommand)]
     Port(PortCommand),
     /// Reach ports of a sandbox on this machine, or show local ports in it
     Tunnel(TunnelArgs),
     /// Print a link to a file of a sandbox
     Link(LinkArgs),
-    /// Give sandboxes to an agent, as tools of the Model Context Protocol on standard input and output
+    /// Give sandboxes to an agent, as tools of the Model Context Protocol
     Mcp(McpArgs),
     /// Log in to a sandbox with ssh
     Ssh(SshArgs),
@@ -248,16 +267,16 @@ pub(crate) enum Command {
     /// The bytes of an SSH connection on standard input and output
     #[command(hide = true)]
     SshProxy,
-    /// SSH keys
+    /// Manage SSH keys
     #[command(subcommand)]
     SshKey(SshKeyCommand),
     /// Print the authority of a server with --tls: what clients must trust
     Ca,
     /// Print a link that signs a browser in to the dashboard
     Dashboard(DashboardArgs),
-    /// Keep the address of a server and a key for it in the configuration file, once they work
+    /// Keep a server's address and key in the configuration file, once they work
     Login(LoginArgs),
-    /// Take them out of the configuration file
+    /// Take a server's address and key out of the configuration file
     Logout,
     /// Show what the server is
     Info,
@@ -267,7 +286,7 @@ pub(crate) enum Command {
     Backup(BackupArgs),
     /// Make a data directory of what 'atoll backup' wrote, or only verify it
     Restore(RestoreArgs),
-    /// End an installation: its sandboxes, snapshots, volumes, images, keys and everything else in its data directory
+    /// End an installation: everything in its data directory, and of it on this host
     Purge(PurgeArgs),
     /// Print a completion script
     Completions {

@@ -28,6 +28,14 @@ pub(crate) enum Failure {
     /// Arguments that are fine one by one but not together.
     #[error("{0}")]
     Usage(String),
+    /// A command that there is not.
+    #[error("{message}")]
+    NoCommand {
+        /// Which.
+        message: String,
+        /// What may be meant.
+        hint: String,
+    },
     /// A local file, directory or terminal.
     #[error("{what}")]
     Io {
@@ -59,7 +67,7 @@ impl Failure {
     /// The exit code.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Self::Usage(_) => EXIT_USAGE,
+            Self::Usage(_) | Self::NoCommand { .. } => EXIT_USAGE,
             Self::Output(_) if self.is_closed_pipe() => EXIT_BROKEN_PIPE,
             Self::Interrupted(signal) => 128_u8.saturating_add(*signal),
             Self::Client(_) | Self::Plain(_) | Self::Io { .. } | Self::Output(_) => EXIT_FAILURE,
@@ -76,7 +84,9 @@ impl Failure {
         match self {
             Self::Output(_) => self.is_closed_pipe(),
             Self::Interrupted(_) => true,
-            Self::Client(_) | Self::Plain(_) | Self::Usage(_) | Self::Io { .. } => false,
+            Self::Client(_) | Self::Plain(_) | Self::Usage(_) | Self::NoCommand { .. } | Self::Io { .. } => {
+                false
+            }
         }
     }
 
@@ -97,6 +107,7 @@ impl Failure {
                 Some("is the server running, and is the address right? (--url, ATOLL_URL)".to_owned())
             }
             Self::Plain(error) => error.hint.clone(),
+            Self::NoCommand { hint, .. } => Some(hint.clone()),
             Self::Client(_) | Self::Usage(_) | Self::Io { .. } | Self::Output(_) | Self::Interrupted(_) => {
                 None
             }
@@ -108,7 +119,7 @@ impl Failure {
         let mut body = match self {
             Self::Client(error) => error.to_body(),
             Self::Plain(error) => ErrorBody::from(error.clone()),
-            Self::Usage(_) => ErrorBody::from(Error::new(Code::InvalidArgument, "")),
+            Self::Usage(_) | Self::NoCommand { .. } => ErrorBody::from(Error::new(Code::InvalidArgument, "")),
             Self::Io { .. } | Self::Output(_) | Self::Interrupted(_) => {
                 ErrorBody { retryable: false, ..ErrorBody::from(Error::new(Code::Internal, "")) }
             }

@@ -31,11 +31,9 @@ mod units;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
-
 fn main() -> ExitCode {
     complete::answer();
-    match cli::Cli::try_parse() {
+    match cli::Cli::read() {
         Ok(cli) => commands::main(cli),
         Err(error) => commands::misused(&error),
     }

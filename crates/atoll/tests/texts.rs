@@ -20,10 +20,19 @@ fn help() {
 }
 
 #[test]
+fn help_is_a_command_too() {
+    assert_eq!(
+        finish(&mut bare(&["help", "image", "pull"])).stdout,
+        finish(&mut bare(&["image", "pull", "--help"])).stdout
+    );
+}
+
+#[test]
 fn tables_and_documents() {
     let fake = Fake::start();
     insta::assert_snapshot!("ls", fake.shown(&["ls"]));
     insta::assert_snapshot!("ls_all", fake.shown(&["ls", "-a"]));
+    insta::assert_snapshot!("ls_quiet", fake.shown(&["ls", "-q"]));
     insta::assert_snapshot!("ls_json", fake.shown(&["ls", "--json"]));
     insta::assert_snapshot!("create", fake.shown(&["create", "--image", "debian", "--memory", "512MiB"]));
     insta::assert_snapshot!("run_json", fake.shown(&["run", "--json", "--", "both"]));
@@ -46,6 +55,10 @@ fn errors() {
     insta::assert_snapshot!("error_password", fake.shown(&["registry", "login", "-u", "me", "h"]));
     insta::assert_snapshot!("error_cp", fake.shown(&["cp", "a", "b"]));
     insta::assert_snapshot!("error_no_server", shown_bare(&["ls"]));
+    insta::assert_snapshot!("error_habit", shown_bare(&["images"]));
+    insta::assert_snapshot!("error_habit_build", shown_bare(&["build", "."]));
+    insta::assert_snapshot!("error_similar", shown_bare(&["--json", "image", "pul"]));
+    insta::assert_snapshot!("error_unknown", shown_bare(&["sentri"]));
     let wrong_key = finish(fake.atoll(&["ls"]).env("ATOLL_API_KEY", "wrong"));
     insta::assert_snapshot!("error_key", show(&["ls"], &wrong_key));
 }

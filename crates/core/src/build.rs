@@ -235,7 +235,7 @@ pub struct Ready {
     /// Give up after this long; 60 seconds when absent, at most ten minutes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    /// Pause between attempts; 100 milliseconds when absent.
+    /// Longest pause between attempts, of which the first come faster; 100 milliseconds when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval_ms: Option<u64>,
 }
@@ -268,7 +268,7 @@ impl Ready {
         self.timeout_ms.unwrap_or(READY_TIMEOUT_DEFAULT_MS)
     }
 
-    /// Pause between attempts, milliseconds.
+    /// Longest pause between attempts, milliseconds.
     #[must_use]
     pub fn interval_ms(&self) -> u64 {
         self.interval_ms.unwrap_or(READY_INTERVAL_DEFAULT_MS)

@@ -1,27 +1,9 @@
-// What the server has besides sandboxes, as plain tables.
+// What sandboxes are made of, as plain tables.
 
-import type { ComponentChildren } from "preact";
-import { call, every, type Doctor, type Image, type Key, type Pool, type PoolList, type Snapshot, type Template, type Volume } from "../api";
-import { age, bytes, duration, time } from "../format";
-import { now } from "../live";
-import { Copy, Table, Waiting } from "../ui/parts";
-import { usePoll } from "../ui/poll";
-
-const EVERY_MS = 5_000;
-
-function Page<T>(props: { name: string; once?: boolean; read: () => Promise<T>; children: (value: T) => ComponentChildren }) {
-  const polled = usePoll(props.name, props.once ? null : EVERY_MS, props.read);
-  return (
-    <>
-      <div class="top">
-        <h1>{props.name}</h1>
-      </div>
-      {polled.value === undefined ? <Waiting error={polled.error} /> : props.children(polled.value)}
-    </>
-  );
-}
-
-const Age = ({ since }: { since: number }) => <span title={time(since)}>{age(since, now.value)}</span>;
+import { call, every, type Image, type Pool, type PoolList, type Snapshot, type Template, type Volume } from "../api";
+import { bytes, duration } from "../format";
+import { Copy, Table } from "../ui/parts";
+import { Age, Page } from "./page";
 
 export function TemplatesPage() {
   return (
@@ -143,57 +125,6 @@ export function VolumesPage() {
             bytes(one.size_bytes),
             one.used_by.length ? one.used_by.map((id) => <a key={id} href={`/sandboxes/${id}`}>{id} </a>) : "nobody",
             <Age since={one.created_at_ms} />,
-          ]}
-        />
-      )}
-    </Page>
-  );
-}
-
-export function KeysPage() {
-  return (
-    <Page name="Keys" read={() => every<Key>("/v1/keys")}>
-      {(items) => (
-        <Table
-          label="Keys"
-          head={["Name", "Id", "Scope", "Last used", "Ends", "Age"]}
-          rows={items}
-          key={(one) => one.id}
-          empty="No keys."
-          cells={(one) => [
-            <strong>{one.name}</strong>,
-            <Copy text={one.id} />,
-            one.scope,
-            one.last_used_at_ms ? `${age(one.last_used_at_ms, now.value)} ago` : "never",
-            one.expires_at_ms ? time(one.expires_at_ms) : "never",
-            <Age since={one.created_at_ms} />,
-          ]}
-        />
-      )}
-    </Page>
-  );
-}
-
-export function DoctorPage() {
-  return (
-    <Page name="Doctor" once read={() => call<Doctor>("get", "/v1/doctor")}>
-      {(doctor) => (
-        <Table
-          label="What this host enforces"
-          head={["Check", "Status", "Detail"]}
-          rows={doctor.checks}
-          key={(one) => one.name}
-          empty="No checks."
-          cells={(one) => [
-            <strong>{one.name}</strong>,
-            <span class={`state is-${one.status}`}>
-              <i aria-hidden="true" />
-              {one.status}
-            </span>,
-            <>
-              {one.detail}
-              {one.hint && <small class="reason">{one.hint}</small>}
-            </>,
           ]}
         />
       )}

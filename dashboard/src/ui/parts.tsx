@@ -52,7 +52,7 @@ export function State({ of }: { of: SandboxState | string }) {
   return (
     <span class={`state is-${of}`}>
       <i aria-hidden="true" />
-      {of}
+      {of.replaceAll("_", " ")}
     </span>
   );
 }

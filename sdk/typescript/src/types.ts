@@ -2246,7 +2246,7 @@ export interface Ready {
   port?: number | null;
   /** Give up after this long; 60 seconds when absent, at most ten minutes. */
   timeout_ms?: number | null;
-  /** Pause between attempts; 100 milliseconds when absent. */
+  /** Longest pause between attempts, of which the first come faster; 100 milliseconds when absent. */
   interval_ms?: number | null;
 }
 
@@ -2720,7 +2720,7 @@ export interface ServiceReady {
   port?: number | null;
   /** Asked for over HTTP on the port until the status is 200 to 399. */
   path?: string | null;
-  /** Pause between attempts; 200 milliseconds when absent. */
+  /** Longest pause between attempts, of which the first come faster; 200 milliseconds when absent. */
   interval_ms?: number | null;
   /** It counts as failed when it is not ready after this long; 60 seconds when absent, at most ten minutes. */
   timeout_ms?: number | null;

@@ -87,7 +87,7 @@ pub(crate) enum AgentCommand {
     Update(UpdateAgentArgs),
     /// Give a message to several forks of an agent, each in a fork of its sandbox, and compare what became of it
     Fork(Box<ForkAgentArgs>),
-    /// Messages to an agent by time
+    /// Manage messages to an agent by time
     #[command(subcommand)]
     Schedule(ScheduleCommand),
     /// End agents and forget them; a sandbox that was made for one is deleted with it

@@ -147,7 +147,7 @@ pub(crate) enum BuildCommand {
         #[arg(required = true, value_name = "BUILD")]
         builds: Vec<String>,
     },
-    /// What is kept of steps
+    /// Manage what is kept of steps
     #[command(subcommand)]
     Cache(BuildCacheCommand),
 }

@@ -143,6 +143,9 @@ pub(crate) struct LsArgs {
     /// Also those that failed or are being deleted
     #[arg(short, long)]
     pub(crate) all: bool,
+    /// Only their ids, one in a line
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
     /// Only with this label
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub(crate) label: Vec<(String, String)>,

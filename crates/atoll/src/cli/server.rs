@@ -277,7 +277,7 @@ pub(crate) struct GvisorArgs {
 /// What can be set up.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum SetupCommand {
-    /// The kernel for virtual machines (isolation level microvm); then one is booted to see that it works
+    /// Fetch the kernel for virtual machines (isolation level microvm), and boot one to see that it works
     Microvm(SetupMicrovmArgs),
 }
 

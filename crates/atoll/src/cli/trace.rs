@@ -40,13 +40,13 @@ pub(crate) struct TraceOf {
 /// What can be made of a journal.
 #[derive(Debug, Subcommand)]
 pub(crate) enum TraceCommand {
-    /// Programs, hosts, bytes, files, refusals
+    /// Show programs, hosts, bytes, files, refusals
     Summary(TraceOf),
-    /// What ran, with its connections: processes where the kernel is a witness, else commands
+    /// Show what ran, with its connections: processes where the kernel is a witness, else commands
     Tree(TraceOf),
-    /// Whether the journal is as it was written; with --dir from its files alone
+    /// Check that the journal is as it was written; with --dir from its files alone
     Verify(VerifyArgs),
-    /// All events as JSON lines, for other programs
+    /// Write all events as JSON lines, for other programs
     Export(ExportArgs),
 }
 

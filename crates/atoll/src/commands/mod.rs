@@ -15,6 +15,7 @@ mod dashboard;
 mod defaults;
 mod doctor;
 mod exec;
+mod habits;
 mod image;
 mod key;
 mod login;
@@ -94,6 +95,10 @@ pub(crate) fn main(cli: Cli) -> ExitCode {
 /// Arguments that make no sense, or a wish for help. Asked for JSON, an error is JSON here too.
 pub(crate) fn misused(error: &clap::Error) -> ExitCode {
     let json = std::env::args_os().take_while(|arg| arg != "--").any(|arg| arg == "--json");
+    if let Some(failure) = habits::unknown(error) {
+        Printer::new(json, !config::no_color()).failure(&failure);
+        return ExitCode::from(failure.exit_code());
+    }
     if json && error.use_stderr() {
         let text = error.render().to_string();
         let first = text.lines().next().unwrap_or_default();

@@ -97,6 +97,9 @@ pub(super) async fn ls(client: &Client, printer: Printer, args: LsArgs) -> Resul
     }
     let list = SandboxList { items, next_cursor: None };
     printer.result(&list, || {
+        if args.quiet {
+            return list.items.iter().map(|sandbox| sandbox.id.as_str()).collect::<Vec<_>>().join("\n");
+        }
         table(["ID", "NAME", "IMAGE", "LEVEL", "STATE", "AGE", "ENDS"], list.items.iter().map(row))
     })
 }

@@ -1,5 +1,7 @@
 //! Probes: whether a service is ready, and whether it still works.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::build::{CommandText, Ready};
@@ -9,6 +11,8 @@ use crate::spec;
 
 const READY_TIMEOUT_DEFAULT_MS: u64 = 60_000;
 const READY_INTERVAL_DEFAULT_MS: u64 = 200;
+/// Shortest pause between two attempts.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
 const HEALTH_TIMEOUT_DEFAULT_MS: u64 = 5_000;
 const HEALTH_INTERVAL_DEFAULT_MS: u64 = 10_000;
 const HEALTH_FAILURES_DEFAULT_COUNT: u32 = 3;
@@ -38,7 +42,7 @@ pub struct ServiceReady {
     /// Asked for over HTTP on the port until the status is 200 to 399.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// Pause between attempts; 200 milliseconds when absent.
+    /// Longest pause between attempts, of which the first come faster; 200 milliseconds when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval_ms: Option<u64>,
     /// It counts as failed when it is not ready after this long; 60 seconds when absent, at most ten minutes.
@@ -67,10 +71,16 @@ impl ServiceReady {
         look("ready", self.command.as_ref(), self.port, self.path.as_deref())
     }
 
-    /// Pause between attempts, milliseconds.
+    /// Longest pause between attempts, milliseconds.
     #[must_use]
     pub fn interval_ms(&self) -> u64 {
         self.interval_ms.unwrap_or(READY_INTERVAL_DEFAULT_MS)
+    }
+
+    /// How long to wait after an attempt in vain, after `waited`: a quarter of that, so that what is ready soon is seen soon.
+    #[must_use]
+    pub fn pause(&self, waited: Duration) -> Duration {
+        Duration::from_millis(self.interval_ms()).min((waited / 4).max(PAUSE_MIN))
     }
 
     /// When to give up, milliseconds.

@@ -25,7 +25,7 @@ use crate::errors::store_error;
 use crate::exec::{self, Ahead, ExecView, OutputEvent};
 use crate::log::Piece;
 use crate::sandbox::SandboxShared;
-use crate::service::{ATTEMPT_MAX, Declared, Inside, run_key};
+use crate::service::{ATTEMPT_MAX, BEGIN_PATIENCE, Declared, Inside, run_key};
 
 /// Most lines, and bytes, of what a start command wrote that an error shows.
 const SAID_MAX_LINES: usize = 20;
@@ -118,16 +118,38 @@ impl Engine {
         Ok(lines[lines.len().saturating_sub(SAID_MAX_LINES)..].join("\n"))
     }
 
-    /// The exec of what a sandbox's template started last. `None` where there is no such exec: nothing is started, or it
-    /// runs on from memory.
+    /// The exec of what a sandbox's template started last: in a sandbox that has just been woken, waits until its keeper has
+    /// begun the run of this boot. `None` where there is no such exec: nothing is started, or it runs on from memory.
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`].
     pub async fn start_exec(&self, sandbox: &SandboxId) -> Result<Option<ExecView>> {
-        let Some(key) = self.inner.sandbox(sandbox)?.services.start_key() else { return Ok(None) };
-        match self.exec_by_key(sandbox, &key).await {
-            Err(error) if error.code == Code::ExecNotFound => Ok(None),
-            found => found.map(Some),
+        let shared = self.inner.sandbox(sandbox)?;
+        let Ok(service) = shared.services.find(START_SERVICE) else { return Ok(None) };
+        let (mut views, mut records) = (service.subscribe(), shared.watch_record());
+        let deadline = Instant::now() + BEGIN_PATIENCE;
+        loop {
+            let status = views.borrow_and_update().record.status.clone();
+            let record = Arc::clone(&records.borrow_and_update());
+            let last = match shared.services.start_key() {
+                Some(key) => self.exec_by_key(sandbox, &key).await.map(Some),
+                None => Ok(None),
+            };
+            let last = match last {
+                Err(error) if error.code == Code::ExecNotFound => None,
+                last => last?,
+            };
+            let runs = last.as_ref().is_some_and(|exec| !exec.record.state.is_final());
+            let rests =
+                status.stopped || status.current().is_none() && status.boot.as_ref() == Some(&record.boot_id);
+            if runs || rests || record.state != SandboxState::Running {
+                return Ok(last);
+            }
+            tokio::select! {
+                changed = views.changed() => if changed.is_err() { return Ok(last) },
+                changed = records.changed() => if changed.is_err() { return Ok(last) },
+                () = tokio::time::sleep_until(deadline) => return Ok(last),
+            }
         }
     }
 }
@@ -135,7 +157,8 @@ impl Engine {
 /// Waits until a sandbox in which nothing is started is ready.
 async fn wait_ready(sandbox: &Arc<SandboxShared>, ready: &ServiceReady) -> Result<()> {
     let look = ready.look()?;
-    let deadline = Instant::now() + Duration::from_millis(ready.timeout_ms());
+    let began = Instant::now();
+    let deadline = began + Duration::from_millis(ready.timeout_ms());
     while Instant::now() < deadline {
         if sandbox.dead.is_cancelled() {
             return Err(Error::new(Code::StartFailed, "the sandbox was deleted before it was ready"));
@@ -149,7 +172,7 @@ async fn wait_ready(sandbox: &Arc<SandboxShared>, ready: &ServiceReady) -> Resul
                 return Ok(());
             }
         }
-        tokio::time::sleep(Duration::from_millis(ready.interval_ms())).await;
+        tokio::time::sleep(ready.pause(began.elapsed())).await;
     }
     Err(not_ready(ready))
 }
@@ -208,7 +231,8 @@ async fn wait_ready_ahead(
     exited: Option<&watch::Receiver<Option<Exited>>>,
 ) -> Result<()> {
     let look: Look<'_> = ready.look()?;
-    let deadline = Instant::now() + Duration::from_millis(ready.timeout_ms());
+    let began = Instant::now();
+    let deadline = began + Duration::from_millis(ready.timeout_ms());
     while Instant::now() < deadline {
         let at_most = ATTEMPT_MAX.min(deadline.saturating_duration_since(Instant::now()));
         match inside.look(None, &look, at_most).await {
@@ -217,7 +241,7 @@ async fn wait_ready_ahead(
             None => return Err(Error::new(Code::GuestUnavailable, "the sandbox does not answer")),
         }
         check_ended(exited)?;
-        tokio::time::sleep(Duration::from_millis(ready.interval_ms())).await;
+        tokio::time::sleep(ready.pause(began.elapsed())).await;
     }
     Err(not_ready(ready))
 }

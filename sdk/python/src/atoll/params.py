@@ -1168,7 +1168,7 @@ class Ready(TypedDict, total=False):
     timeout_ms: int | None
     """Give up after this long; 60 seconds when absent, at most ten minutes."""
     interval_ms: int | None
-    """Pause between attempts; 100 milliseconds when absent."""
+    """Longest pause between attempts, of which the first come faster; 100 milliseconds when absent."""
 
 
 class RegistryCredentials(TypedDict):
@@ -1320,7 +1320,7 @@ class ServiceReady(TypedDict, total=False):
     path: str | None
     """Asked for over HTTP on the port until the status is 200 to 399."""
     interval_ms: int | None
-    """Pause between attempts; 200 milliseconds when absent."""
+    """Longest pause between attempts, of which the first come faster; 200 milliseconds when absent."""
     timeout_ms: int | None
     """It counts as failed when it is not ready after this long; 60 seconds when absent, at most ten minutes."""
 

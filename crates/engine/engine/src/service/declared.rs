@@ -20,7 +20,7 @@ use crate::start::start_service;
 use super::{Order, ServiceShared, ServiceView, keeper, run_key};
 
 /// What a service has to begin its first run, beside the time that it has to become ready.
-pub(super) const BEGIN_PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const BEGIN_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Services that are entered in a sandbox and that no task owns yet.
 #[derive(Debug)]

@@ -30,7 +30,7 @@ use atoll_core::{Code, Error, Result};
 use atoll_store::ServiceRecord;
 use tokio::sync::{RwLock, mpsc, oneshot, watch};
 
-pub(crate) use declared::{Declared, check_declared};
+pub(crate) use declared::{BEGIN_PATIENCE, Declared, check_declared};
 pub use log::{ServiceLog, ServicePiece};
 pub(crate) use probe::{ATTEMPT_MAX, Inside};
 pub(crate) use used::ServiceUse;
@@ -104,6 +104,11 @@ impl ServiceShared {
 
     pub(crate) fn view(&self) -> ServiceView {
         self.view.borrow().clone()
+    }
+
+    /// To wait for what changes of it.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<ServiceView> {
+        self.view.subscribe()
     }
 
     /// Says that the run has become ready.

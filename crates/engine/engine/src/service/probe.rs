@@ -45,10 +45,11 @@ pub(super) async fn ready(sandbox: &Arc<SandboxShared>, spec: &ServiceSpec) -> R
             return Ok(());
         }
         let still = sandbox.freezer.now().elapsed().saturating_sub(stood);
-        if began.elapsed().saturating_sub(still) >= timeout {
+        let waited = began.elapsed().saturating_sub(still);
+        if waited >= timeout {
             return Err(format!("it was not ready within {}", in_words(ready.timeout_ms())));
         }
-        tokio::time::sleep(Duration::from_millis(ready.interval_ms())).await;
+        tokio::time::sleep(ready.pause(waited)).await;
     }
 }
 

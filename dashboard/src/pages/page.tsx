@@ -1,0 +1,32 @@
+// The frame of a page that reads one thing again and again.
+
+import type { ComponentChildren } from "preact";
+import { age, time } from "../format";
+import { now } from "../live";
+import { Waiting } from "../ui/parts";
+import { usePoll } from "../ui/poll";
+
+const EVERY_MS = 5_000;
+
+/** A page with what `read` gives, and a way to read it again. What stands above it changes what is read with `of`. */
+export function Page<T>(props: {
+  name: string;
+  of?: string;
+  once?: boolean;
+  above?: (again: () => void) => ComponentChildren;
+  read: (signal: AbortSignal) => Promise<T>;
+  children: (value: T, again: () => void) => ComponentChildren;
+}) {
+  const polled = usePoll(`${props.name} ${props.of ?? ""}`, props.once ? null : EVERY_MS, props.read);
+  return (
+    <>
+      <div class="top">
+        <h1>{props.name}</h1>
+        {props.above && <div class="actions">{props.above(polled.again)}</div>}
+      </div>
+      {polled.value === undefined ? <Waiting error={polled.error} /> : props.children(polled.value, polled.again)}
+    </>
+  );
+}
+
+export const Age = ({ since }: { since: number }) => <span title={time(since)}>{age(since, now.value)}</span>;
