@@ -65,6 +65,9 @@ const HABITS: &[(&str, &str)] = &[
     ("version", "atoll --version"),
 ];
 
+/// Commands that are suggested at most.
+const SIMILAR_MAX_COUNT: usize = 2;
+
 /// A command that there is not, with what may be meant; `None` when something else is wrong.
 pub(super) fn unknown(error: &clap::Error) -> Option<Failure> {
     if error.kind() != ErrorKind::InvalidSubcommand {
@@ -124,7 +127,8 @@ fn similar(path: &[String], error: &clap::Error) -> Vec<String> {
         parent.and_then(|parent| parent.find_subcommand(name)).is_some_and(|command| !command.is_hide_set())
     };
     let said = |name| ["atoll"].into_iter().chain(path.iter().map(String::as_str)).chain([name]);
-    let names = found.iter().filter(|name| is_shown(name));
+    // The most similar comes last.
+    let names = found.iter().rev().filter(|name| is_shown(name)).take(SIMILAR_MAX_COUNT);
     names.map(|name| format!("'{}'", said(name.as_str()).collect::<Vec<_>>().join(" "))).collect()
 }
 
