@@ -80,15 +80,16 @@ class Node:
         self.data = cluster.place / name
         self.log = cluster.place / f"{name}.log"
         self.listen, self.process = "127.0.0.1:0", None
+        self.database, self.prefix = cluster.postgres.url, []
 
     def start(self):
         ready = self.cluster.place / f"{self.name}.ready"
         ready.unlink(missing_ok=True)
         command = [os.environ["ATOLL_BIN"], "serve", "--listen", self.listen, "--data-dir", self.data, "--ready-json"]
-        command += ["--database", self.cluster.postgres.url, "--node-name", self.name, "--node-lease", "6s", *self.args]
+        command += ["--database", self.database, "--node-name", self.name, "--node-lease", self.cluster.lease, *self.args]
         environment = {**os.environ, "ATOLL_VAULT_KEY": self.cluster.vault_key}
         with open(ready, "wb") as out, open(self.log, "ab") as log:
-            self.process = subprocess.Popen(command, stdout=out, stderr=log, env=environment)
+            self.process = subprocess.Popen([*self.prefix, *command], stdout=out, stderr=log, env=environment)
         while not ready.read_bytes().endswith(b"\n"):
             assert self.process.poll() is None, self.log.read_text()[-3000:]
             time.sleep(0.05)
@@ -160,6 +161,7 @@ class Cluster:
         self.place.chmod(0o755)
         self.vault_key, self.key = os.urandom(32).hex(), None
         self.postgres = Postgres(self.place)
+        self.lease = "6s"
         self.nodes = [Node(self, name) for name in names or ("a", "b", "c")]
 
     def __enter__(self):

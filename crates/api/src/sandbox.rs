@@ -53,6 +53,9 @@ pub struct CreateSandbox {
     /// How strongly it is cut off. Never silently downgraded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolation: Option<IsolationLevel>,
+    /// In a cluster: labels that the node must have on which it is made.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub node_labels: BTreeMap<String, String>,
     /// Limits.
     pub resources: ResourcesDraft,
     /// Environment of every exec.
@@ -137,6 +140,7 @@ impl TryFrom<CreateSandbox> for SandboxDraft {
             memory: request.memory,
             auto_checkpoints: request.auto_checkpoints,
             isolation: request.isolation,
+            node_labels: request.node_labels,
             resources: request.resources,
             env: request.env,
             labels: request.labels,

@@ -54,6 +54,11 @@ pub(crate) fn otlp_endpoint() -> Result<Option<String>> {
     variable("OTEL_EXPORTER_OTLP_ENDPOINT")
 }
 
+/// The server's database: its address may hold a password, so not only a flag.
+pub(crate) fn database() -> Result<Option<String>> {
+    variable("ATOLL_DATABASE")
+}
+
 /// The proxy between sandboxes and the outside: it may hold a password, so not only a flag.
 pub(crate) fn egress_proxy() -> Result<Option<String>> {
     variable("ATOLL_EGRESS_PROXY")

@@ -10,7 +10,8 @@
 //! - [`policy`]: what a sandbox may do on the network; injection rules
 //! - [`sandbox`]: the sandbox state machine and admission
 //! - [`network`]: what can be seen of a sandbox's network
-//! - [`node`]: the nodes of a cluster, and which of them gets a new sandbox
+//! - [`node`]: the nodes of a cluster, and what they say of themselves
+//! - [`placement`]: which of them gets a new sandbox
 //! - [`snapshot`]: what is kept of a sandbox, and its names
 //! - [`policy`]: what a sandbox may reach, and how that is decided
 //! - [`sharing`]: who may do what with one sandbox, and leases
@@ -43,6 +44,7 @@ pub mod layer;
 pub mod limits;
 pub mod network;
 pub mod node;
+pub mod placement;
 pub mod policy;
 pub mod pool;
 pub mod profile;

@@ -1,4 +1,4 @@
-//! Nodes of a cluster: what they can do, and which of them gets a new sandbox.
+//! Nodes of a cluster: what they can do, and what they say of themselves.
 
 use std::collections::BTreeMap;
 
@@ -13,6 +13,8 @@ use crate::{Error, Result};
 pub const NODE_NAME_MAX_BYTES: usize = 63;
 /// Labels of one node.
 pub const NODE_LABELS_MAX_COUNT: usize = 32;
+/// Images that a node tells of: their digests and names.
+pub const NODE_IMAGES_MAX_COUNT: usize = 128;
 /// How long the others wait for a sign of life of a node: limits and what holds when nothing is said, milliseconds.
 pub const NODE_LEASE_MIN_MS: u64 = 3_000;
 /// The longest.
@@ -29,6 +31,12 @@ pub struct NodeFacts {
     pub sandboxes_max: u64,
     /// What its operator says of it.
     pub labels: BTreeMap<String, String>,
+    /// Sandboxes that it makes at once.
+    #[serde(default)]
+    pub creates_max: u64,
+    /// Images that it has, as [`crate::placement::image_mark`] of their digests and names, in order.
+    #[serde(default)]
+    pub images: Vec<u64>,
 }
 
 /// What a node has to do, as it says with each sign of life.
@@ -38,6 +46,18 @@ pub struct NodeLoad {
     pub sandboxes: u64,
     /// Memory that is available there, bytes.
     pub memory_available_bytes: u64,
+    /// Memory that it has, bytes; 0 when unknown.
+    #[serde(default)]
+    pub memory_total_bytes: u64,
+    /// What its sandboxes may use together, bytes.
+    #[serde(default)]
+    pub memory_promised_bytes: u64,
+    /// For what part of the time something waited for a processor lately, thousandths.
+    #[serde(default)]
+    pub cpu_pressure: u32,
+    /// Creations under way that somebody waits for.
+    #[serde(default)]
+    pub creating: u64,
 }
 
 /// A name of a node: letters, digits, dots and dashes.
@@ -50,6 +70,15 @@ pub fn validate_name(field: &str, name: &str) -> Result<()> {
         return Err(Error::invalid(field, "looks like an id").hint("choose another name"));
     }
     Ok(())
+}
+
+/// Of the nodes that live, in order, those that one of them watches: the `count` after it, and after the last come the first. So
+/// each is watched by as many others, however many there are.
+#[must_use]
+pub fn watched<'a>(this: &NodeId, living: &[&'a NodeId], count: usize) -> Vec<&'a NodeId> {
+    let after = living.partition_point(|id| *id <= this);
+    let ring = living.iter().cycle().skip(after).take(living.len());
+    ring.filter(|id| **id != this).take(count).copied().collect()
 }
 
 /// Labels of a node.
@@ -77,118 +106,29 @@ fn check_word(field: &str, text: &str) -> Result<()> {
     ))
 }
 
-/// A node, as far as it matters for who gets a sandbox.
-#[derive(Debug, Clone)]
-pub struct Candidate<'a> {
-    /// Which.
-    pub id: &'a NodeId,
-    /// What it is.
-    pub facts: &'a NodeFacts,
-    /// What it has to do.
-    pub load: NodeLoad,
-    /// It takes no new ones.
-    pub is_draining: bool,
-}
-
-/// What a sandbox needs of a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wanted {
-    /// Its isolation level.
-    pub level: IsolationLevel,
-    /// Its memory, bytes; 0 when it is not limited.
-    pub memory_bytes: u64,
-}
-
-/// The node that a sandbox is best made on: of those that can and may take it, the one that has the most memory left when it
-/// is there, counted in sixteenths of the best; among equals the one with the fewest sandboxes. `None` when none can.
-#[must_use]
-pub fn place<'a>(wanted: &Wanted, nodes: &[Candidate<'a>]) -> Option<&'a NodeId> {
-    let fits = |node: &&Candidate<'a>| {
-        !node.is_draining
-            && node.facts.levels.contains(&wanted.level)
-            && node.load.sandboxes < node.facts.sandboxes_max
-            && node.load.memory_available_bytes > wanted.memory_bytes
-    };
-    let left = |node: &Candidate<'a>| node.load.memory_available_bytes - wanted.memory_bytes;
-    let most = nodes.iter().filter(fits).map(left).max()?.max(1);
-    let score = |node: &Candidate<'a>| {
-        // A little more memory must not send a whole burst to one node.
-        let sixteenths = u128::from(left(node)) * 16 / u128::from(most);
-        (std::cmp::Reverse(sixteenths), node.load.sandboxes, node.id)
-    };
-    nodes.iter().filter(fits).min_by_key(|node| score(node)).map(|node| node.id)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const GIB: u64 = 1 << 30;
-    const WANTED: Wanted = Wanted { level: IsolationLevel::Container, memory_bytes: GIB };
-
-    struct Node {
-        id: NodeId,
-        facts: NodeFacts,
-        load: NodeLoad,
-        is_draining: bool,
-    }
-
-    fn node(number: u64, free_gib: u64, sandboxes: u64) -> Node {
-        let facts =
-            NodeFacts { levels: vec![IsolationLevel::Container], sandboxes_max: 10, labels: BTreeMap::new() };
-        let load = NodeLoad { sandboxes, memory_available_bytes: free_gib * GIB };
-        Node { id: NodeId::from_parts(number, number), facts, load, is_draining: false }
-    }
-
-    fn chosen(wanted: &Wanted, nodes: &[Node]) -> Option<usize> {
-        let all: Vec<_> = nodes
-            .iter()
-            .map(|node| Candidate {
-                id: &node.id,
-                facts: &node.facts,
-                load: node.load,
-                is_draining: node.is_draining,
-            })
-            .collect();
-        let found = place(wanted, &all)?.clone();
-        nodes.iter().position(|node| node.id == found)
-    }
-
     #[test]
-    fn who_cannot_or_may_not_take_it_gets_none() {
-        assert_eq!(chosen(&WANTED, &[]), None);
-        let draining = Node { is_draining: true, ..node(1, 64, 0) };
-        let mut other = node(2, 64, 0);
-        other.facts.levels = vec![IsolationLevel::Gvisor];
-        let (full, small, good) = (node(3, 64, 10), node(4, 1, 0), node(5, 8, 9));
-        assert_eq!(chosen(&WANTED, &[draining, other, full, small]), None);
-        let draining = Node { is_draining: true, ..node(1, 64, 0) };
-        assert_eq!(chosen(&WANTED, &[draining, good]), Some(1));
-    }
-
-    #[test]
-    fn memory_decides_and_then_how_many_there_are() {
-        assert_eq!(chosen(&WANTED, &[node(1, 16, 0), node(2, 32, 5)]), Some(1));
-        // Nearly the same: they are spread.
-        assert_eq!(chosen(&WANTED, &[node(1, 33, 5), node(2, 33, 2)]), Some(1));
-        // The same in everything: always the same answer.
-        assert_eq!(chosen(&WANTED, &[node(2, 8, 1), node(1, 8, 1)]), Some(1));
-    }
-
-    #[test]
-    fn a_burst_is_spread_over_equals() {
-        let mut nodes: Vec<Node> = (1..=3).map(|number| node(number, 100, 0)).collect();
-        for node in &mut nodes {
-            node.facts.sandboxes_max = 1000;
+    fn everybody_is_watched_by_as_many() {
+        let ids: Vec<NodeId> = (1..=20).map(|number| NodeId::from_parts(number, number)).collect();
+        for living in [1, 2, 5, 20] {
+            let living: Vec<&NodeId> = ids[..living].iter().collect();
+            let mut watchers = BTreeMap::new();
+            for this in &living {
+                let watched = watched(this, &living, 4);
+                assert_eq!(watched.len(), 4.min(living.len() - 1));
+                for id in watched {
+                    assert_ne!(id, *this);
+                    *watchers.entry(id).or_insert(0) += 1;
+                }
+            }
+            assert!(watchers.values().all(|count| *count == 4.min(living.len() - 1)), "{watchers:?}");
         }
-        for _ in 0..90 {
-            let at = chosen(&WANTED, &nodes).unwrap();
-            nodes[at].load.sandboxes += 1;
-            nodes[at].load.memory_available_bytes -= GIB / 100;
-        }
-        for node in &nodes {
-            assert!((20..=40).contains(&node.load.sandboxes), "{:?}", node.load);
-        }
+        // Who does not live itself, as far as is known, watches all the same.
+        let living: Vec<&NodeId> = ids[..3].iter().collect();
+        assert_eq!(watched(&ids[10], &living, 2), [&ids[0], &ids[1]]);
     }
 
     #[test]

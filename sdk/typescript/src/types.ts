@@ -994,6 +994,8 @@ export interface CreateSandbox {
   auto_checkpoints?: AutoCheckpoints | null;
   /** How strongly it is cut off. Never silently downgraded. */
   isolation?: IsolationLevel | null;
+  /** In a cluster: labels that the node must have on which it is made. */
+  node_labels?: Record<string, string>;
   /** Limits. */
   resources?: ResourcesDraft;
   /** Environment of every exec. */

@@ -93,6 +93,9 @@ pub(crate) struct SandboxArgs {
     /// Label
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub(crate) label: Vec<(String, String)>,
+    /// In a cluster: label that the node must have on which it is made (repeatable)
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    pub(crate) node_label: Vec<(String, String)>,
     /// Working directory; made if it is absent
     #[arg(short, long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,

@@ -42,7 +42,7 @@ pub(crate) struct ServeArgs {
     /// Keep everything in a directory below /var/tmp, and end it all with the server: for tests
     #[arg(long, conflicts_with_all = ["data_dir", "database"])]
     pub(crate) ephemeral: bool,
-    /// Database, as sqlite:///path/file.db or postgres://… [default: DIR/atoll.db]
+    /// Database, as sqlite:///path/file.db or postgres://… [env: ATOLL_DATABASE] [default: DIR/atoll.db]
     #[arg(long, value_name = "URL")]
     pub(crate) database: Option<String>,
     /// Print one line of JSON with url and api_key on standard output once it serves
@@ -404,6 +404,10 @@ pub(crate) struct DoctorArgs {
     /// whose data directory is gone; exit code 1 when there is something
     #[arg(long)]
     pub(crate) leaks: bool,
+    /// Ask every node of the server's cluster for its lease, clock, vault's key and schema, and whether it reaches the
+    /// others; exit code 1 when something is missing
+    #[arg(long, conflicts_with_all = ["leaks", "data_dir"])]
+    pub(crate) cluster: bool,
     /// Remove it
     #[arg(long, requires = "leaks")]
     pub(crate) remove: bool,

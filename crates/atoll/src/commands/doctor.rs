@@ -28,6 +28,8 @@ use crate::output::{Printer, table};
 const DATA_DIR: &str = "/var/lib/atoll";
 /// Exit code when leaks are there and were not removed.
 const EXIT_LEAKS: u8 = 1;
+/// Exit code when a cluster lacks something.
+const EXIT_MISSING: u8 = 1;
 
 pub(super) async fn doctor(global: &GlobalArgs, printer: Printer, args: &DoctorArgs) -> Result<u8> {
     let settings = config::load(global)?;
@@ -35,6 +37,21 @@ pub(super) async fn doctor(global: &GlobalArgs, printer: Printer, args: &DoctorA
         (Some(url), Some(key)) if args.data_dir.is_none() => Some(Client::new(url, key)?),
         _ => None,
     };
+    if args.cluster {
+        let client = client.ok_or_else(|| {
+            Failure::plain(
+                Code::InvalidArgument,
+                "there is no server to ask: set ATOLL_URL and ATOLL_API_KEY",
+            )
+        })?;
+        let report = client.cluster_doctor().await?;
+        printer.result(&report, || match report.checks.as_slice() {
+            [] => "the server is no node of a cluster".to_owned(),
+            checks => checks_table(checks),
+        })?;
+        let is_missing = report.checks.iter().any(|check| check.status == Status::Missing);
+        return Ok(if is_missing { EXIT_MISSING } else { 0 });
+    }
     if args.leaks {
         let leaks = match client {
             Some(client) if args.remove => client.remove_leaks().await?,

@@ -43,6 +43,7 @@ pub(super) fn request(args: SandboxArgs) -> Result<CreateSandbox> {
         resources: limits(&args.limits, args.disk),
         env: args.env.into_iter().collect(),
         labels: args.label.into_iter().collect(),
+        node_labels: args.node_label.into_iter().collect(),
         user: args.user,
         workdir: args.workdir,
         ttl_ms: args.ttl,

@@ -72,6 +72,7 @@ async fn listen(address: SocketAddr) -> Result<TcpListener> {
 
 pub(super) async fn serve(printer: Printer, mut args: ServeArgs) -> Result<()> {
     if !args.ephemeral {
+        args.database = args.database.take().map_or_else(config::database, |given| Ok(Some(given)))?;
         return Box::pin(serve_on(printer, args)).await;
     }
     let failed = |error| Failure::io("cannot make a directory below /var/tmp", error);

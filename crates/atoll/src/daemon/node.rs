@@ -53,6 +53,8 @@ pub(super) async fn enter(
         levels: drivers.iter().map(|driver| driver.level()).collect(),
         sandboxes_max: sandboxes_max as u64,
         labels: settings.labels.clone(),
+        // What changes while it runs, the engine says.
+        ..NodeFacts::default()
     };
     let name = settings.name.clone().unwrap_or_else(host_name);
     let mut draft = NodeDraft {

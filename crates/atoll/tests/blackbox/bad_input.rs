@@ -305,6 +305,22 @@ fn cases(sandbox: &str, exec: &str, running: &str) -> Vec<Case> {
         ("DELETE", "/v1/images/no/such:image".into(), Value::Null, 404, "image_not_found", ""),
         ("DELETE", "/v1/registries/no.such.host".into(), Value::Null, 404, "registry_not_found", ""),
         ("GET", "/v1/nodes/none".into(), Value::Null, 404, "node_not_found", "none"),
+        (
+            "POST",
+            "/v1/sandboxes".into(),
+            json!({ "node_labels": { "a b": "c" } }),
+            400,
+            "invalid_argument",
+            "node_labels",
+        ),
+        (
+            "POST",
+            "/v1/sandboxes".into(),
+            json!({ "node_labels": { "zone": "a" } }),
+            400,
+            "invalid_argument",
+            "no node",
+        ),
         ("PATCH", "/v1/nodes/none".into(), json!({ "draining": true }), 404, "node_not_found", "none"),
         // keys
         ("POST", "/v1/keys".into(), json!({"name": "k", "scope": "god"}), 400, "invalid_argument", "scope"),
@@ -460,6 +476,7 @@ async fn keys_do_what_their_scope_says() {
         ("GET", "/v1/keys".into(), Value::Null, Scope::Admin),
         ("GET", "/v1/registries".into(), Value::Null, Scope::Admin),
         ("GET", "/v1/nodes".into(), Value::Null, Scope::Admin),
+        ("GET", "/v1/doctor/cluster".into(), Value::Null, Scope::Admin),
     ];
     for scope in [Scope::Read, Scope::Exec, Scope::Manage, Scope::Admin] {
         let create = CreateKey { name: "test".into(), scope, ttl_ms: None, format: KeyFormat::Atoll };

@@ -15,6 +15,7 @@ use crate::id::{BuildId, SnapshotId};
 use crate::idle::IdlePolicy;
 use crate::layer::{Layer, check_layers};
 use crate::limits::SECRETS_PRIVATE_MAX_COUNT;
+use crate::node;
 use crate::policy::EgressPolicy;
 use crate::profile::Profiles;
 use crate::secret::Secret;
@@ -65,6 +66,8 @@ pub struct SandboxDraft {
     pub auto_checkpoints: Option<AutoCheckpoints>,
     /// The isolation level; the template's, or the server's default, when absent.
     pub isolation: Option<IsolationLevel>,
+    /// Labels that the node must have on which it is made.
+    pub node_labels: BTreeMap<String, String>,
     /// Limits.
     pub resources: ResourcesDraft,
     /// Variables on top of the image's and the template's.
@@ -269,6 +272,7 @@ impl SandboxDraft {
         self.auto_checkpoints.map_or(Ok(()), AutoCheckpoints::validate)?;
         check::env("env", &self.env)?;
         check::labels("labels", &self.labels)?;
+        node::validate_labels("node_labels", &self.node_labels)?;
         check::annotations("annotations", &self.annotations)?;
         if let Some(user) = &self.user {
             check::user("user", user)?;

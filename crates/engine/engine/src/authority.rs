@@ -59,3 +59,12 @@ pub async fn kept<E: std::error::Error>(
     })?;
     Ok((value.visible, key))
 }
+
+/// Whether the vault's key opens what the database holds.
+///
+/// # Errors
+/// As [`kept`]; when nothing was kept yet.
+pub(crate) async fn opens(store: &Store, vault: &Vault) -> Result<()> {
+    let none = || Err::<(String, Secret), _>(std::io::Error::other("nothing is kept yet"));
+    kept(store, vault, INTERCEPTION, none).await.map(drop)
+}

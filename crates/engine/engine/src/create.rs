@@ -89,14 +89,22 @@ impl Engine {
             self.inner.must_be_here(at, made()).await?;
         }
         draft.validate()?;
-        if draft.build.is_none() {
-            self.place(&draft)?;
-        }
-        self.inner.disk.check()?;
-        let mut planned = match template {
-            Some(template) => self.plan_from(&draft, Some(template), caller).await?,
-            None => self.plan(&draft, caller).await?,
+        let template = match (template, &draft.template) {
+            (None, Some(name)) => Some(self.find_template(name).await?),
+            (template, _) => template,
         };
+        let recipe = template.as_ref().map(|record| &record.spec);
+        // A build's sandboxes are where the build is.
+        let bound = if draft.build.is_none() {
+            self.place(&draft, recipe)?;
+            self.check_bound(&draft, recipe)
+        } else {
+            Ok(())
+        };
+        self.inner.disk.check()?;
+        let mut planned = self.plan_from(&draft, template, caller).await?;
+        // Only now that it is clear that it would be made here.
+        bound?;
         let pools = &self.inner.pools;
         let template = planned.record.spec.template.as_deref().and_then(|text| text.split(':').next());
         // What goes on from memory is made anew.

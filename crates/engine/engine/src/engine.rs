@@ -106,6 +106,25 @@ pub struct Stats {
     pub disk_full: bool,
     /// Output of execs that is kept, bytes.
     pub logs_bytes: u64,
+    /// What is free.
+    pub capacity: Capacity,
+}
+
+/// What there is room for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Capacity {
+    /// Most sandboxes at once.
+    pub sandboxes_max: u64,
+    /// Creations under way that somebody waits for.
+    pub creations: u64,
+    /// Those that go on at once; more wait.
+    pub creations_max: u64,
+    /// Memory that this node can still give, bytes; 0 where there are no nodes.
+    pub memory_available_bytes: u64,
+    /// Memory that it has.
+    pub memory_total_bytes: u64,
+    /// It takes no new sandboxes.
+    pub is_draining: bool,
 }
 
 /// The engine. Clones share it.
@@ -303,6 +322,7 @@ impl Engine {
         let (used, disk) = (*self.inner.used(), self.disk_space());
         let mut stats = Stats { used, builds, disk, disk_full: self.is_disk_full(), ..Stats::default() };
         stats.logs_bytes = self.inner.logs.bytes();
+        stats.capacity = self.capacity();
         for sandbox in self.inner.all_sandboxes() {
             *stats.sandboxes.entry(sandbox.record().state).or_default() += 1;
             stats.execs_running += sandbox.live_execs().len() as u64;

@@ -68,10 +68,10 @@ pub use authorize::{Caller, EffectivePermission, Grant, Resource, SnapshotGrant,
 pub use build::{
     BuildLog, BuildSecrets, BuildStats, BuildView, CacheEntry, CachePruned, ImageLogin, LogEntry, LogPage,
 };
-pub use cluster::{Asked, spawn};
+pub use cluster::{Asked, Route, spawn};
 pub use code::{CellEvent, CellInfo, CellPage, CellView, ContextDraft};
 pub use egress::EgressConfig;
-pub use engine::{Config, Engine, Stats, Trust};
+pub use engine::{Capacity, Config, Engine, Stats, Trust};
 pub use errors::guest_error;
 pub use exec::{ExecView, OutputEvent, OutputReader};
 pub use ingress::{

@@ -44,5 +44,5 @@ pub use manifest::Platform;
 pub use progress::{LayerEvent, NoProgress, Phase, Progress};
 pub use pull::{Credentials, PullOptions};
 pub use reach::{Allowed, Reach};
-pub use reference::registry_of;
+pub use reference::{local_or_normal, registry_of};
 pub use store::{Images, Removed, Settings};

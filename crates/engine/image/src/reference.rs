@@ -86,7 +86,7 @@ impl Reference {
 ///
 /// # Errors
 /// [`ImageError::BadReference`].
-pub(crate) fn local_or_normal(text: &str) -> Result<String> {
+pub fn local_or_normal(text: &str) -> Result<String> {
     if is_local(text) {
         return Ok(text.to_owned());
     }

@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use atoll_core::exec::Exit;
 use atoll_core::id::{BuildId, KeyId, NodeId, SandboxId, SnapshotId};
 use atoll_core::node::{NodeFacts, NodeLoad};
+use sqlx::AssertSqlSafe;
 
 use crate::Store;
 use crate::db::{BadColumn, Conn, Row, args, json};
 use crate::error::StoreError;
+use crate::sandboxes::any_of;
 
 /// A node that enters.
 #[derive(Debug, Clone)]
@@ -61,7 +63,7 @@ pub struct NodeRecord {
 }
 
 /// Something that is on one node.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Whereabouts {
     /// A sandbox, by id or name.
     Sandbox(String),
@@ -88,6 +90,22 @@ impl Store {
         rows.iter().map(|row| row.decode("nodes", "id", read)).collect()
     }
 
+    /// Those of these nodes that are there.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] when a row cannot be read.
+    pub async fn some_nodes(&self, ids: &[NodeId]) -> Result<Vec<NodeRecord>, StoreError> {
+        let mut values = Vec::new();
+        let sql = format!(
+            "SELECT * FROM nodes WHERE {}",
+            any_of("id", ids.iter().map(NodeId::as_str), &mut values)
+        );
+        let rows = self
+            .read(|mut conn| Box::pin(async move { conn.rows(AssertSqlSafe(sql), values).await }))
+            .await?;
+        rows.iter().map(|row| row.decode("nodes", "id", read)).collect()
+    }
+
     /// How often each thing changed that servers keep in memory.
     ///
     /// # Errors
@@ -97,6 +115,31 @@ impl Store {
         let rows = self.read(|mut conn| Box::pin(async move { conn.rows(SQL, Vec::new()).await })).await?;
         let read = |row: &Row| Ok((row.text("what")?, row.int("number")?));
         rows.iter().map(|row| row.decode("changes", "what", read)).collect()
+    }
+
+    /// What the database's clock shows, milliseconds since the epoch. PostgreSQL's only.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn clock_ms(&self) -> Result<u64, StoreError> {
+        const SQL: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now";
+        self.number(SQL, "now").await
+    }
+
+    /// The newest version of the schema that this program knows, and the one that the database has.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn schema(&self) -> Result<(u64, u64), StoreError> {
+        const SQL: &str = "SELECT max(version) AS version FROM _sqlx_migrations WHERE success";
+        let own =
+            crate::store::MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or_default();
+        Ok((own.unsigned_abs(), self.number(SQL, "version").await?))
+    }
+
+    async fn number(&self, sql: &'static str, column: &'static str) -> Result<u64, StoreError> {
+        let row = self.read(move |mut conn| Box::pin(async move { conn.row(sql, Vec::new()).await })).await?;
+        row.map_or(Ok(0), |row| row.decode("nodes", column, |row| row.uint(column)))
     }
 
     /// On which node something is, if it is there and on one.
@@ -138,6 +181,18 @@ impl Store {
         const SQL: &str = "SELECT id FROM sandboxes WHERE node = $1";
         let rows = self.read(|mut conn| Box::pin(async move { conn.rows(SQL, values).await })).await?;
         Ok(rows.iter().filter_map(|row| row.parse("id").ok()).collect())
+    }
+
+    /// What this node is has changed since it entered.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]; [`StoreError::Claimed`].
+    pub async fn set_facts(&self, facts: &NodeFacts) -> Result<(), StoreError> {
+        const SQL: &str = "UPDATE nodes SET facts = $2 WHERE id = $1";
+        let Some(node) = self.node() else { return Ok(()) };
+        let values = vec![node.as_str().into(), json(facts)?];
+        self.write_one(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await.map(drop) }))
+            .await
     }
 
     /// Says whether a node takes new sandboxes. Says whether it is there.

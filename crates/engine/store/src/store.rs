@@ -19,7 +19,7 @@ use crate::nodes::NodeDraft;
 use crate::url::StoreUrl;
 use crate::writer::{Changes, Kept, Writer};
 
-static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
+pub(crate) static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 
 /// Connections that read a SQLite file beside the one that writes.
 const SQLITE_READERS_MAX_COUNT: u32 = 4;

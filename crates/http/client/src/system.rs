@@ -49,6 +49,11 @@ impl Client {
         self.call(self.request(Method::GET, self.target(["v1", "doctor"]))).await
     }
 
+    /// Whether the nodes of a cluster fit together.
+    pub async fn cluster_doctor(&self) -> Result<Doctor> {
+        self.call(self.request(Method::GET, self.target(["v1", "doctor", "cluster"]))).await
+    }
+
     /// What on the host belongs to no known sandbox.
     pub async fn list_leaks(&self) -> Result<LeakList> {
         self.call(self.request(Method::GET, self.target(["v1", "leaks"]))).await

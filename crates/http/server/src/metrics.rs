@@ -7,7 +7,7 @@ use atoll_core::build::{BuildState, StepState};
 use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::Accelerator;
 use atoll_core::usage::Usage;
-use atoll_engine::{BuildStats, EgressStats, PoolsView, Stats};
+use atoll_engine::{BuildStats, Capacity, EgressStats, PoolsView, Stats};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -188,6 +188,50 @@ impl DiskMetrics {
     }
 }
 
+/// What is free, for who starts and ends machines.
+#[derive(Debug, Default)]
+struct CapacityMetrics {
+    sandboxes_max: Gauge,
+    creations: Gauge,
+    creations_max: Gauge,
+    memory_available: Gauge,
+    memory_total: Gauge,
+    draining: Gauge,
+}
+
+impl CapacityMetrics {
+    fn register(registry: &mut Registry) -> Self {
+        let made = Self::default();
+        registry.register("sandboxes_max", "Most sandboxes at once", made.sandboxes_max.clone());
+        registry.register(
+            "creations",
+            "Creations under way, those that wait for their turn included",
+            made.creations.clone(),
+        );
+        registry.register("creations_max", "Creations that go on at once", made.creations_max.clone());
+        let (available, total) = (made.memory_available.clone(), made.memory_total.clone());
+        registry.register_with_unit(
+            "node_memory_available",
+            "Memory that a node of a cluster can still give",
+            Unit::Bytes,
+            available,
+        );
+        registry.register_with_unit("node_memory", "Memory that a node of a cluster has", Unit::Bytes, total);
+        registry.register("node_draining", "1 while a node takes no new sandboxes", made.draining.clone());
+        made
+    }
+
+    fn set(&self, capacity: &Capacity) {
+        let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        self.sandboxes_max.set(number(capacity.sandboxes_max));
+        self.creations.set(number(capacity.creations));
+        self.creations_max.set(number(capacity.creations_max));
+        self.memory_available.set(number(capacity.memory_available_bytes));
+        self.memory_total.set(number(capacity.memory_total_bytes));
+        self.draining.set(capacity.is_draining.into());
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StateLabels {
     state: &'static str,
@@ -212,6 +256,7 @@ pub(crate) struct Metrics {
     egress: EgressMetrics,
     spans: SpanMetrics,
     disk: DiskMetrics,
+    capacity: CapacityMetrics,
 }
 
 impl Metrics {
@@ -252,6 +297,7 @@ impl Metrics {
         let pools = PoolMetrics::register(&mut registry);
         let builds = BuildMetrics::register(&mut registry);
         let disk = DiskMetrics::register(&mut registry);
+        let capacity = CapacityMetrics::register(&mut registry);
         Self {
             registry,
             requests,
@@ -267,6 +313,7 @@ impl Metrics {
             egress,
             used,
             disk,
+            capacity,
             spans,
         }
     }
@@ -317,6 +364,7 @@ impl Metrics {
         self.used.set(&stats.used);
         self.builds.set(&stats.builds);
         self.disk.set(stats);
+        self.capacity.set(&stats.capacity);
         let mut text = String::new();
         if let Err(error) = encode(&mut text, &self.registry) {
             // Writing to a string does not fail.

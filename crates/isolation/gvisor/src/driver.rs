@@ -8,8 +8,8 @@ use atoll_core::sandbox::PauseMode;
 use atoll_core::snapshot::Comparison;
 use atoll_core::spec::{IsolationLevel, Resources};
 use atoll_isolation::{
-    ArtifactUsage, Artifacts, Check, Death, Gate, Gates, GuestStream, Isolation, IsolationError, Lifecycle,
-    Plan, Resource, RootFs, StandingStill, Taken, Usage, no_memory,
+    ArtifactUsage, Artifacts, Check, Death, Gate, Gates, GuestStream, HostLoad, Isolation, IsolationError,
+    Lifecycle, Plan, Resource, RootFs, StandingStill, Taken, Usage, no_memory,
 };
 use atoll_isolation_storage::filesystem;
 
@@ -36,6 +36,10 @@ impl Isolation for GvisorIsolation {
 
     async fn memory_available(&self) -> Option<u64> {
         atoll_isolation_host::memory_available()
+    }
+
+    async fn host_load(&self) -> HostLoad {
+        atoll_isolation_host::load()
     }
 
     async fn scan(&self) -> Result<Vec<Resource>, IsolationError> {

@@ -13,7 +13,7 @@ pub mod process;
 pub(crate) use atoll_isolation::step;
 
 use atoll_core::id::SandboxId;
-use atoll_isolation::IsolationError;
+use atoll_isolation::{HostLoad, IsolationError};
 
 pub use cgroup::{Cgroups, Membership};
 pub use end::end;
@@ -52,8 +52,49 @@ pub fn machine_id(id: &SandboxId) -> String {
 /// Memory that the host can still give, by the kernel's estimate, bytes.
 #[must_use]
 pub fn memory_available() -> Option<u64> {
+    meminfo("MemAvailable:")
+}
+
+fn meminfo(field: &str) -> Option<u64> {
     let table = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = table.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let line = table.lines().find_map(|line| line.strip_prefix(field))?;
     let kib: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
     Some(kib * 1024)
+}
+
+/// What the host has, and has to do.
+#[must_use]
+pub fn load() -> HostLoad {
+    let pressure = std::fs::read_to_string("/proc/pressure/cpu");
+    HostLoad {
+        memory_total_bytes: meminfo("MemTotal:"),
+        // A kernel without pressure stall information has no such file.
+        cpu_pressure: pressure.ok().and_then(|text| waiting(&text)),
+    }
+}
+
+/// The part of ten seconds in which something waited, thousandths: of `some avg10=1.53 avg60=…`.
+fn waiting(pressure: &str) -> Option<u32> {
+    let some = pressure.lines().find_map(|line| line.strip_prefix("some "))?;
+    let percent = some.split(' ').find_map(|field| field.strip_prefix("avg10="))?;
+    let (whole, part) = percent.split_once('.')?;
+    let tenth = part.get(..1)?.parse::<u32>().ok()?;
+    Some(whole.parse::<u32>().ok()?.checked_mul(10)?.saturating_add(tenth).min(1000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pressure_is_read_in_thousandths() {
+        let some = |avg10: &str| {
+            waiting(&format!("some avg10={avg10} avg60=1.00 avg300=0.00 total=5\nfull avg10=9.00"))
+        };
+        assert_eq!(some("3.50"), Some(35));
+        assert_eq!(some("0.00"), Some(0));
+        assert_eq!(some("100.00"), Some(1000));
+        assert_eq!((some("x"), waiting("")), (None, None));
+        assert!(load().memory_total_bytes > memory_available());
+    }
 }

@@ -264,6 +264,15 @@ pub fn no_io_limits(resources: &Resources, level: IsolationLevel) -> Result<(), 
     )))
 }
 
+/// What a host has, and has to do.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct HostLoad {
+    /// Its memory, bytes.
+    pub memory_total_bytes: Option<u64>,
+    /// For what part of the last ten seconds something waited for a processor, thousandths.
+    pub cpu_pressure: Option<u32>,
+}
+
 /// One isolation level on this host. See the module for the contract.
 #[async_trait]
 pub trait Isolation: Lifecycle + StandingStill + Artifacts + Gates {
@@ -330,6 +339,11 @@ pub trait Isolation: Lifecycle + StandingStill + Artifacts + Gates {
 
     /// Memory of the host that programs can have without anything being swapped out, bytes; `None` when unknown.
     async fn memory_available(&self) -> Option<u64>;
+
+    /// What the host has, and has to do, as far as it is known.
+    async fn host_load(&self) -> HostLoad {
+        HostLoad::default()
+    }
 
     /// Everything this installation has on the host that carries a sandbox id.
     ///

@@ -505,6 +505,8 @@ class CreateSandbox(TypedDict, total=False):
     """Take checkpoints by itself: when it is made, and after every exec."""
     isolation: IsolationLevel | None
     """How strongly it is cut off. Never silently downgraded."""
+    node_labels: dict[str, str]
+    """In a cluster: labels that the node must have on which it is made."""
     resources: ResourcesDraft
     """Limits."""
     env: dict[str, str]

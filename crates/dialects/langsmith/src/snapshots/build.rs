@@ -9,13 +9,14 @@
 //! What is under way is in memory only: a server that ends meanwhile forgets it, keeps the layers that came,
 //! and leaves no sandbox behind, for that one has a time to live.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_core::id::SnapshotId;
 use atoll_core::snapshot::Reference;
 use atoll_core::spec::{self, ResourcesDraft, SandboxDraft};
 use atoll_core::{Code, Error};
-use atoll_engine::{Begin, Caller as EngineCaller, Engine};
+use atoll_engine::{Asked, Begin, Caller as EngineCaller, Engine};
 use atoll_image::{NoProgress, PullOptions};
 use atoll_store::SnapshotRecord;
 use axum::extract::State;
@@ -102,7 +103,9 @@ async fn make(
         ttl_ms,
         ..SandboxDraft::default()
     };
-    let sandbox = engine.create_sandbox(draft, caller).await?.id;
+    // It is a step of what is done here.
+    let making = Arc::new(Asked::part()).scope(engine.create_sandbox(draft, caller));
+    let sandbox = making.await?.id;
     let order = super::order(id, tag, Begin::default());
     let taken = engine.create_snapshot(&sandbox, order, caller).await;
     if let Err(error) = engine.delete_sandbox(&sandbox).await {

@@ -3,6 +3,9 @@
 //! Whoever looks something up notes what it did not find ([`missing`]), in the slot of the request for which it runs. When the
 //! request fails, who received it asks [`Engine::elsewhere`] whether one of these things is on another node, and passes
 //! the request on. So only what is not here costs anything, and nobody needs a list of everything that is elsewhere.
+//!
+//! Where something was found is remembered. The node that is asked may not have it any more: then the request is begun anew
+//! here ([`Engine::not_there`]), and the database is asked.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +14,8 @@ use atoll_core::Result;
 use atoll_core::id::NodeId;
 use atoll_store::{NodeRecord, Whereabouts};
 
-use super::node_away;
+use super::given::Underway;
+use super::{Cluster, node_away};
 use crate::engine::Engine;
 use crate::errors::store_error;
 
@@ -25,17 +29,51 @@ tokio::task_local! {
 /// What one request asked for.
 #[derive(Debug, Default)]
 pub struct Asked {
-    notes: Mutex<Notes>,
-    here: AtomicBool,
+    notes: Arc<Mutex<Notes>>,
+    here: Arc<AtomicBool>,
+    from_node: bool,
+    stays: bool,
 }
 
 #[derive(Debug, Default)]
 struct Notes {
     missing: Vec<Whereabouts>,
-    node: Option<NodeId>,
+    node: Option<(NodeId, Option<Underway>)>,
+    /// Nodes that did not make the sandbox that this asks for.
+    tried: Vec<NodeId>,
+    refused: bool,
+}
+
+/// The node that a request is to be passed on to.
+#[derive(Debug)]
+pub struct Route {
+    /// Which.
+    pub node: Arc<NodeRecord>,
+    /// Whether it was looked up for this request, and is not what is remembered or was chosen.
+    pub is_sure: bool,
+    what: Option<Whereabouts>,
+    _underway: Option<Underway>,
 }
 
 impl Asked {
+    /// The slot of a request that another node passed on: it is answered here, or not at all.
+    #[must_use]
+    pub fn by_node() -> Self {
+        Self { from_node: true, ..Self::default() }
+    }
+
+    /// A slot for a part of what the current request does, which is not given to another node for that part's sake.
+    #[must_use]
+    pub fn part() -> Self {
+        let Some(whole) = Self::current() else { return Self { stays: true, ..Self::default() } };
+        Self {
+            notes: Arc::clone(&whole.notes),
+            here: Arc::clone(&whole.here),
+            from_node: whole.from_node,
+            stays: true,
+        }
+    }
+
     /// Runs what belongs to the request.
     pub async fn scope<F: Future>(self: Arc<Self>, work: F) -> F::Output {
         ASKED.scope(self, work).await
@@ -51,6 +89,31 @@ impl Asked {
     #[must_use]
     pub fn is_here(&self) -> bool {
         self.here.load(Ordering::Acquire)
+    }
+
+    /// Whether another node passed it on.
+    pub(super) const fn is_by_node(&self) -> bool {
+        self.from_node
+    }
+
+    /// Whether it can still be passed on as a whole.
+    pub(super) fn may_go(&self) -> bool {
+        !self.from_node && !self.stays && !self.is_here()
+    }
+
+    /// Nodes that did not make the sandbox that this asks for.
+    pub(super) fn tried(&self) -> Vec<NodeId> {
+        self.notes().tried.clone()
+    }
+
+    /// Notes that this node does not do what another gave it.
+    pub(super) fn refuse(&self) {
+        self.notes().refused = true;
+    }
+
+    /// Notes which node was chosen.
+    pub(super) fn choose(&self, node: NodeId, underway: Underway) {
+        self.notes().node = Some((node, Some(underway)));
     }
 
     fn notes(&self) -> std::sync::MutexGuard<'_, Notes> {
@@ -88,7 +151,7 @@ pub(crate) fn here() {
 /// Notes on which node the request should be answered.
 pub(crate) fn elsewhere(node: NodeId) {
     let _ = ASKED.try_with(|asked| {
-        asked.notes().node.get_or_insert(node);
+        asked.notes().node.get_or_insert((node, None));
     });
 }
 
@@ -97,30 +160,56 @@ impl Engine {
     ///
     /// # Errors
     /// [`atoll_core::Code::NodeUnavailable`] when that node does not live; [`atoll_core::Code::StoreUnavailable`].
-    pub async fn elsewhere(&self, asked: &Asked) -> Result<Option<NodeRecord>> {
+    pub async fn elsewhere(&self, asked: &Asked) -> Result<Option<Route>> {
         let Some(cluster) = &self.inner.cluster else { return Ok(None) };
-        let (missing, node) = {
+        let (missing, chosen) = {
             let mut notes = asked.notes();
             (std::mem::take(&mut notes.missing), notes.node.take())
         };
-        let mut found = node;
-        for what in missing {
-            if found.is_some() {
-                break;
-            }
-            found = self.inner.store.whereabouts(&what).await.map_err(store_error)?;
+        if let Some((id, underway)) = chosen {
+            let node = self.living(cluster, &id).await?;
+            return Ok(Some(Route { node, is_sure: underway.is_none(), what: None, _underway: underway }));
         }
-        let Some(id) = found.filter(|id| id != cluster.id()) else { return Ok(None) };
-        let known = cluster.other(&id).filter(|node| node.is_alive);
-        let node = match known {
-            Some(node) => node,
-            // It has come since the last look.
-            None => {
-                let all = self.inner.store.nodes().await.map_err(store_error)?;
-                let node = all.into_iter().find(|node| node.id == id);
-                node.ok_or_else(|| node_away(id.as_str()))?
+        for what in missing {
+            // What another node is told must be so.
+            let known = (!asked.from_node).then(|| cluster.known.get(&what)).flatten();
+            if let Some(node) = known.and_then(|id| cluster.other(&id)).filter(|node| node.is_alive) {
+                return Ok(Some(Route { node, is_sure: false, what: Some(what), _underway: None }));
             }
-        };
-        if node.is_alive { Ok(Some(node)) } else { Err(node_away(&node.name)) }
+            let found = self.inner.store.whereabouts(&what).await.map_err(store_error)?;
+            let Some(id) = found else { continue };
+            if id == *cluster.id() {
+                return Ok(None);
+            }
+            let node = self.living(cluster, &id).await?;
+            cluster.known.put(what.clone(), id);
+            return Ok(Some(Route { node, is_sure: true, what: Some(what), _underway: None }));
+        }
+        Ok(None)
+    }
+
+    /// Whether a request that another node passed on is not for this one, although that believed it.
+    pub async fn is_elsewhere(&self, asked: &Asked) -> bool {
+        let refused = asked.notes().refused;
+        refused || matches!(self.elsewhere(asked).await, Ok(Some(_)) | Err(_))
+    }
+
+    /// The node that a request was passed on to does not have what it is about, or did not make what it asks for.
+    pub fn not_there(&self, asked: &Asked, route: Route) {
+        let Some(cluster) = &self.inner.cluster else { return };
+        match &route.what {
+            Some(what) => cluster.known.forget(what),
+            None => asked.notes().tried.push(route.node.id.clone()),
+        }
+    }
+
+    async fn living(&self, cluster: &Cluster, id: &NodeId) -> Result<Arc<NodeRecord>> {
+        if let Some(node) = cluster.other(id).filter(|node| node.is_alive) {
+            return Ok(node);
+        }
+        // It has come since the last look.
+        let all = self.inner.store.nodes().await.map_err(store_error)?;
+        let node = all.into_iter().find(|node| node.id == *id).ok_or_else(|| node_away(id.as_str()))?;
+        if node.is_alive { Ok(Arc::new(node)) } else { Err(node_away(&node.name)) }
     }
 }

@@ -3,22 +3,31 @@
 //! A node counts, by a clock of its own that nobody sets, for how long another's sign of life has not changed. Only an
 //! unbroken watch counts: one that could not look for a while (the database was away, this process stood still) begins
 //! anew, as the other may have been as unable to be seen.
+//!
+//! If each of many read all rows every second, the database would do nothing else. So all are read the more seldom the more
+//! there are, and every second those that this node watches, and a few by chance, for who gets new sandboxes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use atoll_core::id::{NodeId, SandboxId};
-use atoll_core::node::NodeLoad;
+use atoll_core::node::watched;
 use atoll_core::{Error, Result};
 use atoll_store::{NodeRecord, boot_ns};
 
 use super::ns;
-use crate::clock::now_ms;
+use crate::clock::{now_ms, random};
 use crate::engine::Engine;
 use crate::errors::store_error;
 
 /// How often the others are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Nodes that one watches.
+const WATCHED_COUNT: usize = 8;
+/// Others that are read each time.
+const DRAWN_COUNT: usize = 24;
+/// How much longer it takes for each node until all are read again: up to fifty, all are each time.
+const ALL_EVERY_PER_NODE: Duration = Duration::from_millis(20);
 /// A watch with a longer gap is broken.
 const GAP_MAX: Duration = Duration::from_secs(3);
 
@@ -33,6 +42,8 @@ struct Seen {
 struct Watch {
     seen: BTreeMap<NodeId, Seen>,
     looked_ns: u64,
+    /// When all nodes were last read.
+    all_ns: u64,
 }
 
 impl Watch {
@@ -73,28 +84,38 @@ pub(super) async fn keep(engine: Engine) {
 impl Engine {
     async fn watch_others(&self, watch: &mut Watch) -> Result<()> {
         let Some(cluster) = &self.inner.cluster else { return Ok(()) };
-        cluster.lease().say(self.load().await);
+        let load = self.inner.measure_load().await;
+        cluster.lease().say(serde_json::to_string(&load).unwrap_or_else(|_| "{}".to_owned()));
+        cluster.load.send_replace(load);
         let began_ns = boot_ns();
-        let nodes = self.inner.store.nodes().await.map_err(store_error)?;
-        let others: Vec<NodeRecord> = nodes.iter().filter(|node| node.id != *cluster.id()).cloned().collect();
-        cluster.set_nodes(nodes);
+        let known = cluster.nodes();
+        let many = u32::try_from(known.len()).unwrap_or(u32::MAX);
+        if began_ns.saturating_sub(watch.all_ns) >= ns(ALL_EVERY_PER_NODE.saturating_mul(many)) {
+            cluster.set_nodes(self.inner.store.nodes().await.map_err(store_error)?);
+            watch.all_ns = began_ns;
+        } else {
+            let living: Vec<&NodeId> =
+                known.iter().filter(|node| node.is_alive).map(|node| &node.id).collect();
+            let mut ids: Vec<NodeId> =
+                watched(cluster.id(), &living, WATCHED_COUNT).into_iter().cloned().collect();
+            ids.push(cluster.id().clone());
+            for _ in 0..DRAWN_COUNT {
+                // Not empty: this node was read before.
+                let at = usize::try_from(random()? % u64::from(many.max(1))).unwrap_or_default();
+                ids.extend(known.get(at).map(|node| node.id.clone()));
+            }
+            cluster.update_nodes(self.inner.store.some_nodes(&ids).await.map_err(store_error)?);
+        }
+        // By what is known now: who died meanwhile is not one of them.
+        let known = cluster.nodes();
+        let living: Vec<&NodeId> = known.iter().filter(|node| node.is_alive).map(|node| &node.id).collect();
+        let ids = watched(cluster.id(), &living, WATCHED_COUNT);
+        let others: Vec<NodeRecord> =
+            known.iter().filter(|node| ids.contains(&&node.id)).map(|node| NodeRecord::clone(node)).collect();
         for node in watch.look(&others, began_ns, boot_ns()) {
             self.take_over(node).await?;
         }
-        Ok(())
-    }
-
-    async fn load(&self) -> String {
-        let mut memory_available_bytes = None;
-        for driver in self.inner.drivers.values() {
-            memory_available_bytes = memory_available_bytes.or(driver.memory_available().await);
-        }
-        let load = NodeLoad {
-            sandboxes: self.inner.count_sandboxes(),
-            // One that cannot tell is not kept out.
-            memory_available_bytes: memory_available_bytes.unwrap_or(u64::MAX),
-        };
-        serde_json::to_string(&load).unwrap_or_else(|_| "{}".to_owned())
+        self.say_facts(cluster).await
     }
 
     /// What a node had that gave no sign of life for its whole lease is this one's to answer for.
@@ -124,7 +145,7 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
-    use atoll_core::node::NodeFacts;
+    use atoll_core::node::{NodeFacts, NodeLoad};
 
     use super::*;
 

@@ -4,29 +4,38 @@
 //! follow     what others changed (keys, secrets, pools) is read again; who cannot ask the database in time refuses
 //! keep       the other nodes are watched; one that gives no sign of life is taken over; this one stops in time
 //! asked      what a request wanted and is not here: who passes it on asks `Engine::elsewhere` where it is
-//! place      a node that is full, or takes no new sandboxes, names another
+//! known      where things of other nodes were found
+//! place      which node makes a sandbox
+//! checks     what a node finds of itself that concerns the others
+//! given      what this node gave to others since they last said what they have
 //! ```
 //!
 //! There is none of it with a database of one's own: [`Inner::cluster`](crate::engine::Inner) is empty then.
 
 mod asked;
+mod checks;
 mod follow;
+mod given;
 mod keep;
+mod known;
 mod nodes;
 mod place;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use atoll_core::id::NodeId;
+use atoll_core::node::NodeLoad;
 use atoll_core::{Code, Error, Result};
 use atoll_store::{Lease, NodeRecord, Store, boot_ns};
 use tokio::sync::watch;
 
-pub use asked::{Asked, spawn};
+pub use asked::{Asked, Route, spawn};
 pub(crate) use asked::{elsewhere, here, missing};
+use given::Given;
+use known::Known;
 
 use crate::engine::{Engine, Inner};
 
@@ -43,7 +52,11 @@ pub(crate) struct Cluster {
     known_ns: AtomicU64,
     looked: watch::Sender<()>,
     /// All nodes as they were when they were last looked at.
-    nodes: RwLock<BTreeMap<NodeId, NodeRecord>>,
+    nodes: RwLock<BTreeMap<NodeId, Arc<NodeRecord>>>,
+    /// What this node has to do, as it was last measured.
+    load: watch::Sender<NodeLoad>,
+    known: Known,
+    given: Given,
 }
 
 impl Cluster {
@@ -55,6 +68,9 @@ impl Cluster {
             known_ns: AtomicU64::new(0),
             looked: watch::Sender::default(),
             nodes: RwLock::default(),
+            load: watch::Sender::default(),
+            known: Known::default(),
+            given: Given::default(),
         })
     }
 
@@ -73,25 +89,31 @@ impl Cluster {
     }
 
     fn set_nodes(&self, nodes: Vec<NodeRecord>) {
-        let map = nodes.into_iter().map(|node| (node.id.clone(), node)).collect();
+        self.given.told(nodes.iter());
+        let map = nodes.into_iter().map(|node| (node.id.clone(), Arc::new(node))).collect();
         *self.nodes.write().unwrap_or_else(PoisonError::into_inner) = map;
     }
 
+    /// Takes in what some nodes say now. One that is not there any more goes with the next look at all.
+    fn update_nodes(&self, nodes: Vec<NodeRecord>) {
+        self.given.told(nodes.iter());
+        let mut map = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
+        map.extend(nodes.into_iter().map(|node| (node.id.clone(), Arc::new(node))));
+    }
+
     /// All nodes as they were a moment ago.
-    fn nodes(&self) -> Vec<NodeRecord> {
+    fn nodes(&self) -> Vec<Arc<NodeRecord>> {
         self.nodes.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// Whether this node takes no new sandboxes.
-    fn is_draining(&self) -> bool {
-        let nodes = self.nodes.read().unwrap_or_else(PoisonError::into_inner);
-        nodes.get(self.id()).is_some_and(|node| node.is_draining)
+    /// A node, as it was a moment ago.
+    fn any(&self, id: &NodeId) -> Option<Arc<NodeRecord>> {
+        self.nodes.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
     }
 
     /// Another node, as it was a moment ago.
-    fn other(&self, id: &NodeId) -> Option<NodeRecord> {
-        let nodes = self.nodes.read().unwrap_or_else(PoisonError::into_inner);
-        nodes.get(id).filter(|node| node.id != *self.id()).cloned()
+    fn other(&self, id: &NodeId) -> Option<Arc<NodeRecord>> {
+        self.any(id).filter(|node| node.id != *self.id())
     }
 }
 

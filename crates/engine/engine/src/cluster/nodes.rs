@@ -5,7 +5,7 @@ use atoll_core::id::NodeId;
 use atoll_core::{Code, Error, Result};
 use atoll_store::{NodeRecord, StoreError};
 
-use crate::engine::Engine;
+use crate::engine::{Capacity, Engine};
 use crate::errors::store_error;
 
 impl Engine {
@@ -21,6 +21,23 @@ impl Engine {
     /// [`Code::StoreUnavailable`].
     pub async fn nodes(&self) -> Result<Vec<NodeRecord>> {
         self.inner.store.nodes().await.map_err(store_error)
+    }
+
+    /// What there is room for.
+    pub(crate) fn capacity(&self) -> Capacity {
+        let config = &self.inner.config;
+        let node = self.inner.cluster.as_ref();
+        let load = node.map(|cluster| *cluster.load.borrow()).unwrap_or_default();
+        Capacity {
+            sandboxes_max: config.sandboxes_max as u64,
+            creations: self.inner.pools.creating(),
+            creations_max: config.creates_max as u64,
+            memory_available_bytes: load.memory_available_bytes,
+            memory_total_bytes: load.memory_total_bytes,
+            is_draining: node
+                .and_then(|cluster| cluster.any(cluster.id()))
+                .is_some_and(|node| node.is_draining),
+        }
     }
 
     /// Whether there are other nodes that live.

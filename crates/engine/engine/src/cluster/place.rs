@@ -1,48 +1,214 @@
-//! A node that takes no new sandboxes, or has no room, names another.
+//! Which node makes a sandbox. The rules are [`atoll_core::placement`]'s.
+//!
+//! A request is given away whole, before anything was done for it: only where that can still be, and where what the sandbox is
+//! made from is not bound to one node.
 
-use atoll_core::node::{Candidate, Wanted, place};
-use atoll_core::spec::SandboxDraft;
+use std::sync::Arc;
+
+use atoll_core::id::NodeId;
+use atoll_core::node::{NODE_IMAGES_MAX_COUNT, NodeFacts, NodeLoad};
+use atoll_core::placement::{Candidate, Handed, Placement, Wanted, expected_bytes, image_mark, place};
+use atoll_core::sandbox::SandboxState;
+use atoll_core::spec::{SandboxDraft, TemplateSpec};
 use atoll_core::{Code, Error, Result};
+use atoll_image::local_or_normal;
+use atoll_store::NodeRecord;
 
-use super::elsewhere;
-use crate::engine::Engine;
+use super::{Asked, Cluster};
+use crate::clock::random;
+use crate::engine::{Engine, Inner};
+
+/// Memory that a sandbox is taken to be allowed where nothing is said, bytes.
+const MEMORY_BYTES: u64 = 512 << 20;
+
+/// Whether what it is made from is on one node: then it is made there.
+fn is_bound(draft: &SandboxDraft, template: Option<&TemplateSpec>) -> bool {
+    draft.snapshot.is_some()
+        || !draft.volumes.is_empty()
+        || draft.image.is_none() && template.is_some_and(|template| template.snapshot.is_some())
+}
+
+fn drains() -> Error {
+    Error::new(Code::NodeUnavailable, "this node takes no new sandboxes, and no other can take it")
+        .hint("'atoll node undrain' lets it take some again")
+}
+
+fn unlabelled() -> Error {
+    Error::new(Code::NodeUnavailable, "no node that can take it has these labels")
+        .hint("'atoll node ls --json' shows the labels of each node")
+}
 
 impl Engine {
     /// Refuses a creation that another node should make, and notes which. Where there is no other that can, this one tries.
-    pub(crate) fn place(&self, draft: &SandboxDraft) -> Result<()> {
-        let Some(cluster) = &self.inner.cluster else { return Ok(()) };
-        let level = draft.isolation.unwrap_or(self.inner.config.defaults.isolation);
-        let is_full = self.inner.count_sandboxes() >= self.inner.config.sandboxes_max as u64;
-        let lacks_level = draft.isolation.is_some() && self.inner.driver(level).is_err();
-        let is_draining = cluster.is_draining();
-        if !is_full && !lacks_level && !is_draining {
+    pub(crate) fn place(&self, draft: &SandboxDraft, template: Option<&TemplateSpec>) -> Result<()> {
+        let Some(cluster) = &self.inner.cluster else {
+            let alone = || Error::invalid("node_labels", "this server is no node of a cluster");
+            return if draft.node_labels.is_empty() { Ok(()) } else { Err(alone()) };
+        };
+        if is_bound(draft, template) {
             return Ok(());
         }
         let nodes = cluster.nodes();
-        let others: Vec<Candidate<'_>> = nodes
-            .iter()
-            .filter(|node| node.is_alive && node.id != *cluster.id())
-            .map(|node| Candidate {
-                id: &node.id,
-                facts: &node.facts,
-                load: node.load,
-                is_draining: node.is_draining,
-            })
-            .collect();
-        let memory_bytes = draft.resources.memory_bytes.unwrap_or_default();
-        match place(&Wanted { level, memory_bytes }, &others) {
-            Some(node) => {
-                elsewhere(node.clone());
-                Err(Error::new(Code::NodeUnavailable, "this node takes no new sandboxes")
-                    .hint("ask another node"))
+        let Some(this) = nodes.iter().find(|node| node.id == *cluster.id()) else { return Ok(()) };
+        let level = draft.isolation.or_else(|| template?.isolation);
+        let memory_bytes = draft.resources.memory_bytes.or_else(|| template?.resources.memory_bytes);
+        let (image, image_is_here) = self.inner.image_wanted(draft, template);
+        let wanted = Wanted {
+            level: level.unwrap_or(self.inner.config.defaults.isolation),
+            memory_bytes: memory_bytes.unwrap_or(MEMORY_BYTES),
+            image,
+            labels: &draft.node_labels,
+        };
+        let load = self.inner.load_now(cluster);
+        let facts = NodeFacts {
+            levels: this.facts.levels.clone(),
+            sandboxes_max: self.inner.config.sandboxes_max as u64,
+            labels: this.facts.labels.clone(),
+            creates_max: self.inner.config.creates_max as u64,
+            // What is here at this moment, and not what was said of it.
+            images: image.filter(|_| image_is_here).into_iter().collect(),
+        };
+        let home = Candidate {
+            id: &this.id,
+            facts: &facts,
+            load: &load,
+            handed: Handed::default(),
+            is_draining: this.is_draining,
+            is_warm: self.inner.pools.is_warm(draft.template.as_deref(), draft.image.as_deref()),
+        };
+        match Asked::current() {
+            Some(asked) if asked.may_go() => give_away(cluster, &asked, &nodes, &wanted, &home),
+            // The node that gave it to this one chooses another.
+            Some(asked) if asked.is_by_node() && !home.can(&wanted) => {
+                asked.refuse();
+                Err(Error::new(Code::NodeUnavailable, "this node cannot take it"))
             }
-            None if is_draining => Err(Error::new(
-                Code::NodeUnavailable,
-                "this node takes no new sandboxes, and no other can take it",
-            )
-            .hint("'atoll node undrain' lets it take some again")),
+            _ if home.is_draining => Err(drains()),
+            _ if !home.has_labels(&wanted) => Err(unlabelled()),
             // It says itself what is in the way.
-            None => Ok(()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses what would be made from something that is on this node, when that takes no new sandboxes, or is not what is
+    /// wanted.
+    pub(crate) fn check_bound(&self, draft: &SandboxDraft, template: Option<&TemplateSpec>) -> Result<()> {
+        let Some(cluster) = self.inner.cluster.as_ref().filter(|_| is_bound(draft, template)) else {
+            return Ok(());
+        };
+        let Some(this) = cluster.any(cluster.id()) else { return Ok(()) };
+        if this.is_draining {
+            let why = "what it is made from is on a node that takes no new sandboxes";
+            return Err(
+                Error::new(Code::NodeUnavailable, why).hint("'atoll node undrain' lets it take some again")
+            );
+        }
+        if draft.node_labels.iter().any(|(key, value)| this.facts.labels.get(key) != Some(value)) {
+            let why = "what it is made from is on a node without these labels";
+            return Err(Error::new(Code::NodeUnavailable, why).hint("leave the labels out"));
+        }
+        Ok(())
+    }
+
+    /// What this node says of itself from now on, when it is not what it said.
+    pub(super) async fn say_facts(&self, cluster: &Cluster) -> Result<()> {
+        let Some(this) = cluster.any(cluster.id()) else { return Ok(()) };
+        let facts = self.inner.facts(&this.facts);
+        if facts != this.facts {
+            self.inner.store.set_facts(&facts).await.map_err(crate::errors::store_error)?;
+        }
+        Ok(())
+    }
+}
+
+fn give_away(
+    cluster: &Cluster,
+    asked: &Asked,
+    nodes: &[Arc<NodeRecord>],
+    wanted: &Wanted<'_>,
+    home: &Candidate<'_>,
+) -> Result<()> {
+    let tried = asked.tried();
+    let open = |id: &NodeId| id != home.id && !tried.contains(id);
+    let others: Vec<Candidate<'_>> = nodes
+        .iter()
+        .filter(|node| node.is_alive && open(&node.id))
+        .map(|node| Candidate {
+            id: &node.id,
+            facts: &node.facts,
+            load: &node.load,
+            handed: cluster.given.to(&node.id),
+            is_draining: node.is_draining,
+            is_warm: false,
+        })
+        .collect();
+    match place(wanted, home, &others, random()?) {
+        Placement::On(id) => {
+            if let Some(node) = nodes.iter().find(|node| node.id == *id) {
+                let expected = expected_bytes(&node.load, wanted.memory_bytes);
+                asked.choose(node.id.clone(), cluster.given.one(node, expected));
+            }
+            Err(Error::new(Code::NodeUnavailable, "another node should make it").hint("ask another node"))
+        }
+        Placement::Nowhere if home.is_draining => Err(drains()),
+        Placement::Nowhere if !home.has_labels(wanted) => Err(unlabelled()),
+        // What is in the way, the creation says.
+        Placement::Nowhere | Placement::Here => Ok(()),
+    }
+}
+
+impl Inner {
+    /// The mark of the image that a sandbox stands on, if not every node has it, and whether this one does.
+    fn image_wanted(&self, draft: &SandboxDraft, template: Option<&TemplateSpec>) -> (Option<u64>, bool) {
+        let name = draft.image_name(template).unwrap_or(&self.config.defaults.image);
+        if name == "host" {
+            return (None, true);
+        }
+        match self.images.resolve(name) {
+            // Exactly this one, whatever others call so.
+            Ok(image) => (Some(image_mark(image.digest.as_str())), true),
+            Err(_) => (Some(image_mark(&local_or_normal(name).unwrap_or_else(|_| name.to_owned()))), false),
+        }
+    }
+
+    /// What this node is, with what has changed since it entered.
+    fn facts(&self, said: &NodeFacts) -> NodeFacts {
+        let mut images: Vec<u64> = Vec::new();
+        for image in self.images.list() {
+            images.push(image_mark(image.digest.as_str()));
+            images.extend(image.names.iter().map(|name| image_mark(name)));
+        }
+        images.truncate(NODE_IMAGES_MAX_COUNT);
+        images.sort_unstable();
+        let creates_max = self.config.creates_max as u64;
+        NodeFacts { creates_max, images, ..said.clone() }
+    }
+
+    /// What this node has to do at this moment.
+    fn load_now(&self, cluster: &Cluster) -> NodeLoad {
+        let (sandboxes, creating) = (self.count_sandboxes(), self.pools.creating());
+        NodeLoad { sandboxes, creating, ..*cluster.load.borrow() }
+    }
+
+    /// The same, measured.
+    pub(super) async fn measure_load(&self) -> NodeLoad {
+        let (mut available, mut total, mut cpu_pressure) = (None, None, None);
+        for driver in self.drivers.values() {
+            available = available.or(driver.memory_available().await);
+            let host = driver.host_load().await;
+            total = total.or(host.memory_total_bytes);
+            cpu_pressure = cpu_pressure.or(host.cpu_pressure);
+        }
+        let all = self.all_sandboxes();
+        let running = all.iter().filter(|sandbox| sandbox.state() == SandboxState::Running);
+        NodeLoad {
+            sandboxes: all.len() as u64,
+            // One that cannot tell is not kept out.
+            memory_available_bytes: available.unwrap_or(u64::MAX),
+            memory_total_bytes: total.unwrap_or_default(),
+            memory_promised_bytes: running.map(|sandbox| sandbox.memory_max_bytes()).sum(),
+            cpu_pressure: cpu_pressure.unwrap_or_default(),
+            creating: self.pools.creating(),
         }
     }
 }

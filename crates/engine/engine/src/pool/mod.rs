@@ -193,6 +193,23 @@ impl Pools {
         recipes.filter_map(|recipe| recipe.mold.image.clone()).collect()
     }
 
+    /// Creations under way that somebody waits for.
+    pub(crate) fn creating(&self) -> u64 {
+        self.foreground.load(Ordering::Relaxed) as u64
+    }
+
+    /// Whether a member of a template's or image's own pool waits.
+    pub(crate) fn is_warm(&self, template: Option<&str>, image: Option<&str>) -> bool {
+        let name = match (template, image) {
+            (Some(template), None) => {
+                PoolName::Template(template.split(':').next().unwrap_or_default().to_owned())
+            }
+            (None, Some(image)) => PoolName::Image(image.to_owned()),
+            _ => return false,
+        };
+        self.lock().pools.get(&name).is_some_and(|pool| !pool.ready.is_empty())
+    }
+
     /// Counts a creation that somebody waits for, as long as the guard lives: fillers let it go first.
     pub(crate) fn foreground(&self) -> Foreground<'_> {
         self.foreground.fetch_add(1, Ordering::Relaxed);

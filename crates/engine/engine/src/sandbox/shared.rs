@@ -293,6 +293,11 @@ impl SandboxShared {
         self.record.borrow().state
     }
 
+    /// The memory that it may use.
+    pub(crate) fn memory_max_bytes(&self) -> u64 {
+        self.record.borrow().spec.resources.memory_bytes
+    }
+
     pub(crate) async fn ask<T>(
         &self,
         message: impl FnOnce(oneshot::Sender<Result<T>>) -> Message,

@@ -7,6 +7,7 @@ mod tests {
 
     use atoll_core::exec::ExecState;
     use atoll_core::id::{KeyId, NodeId};
+    use atoll_core::node::NodeFacts;
     use atoll_core::sandbox::{PauseMode, SandboxState};
     use atoll_store::{
         KeyRecord, NodeDraft, NodeRecord, SandboxRecord, Store, StoreError, StoreUrl, Whereabouts, boot_ns,
@@ -129,6 +130,35 @@ mod tests {
         assert!(matches!(two.remove_node(&draft(2).id).await, Err(StoreError::Conflict)));
         assert!(two.remove_node(&draft(1).id).await.unwrap());
         assert_eq!(two.sandbox(&asleep.id).await.unwrap(), None);
+        one.close().await;
+        two.close().await;
+        postgres.clean().await;
+    }
+
+    #[tokio::test]
+    async fn a_node_says_anew_what_it_is_as_long_as_it_is_its_own() {
+        let postgres = Postgres::start().await;
+        let url = postgres.fresh().await;
+        let ((one, _), (two, _)) = (enter(&url, 1).await, enter(&url, 2).await);
+        let before = record_of(&two, 1).await;
+        // What an older program wrote has neither.
+        assert_eq!((before.facts.creates_max, before.facts.images.len()), (0, 0));
+        let facts = NodeFacts { creates_max: 4, images: vec![1, u64::MAX], ..before.facts };
+        one.set_facts(&facts).await.unwrap();
+        assert_eq!(record_of(&two, 1).await.facts, facts);
+        assert_eq!(record_of(&two, 2).await.facts.images, [0; 0]);
+
+        let some = two.some_nodes(&[draft(1).id, draft(3).id]).await.unwrap();
+        assert_eq!(some.iter().map(|node| node.name.as_str()).collect::<Vec<_>>(), ["n1"]);
+        assert_eq!(two.some_nodes(&[]).await.unwrap(), []);
+
+        let (own, database) = one.schema().await.unwrap();
+        assert!(own == database && own > 0);
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis();
+        assert!(u128::from(one.clock_ms().await.unwrap()).abs_diff(now) < 60_000, "it is this host's");
+        once("it is taken over", async || two.take_over(&record_of(&two, 1).await, "why", 9).await.unwrap())
+            .await;
+        assert!(matches!(one.set_facts(&facts).await, Err(StoreError::Claimed)));
         one.close().await;
         two.close().await;
         postgres.clean().await;

@@ -10,8 +10,10 @@
 //! The layer is around everything, so that it serves every protocol; it knows none. A request is passed on as it came, with its
 //! credentials: the node that has the thing decides who may use it, and nothing was done before that, as the question of who
 //! may comes first in every handler. What a handler had read of the body is sent again ([`replay`]). A request that was passed
-//! on is not passed on again.
+//! on is not passed on again: where it should not have come to, that is said, and it is begun anew where it came from.
 
+mod gather;
+mod merge;
 mod peers;
 mod replay;
 
@@ -36,6 +38,9 @@ use crate::middleware::request_id;
 use crate::routes::{healthz, readyz};
 use crate::serve::{Encrypted, Peer, Slot};
 use crate::shared::App;
+pub(crate) use gather::{from_others, streams_of_others};
+pub(crate) use merge::{data, merged};
+use peers::Unsent;
 pub(crate) use peers::{CONNECTION_WINDOW_BYTES, Peers, STREAM_WINDOW_BYTES};
 use replay::Replay;
 
@@ -45,6 +50,9 @@ const CLIENT: HeaderName = HeaderName::from_static("atoll-node-client");
 const CLIENT_ENCRYPTED: HeaderName = HeaderName::from_static("atoll-node-client-encrypted");
 /// In an answer: the thing is not on this node either. Taken away before a client sees it.
 const NOT_HERE: HeaderName = HeaderName::from_static("atoll-node-not-here");
+
+/// Nodes that one request is passed on to at most, one after the other.
+const TURNS_MAX: u32 = 4;
 
 /// The request came from another node.
 #[derive(Debug, Clone, Copy)]
@@ -65,54 +73,76 @@ pub(crate) async fn pass_on(State(app): State<App>, request: Request, next: Next
             return refused(error);
         }
     }
-    let asked = Arc::new(Asked::default());
     let host = address::host(request.uri(), request.headers()).unwrap_or_default();
     // The dashboard's sessions are this node's: no other knows them.
     if app.console.is_named(host) {
         return next.run(request).await;
     }
     if request.extensions().get::<PassedOn>().is_some() {
+        let asked = Arc::new(Asked::by_node());
         let mut response = Arc::clone(&asked).scope(next.run(request)).await;
-        if is_refusal(&response) && matches!(app.engine.elsewhere(&asked).await, Ok(Some(_)) | Err(_)) {
+        if is_refusal(&response) && !asked.is_here() && app.engine.is_elsewhere(&asked).await {
             response.headers_mut().insert(NOT_HERE, HeaderValue::from_static("1"));
         }
         return response;
     }
-
-    let (parts, body) = request.into_parts();
-    let kept = Kept::of(&parts);
-    let (body, replay) = Replay::new(body, &asked);
-    let response = Arc::clone(&asked).scope(next.run(Request::from_parts(parts, body))).await;
-    // What is refused of what is here was not for another: something may have been done.
-    if !is_refusal(&response) || asked.is_here() {
-        replay.forget();
-        return response;
-    }
-    let node = match app.engine.elsewhere(&asked).await {
-        Ok(Some(node)) => node,
-        Ok(None) => return response,
-        // Whether it is there, and may be known of, only its node could say; this one knows that it is not here.
-        Err(error) if response.status() == StatusCode::UNAUTHORIZED => {
-            tracing::debug!(%error, "not looked for elsewhere");
-            return response;
-        }
-        Err(error) => return refused(error),
-    };
-    drop(response);
-    let Some(body) = replay.again() else {
-        let why =
-            "too much of the request was read before it was clear that another node has what it is about";
-        return refused(
-            Error::new(Code::NodeUnavailable, why).hint(format!("send it to the node '{}'", node.name)),
-        );
-    };
-    match kept.send(&app, &node, body).await {
-        Ok(response) if response.headers().contains_key(NOT_HERE) => refused(
-            Error::new(Code::NodeUnavailable, "it is being moved from one node to another").hint("try again"),
-        ),
+    match here_or_there(&app, request, next).await {
         Ok(response) => response,
         Err(error) => refused(error),
     }
+}
+
+/// Answers what is here, and passes on what is not. What the node that was asked does not have, or make, is begun anew: what is
+/// remembered is forgotten then, and whoever was tried is not tried again.
+async fn here_or_there(app: &App, request: Request, next: Next) -> Result<Response, Error> {
+    let asked = Arc::new(Asked::default());
+    let (parts, mut body) = request.into_parts();
+    for turn in 1.. {
+        let (reading, replay) = Replay::new(body, &asked);
+        let request = Request::from_parts(parts.clone(), reading);
+        let response = Arc::clone(&asked).scope(next.clone().run(request)).await;
+        // What is refused of what is here was not for another: something may have been done.
+        if !is_refusal(&response) || asked.is_here() {
+            replay.forget();
+            return Ok(response);
+        }
+        let route = match app.engine.elsewhere(&asked).await {
+            Ok(Some(route)) => route,
+            Ok(None) => return Ok(response),
+            // Whether it is there, and may be known of, only its node could say; this one knows that it is not here.
+            Err(error) if response.status() == StatusCode::UNAUTHORIZED => {
+                tracing::debug!(%error, "not looked for elsewhere");
+                return Ok(response);
+            }
+            Err(error) => return Err(error),
+        };
+        drop(response);
+        let Some(whole) = replay.again() else {
+            let why =
+                "too much of the request was read before it was clear that another node has what it is about";
+            return Err(Error::new(Code::NodeUnavailable, why)
+                .hint(format!("send it to the node '{}'", route.node.name)));
+        };
+        let (sending, replay) = Replay::new(whole, &asked);
+        match send(app, &route.node, &parts, sending).await {
+            Ok(response) if !response.headers().contains_key(NOT_HERE) => {
+                replay.forget();
+                return Ok(response);
+            }
+            Ok(_) if turn < TURNS_MAX => {}
+            Err(Unsent::NotReached(_)) if turn < TURNS_MAX && !route.is_sure => {}
+            Ok(_) => return Err(not_there()),
+            Err(Unsent::NotReached(error) | Unsent::Unknown(error)) => return Err(error),
+        }
+        tracing::debug!(node = route.node.name, "it is not there: begun anew");
+        app.engine.not_there(&asked, route);
+        body = replay.again().ok_or_else(not_there)?;
+    }
+    Err(not_there())
+}
+
+fn not_there() -> Error {
+    Error::new(Code::NodeUnavailable, "the nodes that should have it, or make it, do not").hint("try again")
 }
 
 /// Whether a handler refused: only then may anybody else be asked, as nothing was done.
@@ -125,35 +155,30 @@ fn is_refusal(response: &Response) -> bool {
     status.is_client_error() || status.is_server_error() || grpc
 }
 
-/// A request as it came, but for its body.
-struct Kept {
-    parts: Parts,
-    upgrade: Option<OnUpgrade>,
-    slot: Option<Slot>,
+/// Sends a request to another node as it came here.
+async fn send(app: &App, node: &NodeRecord, parts: &Parts, body: Body) -> Result<Response, Unsent> {
+    let Some(peers) = &app.peers else {
+        let error = Error::new(Code::NodeUnavailable, "this node has no way to others");
+        return Err(Unsent::NotReached(error));
+    };
+    let mut request = Request::new(body);
+    *request.method_mut() = parts.method.clone();
+    *request.uri_mut() = parts.uri.clone();
+    *request.version_mut() = parts.version;
+    *request.headers_mut() = parts.headers.clone();
+    say_who(request.headers_mut(), parts);
+    // A clone waits for the same connection.
+    let upgrade = parts.extensions.get::<OnUpgrade>().cloned();
+    peers.send(app, node, request, upgrade, parts.extensions.get::<Slot>().cloned()).await
 }
 
-impl Kept {
-    fn of(parts: &Parts) -> Self {
-        let mut request = Request::new(());
-        *request.method_mut() = parts.method.clone();
-        *request.uri_mut() = parts.uri.clone();
-        *request.version_mut() = parts.version;
-        *request.headers_mut() = parts.headers.clone();
-        say_who(request.headers_mut(), parts);
-        Self {
-            parts: request.into_parts().0,
-            // A clone waits for the same connection.
-            upgrade: parts.extensions.get::<OnUpgrade>().cloned(),
-            slot: parts.extensions.get::<Slot>().cloned(),
-        }
-    }
-
-    async fn send(self, app: &App, node: &NodeRecord, body: Body) -> Result<Response, Error> {
-        let Self { parts, upgrade, slot } = self;
-        let Some(peers) = &app.peers else {
-            return Err(Error::new(Code::NodeUnavailable, "this node has no way to others"));
-        };
-        peers.send(app, node, Request::from_parts(parts, body), upgrade, slot).await
+/// Whether another node answers, over the way that requests are passed on.
+pub(crate) async fn reach(app: &App, node: &NodeRecord) -> Result<(), Error> {
+    let (parts, ()) = Request::builder().uri("/healthz").body(()).map_err(|_never| not_there())?.into_parts();
+    match send(app, node, &parts, Body::empty()).await {
+        Ok(response) if response.status().is_success() => Ok(()),
+        Ok(response) => Err(Error::new(Code::NodeUnavailable, format!("it answers {}", response.status()))),
+        Err(Unsent::NotReached(error) | Unsent::Unknown(error)) => Err(error),
     }
 }
 

@@ -18,6 +18,7 @@ use axum::response::Response;
 use http::header::{EXPECT, HOST};
 use http::{HeaderMap, HeaderValue, StatusCode, Uri, Version};
 use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -29,6 +30,8 @@ use crate::shared::App;
 
 /// How long a connection to another node may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Connections that one request is tried on, as long as none of them took it.
+const CONNECTIONS_MAX_TRIED: u32 = 3;
 /// Requests at once on one connection; more open another.
 const STREAMS_MAX_COUNT: usize = 128;
 /// Bytes that may be under way in one answer before the client has taken them, and in all of one connection: no answer that
@@ -38,6 +41,21 @@ pub(crate) const STREAM_WINDOW_BYTES: u32 = 512 << 10;
 pub(crate) const CONNECTION_WINDOW_BYTES: u32 = 2 * 128 * STREAM_WINDOW_BYTES;
 /// A connection on which the other node does not answer a ping for so long is given up.
 const PING_EVERY: Duration = Duration::from_secs(5);
+
+/// Why a request has no answer.
+pub(super) enum Unsent {
+    /// The other node knows nothing of it.
+    NotReached(Error),
+    /// It may have done it.
+    Unknown(Error),
+}
+
+impl From<Error> for Unsent {
+    /// What cannot be sent at all.
+    fn from(error: Error) -> Self {
+        Self::Unknown(error)
+    }
+}
 
 #[derive(Debug, Clone)]
 struct Shared {
@@ -85,7 +103,7 @@ impl Peers {
         request: Request,
         client: Option<OnUpgrade>,
         slot: Option<Slot>,
-    ) -> Result<Response, Error> {
+    ) -> Result<Response, Unsent> {
         let (mut parts, body) = request.into_parts();
         let upgrade = atoll_hop::strip_hop_by_hop(&mut parts.headers);
         // This node's connection says it to the client, when the body is read.
@@ -98,10 +116,7 @@ impl Peers {
         }
         parts.version = Version::HTTP_2;
         parts.uri = absolute(&parts.uri, &mut parts.headers)?;
-        let mut shared = self.connection(node).await?;
-        let used = Use::begin(&shared.used);
-        let answered = shared.sender.send_request(Request::from_parts(parts, body)).await;
-        let response = answered.map_err(|error| broken(node, &error))?;
+        let (response, used) = self.share(node, Request::from_parts(parts, body)).await?;
         let response = response.map(|body| {
             Body::new(body.map_frame(move |frame| {
                 // Held as long as there are frames to come.
@@ -112,8 +127,38 @@ impl Peers {
         Ok(to_client(response))
     }
 
+    /// Sends a request on a connection that has room. One that had just ended gives the request back.
+    async fn share(
+        &self,
+        node: &NodeRecord,
+        mut request: Request,
+    ) -> Result<(http::Response<Incoming>, Use), Unsent> {
+        let mut tries = 0..CONNECTIONS_MAX_TRIED;
+        loop {
+            let mut shared = self.connection(node).await?;
+            let used = Use::begin(&shared.used);
+            let mut error = match shared.sender.try_send_request(request).await {
+                Ok(response) => return Ok((response, used)),
+                Err(error) => error,
+            };
+            match error.take_message().filter(|_| tries.next().is_some()) {
+                Some(unsent) => request = unsent,
+                None => return Err(broken(node, error.error())),
+            }
+            self.forget(&shared);
+        }
+    }
+
+    /// Uses a connection no more: what is under way on it goes on.
+    fn forget(&self, ended: &Shared) {
+        let mut all = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        for list in all.values_mut() {
+            list.retain(|one| !Arc::ptr_eq(&one.used, &ended.used));
+        }
+    }
+
     /// A connection that has room.
-    async fn connection(&self, node: &NodeRecord) -> Result<Shared, Error> {
+    async fn connection(&self, node: &NodeRecord) -> Result<Shared, Unsent> {
         // A node that moved is another.
         let key = (node.id.clone(), node.address.clone());
         {
@@ -147,7 +192,7 @@ impl Peers {
         &self,
         node: &NodeRecord,
         http2: bool,
-    ) -> Result<TokioIo<tokio_rustls::client::TlsStream<TcpStream>>, Error> {
+    ) -> Result<TokioIo<tokio_rustls::client::TlsStream<TcpStream>>, Unsent> {
         let connecting = async {
             let stream = TcpStream::connect(node.address.as_str()).await?;
             stream.set_nodelay(true)?;
@@ -168,7 +213,7 @@ impl Peers {
         request: Request,
         client: OnUpgrade,
         slot: Option<Slot>,
-    ) -> Result<Response, Error> {
+    ) -> Result<Response, Unsent> {
         let stream = self.connect(node, false).await?;
         let (mut sender, driver) = http1::handshake(stream).await.map_err(|error| broken(node, &error))?;
         tokio::spawn(async move { log_end(driver.with_upgrades().await) });
@@ -228,14 +273,18 @@ fn log_end(ended: hyper::Result<()>) {
     }
 }
 
-fn away(node: &NodeRecord, error: &dyn std::error::Error) -> Error {
+fn away(node: &NodeRecord, error: &dyn std::error::Error) -> Unsent {
     tracing::warn!(node = node.name, address = node.address, %error, "another node is not reached");
-    Error::new(Code::NodeUnavailable, format!("it is on the node '{}', which is not reached", node.name))
-        .hint("try again; 'atoll node ls' shows the nodes")
+    let why = format!("it is on the node '{}', which is not reached", node.name);
+    Unsent::NotReached(
+        Error::new(Code::NodeUnavailable, why).hint("try again; 'atoll node ls' shows the nodes"),
+    )
 }
 
-fn broken(node: &NodeRecord, error: &hyper::Error) -> Error {
+fn broken(node: &NodeRecord, error: &hyper::Error) -> Unsent {
     tracing::warn!(node = node.name, error = ?error, "another node did not answer");
-    Error::new(Code::NodeUnavailable, format!("it is on the node '{}', which did not answer", node.name))
-        .hint("try again; it is not known whether it was done")
+    let why = format!("it is on the node '{}', which did not answer", node.name);
+    Unsent::Unknown(
+        Error::new(Code::NodeUnavailable, why).hint("try again; it is not known whether it was done"),
+    )
 }

@@ -5,15 +5,17 @@ use std::collections::BTreeMap;
 use atoll_api::{
     Agent, AgentList, CreateAgent, CreateSandbox, ForkAgent, ForkedAgent, ForkedAgents, UpdateAgent,
 };
-use atoll_core::Error;
 use atoll_core::layer::version_in;
 use atoll_core::sharing::Needs;
+use atoll_core::{Code, Error};
 use atoll_engine::{AgentDraft, AgentForkOrder, FORK_LABEL, Resource, Target};
 use atoll_store::AgentRecord;
 use axum::extract::State;
 use http::StatusCode;
+use http::request::Parts;
 
 use crate::auth::{Caller, Exec, Manage, OnAgent, Read};
+use crate::cluster::from_others;
 use crate::error::{ApiError, ApiResult, body_of};
 use crate::extract::Json;
 use crate::shared::App;
@@ -98,12 +100,24 @@ pub(crate) async fn create_agent(
     Ok((StatusCode::CREATED, Json(convert(&app, record))))
 }
 
-/// Lists the agents of the sandboxes that the key may know of, by name.
+/// Lists the agents of the sandboxes that the key may know of, by name; of a cluster those on all living nodes.
 #[utoipa::path(get, path = "/v1/agents", tag = "agents", security(("key" = ["read"])),
     responses((status = 200, body = AgentList)))]
-pub(crate) async fn list_agents(caller: Caller<Read>, State(app): State<App>) -> ApiResult<Json<AgentList>> {
+pub(crate) async fn list_agents(
+    caller: Caller<Read>,
+    State(app): State<App>,
+    parts: Parts,
+) -> ApiResult<Json<AgentList>> {
     let records = app.engine.agents(caller.engine());
-    Ok(Json(AgentList { items: records.into_iter().map(|record| convert(&app, record)).collect() }))
+    let mut items: Vec<Agent> = records.into_iter().map(|record| convert(&app, record)).collect();
+    for (node, answer) in from_others(&app, &parts).await {
+        let theirs = serde_json::from_slice::<AgentList>(&answer?).map_err(|_malformed| {
+            Error::new(Code::NodeUnavailable, format!("the node '{}' answers in another way", node.name))
+        })?;
+        items.extend(theirs.items);
+    }
+    items.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(Json(AgentList { items }))
 }
 
 /// One agent.

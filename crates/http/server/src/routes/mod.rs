@@ -10,6 +10,7 @@ mod attach;
 mod builds;
 mod cells;
 mod checkpoints;
+mod cluster;
 mod contexts;
 mod dashboard;
 mod events;
@@ -185,6 +186,7 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(nodes::get_node, nodes::update_node, nodes::delete_node))
         .routes(routes!(system::get_info))
         .routes(routes!(system::run_doctor))
+        .routes(routes!(cluster::run_cluster_doctor))
         .routes(routes!(system::list_leaks, system::remove_leaks))
         .routes(routes!(system::get_ca))
         .routes(routes!(system::healthz))

@@ -1,6 +1,7 @@
 //! Sandboxes.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use atoll_api::{
     BatchCreate, BatchResult, BatchResults, CreateSandbox, Metrics, Sandbox, SandboxList, UpdateSandbox,
@@ -9,7 +10,7 @@ use atoll_core::limits::{BATCH_MAX_COUNT, LABELS_MAX_COUNT};
 use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::{RequestKey, SandboxDraft, SandboxUpdate};
 use atoll_core::{Error, Result};
-use atoll_engine::SandboxQuery;
+use atoll_engine::{Asked, SandboxQuery};
 use axum::Extension;
 use axum::extract::State;
 use http::StatusCode;
@@ -62,7 +63,8 @@ pub(crate) async fn create_sandboxes(
         let request = key.as_ref().map(part);
         async move {
             let draft = SandboxDraft { request, ..one.try_into()? };
-            engine.create_sandbox(draft, by).await
+            // One of many is no reason to pass all of them on.
+            Arc::new(Asked::part()).scope(engine.create_sandbox(draft, by)).await
         }
     });
     let outcomes = futures::future::join_all(creates).await.into_iter();

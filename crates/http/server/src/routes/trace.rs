@@ -1,6 +1,7 @@
 //! Journals: pages, server-sent events, WebSockets, and whether they are whole.
 
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use atoll_core::id::SandboxId;
 use atoll_core::{Error, Result};
 use atoll_engine::{EventReader, Grant, TraceFilter, TracedEvent};
 use axum::Extension;
+use axum::body::Body;
 use axum::extract::State;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
@@ -18,12 +20,14 @@ use bytes::Bytes;
 use futures::{Stream, StreamExt as _, stream};
 use http::HeaderMap;
 use http::header::ACCEPT;
+use http::request::Parts;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::events::last_event_id;
 use super::wait;
 use crate::auth::{Caller, Read, ReadJournal};
+use crate::cluster::{data, merged, streams_of_others};
 use crate::error::{ApiResult, body_of, json};
 use crate::extract::{Json, Query};
 use crate::serve::Slot;
@@ -147,27 +151,51 @@ async fn page(
 /// key gets those of all.
 ///
 /// Server-sent events or a WebSocket, as for one sandbox. The id of an event is its time: a stream that comes back
-/// begins some seconds before it, so that events may come twice; `sandbox` and `number` tell.
+/// begins some seconds before it, so that events may come twice; `sandbox` and `number` tell. Of a cluster those of all living
+/// nodes; when a node comes or goes the stream ends, and whoever comes back gets those of all that there are.
 #[utoipa::path(get, path = "/v1/events", tag = "trace", security(("key" = ["read"])), params(StreamAll),
     responses((status = 200, content_type = "text/event-stream", body = String)))]
 pub(crate) async fn stream_all(
     caller: Caller<Read>,
     State(app): State<App>,
     Query(query): Query<StreamAll>,
-    headers: HeaderMap,
+    parts: Parts,
     slot: Option<Extension<Slot>>,
     upgrade: std::result::Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> ApiResult<Response> {
-    let since_us = match last_event_id(&headers)? {
+    let since_us = match last_event_id(&parts.headers)? {
         Some(last) => last.saturating_sub(OVERLAP_US),
         None => query.since_ms.saturating_mul(1000),
     };
     let filter = TraceFilter { kinds: query.kind.into_iter().collect(), exec: None, since_us };
     let reader = app.engine.events_of(caller.engine(), filter).await?;
-    if let Ok(upgrade) = upgrade {
+    let mut others = streams_of_others(&app, &parts).await?;
+    if others.is_empty()
+        && let Ok(upgrade) = upgrade
+    {
         return Ok(over_websocket(upgrade, app, caller.grant().clone(), reader, slot));
     }
-    Ok(over_sse(app, reader, caller.request_id().to_owned(), |event| event.event.event.at_us))
+    let own =
+        over_sse(Arc::clone(&app), reader, caller.request_id().to_owned(), |event| event.event.event.at_us);
+    if others.is_empty() {
+        return Ok(own);
+    }
+    let (head, body) = own.into_parts();
+    others.push(body);
+    let all = merged(Arc::clone(&app), others);
+    let Ok(upgrade) = upgrade else {
+        return Ok(Response::from_parts(head, Body::from_stream(all.map(Ok::<_, Infallible>))));
+    };
+    let grant = caller.grant().clone();
+    Ok(limited(upgrade).on_upgrade(move |socket| async move {
+        let _slot = slot;
+        let _counted = app.tasks.token();
+        let engine = app.engine.clone();
+        tokio::select! {
+            () = pass_events(socket, Box::pin(all)) => {}
+            () = engine.until_revoked(&grant) => {}
+        }
+    }))
 }
 
 /// Whether a sandbox's journal is as the recorder wrote it. The server verifies what it wrote itself: who does not trust
@@ -277,6 +305,34 @@ fn sse_events(
     })
 }
 
+fn limited(upgrade: WebSocketUpgrade) -> WebSocketUpgrade {
+    upgrade.max_message_size(RECEIVE_MAX_BYTES).max_frame_size(RECEIVE_MAX_BYTES)
+}
+
+/// Sends what server-sent events carry, as [`serve_websocket`] does events.
+async fn pass_events(mut socket: WebSocket, mut events: Pin<Box<impl Stream<Item = Bytes> + Send>>) {
+    loop {
+        let message = tokio::select! {
+            event = events.next() => match event.as_deref().map(data) {
+                Some(Some(text)) => Message::text(text.to_owned()),
+                Some(None) => continue,
+                None => {
+                    drop(socket.send(Message::Close(None)).await);
+                    return;
+                }
+            },
+            received = socket.next() => match received {
+                Some(Ok(Message::Close(_)) | Err(_)) | None => return,
+                Some(Ok(_)) => continue,
+            },
+            () = tokio::time::sleep(PING_EVERY) => Message::Ping(Bytes::new()),
+        };
+        if socket.send(message).await.is_err() {
+            return;
+        }
+    }
+}
+
 fn over_websocket(
     upgrade: WebSocketUpgrade,
     app: App,
@@ -284,8 +340,7 @@ fn over_websocket(
     reader: EventReader,
     slot: Option<Extension<Slot>>,
 ) -> Response {
-    let upgrade = upgrade.max_message_size(RECEIVE_MAX_BYTES).max_frame_size(RECEIVE_MAX_BYTES);
-    upgrade.on_upgrade(move |socket| async move {
+    limited(upgrade).on_upgrade(move |socket| async move {
         let _slot = slot;
         let _counted = app.tasks.token();
         let engine = app.engine.clone();

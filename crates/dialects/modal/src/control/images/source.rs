@@ -3,10 +3,13 @@
 //! A snapshot of a directory is one of the whole disk, which takes and costs nothing but what changes later, with the
 //! directory in its comment. Nothing else of it is given out.
 
+use std::sync::Arc;
+
 use atoll_core::id::SandboxId;
 use atoll_core::policy::EgressPolicy;
 use atoll_core::sharing::Needs;
 use atoll_core::spec::SandboxDraft;
+use atoll_engine::Asked;
 use serde::{Deserialize, Serialize};
 
 use super::{Found, begin_with, find};
@@ -76,7 +79,9 @@ impl ImageSource {
                 ("/".to_owned(), ROOT.to_owned())
             }
         };
-        let made = Box::pin(asker.engine().create_sandbox(draft, asker.caller())).await?;
+        // It is a step of what is done here.
+        let making = Arc::new(Asked::part()).scope(asker.engine().create_sandbox(draft, asker.caller()));
+        let made = Box::pin(making).await?;
         Ok(Self { sandbox: made.id, path, name })
     }
 

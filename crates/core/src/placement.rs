@@ -1,0 +1,220 @@
+//! Which node of a cluster gets a new sandbox.
+//!
+//! Whoever is asked decides, by what the nodes last said of themselves and what it has given them since. It keeps the sandbox
+//! unless it cannot have it or another is clearly better off ([`MARGIN`]). The node that gets it has the last word: only it
+//! knows how many it has, so two that choose the same one at the same moment do no harm.
+//!
+//! Of many nodes only a few are compared, drawn anew each time ([`SAMPLE_COUNT`]): if everybody took the best of all, all that
+//! is asked for between two signs of life would go there.
+
+use std::collections::BTreeMap;
+
+use crate::id::NodeId;
+use crate::node::{NodeFacts, NodeLoad};
+use crate::spec::IsolationLevel;
+
+/// By how much another node must be better off before a sandbox is given away, in the thousandths of [`Candidate::cost`].
+pub const MARGIN: u32 = 500;
+/// Nodes that are compared, where there are more.
+pub const SAMPLE_COUNT: usize = 8;
+/// Costs that differ by less than this are the same.
+const STEP: u32 = 25;
+/// What part of its memory a node keeps free, as one in so many.
+const SPARE_PART: u64 = 20;
+/// What a sandbox is expected to use at least of the memory that it may, in thousandths, however little others use.
+const USE_MIN: u64 = 125;
+/// What each creation under way costs, for each that can be made at once.
+const QUEUE_COST: u64 = 250;
+/// What a node costs that has all the sandboxes that it may.
+const SPREAD_COST: u64 = 500;
+/// What the memory of a node costs that does not say how much it has.
+const UNKNOWN_COST: u32 = 500;
+/// What a warm pool is worth that a sandbox can come from.
+const WARM_WORTH: u32 = 500;
+
+/// What a sandbox needs of a node.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    /// Its isolation level.
+    pub level: IsolationLevel,
+    /// The memory that it may use, bytes.
+    pub memory_bytes: u64,
+    /// Its image, as [`NodeFacts::images`] has it; `None` when every node has it.
+    pub image: Option<u64>,
+    /// Labels that the node must have.
+    pub labels: &'a BTreeMap<String, String>,
+}
+
+/// What was given to a node since it last said what it has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Handed {
+    /// Sandboxes.
+    pub sandboxes: u64,
+    /// What they are expected to use, bytes.
+    pub memory_bytes: u64,
+    /// Those that are being made at this moment.
+    pub underway: u64,
+}
+
+/// A node, as far as it matters for who gets a sandbox.
+#[derive(Debug, Clone, Copy)]
+pub struct Candidate<'a> {
+    /// Which.
+    pub id: &'a NodeId,
+    /// What it is.
+    pub facts: &'a NodeFacts,
+    /// What it has to do, as it said.
+    pub load: &'a NodeLoad,
+    /// What it got since.
+    pub handed: Handed,
+    /// It takes no new ones.
+    pub is_draining: bool,
+    /// Something waits there that the sandbox can come from.
+    pub is_warm: bool,
+}
+
+/// Where a sandbox is to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placement<'a> {
+    /// On the node that was asked.
+    Here,
+    /// On another.
+    On(&'a NodeId),
+    /// No node can have it.
+    Nowhere,
+}
+
+/// What a sandbox will use of the memory that it may, by what those that are there use: so a node is given more than fits if all
+/// used all, as long as they do not.
+#[must_use]
+pub fn expected_bytes(load: &NodeLoad, memory_bytes: u64) -> u64 {
+    let (total, promised) = (load.memory_total_bytes, load.memory_promised_bytes);
+    if total == 0 || promised == 0 {
+        return memory_bytes;
+    }
+    let used = u128::from(total.saturating_sub(load.memory_available_bytes));
+    let share = (used * 1000 / u128::from(promised)).clamp(u128::from(USE_MIN), 1000);
+    u64::try_from(u128::from(memory_bytes) * share / 1000).unwrap_or(memory_bytes)
+}
+
+impl Candidate<'_> {
+    /// Whether it has what the sandbox needs, and may take it.
+    #[must_use]
+    pub fn can(&self, wanted: &Wanted<'_>) -> bool {
+        let facts = self.facts;
+        !self.is_draining
+            && facts.levels.contains(&wanted.level)
+            && self.load.sandboxes.saturating_add(self.handed.sandboxes) < facts.sandboxes_max
+            && wanted.image.is_none_or(|image| facts.images.binary_search(&image).is_ok())
+            && self.has_labels(wanted)
+    }
+
+    /// Whether it has the labels that are wanted.
+    #[must_use]
+    pub fn has_labels(&self, wanted: &Wanted<'_>) -> bool {
+        wanted.labels.iter().all(|(key, value)| self.facts.labels.get(key) == Some(value))
+    }
+
+    /// Memory that is left when the sandbox is there; `None` when there is not enough.
+    fn left_bytes(&self, wanted: &Wanted<'_>) -> Option<u64> {
+        let taken = expected_bytes(self.load, wanted.memory_bytes).saturating_add(self.handed.memory_bytes);
+        let left = self.load.memory_available_bytes.checked_sub(taken)?;
+        (left > self.load.memory_total_bytes / SPARE_PART).then_some(left)
+    }
+
+    /// Whether it can have the sandbox and has the memory for it.
+    #[must_use]
+    pub fn fits(&self, wanted: &Wanted<'_>) -> bool {
+        self.can(wanted) && self.left_bytes(wanted).is_some()
+    }
+
+    /// How badly off it would be with the sandbox: memory that is used, time that others wait for a processor and creations
+    /// that wait, up to a thousand each, and half of that for how many sandboxes it has of those that it may.
+    #[must_use]
+    pub fn cost(&self, wanted: &Wanted<'_>) -> u32 {
+        let (facts, load) = (self.facts, self.load);
+        let memory = match (load.memory_total_bytes, self.left_bytes(wanted)) {
+            (0, _) => UNKNOWN_COST,
+            (_, None) => 1000,
+            (total, Some(left)) => 1000 - per_mille(left, total),
+        };
+        let underway = load.creating.saturating_add(self.handed.underway);
+        let queue = (underway.saturating_mul(QUEUE_COST) / facts.creates_max.max(1)).min(1000);
+        let sandboxes = load.sandboxes.saturating_add(self.handed.sandboxes);
+        let spread = u64::from(per_mille(sandboxes, facts.sandboxes_max)) * SPREAD_COST / 1000;
+        let cost = u64::from(memory + load.cpu_pressure.min(1000)) + queue + spread;
+        let worth = if self.is_warm { WARM_WORTH } else { 0 };
+        u32::try_from(cost).unwrap_or(u32::MAX).saturating_sub(worth)
+    }
+}
+
+fn per_mille(part: u64, whole: u64) -> u32 {
+    let share = u128::from(part) * 1000 / u128::from(whole.max(1));
+    u32::try_from(share.min(1000)).unwrap_or(1000)
+}
+
+/// Numbers that follow from one that was drawn (SplitMix64).
+struct Draw(u64);
+
+impl Draw {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, count: usize) -> usize {
+        // `count` fits: it is the length of a slice.
+        usize::try_from(self.next() % count.max(1) as u64).unwrap_or_default()
+    }
+}
+
+/// The best of those that have room, or of a few of them that are drawn.
+fn best<'a, 'b>(wanted: &Wanted<'_>, nodes: &'b [Candidate<'a>], draw: u64) -> Option<&'b Candidate<'a>> {
+    let mut draw = Draw(draw);
+    let fits = |node: &&'b Candidate<'a>| node.fits(wanted);
+    let mut some: Vec<&Candidate<'a>> = if nodes.len() <= SAMPLE_COUNT {
+        nodes.iter().filter(fits).collect()
+    } else {
+        let drawn = (0..2 * SAMPLE_COUNT).map(|_| &nodes[draw.below(nodes.len())]);
+        drawn.filter(fits).take(SAMPLE_COUNT).collect()
+    };
+    if nodes.len() > SAMPLE_COUNT && some.len() < SAMPLE_COUNT {
+        // Few have room. Whoever asks at this moment must not choose the same of these.
+        let all: Vec<&Candidate<'a>> = nodes.iter().filter(fits).collect();
+        some = (0..SAMPLE_COUNT).filter_map(|_| all.get(draw.below(all.len())).copied()).collect();
+    }
+    let sandboxes = |node: &Candidate<'_>| node.load.sandboxes.saturating_add(node.handed.sandboxes);
+    some.into_iter().min_by_key(|node| (node.cost(wanted) / STEP, sandboxes(node), draw.next()))
+}
+
+/// Where a sandbox is to be made that `home` was asked for. `draw` is any number, a new one each time.
+#[must_use]
+pub fn place<'a>(
+    wanted: &Wanted<'_>,
+    home: &Candidate<'_>,
+    others: &[Candidate<'a>],
+    draw: u64,
+) -> Placement<'a> {
+    let other = best(wanted, others, draw);
+    let is_better = |other: &Candidate<'_>| other.cost(wanted).saturating_add(MARGIN) < home.cost(wanted);
+    match other {
+        None if home.can(wanted) => Placement::Here,
+        None => Placement::Nowhere,
+        Some(other) if !home.fits(wanted) || is_better(other) => Placement::On(other.id),
+        Some(_) => Placement::Here,
+    }
+}
+
+/// What [`NodeFacts::images`] has of an image: a number that follows from its digest or name (FNV-1a).
+#[must_use]
+pub fn image_mark(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |mark, byte| {
+        (mark ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,91 @@
+//! Server-sent events of several nodes as one stream.
+
+use std::time::Duration;
+
+use atoll_core::id::NodeId;
+use axum::body::{Body, BodyDataStream};
+use bytes::{Bytes, BytesMut};
+use futures::stream::{self, BoxStream, SelectAll};
+use futures::{Stream, StreamExt as _};
+
+use crate::shared::App;
+
+/// Longest event of another node, bytes.
+const EVENT_MAX_BYTES: usize = 4 << 20;
+/// How often it is looked whether there are other nodes than at the beginning.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// What ends an event.
+const END: &[u8] = b"\n\n";
+
+struct Merge {
+    app: App,
+    nodes: Vec<NodeId>,
+    /// `None` where one of them ends.
+    all: SelectAll<BoxStream<'static, Option<Bytes>>>,
+}
+
+fn living(app: &App) -> Vec<NodeId> {
+    app.engine.other_nodes().iter().map(|node| node.id.clone()).collect()
+}
+
+/// Whole events of all bodies, as they come. It ends with the first of them, and when other nodes live than now: whoever reads
+/// comes back, to all that there are then.
+pub(crate) fn merged(app: App, bodies: Vec<Body>) -> impl Stream<Item = Bytes> + Send + 'static {
+    let ending =
+        |body: Body| events(body.into_data_stream()).map(Some).chain(stream::once(async { None })).boxed();
+    let merge = Merge { nodes: living(&app), app, all: stream::select_all(bodies.into_iter().map(ending)) };
+    stream::unfold(merge, |mut merge| async move {
+        loop {
+            tokio::select! {
+                event = merge.all.next() => return event.flatten().map(|event| (event, merge)),
+                () = tokio::time::sleep(LOOK_EVERY) => {
+                    if living(&merge.app) != merge.nodes {
+                        return None;
+                    }
+                }
+            }
+        }
+    })
+}
+
+/// The events of one body, each with its end.
+fn events(body: BodyDataStream) -> impl Stream<Item = Bytes> + Send + 'static {
+    stream::unfold((body, BytesMut::new()), |(mut body, mut read)| async move {
+        loop {
+            if let Some(at) = read.windows(END.len()).position(|bytes| bytes == END) {
+                return Some((read.split_to(at + END.len()).freeze(), (body, read)));
+            }
+            if read.len() > EVENT_MAX_BYTES {
+                return None;
+            }
+            match body.next().await {
+                Some(Ok(more)) => read.extend_from_slice(&more),
+                // Half an event is none.
+                Some(Err(_)) | None => return None,
+            }
+        }
+    })
+}
+
+/// What an event carries, if anything.
+pub(crate) fn data(event: &[u8]) -> Option<&str> {
+    let text = std::str::from_utf8(event).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("data:")).map(str::trim_start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn events_are_whole_however_they_come() {
+        let text = "event: event\nid: 1\ndata: {\"a\":1}\n\n: still there\n\ndata: 2\n\nhalf";
+        for size in [1, 3, 1000] {
+            let pieces: Vec<_> = text.as_bytes().chunks(size).map(Bytes::copy_from_slice).collect();
+            let body = Body::from_stream(stream::iter(pieces.into_iter().map(Ok::<_, std::io::Error>)));
+            let found: Vec<Bytes> = events(body.into_data_stream()).collect().await;
+            let carried: Vec<_> = found.iter().map(|event| data(event)).collect();
+            assert_eq!(carried, [Some("{\"a\":1}"), None, Some("2")], "{size}");
+        }
+    }
+}
