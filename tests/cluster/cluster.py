@@ -86,7 +86,8 @@ class Node:
         ready = self.cluster.place / f"{self.name}.ready"
         ready.unlink(missing_ok=True)
         command = [os.environ["ATOLL_BIN"], "serve", "--listen", self.listen, "--data-dir", self.data, "--ready-json"]
-        command += ["--database", self.database, "--node-name", self.name, "--node-lease", self.cluster.lease, *self.args]
+        command += ["--database", self.database, "--node-name", self.name, "--node-lease", self.cluster.lease]
+        command += ["--node-label", f"node={self.name}", *self.args]
         environment = {**os.environ, "ATOLL_VAULT_KEY": self.cluster.vault_key}
         with open(ready, "wb") as out, open(self.log, "ab") as log:
             self.process = subprocess.Popen([*self.prefix, *command], stdout=out, stderr=log, env=environment)
@@ -132,6 +133,10 @@ class Node:
         status, answer = self.call(method, path, body, **more)
         assert status < 300, (status, answer)
         return answer
+
+    def make(self, **spec):
+        """A sandbox on this node, however busy it is."""
+        return self.ok("POST", "/v1/sandboxes", {"node_labels": {"node": self.name}, **spec})
 
     def cli(self, *args, input=None, check=True):
         """Atoll's own client."""

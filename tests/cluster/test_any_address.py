@@ -20,7 +20,7 @@ def cluster():
 @pytest.fixture
 def box(cluster):
     """A sandbox on the first node."""
-    made = cluster.nodes[0].ok("POST", "/v1/sandboxes", {"name": f"box-{os.urandom(3).hex()}"})
+    made = cluster.nodes[0].make(name=f"box-{os.urandom(3).hex()}")
     yield made["name"]
     cluster.nodes[0].call("DELETE", f"/v1/sandboxes/{made['name']}")
 
@@ -201,7 +201,7 @@ def test_a_draining_node_gives_new_sandboxes_to_others(cluster):
     until("it drains", lambda: [n["state"] for n in b.ok("GET", "/v1/nodes")["items"]][1] == "draining")
 
     def elsewhere():
-        made = b.ok("POST", "/v1/sandboxes", {})
+        made = b.make()
         node = cluster.node_of(made["id"])
         c.raw("DELETE", f"/v1/sandboxes/{made['id']}")
         return node in ("a", "c")

@@ -19,7 +19,7 @@ def cluster():
 
 def make(node, name):
     """A sandbox with a command that goes on."""
-    node.ok("POST", "/v1/sandboxes", {"name": name})
+    node.make(name=name)
     return node.ok("POST", f"/v1/sandboxes/{name}/execs", {"argv": ["sleep", "100000"], "wait_ms": 1})["exec"]["id"]
 
 
@@ -31,7 +31,7 @@ def failed(node, name):
 def test_what_ran_on_a_node_that_dies_has_failed_and_its_name_can_be_had_again(cluster):
     a, b = cluster.nodes
     execution = make(a, "web")
-    a.ok("POST", "/v1/sandboxes", {"name": "asleep"})
+    a.make(name="asleep")
     a.ok("POST", "/v1/sandboxes/asleep/pause", {"mode": "filesystem"})
     a.kill()
     seen = until("it is reported", lambda: failed(b, "web"))
@@ -42,7 +42,7 @@ def test_what_ran_on_a_node_that_dies_has_failed_and_its_name_can_be_had_again(c
     assert (status, answer["code"]) == (503, "node_unavailable"), answer
     assert [node["state"] for node in b.ok("GET", "/v1/nodes")["items"]] == ["dead", "ready"]
     b.ok("DELETE", "/v1/sandboxes/web")
-    b.ok("POST", "/v1/sandboxes", {"name": "web"})
+    b.make(name="web")
     assert cluster.node_of("web") == "b"
     # It comes back, takes nothing of that for its own, and wakes what slept.
     a.start()
@@ -60,7 +60,7 @@ def test_a_node_that_stood_still_writes_nothing_more(cluster):
     until("it is reported", lambda: failed(b, "web") is not None and True)
     assert a.stands_still(), "before others may say that it is gone"
     b.ok("DELETE", "/v1/sandboxes/web")
-    b.ok("POST", "/v1/sandboxes", {"name": "web"})
+    b.make(name="web")
     before = cluster.postgres.ask("SELECT id, node, state, generation FROM sandboxes")
     a.signal(signal.SIGCONT)
     # It says so and ends, and what starts it again has a node without sandboxes.
@@ -80,7 +80,7 @@ def test_everybody_goes_on_when_the_database_was_restarted(cluster):
     cluster.postgres.start()
     seen = until("it is there", lambda: b.call("GET", f"/v1/sandboxes/web/execs/{execution}")[1].get("state") == "running")
     assert seen
-    b.ok("POST", "/v1/sandboxes", {"name": "other"})
+    b.make(name="other")
     assert a.cli("exec", "other", "--", "echo", "here").stdout == b"here\n"
 
 
