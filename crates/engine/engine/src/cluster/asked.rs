@@ -27,6 +27,7 @@ tokio::task_local! {
 pub struct Asked {
     notes: Mutex<Notes>,
     here: AtomicBool,
+    left: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -51,6 +52,17 @@ impl Asked {
     #[must_use]
     pub fn is_here(&self) -> bool {
         self.here.load(Ordering::Acquire)
+    }
+
+    /// Whether what it is about was here when the request came, and has gone to another node since.
+    #[must_use]
+    pub fn has_left(&self) -> bool {
+        self.left.load(Ordering::Acquire)
+    }
+
+    /// What was not found here.
+    pub(crate) fn missing(&self) -> Vec<Whereabouts> {
+        self.notes().missing.clone()
     }
 
     fn notes(&self) -> std::sync::MutexGuard<'_, Notes> {
@@ -85,6 +97,11 @@ pub(crate) fn here() {
     let _ = ASKED.try_with(|asked| asked.here.store(true, Ordering::Release));
 }
 
+/// Notes that what the request is about has gone to another node while it waited.
+pub(crate) fn left() {
+    let _ = ASKED.try_with(|asked| asked.left.store(true, Ordering::Release));
+}
+
 /// Notes on which node the request should be answered.
 pub(crate) fn elsewhere(node: NodeId) {
     let _ = ASKED.try_with(|asked| {
@@ -101,7 +118,7 @@ impl Engine {
         let Some(cluster) = &self.inner.cluster else { return Ok(None) };
         let (missing, node) = {
             let mut notes = asked.notes();
-            (std::mem::take(&mut notes.missing), notes.node.take())
+            (notes.missing.clone(), notes.node.take())
         };
         let mut found = node;
         for what in missing {

@@ -26,7 +26,7 @@ use atoll_store::{Lease, NodeRecord, Store, boot_ns};
 use tokio::sync::watch;
 
 pub use asked::{Asked, spawn};
-pub(crate) use asked::{elsewhere, here, missing};
+pub(crate) use asked::{elsewhere, here, left, missing};
 
 use crate::engine::{Engine, Inner};
 
@@ -78,7 +78,7 @@ impl Cluster {
     }
 
     /// All nodes as they were a moment ago.
-    fn nodes(&self) -> Vec<NodeRecord> {
+    pub(crate) fn nodes(&self) -> Vec<NodeRecord> {
         self.nodes.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
@@ -161,7 +161,18 @@ impl Engine {
         }
     }
 
-    fn spawn_while_open(&self, work: impl Future<Output = ()> + Send + 'static) {
+    /// Whether this node takes no new sandboxes.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.inner.cluster.as_ref().is_some_and(Cluster::is_draining)
+    }
+
+    /// Whether there is a node that does not live any more, as of a moment ago.
+    pub(crate) fn has_dead_nodes(&self) -> bool {
+        let nodes = self.inner.cluster.as_ref().map(Cluster::nodes).unwrap_or_default();
+        nodes.iter().any(|node| !node.is_alive)
+    }
+
+    pub(crate) fn spawn_while_open(&self, work: impl Future<Output = ()> + Send + 'static) {
         let shutdown = self.inner.shutdown.clone();
         self.inner.tracker.spawn(async move {
             shutdown.run_until_cancelled(work).await;

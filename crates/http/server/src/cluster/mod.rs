@@ -10,7 +10,8 @@
 //! The layer is around everything, so that it serves every protocol; it knows none. A request is passed on as it came, with its
 //! credentials: the node that has the thing decides who may use it, and nothing was done before that, as the question of who
 //! may comes first in every handler. What a handler had read of the body is sent again ([`replay`]). A request that was passed
-//! on is not passed on again.
+//! on is not passed on again, unless what it is about went to another node while it waited. One that comes before what it is
+//! about has arrived here waits, and is handled once more.
 
 mod peers;
 mod replay;
@@ -71,18 +72,13 @@ pub(crate) async fn pass_on(State(app): State<App>, request: Request, next: Next
     if app.console.is_named(host) {
         return next.run(request).await;
     }
-    if request.extensions().get::<PassedOn>().is_some() {
-        let mut response = Arc::clone(&asked).scope(next.run(request)).await;
-        if is_refusal(&response) && matches!(app.engine.elsewhere(&asked).await, Ok(Some(_)) | Err(_)) {
-            response.headers_mut().insert(NOT_HERE, HeaderValue::from_static("1"));
-        }
-        return response;
-    }
-
+    let passed_on = request.extensions().get::<PassedOn>().is_some();
     let (parts, body) = request.into_parts();
     let kept = Kept::of(&parts);
+    let again = parts.clone();
     let (body, replay) = Replay::new(body, &asked);
-    let response = Arc::clone(&asked).scope(next.run(Request::from_parts(parts, body))).await;
+    let request = Request::from_parts(parts, body);
+    let response = Arc::clone(&asked).scope(next.clone().run(request)).await;
     // What is refused of what is here was not for another: something may have been done.
     if !is_refusal(&response) || asked.is_here() {
         replay.forget();
@@ -90,7 +86,12 @@ pub(crate) async fn pass_on(State(app): State<App>, request: Request, next: Next
     }
     let node = match app.engine.elsewhere(&asked).await {
         Ok(Some(node)) => node,
+        Ok(None) if app.engine.has_arrived(&asked).await => {
+            let Some(body) = replay.again() else { return refused(read_too_much(None)) };
+            return asked.scope(next.run(Request::from_parts(again, body))).await;
+        }
         Ok(None) => return response,
+        Err(_away) if passed_on => return not_here(response),
         // Whether it is there, and may be known of, only its node could say; this one knows that it is not here.
         Err(error) if response.status() == StatusCode::UNAUTHORIZED => {
             tracing::debug!(%error, "not looked for elsewhere");
@@ -98,20 +99,33 @@ pub(crate) async fn pass_on(State(app): State<App>, request: Request, next: Next
         }
         Err(error) => return refused(error),
     };
+    // Once only, but after what has gone while the request waited for it.
+    if passed_on && !asked.has_left() {
+        return not_here(response);
+    }
     drop(response);
-    let Some(body) = replay.again() else {
-        let why =
-            "too much of the request was read before it was clear that another node has what it is about";
-        return refused(
-            Error::new(Code::NodeUnavailable, why).hint(format!("send it to the node '{}'", node.name)),
-        );
-    };
+    let Some(body) = replay.again() else { return refused(read_too_much(Some(&node))) };
     match kept.send(&app, &node, body).await {
         Ok(response) if response.headers().contains_key(NOT_HERE) => refused(
             Error::new(Code::NodeUnavailable, "it is being moved from one node to another").hint("try again"),
         ),
         Ok(response) => response,
         Err(error) => refused(error),
+    }
+}
+
+/// Tells the node which passed a request on that what it is about is not here either.
+fn not_here(mut response: Response) -> Response {
+    response.headers_mut().insert(NOT_HERE, HeaderValue::from_static("1"));
+    response
+}
+
+fn read_too_much(node: Option<&NodeRecord>) -> Error {
+    let why = "too much of the request was read before it was clear that another node has what it is about";
+    let error = Error::new(Code::NodeUnavailable, why);
+    match node {
+        Some(node) => error.hint(format!("send it to the node '{}'", node.name)),
+        None => error.hint("try again"),
     }
 }
 
