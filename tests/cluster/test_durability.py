@@ -40,7 +40,6 @@ def test_it_goes_on_from_its_last_copy(cluster):
     # A small change is a small copy.
     run(a, box, "echo second >> /root/note")
     copied_after(cluster, id, ended_ms(a, box))
-    until("the one before has gone", lambda: len({name.split("/")[-2] for name in cluster.bucket.of(id)}) <= 2)
     assert before & set(cluster.bucket.of(id))
     # Not in any copy: it never ends.
     lost = a.ok("POST", f"/v1/sandboxes/{box}/execs", {"argv": ["sh", "-c", "echo third >> /root/note; sleep 10000"], "wait_ms": 1000})

@@ -128,7 +128,7 @@ impl Engine {
                 match self.inner.store.arrived(id).await {
                     Ok(()) => return,
                     Err(error) => {
-                        tracing::warn!(sandbox = %id, %error, "that it came is not written down yet")
+                        tracing::warn!(sandbox = %id, %error, "that it came is not written down yet");
                     }
                 }
             }
