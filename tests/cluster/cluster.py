@@ -1,11 +1,13 @@
-"""A PostgreSQL and servers that share it, each with a data directory of its own. The program is ATOLL_BIN."""
+"""A PostgreSQL, servers that share it, each with a data directory of its own, and a bucket. The program is ATOLL_BIN."""
 
 import json
 import os
 import pathlib
 import pwd
 import shutil
+import re
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -72,6 +74,58 @@ class Postgres:
         return done.stdout.decode().splitlines()
 
 
+class Bucket:
+    """An S3 server with a bucket: moto, as `tests/objects/moto` starts it. What it has goes with it."""
+
+    def __init__(self):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.endpoint = f"http://127.0.0.1:{self.port}"
+        self.program = pathlib.Path(__file__).resolve().parents[1] / "objects" / "moto"
+        command = [self.program, "-H", "127.0.0.1", "-p", str(self.port)]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        until("the bucket", self.made)
+
+    @property
+    def args(self):
+        return ["--objects", "s3://atoll/cluster", "--objects-endpoint", self.endpoint]
+
+    def made(self):
+        try:
+            return self.request("PUT", "")[0] == 200
+        except OSError:
+            return False
+
+    def request(self, method, name, body=None):
+        # Somebody, but nobody in particular: signatures are not checked.
+        signed = "AWS4-HMAC-SHA256 Credential=test/20200101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=none"
+        headers = {"Authorization": signed, "Content-Type": "application/octet-stream"}
+        request = urllib.request.Request(f"{self.endpoint}/atoll/{name}", method=method, data=body, headers=headers)
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return response.status, response.read()
+
+    def names(self):
+        """Every object, by name."""
+        _, text = self.request("GET", "?list-type=2&max-keys=1000")
+        text = text.decode()
+        assert "<IsTruncated>false" in text, "more than the test looks at"
+        return sorted(re.findall("<Key>([^<]*)</Key>", text))
+
+    def of(self, sandbox):
+        """The objects of one sandbox."""
+        return [name for name in self.names() if f"/{sandbox}/" in name]
+
+    def signal(self, which):
+        """The server is its own only process."""
+        self.process.send_signal(which)
+
+    def stop(self):
+        self.signal(signal.SIGCONT)
+        self.process.kill()
+        self.process.wait()
+
+
 class Node:
     """One server."""
 
@@ -81,6 +135,8 @@ class Node:
         self.log = cluster.place / f"{name}.log"
         self.listen, self.process = "127.0.0.1:0", None
         self.database, self.prefix = cluster.postgres.url, []
+        # Armed when it is started: see ATOLL_FAILPOINTS.
+        self.failpoints = ""
 
     def start(self):
         ready = self.cluster.place / f"{self.name}.ready"
@@ -88,7 +144,10 @@ class Node:
         command = [os.environ["ATOLL_BIN"], "serve", "--listen", self.listen, "--data-dir", self.data, "--ready-json"]
         command += ["--database", self.database, "--node-name", self.name, "--node-lease", self.cluster.lease]
         command += ["--node-label", f"node={self.name}", *self.args]
-        environment = {**os.environ, "ATOLL_VAULT_KEY": self.cluster.vault_key}
+        environment = {**os.environ, "ATOLL_VAULT_KEY": self.cluster.vault_key, "ATOLL_FAILPOINTS": self.failpoints}
+        if self.cluster.bucket:
+            command += self.cluster.bucket.args
+            environment |= {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
         with open(ready, "wb") as out, open(self.log, "ab") as log:
             self.process = subprocess.Popen([*self.prefix, *command], stdout=out, stderr=log, env=environment)
         while not ready.read_bytes().endswith(b"\n"):
@@ -161,7 +220,8 @@ class Node:
 class Cluster:
     """Three nodes, unless something else is said."""
 
-    def __init__(self, *names):
+    def __init__(self, *names, objects=False):
+        self.bucket = Bucket() if objects else None
         self.place = pathlib.Path(tempfile.mkdtemp(prefix="atoll-cluster-", dir="/var/tmp"))
         self.place.chmod(0o755)
         self.vault_key, self.key = os.urandom(32).hex(), None
@@ -200,5 +260,7 @@ class Cluster:
                 left.append((node.name, leaks.stdout, leaks.stderr))
                 subprocess.run([os.environ["ATOLL_BIN"], "purge", "--data-dir", node.data, "--yes"], capture_output=True)
         self.postgres.stop()
+        if self.bucket:
+            self.bucket.stop()
         shutil.rmtree(self.place)
         assert kind or not left, left

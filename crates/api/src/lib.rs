@@ -61,7 +61,7 @@ pub use image::{
     RegistryList, RemovedImage,
 };
 pub use key::{CreateKey, Key, KeyCreated, KeyList};
-pub use node::{Node, NodeList, NodeState, UpdateNode};
+pub use node::{Node, NodeDrain, NodeList, NodeState, StayingSandbox, UpdateNode};
 pub use pool::{Pool, PoolList, PoolOrigin, PutPool};
 pub use sandbox::{
     BatchCreate, BatchResult, BatchResults, CreateSandbox, DiskIo, Metrics, Sandbox, SandboxList,

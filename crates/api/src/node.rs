@@ -58,6 +58,31 @@ pub struct NodeList {
     pub items: Vec<Node>,
 }
 
+/// A sandbox that stays on a node which is drained.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct StayingSandbox {
+    /// Its id.
+    pub id: String,
+    /// Its name, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Why it does not go to another node.
+    pub reason: String,
+}
+
+/// What a node still has that takes no new sandboxes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NodeDrain {
+    /// How the node is.
+    pub state: NodeState,
+    /// Sandboxes that it has now.
+    pub sandboxes: u64,
+    /// Those of them that stay; the others are on their way.
+    pub staying: u64,
+    /// Which those are, and why: the first hundred.
+    pub items: Vec<StayingSandbox>,
+}
+
 /// Changes a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

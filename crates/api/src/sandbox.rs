@@ -10,7 +10,7 @@ use atoll_core::profile::Profiles;
 use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::secret::Secret;
 use atoll_core::sharing::Visibility;
-use atoll_core::snapshot::AutoCheckpoints;
+use atoll_core::snapshot::{AutoCheckpoints, Durability};
 use atoll_core::spec::{
     Accelerator, IsolationLevel, Resources, ResourcesDraft, SandboxDraft, SandboxUpdate, present,
 };
@@ -50,6 +50,9 @@ pub struct CreateSandbox {
     /// Take checkpoints by itself: when it is made, and after every exec.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_checkpoints: Option<AutoCheckpoints>,
+    /// On a server of several with an object store: how it outlives its node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub durability: Option<Durability>,
     /// How strongly it is cut off. Never silently downgraded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolation: Option<IsolationLevel>,
@@ -139,6 +142,7 @@ impl TryFrom<CreateSandbox> for SandboxDraft {
             snapshot: request.snapshot,
             memory: request.memory,
             auto_checkpoints: request.auto_checkpoints,
+            durability: request.durability,
             isolation: request.isolation,
             node_labels: request.node_labels,
             resources: request.resources,
@@ -190,6 +194,10 @@ pub struct Sandbox {
     /// Since when.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused_at_ms: Option<u64>,
+    /// Since when everything that it needs to be woken on another node is in the object store, too. Absent while it runs, as long as
+    /// it is not, and where there are no nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_at_ms: Option<u64>,
     /// Names the boot it is in. Another one means that every process in it was started anew.
     #[serde(default)]
     pub boot_id: String,
@@ -205,6 +213,15 @@ pub struct Sandbox {
     /// Checkpoints that it takes by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auto_checkpoints: Option<AutoCheckpoints>,
+    /// How it outlives its node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub durability: Option<Durability>,
+    /// Its node died, and it was brought back from a copy of this moment: what was done afterwards is lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restored_from_ms: Option<u64>,
+    /// When that was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restored_at_ms: Option<u64>,
     /// The isolation level.
     pub isolation: IsolationLevel,
     /// What executes its machine, at the level `microvm`: `kvm`, or `emulated`, which is no security boundary.

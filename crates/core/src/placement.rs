@@ -171,8 +171,9 @@ impl Draw {
     }
 }
 
-/// The best of those that have room, or of a few of them that are drawn.
-fn best<'a, 'b>(wanted: &Wanted<'_>, nodes: &'b [Candidate<'a>], draw: u64) -> Option<&'b Candidate<'a>> {
+/// The best of those that have room, or of a few of them that are drawn. `draw` is any number, a new one each time.
+#[must_use]
+pub fn best<'a, 'b>(wanted: &Wanted<'_>, nodes: &'b [Candidate<'a>], draw: u64) -> Option<&'b Candidate<'a>> {
     let mut draw = Draw(draw);
     let fits = |node: &&'b Candidate<'a>| node.fits(wanted);
     let mut some: Vec<&Candidate<'a>> = if nodes.len() <= SAMPLE_COUNT {

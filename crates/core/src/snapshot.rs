@@ -125,6 +125,10 @@ impl Purpose {
     }
 }
 
+/// Shortest and longest time between two copies of a sandbox that runs, milliseconds.
+const DURABILITY_MIN_MS: u64 = 1000;
+const DURABILITY_MAX_MS: u64 = 24 * 3600 * 1000;
+
 /// Checkpoints that a sandbox takes by itself: when it was made, and after every exec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -145,6 +149,39 @@ impl AutoCheckpoints {
         }
         let why = format_args!("{} is not between 1 and {CHECKPOINTS_MAX_COUNT}", self.keep);
         Err(Error::invalid("auto_checkpoints.keep", why))
+    }
+}
+
+/// How a sandbox outlives its node: what it has on its disk is copied to the object store while it runs, and another node goes on
+/// from the last copy.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Durability {
+    /// This long after the last copy was begun, milliseconds: one second or more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub every_ms: Option<u64>,
+    /// After each exec.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub after_exec: bool,
+}
+
+impl Durability {
+    /// Checks that it says when.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`].
+    pub fn validate(self) -> Result<()> {
+        match self.every_ms {
+            None if !self.after_exec => {
+                Err(Error::invalid("durability", "says no time")
+                    .hint("say 'every_ms', 'after_exec', or both"))
+            }
+            Some(ms) if !(DURABILITY_MIN_MS..=DURABILITY_MAX_MS).contains(&ms) => {
+                Err(Error::invalid("durability.every_ms", "must lie between one second and one day"))
+            }
+            None | Some(_) => Ok(()),
+        }
     }
 }
 

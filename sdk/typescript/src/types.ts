@@ -992,6 +992,8 @@ export interface CreateSandbox {
   memory?: boolean;
   /** Take checkpoints by itself: when it is made, and after every exec. */
   auto_checkpoints?: AutoCheckpoints | null;
+  /** On a server of several with an object store: how it outlives its node. */
+  durability?: Durability | null;
   /** How strongly it is cut off. Never silently downgraded. */
   isolation?: IsolationLevel | null;
   /** In a cluster: labels that the node must have on which it is made. */
@@ -1229,6 +1231,17 @@ export interface DiskIo {
 export interface Doctor {
   /** One line each. */
   checks: Check[];
+}
+
+/**
+ * How a sandbox outlives its node: what it has on its disk is copied to the object store while it runs, and another
+ * node goes on from the last copy.
+ */
+export interface Durability {
+  /** This long after the last copy was begun, milliseconds: one second or more. */
+  every_ms?: number | null;
+  /** After each exec. */
+  after_exec?: boolean;
 }
 
 /** How much of the network one sandbox may use. */
@@ -1920,6 +1933,18 @@ export interface Node {
   created_ms: number;
 }
 
+/** What a node still has that takes no new sandboxes. */
+export interface NodeDrain {
+  /** How the node is. */
+  state: NodeState;
+  /** Sandboxes that it has now. */
+  sandboxes: number;
+  /** Those of them that stay; the others are on their way. */
+  staying: number;
+  /** Which those are, and why: the first hundred. */
+  items: StayingSandbox[];
+}
+
 /** Every node, by name. */
 export interface NodeList {
   /** The nodes; none where the database belongs to one server. */
@@ -2414,6 +2439,11 @@ export interface Sandbox {
   paused?: PauseMode | null;
   /** Since when. */
   paused_at_ms?: number | null;
+  /**
+   * Since when everything that it needs to be woken on another node is in the object store, too. Absent while it
+   * runs, as long as it is not, and where there are no nodes.
+   */
+  kept_at_ms?: number | null;
   /** Names the boot it is in. Another one means that every process in it was started anew. */
   boot_id?: string;
   /** The image as it was named. */
@@ -2426,6 +2456,12 @@ export interface Sandbox {
   snapshot?: string | null;
   /** Checkpoints that it takes by itself. */
   auto_checkpoints?: AutoCheckpoints | null;
+  /** How it outlives its node. */
+  durability?: Durability | null;
+  /** Its node died, and it was brought back from a copy of this moment: what was done afterwards is lost. */
+  restored_from_ms?: number | null;
+  /** When that was. */
+  restored_at_ms?: number | null;
   /** The isolation level. */
   isolation: IsolationLevel;
   /** What executes its machine, at the level `microvm`: `kvm`, or `emulated`, which is no security boundary. */
@@ -2882,6 +2918,16 @@ export type Status =
   | "ok"
   | "limited"
   | "missing";
+
+/** A sandbox that stays on a node which is drained. */
+export interface StayingSandbox {
+  /** Its id. */
+  id: string;
+  /** Its name, if it has one. */
+  name?: string | null;
+  /** Why it does not go to another node. */
+  reason: string;
+}
 
 /** Standard input was taken. */
 export interface StdinWritten {

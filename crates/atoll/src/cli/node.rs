@@ -6,10 +6,13 @@ use clap::Subcommand;
 pub(crate) enum NodeCommand {
     /// List the servers that share the database
     Ls,
-    /// Take no new sandboxes on a node; those that it has go on
+    /// Take no new sandboxes on a node; with an object store, those that it has go to other nodes
     Drain {
         /// Id or name
         node: String,
+        /// Wait until all that can have gone, and say which stay and why
+        #[arg(long)]
+        wait: bool,
     },
     /// Take new sandboxes on a node again
     Undrain {

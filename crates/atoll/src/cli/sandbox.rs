@@ -3,6 +3,7 @@
 use atoll_core::idle::OnIdle;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::sharing::Visibility;
+use atoll_core::snapshot::Durability;
 use atoll_core::spec::IsolationLevel;
 use atoll_core::volume::VolumeMountDraft;
 use clap::Args;
@@ -37,6 +38,13 @@ pub(crate) struct LimitArgs {
 /// So much per second, or as much as the host can.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rate<T>(pub(crate) Option<T>);
+
+fn parse_durability(text: &str) -> Result<Durability, String> {
+    if text == "exec" {
+        return Ok(Durability { every_ms: None, after_exec: true });
+    }
+    parse_duration_ms(text).map(|ms| Durability { every_ms: Some(ms), after_exec: false })
+}
 
 fn parse_io_bytes(text: &str) -> Result<Rate<u64>, String> {
     if text == "none" { Ok(Rate(None)) } else { parse_bytes_per_second(text).map(|rate| Rate(Some(rate))) }
@@ -81,6 +89,10 @@ pub(crate) struct SandboxArgs {
     /// Take checkpoints by itself, when it is made and after every command, and keep this many
     #[arg(long, value_name = "COUNT")]
     pub(crate) auto_checkpoints: Option<u32>,
+    /// On several machines with an object store: copy its disk there this often, such as 30s, or 'exec' for after every command;
+    /// when its node dies another goes on from there. Can be said twice
+    #[arg(long, value_name = "WHEN", value_parser = parse_durability)]
+    pub(crate) durability: Vec<Durability>,
     /// Name of the sandbox
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,

@@ -1,12 +1,17 @@
 //! Nodes of a cluster.
 
-use atoll_api::{Node, NodeState, UpdateNode};
+use std::time::Duration;
+
+use atoll_api::{Node, NodeDrain, NodeState, StayingSandbox, UpdateNode};
 use atoll_client::Client;
 
 use crate::cli::NodeCommand;
 use crate::failure::Result;
 use crate::output::{Printer, age, table};
 use crate::units::format_bytes;
+
+/// How often is looked how far a drain is.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// `atoll node …`
 pub(super) async fn node(client: &Client, printer: Printer, command: NodeCommand) -> Result<()> {
@@ -17,7 +22,12 @@ pub(super) async fn node(client: &Client, printer: Printer, command: NodeCommand
                 ["NAME", "STATE", "SANDBOXES", "MEMORY FREE", "LEVELS", "ADDRESS", "VERSION", "SEEN"];
             printer.result(&list, || table(header, list.items.iter().map(row)))
         }
-        NodeCommand::Drain { node } => set(client, printer, &node, true).await,
+        NodeCommand::Drain { node, wait: false } => set(client, printer, &node, true).await,
+        NodeCommand::Drain { node, wait: true } => {
+            client.update_node(&node, &UpdateNode { draining: true }).await?;
+            let drain = drained(client, printer, &node).await?;
+            printer.result(&drain, || stayed(&node, &drain))
+        }
         NodeCommand::Undrain { node } => set(client, printer, &node, false).await,
         NodeCommand::Rm { node } => {
             let removed = client.delete_node(&node).await?;
@@ -29,6 +39,34 @@ pub(super) async fn node(client: &Client, printer: Printer, command: NodeCommand
 async fn set(client: &Client, printer: Printer, node: &str, draining: bool) -> Result<()> {
     let node = client.update_node(node, &UpdateNode { draining }).await?;
     printer.result(&node, || format!("{}: {}", node.name, state(node.state)))
+}
+
+/// Waits until what a node has is what stays there.
+async fn drained(client: &Client, printer: Printer, node: &str) -> Result<NodeDrain> {
+    let mut said = None;
+    loop {
+        let drain = client.get_node_drain(node).await?;
+        if drain.state != NodeState::Draining || drain.sandboxes <= drain.staying {
+            return Ok(drain);
+        }
+        let now = (drain.sandboxes - drain.staying, drain.staying);
+        if said.replace(now) != Some(now) {
+            printer.note(&format!("{} to go, {} stay", now.0, now.1));
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+fn stayed(node: &str, drain: &NodeDrain) -> String {
+    if drain.state != NodeState::Draining {
+        return format!("{node}: {}, and is drained no more", state(drain.state));
+    }
+    if drain.staying == 0 {
+        return format!("{node}: drained");
+    }
+    let row = |one: &StayingSandbox| [one.name.clone().unwrap_or_else(|| one.id.clone()), one.reason.clone()];
+    let list = table(["SANDBOX", "STAYS BECAUSE"], drain.items.iter().map(row));
+    format!("{node}: {} stay\n{list}", drain.staying)
 }
 
 const fn state(state: NodeState) -> &'static str {

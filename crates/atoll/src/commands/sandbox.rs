@@ -5,7 +5,7 @@ use atoll_client::{Client, ListSandboxes};
 use atoll_core::Code;
 use atoll_core::limits::PAGE_MAX_COUNT;
 use atoll_core::sandbox::SandboxState;
-use atoll_core::snapshot::AutoCheckpoints;
+use atoll_core::snapshot::{AutoCheckpoints, Durability};
 use atoll_core::spec::{Resources, ResourcesDraft};
 
 use crate::cli::{ExtendArgs, InspectArgs, LimitArgs, LsArgs, RmArgs, SandboxArg, SandboxArgs, UpdateArgs};
@@ -39,6 +39,10 @@ pub(super) fn request(args: SandboxArgs) -> Result<CreateSandbox> {
         snapshot: args.snapshot,
         memory: args.from_memory,
         auto_checkpoints: args.auto_checkpoints.map(|keep| AutoCheckpoints { keep }),
+        durability: args.durability.into_iter().reduce(|one, other| Durability {
+            every_ms: one.every_ms.or(other.every_ms),
+            after_exec: one.after_exec || other.after_exec,
+        }),
         isolation: args.isolation,
         resources: limits(&args.limits, args.disk),
         env: args.env.into_iter().collect(),

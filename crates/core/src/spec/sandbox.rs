@@ -21,7 +21,7 @@ use crate::profile::Profiles;
 use crate::secret::Secret;
 use crate::service::{Restart, Services, check_services, check_start};
 use crate::sharing::Visibility;
-use crate::snapshot::{AutoCheckpoints, Manifest};
+use crate::snapshot::{AutoCheckpoints, Durability, Manifest};
 use crate::trace::{TraceFiles, TraceMode};
 use crate::usage::Budget;
 use crate::volume::{VolumeMount, VolumeMountDraft, check_mounts};
@@ -64,6 +64,8 @@ pub struct SandboxDraft {
     pub memory: bool,
     /// Checkpoints that it takes by itself.
     pub auto_checkpoints: Option<AutoCheckpoints>,
+    /// How it outlives its node.
+    pub durability: Option<Durability>,
     /// The isolation level; the template's, or the server's default, when absent.
     pub isolation: Option<IsolationLevel>,
     /// Labels that the node must have on which it is made.
@@ -126,6 +128,9 @@ pub struct SandboxSpec {
     /// Checkpoints that it takes by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auto_checkpoints: Option<AutoCheckpoints>,
+    /// How it outlives its node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub durability: Option<Durability>,
     /// The isolation level.
     pub isolation: IsolationLevel,
     /// What executes its machine, at a level that has machines; a weaker one never does. Known to the server only.
@@ -270,6 +275,7 @@ impl SandboxDraft {
             }
         }
         self.auto_checkpoints.map_or(Ok(()), AutoCheckpoints::validate)?;
+        self.durability.map_or(Ok(()), Durability::validate)?;
         check::env("env", &self.env)?;
         check::labels("labels", &self.labels)?;
         node::validate_labels("node_labels", &self.node_labels)?;
@@ -375,6 +381,7 @@ impl SandboxSpec {
                 Base::Snapshot(id, _) => Some(id.clone()),
             },
             auto_checkpoints: draft.auto_checkpoints,
+            durability: draft.durability,
             isolation,
             accelerator: None,
             resources,

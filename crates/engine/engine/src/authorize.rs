@@ -313,7 +313,7 @@ impl Engine {
         let resource = match target {
             Target::Installation => Resource::Installation,
             Target::Sandbox(text) => {
-                let found = self.inner.resolve(text)?;
+                let found = self.resolve_settled(text).await?;
                 let permission = self.on_sandbox(caller, &found);
                 let permission = permission.ok_or_else(|| SandboxId::not_found(text))?;
                 return grant(caller, needs, Resource::Sandbox(found.id.clone()), permission);
@@ -439,6 +439,16 @@ impl Engine {
     pub(crate) fn sees(&self, caller: &Caller, sandbox: &SandboxId) -> bool {
         caller.is_admin()
             || self.inner.find(sandbox).is_some_and(|found| self.on_sandbox(caller, &found).is_some())
+    }
+
+    /// Finds a sandbox. One that is on its way to another node is waited for: when it has gone it is not here, and the request
+    /// follows it.
+    async fn resolve_settled(&self, text: &str) -> Result<Arc<SandboxShared>> {
+        let found = self.inner.resolve(text)?;
+        if !found.has_settled_here().await {
+            return Ok(found);
+        }
+        self.inner.resolve(text).inspect_err(|_gone| cluster::left())
     }
 
     /// Finds a sandbox that a caller may know of, by id or name.

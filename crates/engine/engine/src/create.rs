@@ -21,6 +21,7 @@ use crate::sandbox::{self, Message, Origin, SandboxShared};
 use crate::service::{Declared, check_declared};
 use crate::snapshot::check_memory;
 use crate::start::starts_ahead;
+use crate::travel::check_durability;
 
 /// A sandbox on paper.
 #[derive(Debug)]
@@ -270,11 +271,14 @@ impl Engine {
             paused_ms: None,
             pauses_ms: 0,
             boot_id: Inner::new_boot_id()?,
+            kept_ms: None,
+            restored: None,
             generation: 1,
         };
         let mut egress = record.spec.egress.clone();
         inner.prepare_rules(&record, caller.key(), &mut egress, &EgressPolicy::default(), &draft.secrets)?;
         record.spec.egress = egress;
+        check_durability(inner, &record)?;
         Ok(Planned { record, plan, mold, visibility })
     }
 

@@ -39,6 +39,7 @@ use crate::sharing::AclTable;
 use crate::snapshot::Snapshots;
 use crate::tokens::TokenKey;
 use crate::trace::TraceConfig;
+use crate::travel::Travel;
 use crate::usage;
 use crate::volumes::VolumeTable;
 
@@ -159,6 +160,8 @@ pub(crate) struct Inner {
     pub(crate) snapshots: Snapshots,
     /// This node among others; none where the database belongs to one server.
     pub(crate) cluster: Option<Cluster>,
+    /// How sandboxes come from other nodes and go there; none without nodes, or without an object store.
+    pub(crate) travel: Option<Arc<Travel>>,
     pub(crate) tracker: TaskTracker,
     pub(crate) shutdown: CancellationToken,
     /// Cancelled when the server begins to let go of its clients.
@@ -200,6 +203,7 @@ impl Engine {
         let secrets = Secrets::load(&store).await?;
         let acl = AclTable::load(&store, config.visibility).await?;
         let share_links = ShareLinks::load(&store).await?;
+        let travel = Travel::open(&config, &store).await?.map(Arc::new);
         let engine = Self {
             inner: Arc::new(Inner {
                 creates: Semaphore::new(config.creates_max),
@@ -216,6 +220,7 @@ impl Engine {
                 logs: Logs::new(config.data_dir.join("logs"), config.logs_max_bytes),
                 snapshots: Snapshots::default(),
                 cluster,
+                travel,
                 config,
                 store,
                 vault,
@@ -248,6 +253,7 @@ impl Engine {
         pool::start(&engine);
         memory::start(&engine);
         engine.start_cluster();
+        engine.start_travel();
         Ok(engine)
     }
 

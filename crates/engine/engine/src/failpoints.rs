@@ -66,6 +66,20 @@ pub const ALL: &[&str] = &[
     "engine.rotate.finished",
 ];
 
+/// Those that only nodes with an object store pass: a sandbox is copied there, goes to another node, and is fetched.
+pub const TRAVEL: &[&str] = &[
+    "engine.travel.begun",
+    "engine.travel.sent",
+    "engine.travel.kept",
+    "engine.move.paused",
+    "engine.move.kept",
+    "engine.move.given",
+    "engine.move.gone",
+    "engine.travel.arrived",
+    "engine.travel.fetching",
+    "engine.travel.fetched",
+];
+
 /// Those that only templates with memory pass, at a level that has that.
 pub const MEMORY: &[&str] = &[
     "engine.memory.journalled",

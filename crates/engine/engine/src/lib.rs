@@ -56,6 +56,7 @@ mod template_tags;
 mod templates;
 mod tokens;
 mod trace;
+mod travel;
 mod usage;
 mod volumes;
 

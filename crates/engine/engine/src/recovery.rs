@@ -9,6 +9,7 @@
 //! | `running` | stands still | it dozed: thawed and taken up |
 //! | `paused` (frozen) | alive | frozen, if it is not; its guest is not asked |
 //! | `pausing`, `paused` (on disk) | disk, perhaps more | what is more than the disk is ended |
+//! | `paused` (on disk), kept in the object store | nothing, or part of a disk that was fetched | as it is: fetched when it is woken |
 //! | `running`, `paused` (frozen) | dead | `failed`, its execs `lost`, its remains removed |
 //! | `deleting` | anything | deleted |
 //! | `failed` | anything | its remains removed, the record kept |
@@ -19,6 +20,7 @@ use std::collections::BTreeSet;
 
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::sandbox::{PauseMode, SandboxState};
+use atoll_core::snapshot::Purpose;
 use atoll_core::{Error, Result};
 use atoll_isolation::IsolationError;
 use atoll_store::{SandboxFilter, SandboxRecord};
@@ -45,6 +47,7 @@ impl Engine {
         // The checkpoints of one that is being deleted go with it.
         let going = records.iter().filter(|record| record.state == SandboxState::Deleting);
         let going: BTreeSet<&SandboxId> = going.map(|record| &record.id).collect();
+        self.undo_fetches(&records).await?;
         self.recover_snapshots(&everywhere.into_iter().filter(|id| !going.contains(id)).collect()).await?;
         let rollbacks = self.inner.store.rollbacks().await.map_err(store_error)?;
         for record in records {
@@ -62,6 +65,22 @@ impl Engine {
         self.remove_unknown(&known).await;
         self.remove_unknown_logs(&known).await;
         self.recover_builds().await?;
+        Ok(())
+    }
+
+    /// A sandbox that was being fetched may have a part of its disk here: it is fetched anew. Before its artifact's row goes, which says
+    /// that it was.
+    async fn undo_fetches(&self, records: &[SandboxRecord]) -> Result<()> {
+        for artifact in self.all_snapshots().await? {
+            let fetched = matches!(&artifact.purpose, Purpose::Held(by) if by == crate::travel::HOLDER);
+            let Some(id) = artifact.sandbox.filter(|_| fetched) else { continue };
+            let asleep = |record: &&SandboxRecord| record.id == id && record.is_kept();
+            if let Some(record) = records.iter().find(asleep)
+                && let Some(driver) = self.inner.drivers.get(&record.spec.isolation)
+            {
+                sandbox::destroy(driver.as_ref(), &id).await?;
+            }
+        }
         Ok(())
     }
 

@@ -52,8 +52,8 @@ pub enum ObjectsError {
     #[error("the object store refuses the credentials")]
     Denied,
     /// It is larger than it may be.
-    #[error("the object is larger than {SMALL_MAX_BYTES} bytes")]
-    TooLarge,
+    #[error("the object is larger than {0} bytes")]
+    TooLarge(usize),
     /// What was to be stored could not be read.
     #[error("what was to be stored broke off")]
     Source(#[source] io::Error),
@@ -183,15 +183,56 @@ impl Objects {
     /// # Errors
     /// [`ObjectsError::NotFound`], [`ObjectsError::TooLarge`].
     pub async fn get_small(&self, name: &str) -> Result<Vec<u8>, ObjectsError> {
+        self.get_whole(name, SMALL_MAX_BYTES).await
+    }
+
+    /// Reads an object of at most so many bytes.
+    ///
+    /// # Errors
+    /// [`ObjectsError::NotFound`], [`ObjectsError::TooLarge`].
+    pub async fn get_whole(&self, name: &str, max_bytes: usize) -> Result<Vec<u8>, ObjectsError> {
         let mut stream = self.store.get(&self.path(name)).await?.into_stream();
         let mut content = Vec::new();
         while let Some(piece) = stream.next().await {
             content.extend_from_slice(&piece?);
-            if content.len() > SMALL_MAX_BYTES {
-                return Err(ObjectsError::TooLarge);
+            if content.len() > max_bytes {
+                return Err(ObjectsError::TooLarge(max_bytes));
             }
         }
         Ok(content)
+    }
+
+    /// Removes an object. Succeeds when there is none.
+    ///
+    /// # Errors
+    /// [`ObjectsError::Denied`], [`ObjectsError::Unavailable`].
+    pub async fn remove(&self, name: &str) -> Result<(), ObjectsError> {
+        match self.store.delete(&self.path(name)).await.map_err(ObjectsError::from) {
+            Ok(()) | Err(ObjectsError::NotFound) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The names of all objects below a directory, as they come. Names that nobody here gives are left out.
+    #[must_use]
+    pub fn list(&self, below: &str) -> BoxStream<'static, Result<String, ObjectsError>> {
+        let prefix = self.prefix.clone();
+        let found = self.store.list(Some(&self.path(below)));
+        found
+            .filter_map(move |meta| {
+                let name = match meta {
+                    Err(error) => Some(Err(ObjectsError::from(error))),
+                    Ok(meta) => {
+                        let parts = meta.location.prefix_match(&prefix);
+                        let name = parts.map(|parts| {
+                            parts.map(|part| part.as_ref().to_owned()).collect::<Vec<_>>().join("/")
+                        });
+                        name.map(Ok)
+                    }
+                };
+                std::future::ready(name)
+            })
+            .boxed()
     }
 }
 

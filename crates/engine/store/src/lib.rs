@@ -30,6 +30,7 @@ mod contexts;
 mod db;
 mod error;
 mod execs;
+mod kept;
 mod keys;
 mod membership;
 mod nodes;
@@ -58,12 +59,13 @@ pub use agents::{AgentRecord, EventRecord, SessionRecord};
 pub use builds::{BuildRecord, CacheRecord};
 pub use contexts::ContextRecord;
 pub use error::StoreError;
+pub use kept::{Arrival, CopyRecord, KeptRecord, Left, Staying};
 pub use membership::{Lease, Told, boot_ns};
 pub use nodes::{NodeDraft, NodeRecord, Whereabouts};
 pub use record::{
     AccessRecord, Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, PoolRecord, RegistryRecord,
-    SandboxFilter, SandboxRecord, SnapshotFilter, SnapshotRecord, SshKeyRecord, TemplateRecord, VisibleTo,
-    VolumeRecord,
+    Restored, SandboxFilter, SandboxRecord, SnapshotFilter, SnapshotRecord, SshKeyRecord, TemplateRecord,
+    VisibleTo, VolumeRecord,
 };
 pub use schedules::ScheduleRecord;
 pub use secrets::{SealedAt, SealedValue, SecretRecord, SecretUse, SecretVersion};

@@ -59,7 +59,8 @@ BEGIN
         ('secrets', 'secrets', 'INSERT OR DELETE OR UPDATE'),
         ('secret_versions', 'secrets', 'INSERT OR DELETE OR UPDATE'),
         ('ssh_keys', 'ssh_keys', 'DELETE OR UPDATE'),
-        ('pools', 'pools', 'INSERT OR DELETE OR UPDATE')
+        ('pools', 'pools', 'INSERT OR DELETE OR UPDATE'),
+        ('arrivals', 'arrivals', 'INSERT')
     ) AS list (on_table, what, at) LOOP
         IF NOT EXISTS (SELECT 1 FROM pg_trigger
             WHERE tgname = 'atoll_changed' AND tgrelid = wanted.on_table::regclass) THEN

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use atoll_core::exec::Exit;
 use atoll_core::id::{BuildId, KeyId, NodeId, SandboxId, SnapshotId};
 use atoll_core::node::{NodeFacts, NodeLoad};
+use atoll_core::sandbox::SandboxState;
+use atoll_core::spec::{IsolationLevel, SandboxSpec};
 use sqlx::AssertSqlSafe;
 
 use crate::Store;
@@ -200,14 +202,24 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`].
     pub async fn set_draining(&self, node: &NodeId, draining: bool) -> Result<bool, StoreError> {
-        const SQL: &str = "UPDATE nodes SET is_draining = $2 WHERE id = $1";
-        let values = args![node.as_str(), u32::from(draining)];
-        self.write_one(move |mut conn| Box::pin(async move { Ok(conn.execute(SQL, values).await? > 0) }))
-            .await
+        const SAY: &str = "UPDATE nodes SET is_draining = $2 WHERE id = $1";
+        // Why something stays is found out anew.
+        const FORGET: &str = "UPDATE kept SET stays = NULL WHERE stays IS NOT NULL \
+             AND sandbox_id IN (SELECT id FROM sandboxes WHERE node = $1)";
+        let (say, forget) = (args![node.as_str(), u32::from(draining)], args![node.as_str()]);
+        self.write(move |mut conn| {
+            Box::pin(async move {
+                let said = conn.execute(SAY, say).await? > 0;
+                conn.execute(FORGET, forget).await?;
+                Ok(said)
+            })
+        })
+        .await
     }
 
     /// Takes over a node whose sign of life was `beats` of `epoch` for a whole lease: nothing it still does is written from
-    /// now on. What ran there has failed and is this node's from now on; what had not come into being, or was going, goes. What
+    /// now on. What ran there has failed and is this node's from now on, but for what has a copy to go on from and one of these levels:
+    /// that comes as an arrival, and what was done after the copy is lost. What had not come into being, or was going, goes. What
     /// is on its disk waits for it. Gives the sandboxes that were moved; `None` when it lives after all, or another was faster.
     ///
     /// # Errors
@@ -215,15 +227,17 @@ impl Store {
     pub async fn take_over(
         &self,
         dead: &NodeRecord,
+        levels: &[IsolationLevel],
         reason: &str,
         now_ms: u64,
     ) -> Result<Option<Vec<SandboxId>>, StoreError> {
         let Some(heir) = self.node() else { return Ok(None) };
         let (dead, heir, reason) = (dead.clone(), heir.clone(), reason.to_owned());
+        let levels = levels.to_vec();
         let exit = json(&Exit::sandbox_died())?;
         self.write(move |conn| {
             Box::pin(async move {
-                let taken = Taken { dead: &dead, heir: &heir, reason: &reason, now_ms };
+                let taken = Taken { dead: &dead, heir: &heir, levels: &levels, reason: &reason, now_ms };
                 taken.run(conn, exit).await
             })
         })
@@ -264,6 +278,7 @@ impl Store {
 struct Taken<'a> {
     dead: &'a NodeRecord,
     heir: &'a NodeId,
+    levels: &'a [IsolationLevel],
     reason: &'a str,
     now_ms: u64,
 }
@@ -291,6 +306,7 @@ impl Taken<'_> {
         if conn.execute(RAISE, args![dead, self.dead.epoch, self.dead.beats]).await? == 0 {
             return Ok(None);
         }
+        self.bring_back(&mut conn, &exit).await?;
         let kept = conn.rows(KEEP, args![dead, heir]).await?;
         let failed = conn.rows(FAIL, args![dead, heir, self.reason]).await?;
         let going = conn.rows(GO, args![dead, heir]).await?;
@@ -304,6 +320,37 @@ impl Taken<'_> {
             conn.execute(LOSE, values).await?;
         }
         Ok(Some(moved))
+    }
+
+    /// What ran and has a copy of some moment is put to disk, as of that moment, and comes to this node.
+    async fn bring_back(&self, conn: &mut Conn<'_>, exit: &crate::db::Value) -> Result<(), StoreError> {
+        const FIND: &str = "SELECT sandboxes.id AS id, sandboxes.state AS state, sandboxes.spec AS spec, \
+             sandboxes.spec_version AS spec_version, kept.taken_ms AS taken_ms FROM sandboxes \
+             JOIN kept ON kept.sandbox_id = sandboxes.id WHERE sandboxes.node = $1 AND kept.copy IS NOT NULL \
+             AND kept.taken_ms IS NOT NULL AND (sandboxes.state = 'running' \
+             OR sandboxes.state IN ('pausing', 'paused', 'resuming') \
+             AND (sandboxes.paused IS NULL OR sandboxes.paused = 'frozen'))";
+        const PUT: &str = "UPDATE sandboxes SET node = $2, state = 'paused', reason = $3, paused = 'filesystem', \
+             paused_ms = $4, kept_ms = $4, checkpoint_ms = $5, restored_ms = $4, generation = generation + 1 \
+             WHERE id = $1";
+        const LOSE: &str = "UPDATE execs SET state = 'lost', exit = $2, ended_ms = $3 WHERE sandbox_id = $1 \
+             AND state <> 'lost' AND (state IN ('starting', 'running') OR created_ms >= $4)";
+        for row in conn.rows(FIND, args![self.dead.id.as_str()]).await? {
+            // One that cannot be read fails as all others.
+            let Ok(spec) = row.spec::<SandboxSpec>(crate::sandboxes::SPEC_VERSION) else { continue };
+            if !self.levels.contains(&spec.isolation) {
+                continue;
+            }
+            let of =
+                |row: &Row| Ok((row.parse::<SandboxId>("id")?, row.sandbox_state()?, row.uint("taken_ms")?));
+            let (id, state, taken_ms) = row.decode("sandboxes", "id", of)?;
+            let put = args![id.as_str(), self.heir.as_str(), self.reason, self.now_ms, taken_ms];
+            conn.execute(PUT, put).await?;
+            let lose = vec![id.as_str().into(), exit.clone(), self.now_ms.into(), taken_ms.into()];
+            conn.execute(LOSE, lose).await?;
+            crate::kept::arrive(conn, &id, state == SandboxState::Running).await?;
+        }
+        Ok(())
     }
 }
 

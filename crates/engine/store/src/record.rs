@@ -51,8 +51,22 @@ pub struct SandboxRecord {
     pub pauses_ms: u64,
     /// Names the boot it is in: another one means that every process has been started anew.
     pub boot_id: String,
+    /// While it is put to disk: since when everything that it needs to be woken is in the object store. Written with
+    /// [`Store::finish_upload`](crate::Store::finish_upload), and by nothing else.
+    pub kept_ms: Option<u64>,
+    /// How it was brought back when its node died, if that happened.
+    pub restored: Option<Restored>,
     /// Counts changes; 1 when inserted. What was read must still be there to be changed.
     pub generation: i64,
+}
+
+/// A sandbox went on from a copy after its node died.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Restored {
+    /// The moment that the copy is of: what was done afterwards is lost.
+    pub checkpoint_ms: u64,
+    /// When it was brought back.
+    pub at_ms: u64,
 }
 
 /// One exec.

@@ -13,11 +13,11 @@ use crate::Store;
 use crate::db::{BadColumn, Conn, Row, Value, args, json};
 use crate::error::StoreError;
 use crate::execs::insert_or_get;
-use crate::record::{Cursor, ExecRecord, Insertion, Page, SandboxFilter, SandboxRecord, VisibleTo};
+use crate::record::{Cursor, ExecRecord, Insertion, Page, Restored, SandboxFilter, SandboxRecord, VisibleTo};
 use crate::services::{ServiceRecord, insert_service};
 
 /// Version of the JSON form of a sandbox's spec.
-const SPEC_VERSION: i64 = 1;
+pub(crate) const SPEC_VERSION: i64 = 1;
 
 impl Store {
     /// Stores a new sandbox. Its generation is 1, whatever the record says.
@@ -161,7 +161,7 @@ impl Store {
     }
 
     /// Stores state, reason, pause and boot of `sandbox` if its stored state is one of `from`; gives the new
-    /// generation.
+    /// generation. What stays put to disk stays kept, if it is.
     ///
     /// # Errors
     /// [`StoreError::Conflict`] when it is in another state, [`StoreError::NotFound`].
@@ -224,7 +224,8 @@ pub(crate) async fn set_pause(
     ];
     let sql = format!(
         "UPDATE sandboxes SET state = $2, reason = $3, paused = $4, paused_ms = $5, pauses_ms = $6, \
-         boot_id = $7, generation = generation + 1 WHERE id = $1 AND {} RETURNING generation",
+         boot_id = $7, kept_ms = CASE WHEN state = 'paused' AND $2 = 'paused' AND paused = $4 THEN kept_ms END, \
+         generation = generation + 1 WHERE id = $1 AND {} RETURNING generation",
         any_of("state", from.iter().map(|state| state.as_str()), &mut values)
     );
     let row = conn.row(AssertSqlSafe(sql), values).await?;
@@ -455,6 +456,11 @@ fn read(row: &Row) -> Result<SandboxRecord, BadColumn> {
         paused_ms: row.uint_opt("paused_ms")?,
         pauses_ms: row.uint("pauses_ms")?,
         boot_id: row.text("boot_id")?,
+        kept_ms: row.uint_opt("kept_ms")?,
+        restored: match (row.uint_opt("checkpoint_ms")?, row.uint_opt("restored_ms")?) {
+            (Some(checkpoint_ms), Some(at_ms)) => Some(Restored { checkpoint_ms, at_ms }),
+            _ => None,
+        },
         generation: row.int("generation")?,
     })
 }

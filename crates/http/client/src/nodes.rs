@@ -1,6 +1,6 @@
 //! Nodes of a cluster.
 
-use atoll_api::{Node, NodeList, UpdateNode};
+use atoll_api::{Node, NodeDrain, NodeList, UpdateNode};
 use http::Method;
 
 use crate::{Client, Result};
@@ -16,6 +16,11 @@ impl Client {
     /// Says whether a node takes new sandboxes.
     pub async fn update_node(&self, node: &str, update: &UpdateNode) -> Result<Node> {
         self.submit(Method::PATCH, self.target(["v1", "nodes", node]), update).await
+    }
+
+    /// What a node still has that takes no new sandboxes.
+    pub async fn get_node_drain(&self, node: &str) -> Result<NodeDrain> {
+        self.call(self.request(Method::GET, self.target(["v1", "nodes", node, "drain"]))).await
     }
 
     /// Forgets a dead node with what was on its disks.

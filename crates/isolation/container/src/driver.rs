@@ -198,6 +198,17 @@ impl StandingStill for ContainerIsolation {
         let plan = plan.clone();
         self.blocking(move |inner| inner.wake(&plan)).await
     }
+
+    async fn hibernated_disk(&self, id: &SandboxId) -> Result<File, IsolationError> {
+        let id = id.clone();
+        self.blocking(move |inner| {
+            if !inner.is_hibernated(&id) || inner.live.get(&id).is_some() {
+                return Err(IsolationError::Gone);
+            }
+            File::open(inner.storage.sandbox_disk(&id)).step("open the disk of a sandbox")
+        })
+        .await
+    }
 }
 
 #[async_trait]

@@ -126,6 +126,17 @@ impl StandingStill for GvisorIsolation {
         let making = self.inner.config.storage.begin_making(&plan.id)?;
         making.end(self.inner.wake(plan).await)
     }
+
+    async fn hibernated_disk(&self, id: &SandboxId) -> Result<File, IsolationError> {
+        let id = id.clone();
+        self.blocking(move |inner| {
+            if !inner.is_hibernated(&id) {
+                return Err(IsolationError::Gone);
+            }
+            File::open(inner.disk(&id)).step("open the disk of a sandbox")
+        })
+        .await
+    }
 }
 
 #[async_trait]

@@ -46,7 +46,7 @@ impl Inner {
         self.record(id).is_cleared() && is_there(&self.disk(id)) && self.live.get(id).is_none()
     }
 
-    fn disk(&self, id: &SandboxId) -> PathBuf {
+    pub(crate) fn disk(&self, id: &SandboxId) -> PathBuf {
         self.config.storage.machine(id).join(DISK_FILE)
     }
 

@@ -1,5 +1,7 @@
 //! Instances that stand still: frozen in memory, hibernated on disk.
 
+use std::fs::File;
+
 use async_trait::async_trait;
 use atoll_core::id::SandboxId;
 use atoll_core::sandbox::PauseMode;
@@ -43,6 +45,13 @@ pub trait StandingStill: Send + Sync + std::fmt::Debug {
     /// [`IsolationError::CannotPause`]: nothing was done. [`IsolationError::Gone`] when there is no disk.
     /// [`IsolationError::Kernel`] when something resists; calling again continues.
     async fn hibernate(&self, id: &SandboxId, mode: PauseMode) -> Result<(), IsolationError>;
+
+    /// The disk of an instance that is hibernated without its memory, for reading: a sparse file, in which nothing changes before
+    /// [`Self::wake`].
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] when it is not hibernated, or there is no disk; [`IsolationError::Kernel`].
+    async fn hibernated_disk(&self, id: &SandboxId) -> Result<File, IsolationError>;
 
     /// Starts a hibernated instance again, as [`Lifecycle::create`] does, on what was kept.
     ///

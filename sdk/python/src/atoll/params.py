@@ -503,6 +503,8 @@ class CreateSandbox(TypedDict, total=False):
     """
     auto_checkpoints: AutoCheckpoints | None
     """Take checkpoints by itself: when it is made, and after every exec."""
+    durability: Durability | None
+    """On a server of several with an object store: how it outlives its node."""
     isolation: IsolationLevel | None
     """How strongly it is cut off. Never silently downgraded."""
     node_labels: dict[str, str]
@@ -712,6 +714,17 @@ class CreateVolume(_CreateVolumeWords, _CreateVolumeRequired, total=False):
     """Its size; 10 GiB when absent. A copy has the size of its source."""
     read_only: bool
     """With `from`: nobody can write to it, a snapshot."""
+
+
+class Durability(TypedDict, total=False):
+    """How a sandbox outlives its node: what it has on its disk is copied to the object store while it runs, and
+    another node goes on from the last copy.
+    """
+
+    every_ms: int | None
+    """This long after the last copy was begun, milliseconds: one second or more."""
+    after_exec: bool
+    """After each exec."""
 
 
 class EgressLimits(TypedDict, total=False):

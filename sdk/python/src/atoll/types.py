@@ -1688,6 +1688,26 @@ class Doctor:
 
 
 @dataclass(frozen=True, slots=True)
+class Durability:
+    """How a sandbox outlives its node: what it has on its disk is copied to the object store while it runs, and
+    another node goes on from the last copy.
+    """
+
+    every_ms: int | None
+    """This long after the last copy was begun, milliseconds: one second or more."""
+    after_exec: bool
+    """After each exec."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> Durability:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o.get("every_ms"),
+            o.get("after_exec", False),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class EgressLimits:
     """How much of the network one sandbox may use."""
 
@@ -2660,6 +2680,30 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeDrain:
+    """What a node still has that takes no new sandboxes."""
+
+    state: NodeState
+    """How the node is."""
+    sandboxes: int
+    """Sandboxes that it has now."""
+    staying: int
+    """Those of them that stay; the others are on their way."""
+    items: list[StayingSandbox]
+    """Which those are, and why: the first hundred."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> NodeDrain:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o["state"],
+            o["sandboxes"],
+            o["staying"],
+            [StayingSandbox.from_json(one) for one in o["items"]],
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class NodeList:
     """Every node, by name."""
 
@@ -3261,6 +3305,10 @@ class Sandbox:
     """How it is paused, while it is."""
     paused_at_ms: int | None
     """Since when."""
+    kept_at_ms: int | None
+    """Since when everything that it needs to be woken on another node is in the object store, too. Absent while it
+    runs, as long as it is not, and where there are no nodes.
+    """
     boot_id: str
     """Names the boot it is in. Another one means that every process in it was started anew."""
     image: str
@@ -3273,6 +3321,12 @@ class Sandbox:
     """Id of the snapshot it began with."""
     auto_checkpoints: AutoCheckpoints | None
     """Checkpoints that it takes by itself."""
+    durability: Durability | None
+    """How it outlives its node."""
+    restored_from_ms: int | None
+    """Its node died, and it was brought back from a copy of this moment: what was done afterwards is lost."""
+    restored_at_ms: int | None
+    """When that was."""
     isolation: IsolationLevel
     """The isolation level."""
     accelerator: Accelerator | None
@@ -3330,12 +3384,16 @@ class Sandbox:
             o.get("reason"),
             o.get("paused"),
             o.get("paused_at_ms"),
+            o.get("kept_at_ms"),
             o.get("boot_id", ""),
             o["image"],
             o.get("image_digest"),
             o.get("template"),
             o.get("snapshot"),
             AutoCheckpoints.from_json(v) if (v := o.get("auto_checkpoints")) is not None else None,
+            Durability.from_json(v) if (v := o.get("durability")) is not None else None,
+            o.get("restored_from_ms"),
+            o.get("restored_at_ms"),
             o["isolation"],
             o.get("accelerator"),
             Resources.from_json(o["resources"]),
@@ -3956,6 +4014,27 @@ class SshKeyList:
         """Reads what the server sent; fields it does not know are left out."""
         return cls(
             [SshKey.from_json(one) for one in o["items"]],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StayingSandbox:
+    """A sandbox that stays on a node which is drained."""
+
+    id: str
+    """Its id."""
+    name: str | None
+    """Its name, if it has one."""
+    reason: str
+    """Why it does not go to another node."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> StayingSandbox:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o["id"],
+            o.get("name"),
+            o["reason"],
         )
 
 

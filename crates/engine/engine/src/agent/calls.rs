@@ -350,8 +350,19 @@ impl Engine {
 
     /// Takes up what an earlier process kept.
     pub(crate) async fn recover_agents(&self) -> Result<()> {
+        self.recover_agents_of(None).await?;
+        self.inner.agents.taken_up.cancel();
+        Ok(())
+    }
+
+    /// The same, of one sandbox only if it is named.
+    pub(crate) async fn recover_agents_of(&self, only: Option<&SandboxId>) -> Result<()> {
+        let is_of = |agent: &AgentShared| only.is_none_or(|only| agent.sandbox() == only);
         for record in self.inner.store.list_agents().await.map_err(store_error)? {
             let agent = AgentShared::new(record);
+            if !is_of(&agent) {
+                continue;
+            }
             // One that could not be taken up is not there; its agents stay recorded.
             if self.inner.find(agent.sandbox()).is_some()
                 && let Err(error) = self.inner.agents.enter(&agent)
@@ -361,7 +372,7 @@ impl Engine {
         }
         for record in self.inner.store.list_agent_sessions().await.map_err(store_error)? {
             let agent = self.inner.agents.all().into_iter().find(|agent| agent.record.id == record.agent);
-            let Some(agent) = agent else { continue };
+            let Some(agent) = agent.filter(|agent| is_of(agent)) else { continue };
             let sandbox = self.inner.sandbox(agent.sandbox())?;
             let (session, inbox) = SessionShared::new(record);
             if let Err(error) = agent.enter(&session) {
@@ -370,7 +381,6 @@ impl Engine {
             }
             driver::spawn(self, &agent, &session, &sandbox, inbox);
         }
-        self.inner.agents.taken_up.cancel();
         Ok(())
     }
 }

@@ -315,6 +315,11 @@ impl Agents {
         self.all().iter().filter(|agent| serves(agent)).any(|agent| agent.all().iter().any(works))
     }
 
+    /// Whether any live in a sandbox.
+    pub(crate) fn are_in(&self, sandbox: &SandboxId) -> bool {
+        self.all().iter().any(|agent| agent.sandbox() == sandbox)
+    }
+
     fn leave(&self, agent: &AgentShared) {
         let mut agents = self.lock();
         if agents.get(&agent.record.name).is_some_and(|there| there.record.id == agent.record.id) {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use atoll_core::agent::{ScheduleRun, ScheduleSpec, ScheduleStatus};
-use atoll_core::id::{AgentId, ScheduleId};
+use atoll_core::id::{AgentId, SandboxId, ScheduleId};
 use atoll_core::limits::{
     AGENT_SCHEDULE_TEXT_MAX_BYTES, AGENT_SCHEDULES_ALL_MAX_COUNT, AGENT_SCHEDULES_MAX_COUNT,
     AGENT_SCHEDULES_SANDBOX_MAX_COUNT,
@@ -129,14 +129,7 @@ impl Engine {
 
     /// Takes up what an earlier process kept, and starts the task that sends.
     pub(crate) async fn recover_schedules(&self) -> Result<()> {
-        for record in self.inner.store.list_schedules().await.map_err(store_error)? {
-            // One whose agent could not be taken up stays recorded.
-            if let Ok(agent) = self.agent_by_id(&record.agent)
-                && let Err(error) = agent.enter_schedule(record)
-            {
-                tracing::error!(agent = agent.record.name, %error, "a schedule was not taken up");
-            }
-        }
+        self.enter_schedules(None).await?;
         let (engine, shutdown) = (self.clone(), self.inner.shutdown.clone());
         self.inner.tracker.spawn(async move {
             // To be dropped in the middle is what a `kill -9` does, too.
@@ -145,6 +138,20 @@ impl Engine {
                 () = engine.send_by_time() => {}
             }
         });
+        Ok(())
+    }
+
+    /// Enters the schedules of agents that were taken up, in one sandbox only if it is named.
+    pub(crate) async fn enter_schedules(&self, only: Option<&SandboxId>) -> Result<()> {
+        for record in self.inner.store.list_schedules().await.map_err(store_error)? {
+            // One whose agent could not be taken up stays recorded.
+            if let Ok(agent) = self.agent_by_id(&record.agent)
+                && only.is_none_or(|only| agent.sandbox() == only)
+                && let Err(error) = agent.enter_schedule(record)
+            {
+                tracing::error!(agent = agent.record.name, %error, "a schedule was not taken up");
+            }
+        }
         Ok(())
     }
 

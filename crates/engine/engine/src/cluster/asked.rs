@@ -31,6 +31,7 @@ tokio::task_local! {
 pub struct Asked {
     notes: Arc<Mutex<Notes>>,
     here: Arc<AtomicBool>,
+    left: Arc<AtomicBool>,
     from_node: bool,
     stays: bool,
 }
@@ -69,6 +70,7 @@ impl Asked {
         Self {
             notes: Arc::clone(&whole.notes),
             here: Arc::clone(&whole.here),
+            left: Arc::clone(&whole.left),
             from_node: whole.from_node,
             stays: true,
         }
@@ -111,9 +113,26 @@ impl Asked {
         self.notes().refused = true;
     }
 
+    /// Whether this node does not do what another gave it.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        self.notes().refused
+    }
+
     /// Notes which node was chosen.
     pub(super) fn choose(&self, node: NodeId, underway: Underway) {
         self.notes().node = Some((node, Some(underway)));
+    }
+
+    /// Whether what it is about was here when the request came, and has gone to another node since.
+    #[must_use]
+    pub fn has_left(&self) -> bool {
+        self.left.load(Ordering::Acquire)
+    }
+
+    /// What was not found here.
+    pub(crate) fn missing(&self) -> Vec<Whereabouts> {
+        self.notes().missing.clone()
     }
 
     fn notes(&self) -> std::sync::MutexGuard<'_, Notes> {
@@ -148,6 +167,11 @@ pub(crate) fn here() {
     let _ = ASKED.try_with(|asked| asked.here.store(true, Ordering::Release));
 }
 
+/// Notes that what the request is about has gone to another node while it waited.
+pub(crate) fn left() {
+    let _ = ASKED.try_with(|asked| asked.left.store(true, Ordering::Release));
+}
+
 /// Notes on which node the request should be answered.
 pub(crate) fn elsewhere(node: NodeId) {
     let _ = ASKED.try_with(|asked| {
@@ -164,7 +188,7 @@ impl Engine {
         let Some(cluster) = &self.inner.cluster else { return Ok(None) };
         let (missing, chosen) = {
             let mut notes = asked.notes();
-            (std::mem::take(&mut notes.missing), notes.node.take())
+            (notes.missing.clone(), notes.node.take())
         };
         if let Some((id, underway)) = chosen {
             let node = self.living(cluster, &id).await?;
@@ -186,12 +210,6 @@ impl Engine {
             return Ok(Some(Route { node, is_sure: true, what: Some(what), _underway: None }));
         }
         Ok(None)
-    }
-
-    /// Whether a request that another node passed on is not for this one, although that believed it.
-    pub async fn is_elsewhere(&self, asked: &Asked) -> bool {
-        let refused = asked.notes().refused;
-        refused || matches!(self.elsewhere(asked).await, Ok(Some(_)) | Err(_))
     }
 
     /// The node that a request was passed on to does not have what it is about, or did not make what it asks for.

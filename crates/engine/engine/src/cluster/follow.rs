@@ -42,6 +42,11 @@ impl Engine {
                 "secrets" => self.inner.reload_secrets().await?,
                 "ssh_keys" => self.inner.acl.ssh_key_changed(),
                 "pools" => self.inner.pools.changed(),
+                "arrivals" => {
+                    if let Some(travel) = &self.inner.travel {
+                        travel.arrivals.notify_one();
+                    }
+                }
                 // Of a newer version.
                 _ => {}
             }

@@ -121,7 +121,10 @@ impl Engine {
     /// What a node had that gave no sign of life for its whole lease is this one's to answer for.
     async fn take_over(&self, node: &NodeRecord) -> Result<()> {
         let reason = format!("its node '{}' gave no sign of life any more", node.name);
-        let moved = self.inner.store.take_over(node, &reason, now_ms()).await.map_err(store_error)?;
+        // What there is to go on from can be fetched only where there is a way to it.
+        let levels = self.inner.travel.as_ref().map(|_| self.isolation_levels()).unwrap_or_default();
+        let moved =
+            self.inner.store.take_over(node, &levels, &reason, now_ms()).await.map_err(store_error)?;
         let Some(moved) = moved else { return Ok(()) };
         tracing::error!(
             node = node.name,

@@ -33,7 +33,7 @@ use atoll_store::{Lease, NodeRecord, Store, boot_ns};
 use tokio::sync::watch;
 
 pub use asked::{Asked, Route, spawn};
-pub(crate) use asked::{elsewhere, here, missing};
+pub(crate) use asked::{elsewhere, here, left, missing};
 use given::Given;
 use known::Known;
 
@@ -183,7 +183,19 @@ impl Engine {
         }
     }
 
-    fn spawn_while_open(&self, work: impl Future<Output = ()> + Send + 'static) {
+    /// Whether this node takes no new sandboxes.
+    pub(crate) fn is_draining(&self) -> bool {
+        let Some(cluster) = &self.inner.cluster else { return false };
+        cluster.any(cluster.id()).is_some_and(|this| this.is_draining)
+    }
+
+    /// Whether there is a node that does not live any more, as of a moment ago.
+    pub(crate) fn has_dead_nodes(&self) -> bool {
+        let nodes = self.inner.cluster.as_ref().map(Cluster::nodes).unwrap_or_default();
+        nodes.iter().any(|node| !node.is_alive)
+    }
+
+    pub(crate) fn spawn_while_open(&self, work: impl Future<Output = ()> + Send + 'static) {
         let shutdown = self.inner.shutdown.clone();
         self.inner.tracker.spawn(async move {
             shutdown.run_until_cancelled(work).await;

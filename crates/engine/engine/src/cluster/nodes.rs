@@ -3,7 +3,7 @@
 use atoll_core::error::shorten;
 use atoll_core::id::NodeId;
 use atoll_core::{Code, Error, Result};
-use atoll_store::{NodeRecord, StoreError};
+use atoll_store::{Left, NodeRecord, StoreError};
 
 use crate::engine::{Capacity, Engine};
 use crate::errors::store_error;
@@ -59,7 +59,17 @@ impl Engine {
         })
     }
 
-    /// Says whether a node takes new sandboxes. What is there goes on.
+    /// A node, and what it still has.
+    ///
+    /// # Errors
+    /// [`Code::NodeNotFound`].
+    pub async fn left_on(&self, text: &str) -> Result<(NodeRecord, Left)> {
+        let node = self.node(text).await?;
+        let left = self.inner.store.left_on(&node.id).await.map_err(store_error)?;
+        Ok((node, left))
+    }
+
+    /// Says whether a node takes new sandboxes. What is there goes to other nodes meanwhile, where there is an object store.
     ///
     /// # Errors
     /// [`Code::NodeNotFound`].

@@ -3,16 +3,17 @@
 //! A request is given away whole, before anything was done for it: only where that can still be, and where what the sandbox is
 //! made from is not bound to one node.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use atoll_core::id::NodeId;
 use atoll_core::node::{NODE_IMAGES_MAX_COUNT, NodeFacts, NodeLoad};
-use atoll_core::placement::{Candidate, Handed, Placement, Wanted, expected_bytes, image_mark, place};
+use atoll_core::placement::{Candidate, Handed, Placement, Wanted, best, expected_bytes, image_mark, place};
 use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::{SandboxDraft, TemplateSpec};
 use atoll_core::{Code, Error, Result};
 use atoll_image::local_or_normal;
-use atoll_store::NodeRecord;
+use atoll_store::{NodeRecord, SandboxRecord};
 
 use super::{Asked, Cluster};
 use crate::clock::random;
@@ -110,6 +111,28 @@ impl Engine {
         Ok(())
     }
 
+    /// The node to which a sandbox of this one goes that takes nothing new: one that has its image, if there is one.
+    pub(crate) fn place_away(&self, record: &SandboxRecord) -> Result<Option<NodeId>> {
+        let Some(cluster) = &self.inner.cluster else { return Ok(None) };
+        let nodes = cluster.nodes();
+        let others: Vec<Candidate<'_>> = candidates(cluster, &nodes, |id| id != cluster.id());
+        let labels = BTreeMap::new();
+        let image = record.image_digest.as_deref().map(image_mark);
+        // Without its image a node pulls that.
+        for image in [image, None] {
+            let wanted = Wanted {
+                level: record.spec.isolation,
+                memory_bytes: record.spec.resources.memory_bytes,
+                image,
+                labels: &labels,
+            };
+            if let Some(node) = best(&wanted, &others, random()?) {
+                return Ok(Some(node.id.clone()));
+            }
+        }
+        Ok(None)
+    }
+
     /// What this node says of itself from now on, when it is not what it said.
     pub(super) async fn say_facts(&self, cluster: &Cluster) -> Result<()> {
         let Some(this) = cluster.any(cluster.id()) else { return Ok(()) };
@@ -121,6 +144,24 @@ impl Engine {
     }
 }
 
+/// The nodes that live and are open, as far as is known of them.
+fn candidates<'a>(
+    cluster: &Cluster,
+    nodes: &'a [Arc<NodeRecord>],
+    open: impl Fn(&NodeId) -> bool,
+) -> Vec<Candidate<'a>> {
+    let open = nodes.iter().filter(|node| node.is_alive && open(&node.id));
+    let candidate = |node: &'a Arc<NodeRecord>| Candidate {
+        id: &node.id,
+        facts: &node.facts,
+        load: &node.load,
+        handed: cluster.given.to(&node.id),
+        is_draining: node.is_draining,
+        is_warm: false,
+    };
+    open.map(candidate).collect()
+}
+
 fn give_away(
     cluster: &Cluster,
     asked: &Asked,
@@ -130,18 +171,7 @@ fn give_away(
 ) -> Result<()> {
     let tried = asked.tried();
     let open = |id: &NodeId| id != home.id && !tried.contains(id);
-    let others: Vec<Candidate<'_>> = nodes
-        .iter()
-        .filter(|node| node.is_alive && open(&node.id))
-        .map(|node| Candidate {
-            id: &node.id,
-            facts: &node.facts,
-            load: &node.load,
-            handed: cluster.given.to(&node.id),
-            is_draining: node.is_draining,
-            is_warm: false,
-        })
-        .collect();
+    let others = candidates(cluster, nodes, open);
     match place(wanted, home, &others, random()?) {
         Placement::On(id) => {
             if let Some(node) = nodes.iter().find(|node| node.id == *id) {

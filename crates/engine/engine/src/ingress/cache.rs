@@ -45,6 +45,14 @@ impl ShareLinks {
         Ok(cache)
     }
 
+    /// Reads those of a sandbox that came from another node.
+    pub(crate) async fn reload(&self, store: &Store, sandbox: &SandboxId) -> Result<()> {
+        let stored = store.list_accesses().await.map_err(store_error)?;
+        self.remove_if(|entry| entry.record.sandbox == *sandbox);
+        stored.into_iter().filter(|record| record.sandbox == *sandbox).for_each(|record| self.put(record));
+        Ok(())
+    }
+
     fn read(&self) -> std::sync::RwLockReadGuard<'_, Maps> {
         self.maps.read().unwrap_or_else(PoisonError::into_inner)
     }

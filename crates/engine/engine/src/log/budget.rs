@@ -72,12 +72,16 @@ impl Logs {
         let Ok(entries) = fs::read_dir(&self.dir) else { return };
         for entry in entries.flatten() {
             if let Some(id) = entry.file_name().to_str().and_then(|name| name.parse::<SandboxId>().ok()) {
-                let sandbox = self.of(&id);
-                let bytes =
-                    sandbox.logs(&BTreeSet::new()).map_or(0, |logs| logs.iter().map(Log::bytes).sum());
-                sandbox.bytes.store(bytes, Ordering::Relaxed);
+                self.measure_one(&id);
             }
         }
+    }
+
+    /// The same, of one sandbox. Blocks.
+    pub(crate) fn measure_one(&self, sandbox: &SandboxId) {
+        let sandbox = self.of(sandbox);
+        let bytes = sandbox.logs(&BTreeSet::new()).map_or(0, |logs| logs.iter().map(Log::bytes).sum());
+        sandbox.bytes.store(bytes, Ordering::Relaxed);
     }
 
     /// What there is, bytes.

@@ -3,6 +3,7 @@
 mod create;
 mod pause;
 mod rollback;
+mod travel;
 mod update;
 
 use std::panic::AssertUnwindSafe;
@@ -26,6 +27,7 @@ use crate::engine::{Engine, Inner};
 use crate::errors::{isolation_error, store_error};
 use crate::memory::Saved;
 use crate::pool::Member;
+use crate::travel::Keeping;
 use crate::{exec, usage};
 
 use pause::Due;
@@ -79,6 +81,9 @@ pub(crate) fn spawn(inner: &Arc<Inner>, shared: &Arc<SandboxShared>, origin: Ori
         unlinked: false,
         budget_ms: 0,
         not_before: None,
+        keeping: None,
+        away: false,
+        copied_ms: 0,
     };
     let (inner, shared) = (Arc::clone(inner), Arc::clone(shared));
     inner.tracker.clone().spawn(async move {
@@ -135,6 +140,12 @@ struct Actor {
     budget_ms: u64,
     /// Something that was due failed: it is not tried again before.
     not_before: Option<tokio::time::Instant>,
+    /// It is put to disk, and being copied to the object store.
+    keeping: Option<Keeping>,
+    /// It is put to disk, and its disk is in the object store only.
+    away: bool,
+    /// When a copy of it was begun last while it ran.
+    copied_ms: u64,
 }
 
 impl Actor {
@@ -268,6 +279,7 @@ impl Actor {
             }
             self.put_to_disk(mode).await
         };
+        self.take_up_logs().await;
         if let Err(error) = put {
             tracing::error!(sandbox = %self.record.id, %error, "a sandbox could not be put to disk");
             if error.code == Code::SandboxFailed {
@@ -386,11 +398,20 @@ impl Actor {
                         let outcome = self.resume().await;
                         answer(reply, outcome);
                     }
+                    Some(Message::Leave(to, reply)) => {
+                        let outcome = self.leave(&to).await;
+                        let gone = outcome.is_ok();
+                        answer(reply, outcome);
+                        if gone {
+                            return;
+                        }
+                    }
                     Some(Message::GuestLost(why, boot)) if alive && !boot.is_cancelled() => {
                         self.fail(&why).await;
                     }
                     Some(Message::GuestLost(..)) => {}
                 },
+                since = travel::kept(&mut self.keeping) => self.is_kept_since(since),
                 death = driver.died(&id), if alive => self.fail(&death.to_string()).await,
                 () = shared.nudge.notified() => {}
                 () = tokio::time::sleep(pause) => {
@@ -462,6 +483,7 @@ impl Actor {
 
     async fn delete(&mut self) -> Result<()> {
         self.inner.make_room();
+        let had_objects = self.stop_keeping().await || self.record.spec.durability.is_some();
         if self.record.state != SandboxState::Deleting {
             self.move_to(SandboxState::Deleting, None).await?;
         }
@@ -474,6 +496,9 @@ impl Actor {
         // What its execs told with their ends.
         usage::settle(&self.inner, &self.shared).await;
         self.inner.leave(&self.record.id);
+        if had_objects {
+            self.forget_objects();
+        }
         // Who wanted the same meanwhile has it, too. Everybody else is told that it is gone.
         for message in self.inbox.close() {
             if let Message::Delete(reply) = message {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use atoll_core::id::{ExecId, SandboxId, SnapshotId};
+use atoll_core::id::{ExecId, NodeId, SandboxId, SnapshotId};
 use atoll_core::limits::PORT_CONNECTIONS_MAX_COUNT;
 use atoll_core::sandbox::{Admission, PauseMode, SandboxState, Wish, admit};
 use atoll_core::spec::SandboxUpdate;
@@ -31,6 +31,8 @@ use super::freezer::{Freezer, InUse};
 const QUEUE_MAX_COUNT: usize = 64;
 /// How long a use waits for a sandbox to wake.
 const WAKE_WAIT: Duration = Duration::from_secs(60);
+/// How long a request waits for a sandbox that is on its way to another node.
+const LEAVE_WAIT: Duration = Duration::from_secs(60);
 
 /// Reason of a sandbox that runs while its agent does not answer.
 const UNRESPONSIVE: &str = "unresponsive: its agent does not answer";
@@ -49,6 +51,8 @@ pub(crate) enum Message {
     Pause(PauseMode, oneshot::Sender<Result<SandboxRecord>>),
     /// Let it go on.
     Resume(oneshot::Sender<Result<SandboxRecord>>),
+    /// Give it to another node; answered when nothing of it is here any more.
+    Leave(NodeId, oneshot::Sender<Result<()>>),
     /// The link to the guest of this boot could not be made again.
     GuestLost(String, CancellationToken),
 }
@@ -62,7 +66,7 @@ impl Message {
             | Self::Pause(_, reply)
             | Self::Resume(reply)
             | Self::Rollback(_, reply) => reply.send(Err(error)).is_ok(),
-            Self::Delete(reply) => reply.send(Err(error)).is_ok(),
+            Self::Delete(reply) | Self::Leave(_, reply) => reply.send(Err(error)).is_ok(),
             Self::GuestLost(..) => true,
         };
         if !told {
@@ -108,6 +112,14 @@ pub(crate) struct SandboxShared {
     pub(super) nudge: Notify,
     /// Whether idleness means anything to it.
     pub(super) watches_idle: AtomicBool,
+    /// It is on its way to another node: who comes waits until it has gone, or stays after all.
+    leaving: watch::Sender<bool>,
+    /// It has gone to another node.
+    left: AtomicBool,
+    /// It is copied while it runs, at this moment.
+    copying: AtomicBool,
+    /// A command has ended that is in no such copy.
+    uncopied: AtomicBool,
     /// Its agent does not answer.
     unresponsive: AtomicBool,
     /// What its template starts ran before it was claimed.
@@ -154,6 +166,10 @@ impl SandboxShared {
             links: AtomicU64::new(0),
             nudge: Notify::new(),
             watches_idle: AtomicBool::new(false),
+            leaving: watch::Sender::new(false),
+            left: AtomicBool::new(false),
+            copying: AtomicBool::new(false),
+            uncopied: AtomicBool::new(false),
             unresponsive: AtomicBool::new(false),
             started_ahead: AtomicBool::new(false),
             woken: Mutex::default(),
@@ -220,6 +236,59 @@ impl SandboxShared {
 
     pub(super) fn set_made(&self, outcome: Result<()>) {
         self.made.send_replace(Some(outcome));
+    }
+
+    /// What ends from now on is not in the copy that begins.
+    pub(crate) fn begin_copy(&self) {
+        self.copying.store(true, Ordering::Release);
+        self.uncopied.store(false, Ordering::Release);
+    }
+
+    /// The copy is made, or is not.
+    pub(crate) fn is_copied(&self, copied: bool) {
+        if !copied {
+            self.uncopied.store(true, Ordering::Release);
+        }
+        self.copying.store(false, Ordering::Release);
+        self.nudge.notify_one();
+    }
+
+    pub(super) fn is_copying(&self) -> bool {
+        self.copying.load(Ordering::Acquire)
+    }
+
+    /// Whether a command has ended that is in no copy.
+    pub(super) fn is_uncopied(&self) -> bool {
+        self.uncopied.load(Ordering::Acquire)
+    }
+
+    /// It has gone to another node: said before anybody is told so.
+    pub(super) fn set_left(&self) {
+        self.left.store(true, Ordering::Release);
+    }
+
+    /// The answer for what has gone to another node.
+    pub(super) fn has_gone() -> Error {
+        Error::new(Code::NodeUnavailable, "the sandbox has just gone to another node").hint("try again")
+    }
+
+    pub(super) fn set_leaving(&self, leaving: bool) {
+        self.leaving.send_replace(leaving);
+    }
+
+    pub(crate) fn is_leaving(&self) -> bool {
+        *self.leaving.borrow()
+    }
+
+    /// Waits, not for ever, while it is on its way to another node. Says whether it was.
+    pub(crate) async fn has_settled_here(&self) -> bool {
+        if !self.is_leaving() {
+            return false;
+        }
+        let mut leaving = self.leaving.subscribe();
+        // The sender lives as long as this.
+        drop(tokio::time::timeout(LEAVE_WAIT, leaving.wait_for(|leaving| !leaving)).await);
+        true
     }
 
     /// Waits until the creation has ended.
@@ -305,6 +374,9 @@ impl SandboxShared {
         let gone = || {
             if self.shutdown.is_cancelled() {
                 return Error::new(Code::ShuttingDown, "the server is shutting down");
+            }
+            if self.left.load(Ordering::Acquire) {
+                return Self::has_gone();
             }
             SandboxId::not_found(self.id.as_str())
         };
@@ -439,6 +511,10 @@ impl SandboxShared {
     pub(crate) fn leave_exec(&self, id: &ExecId) {
         self.touch();
         self.live_map().remove(id);
+        if self.record.borrow().spec.durability.is_some_and(|durability| durability.after_exec) {
+            self.uncopied.store(true, Ordering::Release);
+            self.nudge.notify_one();
+        }
         self.say_idle();
     }
 }

@@ -141,7 +141,14 @@ impl Engine {
 
     /// Takes up what an earlier process kept.
     pub(crate) async fn recover_services(&self) -> Result<()> {
-        for record in self.inner.store.list_services().await.map_err(store_error)? {
+        self.recover_services_of(None).await
+    }
+
+    /// The same, of one sandbox only if it is named.
+    pub(crate) async fn recover_services_of(&self, only: Option<&SandboxId>) -> Result<()> {
+        let services = self.inner.store.list_services().await.map_err(store_error)?;
+        for record in services.into_iter().filter(|service| only.is_none_or(|only| service.sandbox == *only))
+        {
             // One that could not be taken up is not there; its services stay recorded.
             let Some(sandbox) = self.inner.find(&record.sandbox) else { continue };
             let name = record.name.clone();

@@ -134,6 +134,8 @@ impl Engine {
             paused_ms: None,
             pauses_ms: 0,
             boot_id: Inner::new_boot_id()?,
+            kept_ms: None,
+            restored: None,
             generation: 1,
             ..parent.clone()
         };

@@ -24,6 +24,7 @@ pub(crate) use fork::life;
 pub(crate) use manage::not_found;
 pub use manage::{RemovedSnapshot, SnapshotQuery};
 pub use remote::Pushed;
+pub(crate) use remote::objects_error;
 pub(crate) use take::manifest;
 pub use take::{Begin, SnapshotOrder};
 pub use transfer::Export;

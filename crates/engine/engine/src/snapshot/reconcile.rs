@@ -18,6 +18,7 @@ use atoll_store::{SnapshotFilter, SnapshotRecord};
 
 use crate::engine::Engine;
 use crate::errors::{isolation_error, store_error};
+use crate::travel;
 
 /// Rows read at once.
 const PAGE: u32 = 1000;
@@ -50,7 +51,11 @@ impl Engine {
             let orphan = record.purpose.checkpoint().is_some()
                 && record.sandbox.as_ref().is_none_or(|sandbox| !sandboxes.contains(sandbox));
             let passing = match &record.purpose {
-                Purpose::Held(by) => [super::fork::HOLDER, super::compare::HOLDER].contains(&by.as_str()),
+                Purpose::Held(by) => {
+                    let passing =
+                        [super::fork::HOLDER, super::compare::HOLDER, travel::HOLDER, travel::COPY_HOLDER];
+                    passing.contains(&by.as_str())
+                }
                 Purpose::Snapshot | Purpose::Checkpoint(_) | Purpose::AutoCheckpoint(_) => false,
             };
             if record.state != SnapshotState::Ready || orphan || passing {

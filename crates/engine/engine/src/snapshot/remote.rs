@@ -163,7 +163,7 @@ fn missing(error: &ObjectsError, what: &str) -> Error {
     }
 }
 
-fn objects_error(error: &ObjectsError) -> Error {
+pub(crate) fn objects_error(error: &ObjectsError) -> Error {
     tracing::warn!(error = chain(error), "the object store");
     match error {
         ObjectsError::Denied => Error::new(Code::ObjectsDenied, error.to_string())
@@ -172,7 +172,7 @@ fn objects_error(error: &ObjectsError) -> Error {
             Error::new(Code::ObjectsUnavailable, "the object store does not have this bucket")
         }
         ObjectsError::Source(_) => Error::new(Code::Internal, "the snapshot cannot be read"),
-        ObjectsError::Config(_) | ObjectsError::TooLarge | ObjectsError::Unavailable(_) => {
+        ObjectsError::Config(_) | ObjectsError::TooLarge(_) | ObjectsError::Unavailable(_) => {
             Error::new(Code::ObjectsUnavailable, error.to_string())
         }
     }

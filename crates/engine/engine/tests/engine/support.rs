@@ -353,6 +353,8 @@ pub(crate) fn row(n: u64, state: SandboxState) -> SandboxRecord {
         paused_ms: None,
         pauses_ms: 0,
         boot_id: String::new(),
+        kept_ms: None,
+        restored: None,
         generation: 1,
     }
 }

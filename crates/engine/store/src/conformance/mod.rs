@@ -11,6 +11,7 @@ mod builds;
 mod contexts;
 mod execs;
 mod ingress;
+mod kept;
 mod others;
 mod sandboxes;
 mod secrets;
@@ -84,6 +85,8 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
         usage::pauses,
         ingress::accesses,
         ingress::ssh_keys,
+        kept::uploads,
+        kept::what_is_kept_is_so_until_it_is_woken,
         others::pools,
     );
 }
@@ -119,6 +122,8 @@ pub fn sandbox(ms: u64, n: u64) -> SandboxRecord {
         paused_ms: None,
         pauses_ms: 0,
         boot_id: "boot".to_owned(),
+        kept_ms: None,
+        restored: None,
         generation: 1,
     }
 }

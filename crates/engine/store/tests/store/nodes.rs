@@ -9,9 +9,10 @@ mod tests {
     use atoll_core::id::{KeyId, NodeId};
     use atoll_core::node::NodeFacts;
     use atoll_core::sandbox::{PauseMode, SandboxState};
+    use atoll_core::spec::IsolationLevel;
     use atoll_store::{
-        KeyRecord, NodeDraft, NodeRecord, SandboxRecord, Store, StoreError, StoreUrl, Whereabouts, boot_ns,
-        conformance,
+        Arrival, CopyRecord, KeyRecord, NodeDraft, NodeRecord, Restored, SandboxRecord, Store, StoreError,
+        StoreUrl, Whereabouts, boot_ns, conformance,
     };
 
     use crate::support::{Postgres, once};
@@ -104,10 +105,14 @@ mod tests {
 
         let dead = record_of(&two, 1).await;
         let stale = NodeRecord { beats: dead.beats - 1, ..dead.clone() };
-        assert_eq!(two.take_over(&stale, "why", 9).await.unwrap(), None, "it has given a sign of life since");
+        assert_eq!(
+            two.take_over(&stale, &[], "why", 9).await.unwrap(),
+            None,
+            "it has given a sign of life since"
+        );
         // It beats at any time: who takes over must have seen the last one.
         let moved = once("it is taken over", async || {
-            two.take_over(&record_of(&two, 1).await, "why", 9).await.unwrap()
+            two.take_over(&record_of(&two, 1).await, &[IsolationLevel::Container], "why", 9).await.unwrap()
         });
         assert_eq!(moved.await.len(), 3);
         for (record, state) in [
@@ -135,6 +140,136 @@ mod tests {
         postgres.clean().await;
     }
 
+    /// One that is put to disk and in the object store.
+    async fn kept(store: &Store, number: u64) -> SandboxRecord {
+        let record = sandbox(number, SandboxState::Paused, Some(PauseMode::Filesystem));
+        store.insert_sandbox(&record).await.unwrap();
+        store.begin_upload(&record.id, "u").await.unwrap();
+        let copy = CopyRecord { upload: "u".to_owned(), digest: "d".to_owned(), bytes: 1, copied_ms: 5 };
+        store.finish_upload(&record.id, &copy, &record.boot_id).await.unwrap();
+        record
+    }
+
+    #[tokio::test]
+    async fn what_is_kept_goes_to_one_other_node() {
+        let postgres = Postgres::start().await;
+        let url = postgres.fresh().await;
+        let ((one, _), (two, _)) = (enter(&url, 1).await, enter(&url, 2).await);
+        let (record, to) = (kept(&one, 1).await, draft(2).id);
+        let at = Whereabouts::Sandbox(record.id.to_string());
+        let local = sandbox(2, SandboxState::Paused, Some(PauseMode::Filesystem));
+        one.insert_sandbox(&local).await.unwrap();
+        assert!(!one.hand_over(&local.id, 1, &to, true).await.unwrap(), "its disk is nowhere else");
+        assert!(!one.hand_over(&record.id, 1, &draft(3).id, true).await.unwrap(), "there is no such node");
+        assert!(!two.hand_over(&record.id, 1, &to, true).await.unwrap(), "it is not that one's to give");
+        let before = two.changes().await.unwrap().get("arrivals").copied().unwrap_or(0);
+        // Who holds on to it decides that what was begun before does not happen.
+        assert_eq!(one.hold(&record.id, 1).await.unwrap(), Some(2));
+        assert!(!one.hand_over(&record.id, 1, &to, true).await.unwrap());
+        one.expect_wake(&record.id).await.unwrap();
+        assert!(one.hand_over(&record.id, 2, &to, false).await.unwrap());
+        // Who gave it away has no say in what becomes of it.
+        one.arrived(&record.id).await.unwrap();
+        assert!(matches!(one.expect_wake(&record.id).await, Err(StoreError::NotFound)));
+        assert!(!one.hand_over(&record.id, 3, &to, true).await.unwrap(), "it has gone");
+        assert_eq!(one.hold(&record.id, 2).await.unwrap(), None);
+        assert!(two.changes().await.unwrap()["arrivals"] > before, "the other is told");
+        assert_eq!(two.whereabouts(&at).await.unwrap(), Some(to.clone()));
+        assert_eq!(one.arrivals().await.unwrap(), []);
+        let arrival = Arrival { sandbox: record.id.clone(), wake: true };
+        assert_eq!(two.arrivals().await.unwrap(), std::slice::from_ref(&arrival));
+        // Who gave it away writes no upload of it any more.
+        assert!(matches!(one.begin_upload(&record.id, "v").await, Err(StoreError::NotFound)));
+        two.arrived(&record.id).await.unwrap();
+        assert_eq!(two.arrivals().await.unwrap(), []);
+        assert_eq!(two.left_on(&to).await.unwrap().sandboxes, 1);
+        one.set_stays(&local.id, Some("it has a volume")).await.unwrap();
+        let left = two.left_on(&draft(1).id).await.unwrap();
+        assert_eq!((left.sandboxes, left.staying), (1, 1));
+        assert_eq!(left.items[0].reason, "it has a volume");
+        one.close().await;
+        two.close().await;
+        postgres.clean().await;
+    }
+
+    #[tokio::test]
+    async fn what_a_dead_node_kept_is_anothers_and_what_only_it_has_waits() {
+        let postgres = Postgres::start().await;
+        let url = postgres.fresh().await;
+        let ((one, _), (two, _), (three, _)) =
+            (enter(&url, 1).await, enter(&url, 2).await, enter(&url, 3).await);
+        let record = kept(&one, 1).await;
+        let moving = kept(&two, 2).await;
+        assert!(two.hand_over(&moving.id, 1, &draft(1).id, true).await.unwrap());
+        let local = sandbox(3, SandboxState::Paused, Some(PauseMode::Filesystem));
+        one.insert_sandbox(&local).await.unwrap();
+        let levels = [IsolationLevel::Container];
+        assert_eq!(two.take_kept(&levels).await.unwrap(), 0, "it lives");
+        once("it is taken over", async || {
+            two.take_over(&record_of(&two, 1).await, &[IsolationLevel::Container], "why", 9).await.unwrap()
+        })
+        .await;
+        assert_eq!(two.take_kept(&[IsolationLevel::Microvm]).await.unwrap(), 0, "it cannot run here");
+        // Both at once: each has some of it, or one has all, and nobody has one that the other has.
+        let (a, b) = tokio::join!(two.take_kept(&levels), three.take_kept(&levels));
+        assert_eq!(a.unwrap() + b.unwrap(), 2);
+        let mut arrived = two.arrivals().await.unwrap();
+        arrived.extend(three.arrivals().await.unwrap());
+        arrived.sort_by_key(|arrival| arrival.sandbox.clone());
+        let wanted = [
+            Arrival { sandbox: record.id.clone(), wake: false },
+            // It was on its way to the node that died.
+            Arrival { sandbox: moving.id.clone(), wake: true },
+        ];
+        assert_eq!(arrived, wanted);
+        assert!(matches!(one.hand_over(&record.id, 1, &draft(2).id, true).await, Err(StoreError::Claimed)));
+        assert!(matches!(one.begin_upload(&record.id, "v").await, Err(StoreError::Claimed)));
+        let at = Whereabouts::Sandbox(local.id.to_string());
+        assert_eq!(two.whereabouts(&at).await.unwrap(), Some(draft(1).id));
+        one.close().await;
+        // Back again, it has what waited for it and nothing else.
+        let (one, _) = enter(&url, 1).await;
+        assert_eq!(one.own_sandbox_ids().await.unwrap(), [local.id]);
+        for store in [one, two, three] {
+            store.close().await;
+        }
+        postgres.clean().await;
+    }
+
+    #[tokio::test]
+    async fn what_has_a_copy_is_brought_back_as_of_that_moment() {
+        let postgres = Postgres::start().await;
+        let url = postgres.fresh().await;
+        let ((one, _), (two, _)) = (enter(&url, 1).await, enter(&url, 2).await);
+        let record = sandbox(1, SandboxState::Running, None);
+        one.insert_sandbox(&record).await.unwrap();
+        one.begin_upload(&record.id, "u").await.unwrap();
+        let copy = CopyRecord { upload: "u".to_owned(), digest: "d".to_owned(), bytes: 1, copied_ms: 60 };
+        let other = one.finish_checkpoint(&record.id, &copy, 50, "another boot").await;
+        assert!(matches!(other, Err(StoreError::Conflict)));
+        one.finish_checkpoint(&record.id, &copy, 50, &record.boot_id).await.unwrap();
+        let (before, after) = (conformance::exec(&record, 40, 1), conformance::exec(&record, 50, 2));
+        for exec in [&before, &after] {
+            one.insert_exec(exec).await.unwrap();
+            let exit = atoll_core::exec::Exit::sandbox_paused();
+            one.finish_exec(&exec.id, &exit, None, 0, 0, 55).await.unwrap();
+        }
+        let moved = once("it is taken over", async || {
+            two.take_over(&record_of(&two, 1).await, &[IsolationLevel::Container], "why", 99).await.unwrap()
+        });
+        assert_eq!(moved.await, [], "nothing has failed");
+        let back = two.sandbox(&record.id).await.unwrap().unwrap();
+        assert_eq!((back.state, back.paused), (SandboxState::Paused, Some(PauseMode::Filesystem)));
+        assert_eq!((back.reason.as_deref(), back.kept_ms), (Some("why"), Some(99)));
+        assert_eq!(back.restored, Some(Restored { checkpoint_ms: 50, at_ms: 99 }));
+        assert_eq!(two.exec(&before.id).await.unwrap().unwrap().state, ExecState::Exited);
+        assert_eq!(two.exec(&after.id).await.unwrap().unwrap().state, ExecState::Lost);
+        assert_eq!(two.arrivals().await.unwrap(), [Arrival { sandbox: record.id.clone(), wake: true }]);
+        one.close().await;
+        two.close().await;
+        postgres.clean().await;
+    }
+
     #[tokio::test]
     async fn a_node_says_anew_what_it_is_as_long_as_it_is_its_own() {
         let postgres = Postgres::start().await;
@@ -156,8 +291,10 @@ mod tests {
         assert!(own == database && own > 0);
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis();
         assert!(u128::from(one.clock_ms().await.unwrap()).abs_diff(now) < 60_000, "it is this host's");
-        once("it is taken over", async || two.take_over(&record_of(&two, 1).await, "why", 9).await.unwrap())
-            .await;
+        once("it is taken over", async || {
+            two.take_over(&record_of(&two, 1).await, &[], "why", 9).await.unwrap()
+        })
+        .await;
         assert!(matches!(one.set_facts(&facts).await, Err(StoreError::Claimed)));
         one.close().await;
         two.close().await;

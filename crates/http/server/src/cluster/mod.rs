@@ -10,7 +10,9 @@
 //! The layer is around everything, so that it serves every protocol; it knows none. A request is passed on as it came, with its
 //! credentials: the node that has the thing decides who may use it, and nothing was done before that, as the question of who
 //! may comes first in every handler. What a handler had read of the body is sent again ([`replay`]). A request that was passed
-//! on is not passed on again: where it should not have come to, that is said, and it is begun anew where it came from.
+//! on is not passed on again, unless what it is about went to another node while it waited: where it should not have come to, that
+//! is said, and it is begun anew where it came from. One that comes before what it is about has arrived here waits, and is handled
+//! once more.
 
 mod gather;
 mod merge;
@@ -78,14 +80,6 @@ pub(crate) async fn pass_on(State(app): State<App>, request: Request, next: Next
     if app.console.is_named(host) {
         return next.run(request).await;
     }
-    if request.extensions().get::<PassedOn>().is_some() {
-        let asked = Arc::new(Asked::by_node());
-        let mut response = Arc::clone(&asked).scope(next.run(request)).await;
-        if is_refusal(&response) && !asked.is_here() && app.engine.is_elsewhere(&asked).await {
-            response.headers_mut().insert(NOT_HERE, HeaderValue::from_static("1"));
-        }
-        return response;
-    }
     match here_or_there(&app, request, next).await {
         Ok(response) => response,
         Err(error) => refused(error),
@@ -95,8 +89,10 @@ pub(crate) async fn pass_on(State(app): State<App>, request: Request, next: Next
 /// Answers what is here, and passes on what is not. What the node that was asked does not have, or make, is begun anew: what is
 /// remembered is forgotten then, and whoever was tried is not tried again.
 async fn here_or_there(app: &App, request: Request, next: Next) -> Result<Response, Error> {
-    let asked = Arc::new(Asked::default());
+    let by_node = request.extensions().get::<PassedOn>().is_some();
+    let asked = Arc::new(if by_node { Asked::by_node() } else { Asked::default() });
     let (parts, mut body) = request.into_parts();
+    let mut has_waited = false;
     for turn in 1.. {
         let (reading, replay) = Replay::new(body, &asked);
         let request = Request::from_parts(parts.clone(), reading);
@@ -107,8 +103,17 @@ async fn here_or_there(app: &App, request: Request, next: Next) -> Result<Respon
             return Ok(response);
         }
         let route = match app.engine.elsewhere(&asked).await {
-            Ok(Some(route)) => route,
+            // It is just coming: once it has, it is here.
+            Ok(None) if !has_waited && app.engine.has_arrived(&asked).await => {
+                has_waited = true;
+                body = replay.again().ok_or_else(|| read_too_much(None))?;
+                continue;
+            }
+            Ok(None) if by_node && asked.is_refused() => return Ok(not_here(response)),
             Ok(None) => return Ok(response),
+            // Once only, but after what has gone while the request waited for it.
+            Ok(Some(_)) | Err(_) if by_node && !asked.has_left() => return Ok(not_here(response)),
+            Ok(Some(route)) => route,
             // Whether it is there, and may be known of, only its node could say; this one knows that it is not here.
             Err(error) if response.status() == StatusCode::UNAUTHORIZED => {
                 tracing::debug!(%error, "not looked for elsewhere");
@@ -117,12 +122,7 @@ async fn here_or_there(app: &App, request: Request, next: Next) -> Result<Respon
             Err(error) => return Err(error),
         };
         drop(response);
-        let Some(whole) = replay.again() else {
-            let why =
-                "too much of the request was read before it was clear that another node has what it is about";
-            return Err(Error::new(Code::NodeUnavailable, why)
-                .hint(format!("send it to the node '{}'", route.node.name)));
-        };
+        let whole = replay.again().ok_or_else(|| read_too_much(Some(&route.node)))?;
         let (sending, replay) = Replay::new(whole, &asked);
         match send(app, &route.node, &parts, sending).await {
             Ok(response) if !response.headers().contains_key(NOT_HERE) => {
@@ -139,6 +139,21 @@ async fn here_or_there(app: &App, request: Request, next: Next) -> Result<Respon
         body = replay.again().ok_or_else(not_there)?;
     }
     Err(not_there())
+}
+
+/// Tells the node which passed a request on that what it is about is not here either.
+fn not_here(mut response: Response) -> Response {
+    response.headers_mut().insert(NOT_HERE, HeaderValue::from_static("1"));
+    response
+}
+
+fn read_too_much(node: Option<&NodeRecord>) -> Error {
+    let why = "too much of the request was read before it was clear that another node has what it is about";
+    let error = Error::new(Code::NodeUnavailable, why);
+    match node {
+        Some(node) => error.hint(format!("send it to the node '{}'", node.name)),
+        None => error.hint("try again"),
+    }
 }
 
 fn not_there() -> Error {

@@ -184,6 +184,7 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(dashboard::create_dashboard_link))
         .routes(routes!(nodes::list_nodes))
         .routes(routes!(nodes::get_node, nodes::update_node, nodes::delete_node))
+        .routes(routes!(nodes::get_node_drain))
         .routes(routes!(system::get_info))
         .routes(routes!(system::run_doctor))
         .routes(routes!(cluster::run_cluster_doctor))

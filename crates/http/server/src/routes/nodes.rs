@@ -1,6 +1,6 @@
 //! Nodes of a cluster.
 
-use atoll_api::{Node, NodeList, NodeState, UpdateNode};
+use atoll_api::{Node, NodeDrain, NodeList, NodeState, StayingSandbox, UpdateNode};
 use atoll_store::NodeRecord;
 use axum::extract::State;
 
@@ -9,14 +9,18 @@ use crate::error::ApiResult;
 use crate::extract::{Json, Path};
 use crate::shared::App;
 
+const fn state(node: &NodeRecord) -> NodeState {
+    match (node.is_alive, node.is_draining) {
+        (false, _) => NodeState::Dead,
+        (true, true) => NodeState::Draining,
+        (true, false) => NodeState::Ready,
+    }
+}
+
 fn view(app: &App, node: NodeRecord) -> Node {
     Node {
         is_this: app.engine.node_id().as_ref() == Some(&node.id),
-        state: match (node.is_alive, node.is_draining) {
-            (false, _) => NodeState::Dead,
-            (true, true) => NodeState::Draining,
-            (true, false) => NodeState::Ready,
-        },
+        state: state(&node),
         id: node.id.to_string(),
         name: node.name,
         address: node.address,
@@ -52,7 +56,30 @@ pub(crate) async fn get_node(
     Ok(Json(view(&app, node)))
 }
 
-/// Says whether a node takes new sandboxes. What it has goes on.
+/// Shows what a node still has: with an object store, what can go to other nodes does while it takes no new sandboxes.
+#[utoipa::path(get, path = "/v1/nodes/{node}/drain", tag = "system", security(("key" = ["admin"])),
+    params(("node" = String, Path)), responses((status = 200, body = NodeDrain)))]
+pub(crate) async fn get_node_drain(
+    _: Caller<Admin>,
+    State(app): State<App>,
+    Path(node): Path<String>,
+) -> ApiResult<Json<NodeDrain>> {
+    let (node, left) = app.engine.left_on(&node).await?;
+    let items = left.items.into_iter().map(|one| StayingSandbox {
+        id: one.sandbox.into(),
+        name: one.name,
+        reason: one.reason,
+    });
+    Ok(Json(NodeDrain {
+        state: state(&node),
+        sandboxes: left.sandboxes,
+        staying: left.staying,
+        items: items.collect(),
+    }))
+}
+
+/// Says whether a node takes new sandboxes. With an object store, those that it has go to others meanwhile; without, they go on
+/// there.
 #[utoipa::path(patch, path = "/v1/nodes/{node}", tag = "system", security(("key" = ["admin"])),
     params(("node" = String, Path)), request_body = UpdateNode, responses((status = 200, body = Node)))]
 pub(crate) async fn update_node(

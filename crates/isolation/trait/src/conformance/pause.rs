@@ -91,11 +91,14 @@ pub async fn a_hibernated_one_is_its_disk(harness: &dyn Harness) {
         let left: Vec<_> = driver.scan().await.unwrap().into_iter().filter(|r| r.sandbox == id).collect();
         let disk_only = left.iter().all(|resource| ["directory", "disk"].contains(&resource.kind));
         assert!(!left.is_empty() && disk_only, "left behind: {left:?}");
+        let disk = driver.hibernated_disk(&id).await.unwrap();
+        assert_eq!(disk.metadata().unwrap().len(), made.resources.disk_bytes, "all of it can be read");
         // Half awake, then hibernated again: the undo of a wake.
         driver.wake(&made).await.unwrap();
         driver.hibernate(&id, PauseMode::Filesystem).await.unwrap();
         driver.wake(&made).await.unwrap();
         let again = Sandbox::connect(driver.clone(), id.clone()).await;
+        assert_gone(driver.hibernated_disk(&id).await);
         assert_eq!(again.see("cat /root/big | cksum; ").await, sum, "round {round}");
         assert_eq!(again.see("stat -c %u:%g /srv/a; readlink /root/link").await, "1000:1000\nbig");
         assert_eq!(

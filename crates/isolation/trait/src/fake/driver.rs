@@ -188,6 +188,17 @@ impl StandingStill for FakeIsolation {
         Ok(())
     }
 
+    async fn hibernated_disk(&self, id: &SandboxId) -> Result<File, IsolationError> {
+        let (files, bytes) = {
+            let state = self.host.count("hibernated_disk");
+            let instance = state.instances.get(id).filter(|instance| instance.hibernated);
+            let instance = instance.ok_or(IsolationError::Gone)?;
+            (instance.guest.files(), instance.plan.resources.disk_bytes)
+        };
+        let made = Artifact::with(&files, bytes).map_err(|source| kernel("read a disk", source))?;
+        made.open().map_err(|source| kernel("read a disk", source))
+    }
+
     async fn wake(&self, plan: &Plan) -> Result<(), IsolationError> {
         let mut state = self.host.count("wake");
         let fails = state.failing_wakes > 0;

@@ -14,10 +14,12 @@ use atoll_core::exec::ExitReason;
 use atoll_core::sandbox::PauseMode;
 use atoll_core::usage::OnExhausted;
 use atoll_guest_protocol::messages::SignalExec;
+use atoll_isolation::{DiskSource, IsolationError};
 use atoll_recorder::What;
 use futures::future::join_all;
 
 use super::*;
+use crate::travel::begin_copy;
 use crate::usage;
 
 /// How long execs have to end by themselves when their sandbox is put to disk.
@@ -37,6 +39,8 @@ pub(super) enum Due {
     Pause(PauseMode),
     Doze,
     Budget,
+    /// To be copied to the object store while it runs.
+    Copy,
 }
 
 impl Actor {
@@ -64,6 +68,7 @@ impl Actor {
             hibernate.map(|ms| (since_pause(ms), Due::Pause(PauseMode::Filesystem))),
             spec.idle.delete_paused_after_ms.filter(|_| paused).map(|ms| (since_pause(ms), Due::Delete)),
             (running && spec.budget.limits()).then_some((if over { 0 } else { self.budget_ms }, Due::Budget)),
+            self.next_copy().map(|at| (at, Due::Copy)),
         ]
         .into_iter()
         .flatten()
@@ -97,6 +102,11 @@ impl Actor {
             }
             Due::Pause(mode) => self.pause(mode, None).await.map(drop),
             Due::Doze => self.shared.doze().await.map(drop),
+            Due::Copy => {
+                self.copied_ms = now_ms();
+                begin_copy(&self.inner, &self.shared);
+                Ok(())
+            }
             Due::Budget => match self.look_at_budget().await {
                 Ok(true) => return true,
                 other => other.map(drop),
@@ -193,13 +203,18 @@ impl Actor {
         let id = self.record.id.clone();
         usage::measure(&self.inner, &self.shared).await;
         self.inner.gateway.detach(&id);
-        self.shared.driver().hibernate(&id, mode).await.map_err(|error| isolation_error(&error))?;
+        match self.shared.driver().hibernate(&id, mode).await {
+            // It came from another node, or what is here was not whole: it is fetched when it is woken.
+            Err(IsolationError::Gone) if self.record.is_kept() => self.away = true,
+            put => put.map_err(|error| isolation_error(&error))?,
+        }
         atoll_failpoint::fail_point!("engine.hibernate.done");
         self.unlinked = false;
         self.shared.set_frozen(false);
         let next = SandboxRecord { state: SandboxState::Paused, ..self.record.clone() };
         self.record_pause(next, &[SandboxState::Pausing, SandboxState::Paused]).await?;
         atoll_failpoint::fail_point!("engine.hibernate.recorded");
+        self.begin_keeping();
         Ok(())
     }
 
@@ -297,6 +312,7 @@ impl Actor {
             paused: None,
             paused_ms: None,
             pauses_ms: self.record.pauses_ms.saturating_add(pause),
+            kept_ms: None,
             ..self.record.clone()
         }
     }
@@ -356,6 +372,12 @@ impl Actor {
         };
         tracing::warn!(sandbox = %self.record.id, %error, "a sandbox could not be woken");
         self.inner.gateway.detach(&self.record.id);
+        if self.away {
+            // What is here of it may not be whole; what is in the object store is.
+            self.remove_remains().await;
+            self.show(SandboxState::Paused);
+            return Err(error);
+        }
         let mode = self.record.paused.unwrap_or(PauseMode::Filesystem);
         if mode == PauseMode::Memory {
             self.shared.end_link();
@@ -363,8 +385,11 @@ impl Actor {
             self.unlinked = true;
         }
         match self.shared.driver().hibernate(&self.record.id, mode).await {
-            Ok(()) => self.show(SandboxState::Paused),
-            Err(atoll_isolation::IsolationError::Gone) => {
+            Ok(()) => {
+                self.show(SandboxState::Paused);
+                self.begin_keeping();
+            }
+            Err(IsolationError::Gone) => {
                 self.show(SandboxState::Paused);
                 self.fail("its disk is gone").await;
             }
@@ -379,11 +404,29 @@ impl Actor {
     }
 
     async fn start_again(&mut self) -> Result<()> {
+        // Nobody reads the disk any more that is about to change.
+        self.stop_keeping().await;
+        if !self.away {
+            let plan = self.inner.plan_of(&self.record)?;
+            return self.start_with(plan).await;
+        }
+        let (plan, fetched) = self.fetch().await?;
+        let started = self.start_with(plan).await;
+        self.engine().undo_snapshot(&fetched.0).await;
+        started
+    }
+
+    /// On the disk that is here, or on one that was fetched.
+    async fn start_with(&mut self, plan: Plan) -> Result<()> {
         let inner = Arc::clone(&self.inner);
-        let plan = inner.plan_of(&self.record)?;
         let stopping = || Error::new(Code::ShuttingDown, "the server is shutting down");
         let _turn = inner.creates.acquire().await.or(Err(stopping()))?;
-        self.shared.driver().wake(&plan).await.map_err(|error| isolation_error(&error))?;
+        let driver = self.shared.driver();
+        let started = match plan.disk {
+            DiskSource::Empty => driver.wake(&plan).await,
+            DiskSource::Artifact(_) | DiskSource::WithMemory(..) => driver.create(&plan).await,
+        };
+        started.map_err(|error| isolation_error(&error))?;
         atoll_failpoint::fail_point!("engine.wake.started");
         inner.open_network(&self.shared).await?;
         let with_memory = self.record.paused == Some(PauseMode::Memory);
@@ -403,6 +446,8 @@ impl Actor {
         } else {
             SandboxRecord { boot_id: Inner::new_boot_id()?, ..self.awake() }
         };
+        // Whole, and from here on, whether that is recorded or not, what is newer than the copy.
+        self.away = false;
         self.store_pause(&next, &[SandboxState::Paused]).await?;
         atoll_failpoint::fail_point!("engine.wake.recorded");
         usage::measure(&self.inner, &self.shared).await;

@@ -1,0 +1,107 @@
+//! Copies a sandbox that runs, so that another node can go on from there when this one dies.
+//!
+//! Its disk becomes an artifact in a moment, as for any snapshot, and the artifact is sent: what did not change since the copy before
+//! is not sent again. One at a time for each sandbox; what is asked for meanwhile is one more afterwards.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_core::sandbox::SandboxState;
+use atoll_core::snapshot::{Purpose, SnapshotState};
+use atoll_core::{Error, Result};
+use atoll_store::{SandboxRecord, SnapshotRecord};
+
+use super::send::Of;
+use super::{Travel, bound_here};
+use crate::clock::now_ms;
+use crate::engine::{Engine, Inner};
+use crate::errors::isolation_error;
+use crate::sandbox::SandboxShared;
+use crate::snapshot::manifest;
+
+/// Who holds the artifact of a sandbox that is copied.
+pub(crate) const HOLDER: &str = "a copy that is made";
+/// Pause before what failed is tried again.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// Begins to copy a sandbox that runs, in the background. It says itself when it is done, see [`SandboxShared::is_copied`].
+pub(crate) fn begin(inner: &Arc<Inner>, sandbox: &Arc<SandboxShared>) {
+    let Some(travel) = inner.travel.clone() else { return };
+    let (engine, sandbox) = (Engine { inner: Arc::clone(inner) }, Arc::clone(sandbox));
+    sandbox.begin_copy();
+    inner.tracker.spawn(async move {
+        let shutdown = engine.inner.shutdown.clone();
+        let copying = async {
+            let copied = travel.copy_running(&engine, &sandbox).await;
+            if let Err(error) = &copied {
+                tracing::warn!(sandbox = %sandbox.id, %error, "a sandbox that runs is not copied yet");
+                tokio::time::sleep(RETRY).await;
+            }
+            copied.is_ok()
+        };
+        let copied = shutdown.run_until_cancelled(copying).await;
+        sandbox.is_copied(copied.unwrap_or(false));
+    });
+}
+
+/// Refuses what cannot outlive this node.
+pub(crate) fn check(inner: &Inner, record: &SandboxRecord) -> Result<()> {
+    if record.spec.durability.is_none() {
+        return Ok(());
+    }
+    if inner.travel.is_none() {
+        return Err(Error::invalid("durability", "this server has no other nodes, or no object store")
+            .hint("see 'atoll node ls', and start the nodes with --objects s3://bucket/prefix"));
+    }
+    match bound_here(record) {
+        Some(why) => Err(Error::invalid("durability", why)),
+        None => Ok(()),
+    }
+}
+
+impl Travel {
+    async fn copy_running(&self, engine: &Engine, sandbox: &Arc<SandboxShared>) -> Result<()> {
+        let record = sandbox.record();
+        if record.state != SandboxState::Running {
+            return Ok(());
+        }
+        let taken_ms = now_ms();
+        let mut artifact = held(&record, HOLDER, taken_ms)?;
+        engine.begin_snapshot(&mut artifact).await?;
+        let copied = async {
+            let driver = sandbox.driver();
+            driver.snapshot(&sandbox.id, &artifact.id).await?;
+            driver.seal_artifact(&artifact.id).await?;
+            driver.read_artifact(&artifact.id).await
+        };
+        let copied = match copied.await {
+            Ok(disk) => {
+                let of = Of::Moment { disk, taken_ms };
+                self.send(&engine.inner, &record, of, &engine.inner.shutdown).await.map(drop)
+            }
+            Err(error) => Err(isolation_error(&error)),
+        };
+        engine.undo_snapshot(&artifact).await;
+        copied
+    }
+}
+
+/// The row of an artifact that is there for a while.
+pub(super) fn held(sandbox: &SandboxRecord, holder: &str, created_ms: u64) -> Result<SnapshotRecord> {
+    Ok(SnapshotRecord {
+        id: Inner::new_snapshot_id(created_ms)?,
+        state: SnapshotState::Creating,
+        sandbox: Some(sandbox.id.clone()),
+        purpose: Purpose::Held(holder.to_owned()),
+        comment: None,
+        manifest: manifest(&sandbox.spec, sandbox.image_digest.clone()),
+        digest: None,
+        stored_bytes: 0,
+        paused_us: None,
+        method: None,
+        created_ms,
+        created_by: None,
+        private: true,
+        tags: Vec::new(),
+    })
+}

@@ -1,0 +1,135 @@
+//! Sandboxes that go from node to node: what one that is put to disk needs to be woken lies in the object store, too.
+//!
+//! ```text
+//! index      what a copy consists of: pieces of the disk and of the logs, by digest
+//! logs       the output of ended execs as one stream of bytes, and back
+//! send       the copy is made: pieces that are not there yet, then the index, then the row says so
+//! checkpoint the same for one that runs and is to outlive its node
+//! keep       the task that does that after each hibernation, until it is done or the sandbox is woken
+//! fetch      the way back: what comes is believed by its digest only
+//! image      the image that a sandbox stands on, from its registry
+//! arrive     what came to this node is taken up; what dead nodes had is taken over
+//! drain      what is on a node that takes no new sandboxes goes to others
+//! collect    objects that nobody refers to are removed
+//! ```
+//!
+//! There, below a directory that the database names, each sandbox has
+//!
+//! ```text
+//! <sandbox>/<upload>/index      the index, whose digest is in the database
+//! <sandbox>/<upload>/<digest>   a piece, compressed
+//! ```
+//!
+//! An upload has a name of its own, so that no two processes ever write, or remove, under the same: neither a node that was taken
+//! over and does not know it yet, nor one that stood still for an hour in the middle of it. A copy refers to pieces of its own
+//! upload and of the copy before it, and to no others; what may be removed follows from that alone, see `atoll_store`'s module
+//! `kept`.
+//!
+//! All of it is there on nodes with an object store only; one without says why its sandboxes stay when it is drained.
+
+mod arrive;
+mod checkpoint;
+mod collect;
+mod drain;
+mod fetch;
+mod image;
+mod index;
+mod keep;
+mod logs;
+mod send;
+
+use std::path::{Path, PathBuf};
+
+use atoll_core::id::SandboxId;
+use atoll_core::sandbox::PauseMode;
+use atoll_core::{Code, Error, Result};
+use atoll_objects::Objects;
+use atoll_store::{SandboxRecord, Store};
+use tokio::sync::{Notify, Semaphore};
+
+use crate::clock::random;
+use crate::engine::{Config, Engine};
+use crate::errors::store_error;
+
+pub(crate) use checkpoint::{HOLDER as COPY_HOLDER, begin as begin_copy, check as check_durability};
+pub(crate) use fetch::{Fetched, HOLDER};
+pub(crate) use keep::Keeping;
+
+/// Copies that are made, or fetched, at the same time.
+const AT_ONCE_MAX_COUNT: usize = 2;
+
+/// The way of sandboxes to other nodes.
+#[derive(Debug)]
+pub(crate) struct Travel {
+    objects: Objects,
+    /// The directory there.
+    place: String,
+    /// The directory here for what is on its way. Emptied at each start.
+    dir: PathBuf,
+    sending: Semaphore,
+    fetching: Semaphore,
+    /// Something may have come.
+    pub(crate) arrivals: Notify,
+    waking: arrive::Waking,
+}
+
+impl Travel {
+    /// The way, where there is one.
+    pub(crate) async fn open(config: &Config, store: &Store) -> Result<Option<Self>> {
+        let (Some(objects), Some(_node)) = (&config.objects, store.lease()) else { return Ok(None) };
+        let fresh = format!("{:016x}{:016x}", random()?, random()?);
+        let place = store.kept_place(&fresh).await.map_err(store_error)?;
+        let dir = config.data_dir.join("travel");
+        empty(&dir).await.map_err(|error| {
+            tracing::error!(%error, "the directory for sandboxes on their way cannot be used");
+            Error::new(Code::Internal, "the directory for sandboxes on their way cannot be used")
+        })?;
+        Ok(Some(Self {
+            objects: objects.clone(),
+            place: format!("kept/{place}"),
+            dir,
+            sending: Semaphore::new(AT_ONCE_MAX_COUNT),
+            fetching: Semaphore::new(AT_ONCE_MAX_COUNT),
+            arrivals: Notify::new(),
+            waking: arrive::Waking::default(),
+        }))
+    }
+
+    /// The name of an object of a sandbox.
+    fn object(&self, sandbox: &SandboxId, upload: &str, name: &str) -> String {
+        format!("{}/{sandbox}/{upload}/{name}", self.place)
+    }
+}
+
+async fn empty(dir: &Path) -> std::io::Result<()> {
+    match tokio::fs::remove_dir_all(dir).await {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    tokio::fs::create_dir(dir).await
+}
+
+/// Why a sandbox cannot be woken on another node, whatever is copied.
+pub(crate) fn bound_here(record: &SandboxRecord) -> Option<&'static str> {
+    if !record.spec.volumes.is_empty() {
+        return Some("it has volumes, which are on this node");
+    }
+    if record.paused == Some(PauseMode::Memory) {
+        return Some("it is on disk with its memory, which no other host can read");
+    }
+    None
+}
+
+impl Engine {
+    /// Starts what a node does all the time for sandboxes that come and go.
+    pub(crate) fn start_travel(&self) {
+        if self.is_node() {
+            // Without an object store it says why everything stays.
+            self.spawn_while_open(drain::keep(self.clone()));
+        }
+        if self.inner.travel.is_some() {
+            self.spawn_while_open(arrive::keep(self.clone()));
+            self.spawn_while_open(collect::keep(self.clone()));
+        }
+    }
+}

@@ -1,0 +1,80 @@
+use atoll_core::id::{NodeId, SandboxId};
+use atoll_core::sandbox::{PauseMode, SandboxState};
+
+use super::sandbox;
+use crate::{CopyRecord, SandboxRecord, Store, StoreError};
+
+fn copy(upload: &str, copied_ms: u64) -> CopyRecord {
+    CopyRecord { upload: upload.to_owned(), digest: format!("digest of {upload}"), bytes: 7, copied_ms }
+}
+
+async fn asleep(store: &Store) -> SandboxRecord {
+    let paused = Some(PauseMode::Filesystem);
+    let record = SandboxRecord { state: SandboxState::Paused, paused, ..sandbox(1, 1) };
+    store.insert_sandbox(&record).await.unwrap();
+    record
+}
+
+pub(super) async fn uploads(store: &Store) {
+    assert_eq!(store.kept_place("first").await.unwrap(), "first");
+    assert_eq!(store.kept_place("second").await.unwrap(), "first");
+    let nobody = SandboxId::from_parts(9, 9);
+    assert!(matches!(store.begin_upload(&nobody, "u").await, Err(StoreError::NotFound)));
+    assert_eq!(store.kept(&nobody).await.unwrap(), Default::default());
+    let record = asleep(store).await;
+    assert_eq!(store.begin_upload(&record.id, "one").await.unwrap().copy, None);
+    // Another takes its place: the first cannot be finished any more.
+    assert_eq!(store.begin_upload(&record.id, "two").await.unwrap().upload.as_deref(), Some("two"));
+    let late = store.finish_upload(&record.id, &copy("one", 3), "boot").await;
+    assert!(matches!(late, Err(StoreError::Conflict)), "{late:?}");
+    store.finish_upload(&record.id, &copy("two", 4), "boot").await.unwrap();
+    let kept = store.kept(&record.id).await.unwrap();
+    assert_eq!((kept.upload, kept.copy), (None, Some(copy("two", 4))));
+    let begun = store.begin_upload(&record.id, "three").await.unwrap();
+    assert_eq!((begun.upload.as_deref(), begun.copy), (Some("three"), Some(copy("two", 4))));
+    // One that runs is copied at a moment.
+    store.finish_checkpoint(&record.id, &copy("three", 5), 3, "boot").await.unwrap_err();
+    // What stays and why is said beside it.
+    store.set_stays(&record.id, Some("it has a volume")).await.unwrap();
+    store.set_stays(&nobody, Some("it is not there")).await.unwrap();
+    assert_eq!(store.kept(&record.id).await.unwrap().upload.as_deref(), Some("three"));
+    // It goes with its sandbox.
+    store.delete_sandbox(&record.id).await.unwrap();
+    assert_eq!(store.kept(&record.id).await.unwrap(), Default::default());
+}
+
+pub(super) async fn what_is_kept_is_so_until_it_is_woken(store: &Store) {
+    let record = asleep(store).await;
+    let kept_ms = async || store.sandbox(&record.id).await.unwrap().unwrap().kept_ms;
+    store.begin_upload(&record.id, "one").await.unwrap();
+    let other = store.finish_upload(&record.id, &copy("one", 4), "another boot").await;
+    assert!(matches!(other, Err(StoreError::Conflict)), "it was woken meanwhile");
+    assert_eq!((kept_ms().await, store.kept(&record.id).await.unwrap().copy), (None, None), "nothing of it");
+    store.finish_upload(&record.id, &copy("one", 4), "boot").await.unwrap();
+    assert_eq!(kept_ms().await, Some(4));
+    let all = SandboxState::ALL;
+    // As a start does that finds it.
+    store.set_pause(&record, &all).await.unwrap();
+    assert_eq!(kept_ms().await, Some(4));
+    let awake = SandboxRecord { state: SandboxState::Running, paused: None, ..record.clone() };
+    store.set_pause(&awake, &all).await.unwrap();
+    assert_eq!(kept_ms().await, None);
+    store.set_pause(&record, &all).await.unwrap();
+    assert_eq!(kept_ms().await, None, "what is on disk now is something else");
+    // Nobody is there to whom it could go.
+    let nobody = NodeId::from_parts(1, 1);
+    let generation = store.sandbox(&record.id).await.unwrap().unwrap().generation;
+    assert!(!store.hand_over(&record.id, generation, &nobody, true).await.unwrap());
+    assert_eq!(store.hold(&record.id, generation).await.unwrap(), Some(generation + 1));
+    assert_eq!(store.hold(&record.id, generation).await.unwrap(), None);
+    assert_eq!((store.arrivals().await.unwrap(), store.take_kept(&[]).await.unwrap()), (Vec::new(), 0));
+    store.arrived(&record.id).await.unwrap();
+    // It is to be woken by whoever has it.
+    store.expect_wake(&record.id).await.unwrap();
+    let arrival = crate::Arrival { sandbox: record.id.clone(), wake: true };
+    assert_eq!(store.arrivals().await.unwrap(), [arrival]);
+    store.arrived(&record.id).await.unwrap();
+    assert_eq!(store.arrivals().await.unwrap(), []);
+    let gone = store.expect_wake(&SandboxId::from_parts(9, 9)).await;
+    assert!(matches!(gone, Err(StoreError::NotFound)));
+}

@@ -1,0 +1,407 @@
+//! What of sandboxes is in the object store, and sandboxes that go from node to node.
+//!
+//! An *upload* has a name of its own, which is written down before its first object is sent ([`Store::begin_upload`]). A copy is
+//! whole when its upload is recorded as the copy ([`Store::finish_upload`]): an object belongs to somebody as long as
+//! it is of the upload under way, or the copy refers to it. Whoever collects what is left looks at the objects first and at
+//! the row afterwards, and so needs no clock and no lock.
+//!
+//! A sandbox goes to another node in one statement, which is conditional on its being put to disk and copied whole.
+
+use atoll_core::id::{NodeId, SandboxId};
+use atoll_core::spec::{IsolationLevel, SandboxSpec};
+
+use crate::Store;
+use crate::db::{Conn, Row, args};
+use crate::error::StoreError;
+use crate::record::SandboxRecord;
+
+/// Sandboxes that are taken over, or up, in one go.
+const BATCH_MAX_COUNT: i64 = 200;
+/// Sandboxes of which it is said why they stay.
+const STAYING_MAX_COUNT: i64 = 100;
+
+/// A copy that is whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CopyRecord {
+    /// The upload that made it.
+    pub upload: String,
+    /// Digest of its index.
+    pub digest: String,
+    /// What the sandbox's disk and logs have, bytes.
+    pub bytes: u64,
+    /// When it was whole.
+    pub copied_ms: u64,
+}
+
+/// What is known of a sandbox's objects.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KeptRecord {
+    /// The upload under way.
+    pub upload: Option<String>,
+    /// The copy that is whole.
+    pub copy: Option<CopyRecord>,
+}
+
+/// A sandbox that has come to a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Arrival {
+    /// Which.
+    pub sandbox: SandboxId,
+    /// It ran before.
+    pub wake: bool,
+}
+
+/// A sandbox that stays on a node that is drained.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Staying {
+    /// Which.
+    pub sandbox: SandboxId,
+    /// Its name.
+    pub name: Option<String>,
+    /// Why.
+    pub reason: String,
+}
+
+/// What a node has.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Left {
+    /// Sandboxes.
+    pub sandboxes: u64,
+    /// Those of which it is said why they stay.
+    pub staying: u64,
+    /// The first of these.
+    pub items: Vec<Staying>,
+}
+
+impl Store {
+    fn node_text(&self) -> String {
+        self.node().map_or_else(String::new, ToString::to_string)
+    }
+
+    /// The directory in which the nodes of this database keep sandboxes: `fresh`, unless there is one.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn kept_place(&self, fresh: &str) -> Result<String, StoreError> {
+        const PUT: &str = "INSERT INTO kept_place (one, place) VALUES (1, $1) ON CONFLICT (one) DO NOTHING";
+        const GET: &str = "SELECT place FROM kept_place";
+        let values = args![fresh];
+        self.write(move |mut conn| {
+            Box::pin(async move {
+                conn.execute(PUT, values).await?;
+                let row = conn.row(GET, Vec::new()).await?.ok_or(StoreError::NotFound)?;
+                row.decode("kept_place", "place", |row| row.text("place"))
+            })
+        })
+        .await
+    }
+
+    /// Writes down that an upload begins, in the place of one that was under way; gives what is there of the sandbox.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`] when the sandbox is not this node's.
+    pub async fn begin_upload(&self, id: &SandboxId, upload: &str) -> Result<KeptRecord, StoreError> {
+        const SQL: &str = "INSERT INTO kept (sandbox_id, upload, bytes) \
+             SELECT id, $2, 0 FROM sandboxes WHERE id = $1 AND COALESCE(node, '') = $3 \
+             ON CONFLICT (sandbox_id) DO UPDATE SET upload = EXCLUDED.upload RETURNING *";
+        let values = args![id.as_str(), upload, self.node_text()];
+        self.write_one(move |mut conn| {
+            Box::pin(async move { read(&conn.row(SQL, values).await?.ok_or(StoreError::NotFound)?) })
+        })
+        .await
+    }
+
+    /// Records that an upload is whole and that the sandbox, which has been put to disk since the boot of this name, can be woken
+    /// from it.
+    ///
+    /// # Errors
+    /// [`StoreError::Conflict`] when another upload has begun, or the sandbox was woken or is not this node's any more.
+    pub async fn finish_upload(
+        &self,
+        id: &SandboxId,
+        copy: &CopyRecord,
+        boot_id: &str,
+    ) -> Result<(), StoreError> {
+        const COPY: &str = "UPDATE kept SET upload = NULL, copy = $2, digest = $3, bytes = $4, copied_ms = $5, \
+             stays = NULL, taken_ms = CASE WHEN taken_ms IS NOT NULL THEN $5 END \
+             WHERE sandbox_id = $1 AND upload = $2";
+        const SAY: &str = "UPDATE sandboxes SET kept_ms = $2 WHERE id = $1 AND state = 'paused' \
+             AND paused = 'filesystem' AND boot_id = $3 AND COALESCE(node, '') = $4";
+        let one = args![id.as_str(), copy.upload.as_str(), copy.digest.as_str(), copy.bytes, copy.copied_ms];
+        let two = args![id.as_str(), copy.copied_ms, boot_id, self.node_text()];
+        self.write(move |mut conn| {
+            Box::pin(async move {
+                if conn.execute(COPY, one).await? == 0 || conn.execute(SAY, two).await? == 0 {
+                    return Err(StoreError::Conflict);
+                }
+                Ok(())
+            })
+        })
+        .await
+    }
+
+    /// Records that an upload is whole which is of this moment of a sandbox that runs, in the boot of this name: when its node dies
+    /// it is brought back from there.
+    ///
+    /// # Errors
+    /// [`StoreError::Conflict`] when another upload has begun, or the sandbox does not run in that boot here.
+    pub async fn finish_checkpoint(
+        &self,
+        id: &SandboxId,
+        copy: &CopyRecord,
+        taken_ms: u64,
+        boot_id: &str,
+    ) -> Result<(), StoreError> {
+        const SQL: &str = "UPDATE kept SET upload = NULL, copy = $2, digest = $3, bytes = $4, copied_ms = $5, \
+             taken_ms = $6 WHERE sandbox_id = $1 AND upload = $2 AND EXISTS (SELECT 1 FROM sandboxes \
+             WHERE sandboxes.id = $1 AND state = 'running' AND boot_id = $7 AND COALESCE(node, '') = $8)";
+        let values = args![
+            id.as_str(),
+            copy.upload.as_str(),
+            copy.digest.as_str(),
+            copy.bytes,
+            copy.copied_ms,
+            taken_ms,
+            boot_id,
+            self.node_text(),
+        ];
+        self.write_one(move |mut conn| {
+            Box::pin(async move {
+                if conn.execute(SQL, values).await? == 0 {
+                    return Err(StoreError::Conflict);
+                }
+                Ok(())
+            })
+        })
+        .await
+    }
+
+    /// Says why a sandbox stays on its node, or that it does not.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn set_stays(&self, id: &SandboxId, reason: Option<&str>) -> Result<(), StoreError> {
+        const SAY: &str = "INSERT INTO kept (sandbox_id, bytes, stays) \
+             SELECT id, 0, $2 FROM sandboxes WHERE id = $1 AND COALESCE(node, '') = $3 \
+             ON CONFLICT (sandbox_id) DO UPDATE SET stays = EXCLUDED.stays";
+        let values = args![id.as_str(), reason, self.node_text()];
+        self.write_one(move |mut conn| Box::pin(async move { conn.execute(SAY, values).await.map(drop) }))
+            .await
+    }
+
+    /// What is known of a sandbox's objects; nothing when it is gone.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`].
+    pub async fn kept(&self, id: &SandboxId) -> Result<KeptRecord, StoreError> {
+        const SQL: &str = "SELECT * FROM kept WHERE sandbox_id = $1";
+        let values = args![id.as_str()];
+        self.read(move |mut conn| {
+            Box::pin(async move {
+                conn.row(SQL, values).await?.map_or_else(|| Ok(KeptRecord::default()), |row| read(&row))
+            })
+        })
+        .await
+    }
+
+    /// Gives a sandbox of this generation, which is put to disk and copied whole, to another node, which lives. Says whether it is
+    /// that one's now.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]: then it may be, or become so. [`Self::hold`] decides.
+    pub async fn hand_over(
+        &self,
+        id: &SandboxId,
+        generation: i64,
+        to: &NodeId,
+        wake: bool,
+    ) -> Result<bool, StoreError> {
+        const GIVE: &str = "UPDATE sandboxes SET node = $2, generation = generation + 1 WHERE id = $1 \
+             AND COALESCE(node, '') = $3 AND generation = $4 AND state = 'paused' AND paused = 'filesystem' \
+             AND kept_ms IS NOT NULL AND EXISTS (SELECT 1 FROM nodes WHERE nodes.id = $2 AND is_alive = 1)";
+        let give = args![id.as_str(), to.as_str(), self.node_text(), generation];
+        let id = id.clone();
+        self.write(move |mut conn| {
+            Box::pin(async move {
+                if conn.execute(GIVE, give).await? == 0 {
+                    return Ok(false);
+                }
+                arrive(&mut conn, &id, wake).await?;
+                Ok(true)
+            })
+        })
+        .await
+    }
+
+    /// Holds on to a sandbox of this generation: whatever was begun to give it away fails from now on. Gives the new generation;
+    /// `None` when it was given away.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn hold(&self, id: &SandboxId, generation: i64) -> Result<Option<i64>, StoreError> {
+        const SQL: &str = "UPDATE sandboxes SET generation = generation + 1 \
+             WHERE id = $1 AND generation = $2 AND COALESCE(node, '') = $3 RETURNING generation";
+        let values = args![id.as_str(), generation, self.node_text()];
+        self.write_one(move |mut conn| {
+            Box::pin(async move {
+                let row = conn.row(SQL, values).await?;
+                row.map(|row| row.decode("sandboxes", "generation", |row| row.int("generation"))).transpose()
+            })
+        })
+        .await
+    }
+
+    /// Takes what dead nodes had put to disk and copied whole, of these levels; gives how many those were.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn take_kept(&self, levels: &[IsolationLevel]) -> Result<usize, StoreError> {
+        const FIND: &str = "SELECT sandboxes.id AS id, sandboxes.node AS node, sandboxes.spec AS spec, \
+             sandboxes.spec_version AS spec_version FROM sandboxes JOIN nodes ON nodes.id = sandboxes.node \
+             WHERE nodes.is_alive = 0 AND sandboxes.state = 'paused' AND sandboxes.paused = 'filesystem' \
+             AND sandboxes.kept_ms IS NOT NULL LIMIT $1";
+        // Waits for the node if it enters at this moment: then it is alive, and has what is its own.
+        const HOLD: &str = "UPDATE nodes SET is_alive = 0 WHERE id = $1 AND is_alive = 0";
+        const TAKE: &str = "UPDATE sandboxes SET node = $3, generation = generation + 1 WHERE id = $1 AND node = $2 \
+             AND state = 'paused' AND paused = 'filesystem' AND kept_ms IS NOT NULL";
+        let Some(heir) = self.node().cloned() else { return Ok(0) };
+        let values = args![BATCH_MAX_COUNT];
+        let found = self.read(move |mut conn| Box::pin(async move { conn.rows(FIND, values).await })).await?;
+        let mut wanted: Vec<(SandboxId, NodeId)> = Vec::new();
+        for row in &found {
+            // One that cannot be read is left where it is.
+            let Ok(spec) = row.spec::<SandboxSpec>(crate::sandboxes::SPEC_VERSION) else { continue };
+            if levels.contains(&spec.isolation) {
+                let both = |row: &Row| Ok((row.parse("id")?, row.parse("node")?));
+                wanted.push(row.decode("sandboxes", "id", both)?);
+            }
+        }
+        if wanted.is_empty() {
+            return Ok(0);
+        }
+        self.write(move |mut conn| {
+            Box::pin(async move {
+                let mut taken = 0;
+                for (id, node) in wanted {
+                    if conn.execute(HOLD, args![node.as_str()]).await? == 0 {
+                        continue;
+                    }
+                    if conn.execute(TAKE, args![id.as_str(), node.as_str(), heir.as_str()]).await? > 0 {
+                        arrive(&mut conn, &id, false).await?;
+                        taken += 1;
+                    }
+                }
+                Ok(taken)
+            })
+        })
+        .await
+    }
+
+    /// What has come to this node and was not taken up yet.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`].
+    pub async fn arrivals(&self) -> Result<Vec<Arrival>, StoreError> {
+        const SQL: &str = "SELECT arrivals.sandbox_id AS sandbox_id, arrivals.wake AS wake FROM arrivals \
+             JOIN sandboxes ON sandboxes.id = arrivals.sandbox_id WHERE COALESCE(sandboxes.node, '') = $1 LIMIT $2";
+        let values = args![self.node_text(), BATCH_MAX_COUNT];
+        let rows = self.read(move |mut conn| Box::pin(async move { conn.rows(SQL, values).await })).await?;
+        let one = |row: &Row| Ok(Arrival { sandbox: row.parse("sandbox_id")?, wake: row.int("wake")? != 0 });
+        rows.iter().map(|row| row.decode("arrivals", "sandbox_id", one)).collect()
+    }
+
+    /// A sandbox of this node is put to disk for a while only: whoever has it afterwards, this node or the one that it is given to, is
+    /// to wake it.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`] when it is not this node's.
+    pub async fn expect_wake(&self, id: &SandboxId) -> Result<(), StoreError> {
+        const SQL: &str = "INSERT INTO arrivals (sandbox_id, wake) \
+             SELECT id, 1 FROM sandboxes WHERE id = $1 AND COALESCE(node, '') = $2 \
+             ON CONFLICT (sandbox_id) DO UPDATE SET wake = 1";
+        let values = args![id.as_str(), self.node_text()];
+        self.write_one(move |mut conn| {
+            Box::pin(async move {
+                if conn.execute(SQL, values).await? == 0 { Err(StoreError::NotFound) } else { Ok(()) }
+            })
+        })
+        .await
+    }
+
+    /// A sandbox of this node was taken up, and woken if it had to be.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn arrived(&self, id: &SandboxId) -> Result<(), StoreError> {
+        const SQL: &str = "DELETE FROM arrivals WHERE sandbox_id = $1 AND EXISTS \
+             (SELECT 1 FROM sandboxes WHERE sandboxes.id = $1 AND COALESCE(node, '') = $2)";
+        let values = args![id.as_str(), self.node_text()];
+        self.write_one(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await.map(drop) }))
+            .await
+    }
+
+    /// How many sandboxes a node has by the database, and why some of them stay.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`].
+    pub async fn left_on(&self, node: &NodeId) -> Result<Left, StoreError> {
+        const COUNT: &str = "SELECT COUNT(*) AS sandboxes, COUNT(kept.stays) AS staying FROM sandboxes \
+             LEFT JOIN kept ON kept.sandbox_id = sandboxes.id WHERE sandboxes.node = $1";
+        const STAY: &str = "SELECT sandboxes.id AS id, sandboxes.name AS name, kept.stays AS stays FROM kept \
+             JOIN sandboxes ON sandboxes.id = kept.sandbox_id WHERE sandboxes.node = $1 AND kept.stays IS NOT NULL \
+             ORDER BY sandboxes.id LIMIT $2";
+        let (one, two) = (args![node.as_str()], args![node.as_str(), STAYING_MAX_COUNT]);
+        self.read(move |mut conn| {
+            Box::pin(async move {
+                let counts = |row: Row| {
+                    row.decode("sandboxes", "sandboxes", |row| {
+                        Ok((row.uint("sandboxes")?, row.uint("staying")?))
+                    })
+                };
+                let (sandboxes, staying) = conn.row(COUNT, one).await?.map_or(Ok((0, 0)), counts)?;
+                let rows = conn.rows(STAY, two).await?;
+                let one = |row: &Row| {
+                    Ok(Staying {
+                        sandbox: row.parse("id")?,
+                        name: row.text_opt("name")?,
+                        reason: row.text("stays")?,
+                    })
+                };
+                let items = rows.iter().map(|row| row.decode("kept", "id", one));
+                Ok(Left { sandboxes, staying, items: items.collect::<Result<_, _>>()? })
+            })
+        })
+        .await
+    }
+}
+
+impl SandboxRecord {
+    /// Whether everything that it needs to be woken is in the object store.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        self.kept_ms.is_some()
+    }
+}
+
+pub(crate) async fn arrive(conn: &mut Conn<'_>, id: &SandboxId, wake: bool) -> Result<(), StoreError> {
+    // Who was on the way to a node that died, and was to be woken there, is to be woken still.
+    const SQL: &str = "INSERT INTO arrivals (sandbox_id, wake) VALUES ($1, $2) ON CONFLICT (sandbox_id) \
+         DO UPDATE SET wake = CASE WHEN arrivals.wake = 1 THEN 1 ELSE EXCLUDED.wake END";
+    conn.execute(SQL, args![id.as_str(), u32::from(wake)]).await?;
+    conn.execute("UPDATE kept SET stays = NULL WHERE sandbox_id = $1", args![id.as_str()]).await.map(drop)
+}
+
+fn read(row: &Row) -> Result<KeptRecord, StoreError> {
+    row.decode("kept", "sandbox_id", |row| {
+        let copy = match (row.text_opt("copy")?, row.text_opt("digest")?) {
+            (Some(upload), Some(digest)) => Some(CopyRecord {
+                upload,
+                digest,
+                bytes: row.uint("bytes")?,
+                copied_ms: row.uint("copied_ms")?,
+            }),
+            _ => None,
+        };
+        Ok(KeptRecord { upload: row.text_opt("upload")?, copy })
+    })
+}
