@@ -13,6 +13,17 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 const RETRY_EVERY: Duration = Duration::from_millis(50);
 
+/// A server has so much at most: its first thousand files, and the databases of one test.
+const ROOM_BYTES: u64 = 512 << 20;
+
+/// Where a server's files lie: in memory, where there is room. It makes a thousand of them before it answers, and some file
+/// systems take long for each when as many have just been removed (ext4 without a journal).
+fn place() -> PathBuf {
+    let memory = Path::new("/dev/shm");
+    let room = rustix::fs::statvfs(memory).map_or(0, |space| space.f_bavail * space.f_frsize);
+    if room >= ROOM_BYTES { memory.to_owned() } else { tempfile::env::temp_dir() }
+}
+
 /// A server; one that was started here ends when this is dropped.
 pub(crate) struct Postgres {
     server: Option<Server>,
@@ -40,7 +51,7 @@ impl Postgres {
 
     /// A server of our own, also when another one is configured: it can be stopped.
     pub(crate) async fn own() -> Self {
-        let dir = tempfile::Builder::new().prefix("atoll-postgres").tempdir().unwrap();
+        let dir = tempfile::Builder::new().prefix("atoll-postgres").tempdir_in(place()).unwrap();
         let user = unprivileged();
         if let Some((uid, gid)) = user {
             std::os::unix::fs::chown(dir.path(), Some(uid), Some(gid)).unwrap();
