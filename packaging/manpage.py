@@ -16,8 +16,9 @@ def help_of(program, *command):
 
 
 def commands(text):
-    listed = text.split("\nCommands:\n", 1)[1].split("\n\n", 1)[0]
-    return re.findall(r"^  ([a-z-]+) ", listed, re.MULTILINE)
+    # Every group of them stands before the options.
+    listed = text.split("\nOptions:\n", 1)[0]
+    return re.findall(r"^  ([a-z][a-z-]*) ", listed, re.MULTILINE)
 
 
 def roff(text):

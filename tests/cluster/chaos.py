@@ -8,7 +8,8 @@ lease and for shorter, PostgreSQL slow, PostgreSQL restarted. What must hold:
 
 - No sandbox is taken over while it runs: whenever the database says that a node was taken over, everything on it stands still.
 - A command whose request was repeated, or failed on its way, ran at most once; one that was acknowledged ran exactly once, in order.
-- What was acknowledged of a command's output is there, byte for byte, as long as its sandbox is.
+- What was acknowledged of a command's output is there, byte for byte, as long as its sandbox lives; where that failed with its node, it
+  is said that it is missing.
 - No two sandboxes have one name.
 - In the end all nodes are there, answer alike, and nothing is left over.
 
@@ -179,6 +180,13 @@ class Chaos:
             return False
         output = self.settled(draw, "GET", f"/v1/sandboxes/{box}/execs/{told[1]['exec']['id']}/output")
         if output is None or output[0] != 200:
+            return False
+        if output[1].get("gap_until"):
+            # It was on the disk of the node: then that died, and the sandbox failed with it.
+            seen = self.settled(draw, "GET", f"/v1/sandboxes/{box}")
+            if seen is not None and (seen[0] != 200 or seen[1]["state"] != "failed"):
+                self.history.violation(f"{box}: output is missing of what is {seen[1].get('state')}: {output[1]}")
+            self.history.count("logs gone with their node")
             return False
         lines, history = "".join(chunk["data"] for chunk in output[1]["chunks"]).split(), self.history
         for word, times in collections.Counter(lines).items():

@@ -201,7 +201,7 @@ def test_a_draining_node_gives_new_sandboxes_to_others(cluster):
     until("it drains", lambda: [n["state"] for n in b.ok("GET", "/v1/nodes")["items"]][1] == "draining")
 
     def elsewhere():
-        made = b.make()
+        made = b.ok("POST", "/v1/sandboxes", {})
         node = cluster.node_of(made["id"])
         c.raw("DELETE", f"/v1/sandboxes/{made['id']}")
         return node in ("a", "c")

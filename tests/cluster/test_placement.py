@@ -122,6 +122,7 @@ def test_other_protocols_profit_and_what_belongs_together_stays_together(cluster
         status, answer = node.call("POST", "/v1/sandboxes", {"snapshot": snapshot})
         assert (status, answer["code"]) == (503, "node_unavailable"), answer
     a.cli("node", "undrain", "a")
+    until("it takes some again", lambda: [n["state"] for n in a.ok("GET", "/v1/nodes")["items"]][0] == "ready")
     remove(a, source)
     a.raw("DELETE", f"/v1/snapshots/{snapshot}")
 
