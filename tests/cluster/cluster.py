@@ -194,8 +194,14 @@ class Node:
         return answer
 
     def make(self, **spec):
-        """A sandbox on this node, however busy it is."""
-        return self.ok("POST", "/v1/sandboxes", {"node_labels": {"node": self.name}, **spec})
+        """A sandbox on this node, however busy it is, once it takes one: it learns within a second that it may again."""
+
+        def made():
+            status, answer = self.call("POST", "/v1/sandboxes", {"node_labels": {"node": self.name}, **spec})
+            assert status < 300 or answer["code"] == "node_unavailable", (status, answer)
+            return answer if status < 300 else None
+
+        return until(f"{self.name} makes a sandbox", made, 20)
 
     def cli(self, *args, input=None, check=True):
         """Atoll's own client."""
