@@ -30,7 +30,7 @@ def ended_ms(node, box):
 
 def test_it_goes_on_from_its_last_copy(cluster):
     a, b = cluster.nodes
-    made = a.ok("POST", "/v1/sandboxes", {"name": "box", "durability": {"after_exec": True}})
+    made = a.make(name="box", durability={"after_exec": True})
     assert made["durability"] == {"after_exec": True}
     box, id = "box", made["id"]
     run(a, box, "head -c 6M /dev/urandom > /root/big; echo first > /root/note; echo said")
@@ -60,7 +60,7 @@ def test_it_goes_on_from_its_last_copy(cluster):
 
 def test_it_is_copied_by_time(cluster):
     a, b = cluster.nodes
-    id = a.ok("POST", "/v1/sandboxes", {"name": "box", "durability": {"every_ms": 1000}})["id"]
+    id = a.make(name="box", durability={"every_ms": 1000})["id"]
     run(a, "box", "echo x > /root/note")
     # Begun after that.
     copied_after(cluster, id, ended_ms(a, "box"))
@@ -72,7 +72,7 @@ def test_it_is_copied_by_time(cluster):
 
 def test_without_it_what_ran_has_failed(cluster):
     a, b = cluster.nodes
-    a.ok("POST", "/v1/sandboxes", {"name": "box"})
+    a.make(name="box")
     run(a, "box", "true")
     time.sleep(2)
     a.kill()

@@ -44,7 +44,7 @@ def hibernate(node, box):
 
 def work(node, name):
     """A sandbox with something on its disk, and with a command that has ended."""
-    made = node.ok("POST", "/v1/sandboxes", {"name": name, "labels": {"of": "test"}})
+    made = node.make(name=name, labels={"of": "test"})
     digest = run(node, name, "head -c 9M /dev/urandom > /root/big; echo kept > /root/note; sha256sum < /root/big")
     last = node.ok("GET", f"/v1/sandboxes/{name}/execs")["items"][0]["id"]
     return made["id"], digest, last
@@ -128,6 +128,25 @@ def test_what_was_damaged_there_is_not_woken(cluster):
     status, answer = b.call("POST", "/v1/sandboxes/box/resume", {})
     assert answer["code"] == "snapshot_not_found", answer
     cluster.bucket.request("PUT", largest, content[largest])
+    as_it_was(b, "box", id, digest, last)
+    a.start()
+
+
+def test_it_is_not_woken_without_the_output_of_its_commands(cluster):
+    a, b = cluster.nodes
+    id, digest, last = work(a, "box")
+    hibernate(a, "box")
+    content = {name: cluster.bucket.request("GET", name)[1] for name in cluster.bucket.of(id) if not name.endswith("/index")}
+    # Two lines of output; every piece of the disk has more.
+    smallest = min(content, key=lambda name: len(content[name]))
+    cluster.bucket.request("DELETE", smallest)
+    a.kill()
+    until("it is another node's", lambda: seen(b, "box"))
+    # Awake, its next copy would be without the output, too.
+    status, answer = b.call("POST", "/v1/sandboxes/box/resume", {})
+    assert status >= 400 and answer["code"] == "snapshot_not_found", answer
+    cluster.bucket.request("PUT", smallest, content[smallest])
+    b.ok("POST", "/v1/sandboxes/box/resume", {})
     as_it_was(b, "box", id, digest, last)
     a.start()
 
@@ -244,7 +263,7 @@ def test_a_node_that_is_drained_gives_away_what_it_has(cluster):
     # Nothing of them is left there.
     until("nothing is left of them", lambda: not a.ok("GET", "/v1/leaks")["items"])
     a.cli("node", "undrain", "a")
-    a.ok("POST", "/v1/sandboxes", {"name": "new"})
+    a.make(name="new")
     assert cluster.node_of("new") == "a"
 
 

@@ -18,7 +18,7 @@ use crate::travel::{Fetched, bound_here};
 
 /// How long a copy may take of which a move waits for.
 const COPY_MAX: Duration = Duration::from_secs(1800);
-/// How long the output of its execs may take to come before the sandbox is shown without. It is tried again when it is woken.
+/// How long the output of its execs may take to come before the sandbox is shown without. It is not woken without.
 const LOGS_MAX: Duration = Duration::from_secs(60);
 /// Pause before the store is asked again whether what was not answered was done.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
@@ -111,7 +111,10 @@ impl Actor {
     pub(super) async fn fetch(&self) -> Result<(Plan, Fetched)> {
         let engine = self.engine();
         engine.obtain_images(&self.record).await?;
-        self.take_up_logs().await;
+        // Awake without it, its next copy would be without it, too, and the one that has it would go.
+        if let Some(travel) = &self.inner.travel {
+            travel.fetch_logs(&self.inner, &self.record.id).await?;
+        }
         // A part of an earlier attempt.
         destroy(self.shared.driver().as_ref(), &self.record.id).await?;
         let fetched = engine.fetch_disk(&self.record).await?;
