@@ -11,8 +11,10 @@ import { SandboxesPage } from "./pages/sandboxes";
 import { SandboxPage } from "./sandbox/page";
 import { DoctorPage, KeysPage, NodesPage, SecretsPage, UsagePage } from "./pages/admin";
 import { AgentsPage } from "./pages/agents";
+import { AuditPage } from "./pages/audit";
 import { BuildsPage } from "./pages/builds";
-import { ImagesPage, PoolsPage, SnapshotsPage, TemplatesPage, VolumesPage } from "./pages/tables";
+import { SnapshotsPage } from "./pages/snapshots";
+import { ImagesPage, PoolsPage, TemplatesPage, VolumesPage } from "./pages/tables";
 
 const PAGES = [
   { path: "", name: "Sandboxes", page: SandboxesPage },
@@ -26,6 +28,7 @@ const PAGES = [
   { path: "keys", name: "Keys", page: KeysPage },
   { path: "secrets", name: "Secrets", page: SecretsPage },
   { path: "usage", name: "Usage", page: UsagePage },
+  { path: "audit", name: "Audit", page: AuditPage },
   { path: "nodes", name: "Nodes", page: NodesPage },
   { path: "doctor", name: "Doctor", page: DoctorPage },
 ] as const;

@@ -1,5 +1,6 @@
 // A whole story in a real browser with a real sandbox: create, type in the terminal, edit a file, see the timeline.
 
+import { readFile } from "node:fs/promises";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { accessible, direct, expect, link, look, test } from "./kit";
@@ -205,7 +206,42 @@ test("a secret goes in and does not come out", async ({ page }) => {
   await expect(page.getByText("No secrets.")).toBeVisible();
 });
 
-for (const name of ["Templates", "Images", "Pools", "Snapshots", "Volumes", "Keys", "Secrets", "Usage", "Nodes", "Doctor"]) {
+test("what came of what, and all that happened", async ({ page }) => {
+  const { id } = await direct<{ id: string }>("POST", "/v1/sandboxes", { name: "first" });
+  const take = (of: string, tag: string) => direct<{ id: string }>("POST", `/v1/sandboxes/${of}/snapshots`, { tags: [tag] });
+  const base = await take("first", "family:base");
+  await take("first", "family:later");
+  await direct("POST", "/v1/sandboxes", { name: "second", snapshot: base.id });
+  await take("second", "family:child");
+  await page.getByRole("link", { name: "Snapshots" }).click();
+  await page.getByRole("button", { name: "family" }).click();
+  const root = page.locator(".family > li").filter({ hasText: "family:base" });
+  await expect(root).toHaveCount(1);
+  await expect(root.getByText("family:later")).toBeVisible();
+  await expect(root.getByText("family:child")).toBeVisible();
+  await expect(root.getByRole("link", { name: "second" })).toBeVisible();
+  await accessible(page);
+  await look(page, "family");
+
+  await direct("POST", "/v1/sandboxes/second/execs", { argv: ["sh", "-c", "echo an-audited-command"], wait_ms: 20000 });
+  await page.getByRole("link", { name: "Audit" }).click();
+  const log = page.getByRole("list", { name: "Events, the newest first" });
+  await page.getByLabel("Filter events").fill("an-audited");
+  await expect(log.getByText("an-audited-command").first()).toBeVisible();
+  await page.getByLabel("Filter events").fill(id);
+  await expect(log.getByRole("listitem").filter({ hasText: "an-audited" })).toHaveCount(0);
+  await expect(log.getByRole("link", { name: id }).first()).toBeVisible();
+  await accessible(page);
+  await look(page, "audit-of-one");
+  const [file] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "Export" }).click()]);
+  expect(file.suggestedFilename()).toBe("events.jsonl");
+  const lines = (await readFile(await file.path(), "utf8")).trim().split("\n");
+  expect(lines.every((line) => (JSON.parse(line) as { sandbox: string }).sandbox === id)).toBe(true);
+  for (const { id } of (await direct<{ items: { id: string }[] }>("GET", "/v1/sandboxes")).items) await direct("DELETE", `/v1/sandboxes/${id}`);
+  for (const { id } of (await direct<{ items: { id: string }[] }>("GET", "/v1/snapshots")).items.reverse()) await direct("DELETE", `/v1/snapshots/${id}`);
+});
+
+for (const name of ["Templates", "Images", "Pools", "Snapshots", "Volumes", "Keys", "Secrets", "Usage", "Audit", "Nodes", "Doctor"]) {
   test(`the page ${name}`, async ({ page }) => {
     await page.getByRole("navigation", { name: "Pages" }).getByRole("link", { name }).click();
     await expect(page.getByRole("heading", { name })).toBeVisible();

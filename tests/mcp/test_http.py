@@ -1,6 +1,7 @@
 """Sessions over streamable HTTP, each with its own key."""
 
 import contextlib
+import http.client
 import json
 import os
 import subprocess
@@ -14,9 +15,15 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 
-@pytest.fixture(scope="module")
-def address():
-    """Where `atoll mcp --listen` serves. It has a wrong key of its own, which it must not use."""
+SERVER = os.environ["ATOLL_URL"] + "/mcp"
+
+
+@pytest.fixture(scope="module", params=["server", "program"])
+def address(request):
+    """Where it is served: on the server's own port, and by `atoll mcp --listen`, which has a wrong key that it must not use."""
+    if request.param == "server":
+        yield SERVER
+        return
     program = subprocess.Popen(
         [os.environ["ATOLL_BIN"], "mcp", "--listen", "127.0.0.1:0"],
         env={**ENV, "ATOLL_API_KEY": "wrong"},
@@ -92,4 +99,37 @@ def test_keys(address):
 def test_pages_in_a_browser(address):
     mine = {"Authorization": f"Bearer {os.environ['ATOLL_API_KEY']}"}
     assert post(address, INITIALIZE, Origin="https://evil.example", **mine)[0] == 403
-    assert post(address, INITIALIZE, Host="evil.example", **mine)[0] == 403
+    if address != SERVER:
+        assert post(address, INITIALIZE, Host="evil.example", **mine)[0] == 403
+
+
+async def test_the_address_says_what_sandboxes_are_made_of():
+    key = os.environ["ATOLL_API_KEY"]
+    async with session(f"{SERVER}?internet=off&max_sandboxes=1", key) as client:
+        ran = await call(client, "run", command="cat /etc/resolv.conf; ls /sys/class/net")
+        made = json.loads(atoll("inspect", ran["sandbox"], "--json"))
+        assert made["egress"]["internet"] == "off" and made["idle_timeout_ms"] == 3600000, made
+        assert (await refused(client, "create_sandbox"))["code"] == "limit_exceeded"
+        # With another address it is another session's.
+        async with session(f"{SERVER}?max_sandboxes=2", key) as other:
+            assert (await refused(other, "run", command="id", sandbox=ran["sandbox"]))["code"] == "sandbox_not_found"
+    until(lambda: sandboxes() == [])
+    mine = {"Authorization": f"Bearer {key}"}
+    for query in ("tempate=x", "internet=rules", "max_sandboxes=0", "x=" + "y" * 2000):
+        status, _, body = post(f"{SERVER}?{query}", INITIALIZE, **mine)
+        assert (status, json.loads(body)["code"]) == (400, "invalid_argument"), body
+
+
+def test_a_key_that_is_revoked_ends_what_it_has_open():
+    made = json.loads(atoll("key", "create", "passing", "--scope", "manage", "--json"))
+    mine = {"Authorization": f"Bearer {made['secret']}", "Mcp-Protocol-Version": "2025-06-18"}
+    _, headers, _ = post(SERVER, INITIALIZE, **mine)
+    mine["Mcp-Session-Id"] = headers["Mcp-Session-Id"]
+    assert post(SERVER, {"jsonrpc": "2.0", "method": "notifications/initialized"}, **mine)[0] == 202
+    listening = urllib.request.Request(SERVER, headers={"Accept": "text/event-stream", **mine})
+    with urllib.request.urlopen(listening, timeout=60) as stream:
+        atoll("key", "rm", made["key"]["id"])
+        # Either the end of the stream or a connection that breaks: not a minute of silence.
+        with contextlib.suppress(http.client.IncompleteRead, ConnectionError):
+            stream.read()
+    assert post(SERVER, {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}, **mine)[0] == 401

@@ -39,25 +39,36 @@ pub struct NodeFacts {
     pub images: Vec<u64>,
 }
 
-/// What a node has to do, as it says with each sign of life.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// What a node has to do, as it says with each sign of life. The default is that of one that has not said anything yet, which
+/// keeps nothing away from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct NodeLoad {
     /// Sandboxes that it has.
     pub sandboxes: u64,
-    /// Memory that is available there, bytes.
+    /// Memory that is available there, bytes; `u64::MAX` when unknown.
     pub memory_available_bytes: u64,
     /// Memory that it has, bytes; 0 when unknown.
-    #[serde(default)]
     pub memory_total_bytes: u64,
     /// What its sandboxes may use together, bytes.
-    #[serde(default)]
     pub memory_promised_bytes: u64,
     /// For what part of the time something waited for a processor lately, thousandths.
-    #[serde(default)]
     pub cpu_pressure: u32,
     /// Creations under way that somebody waits for.
-    #[serde(default)]
     pub creating: u64,
+}
+
+impl Default for NodeLoad {
+    fn default() -> Self {
+        Self {
+            sandboxes: 0,
+            memory_available_bytes: u64::MAX,
+            memory_total_bytes: 0,
+            memory_promised_bytes: 0,
+            cpu_pressure: 0,
+            creating: 0,
+        }
+    }
 }
 
 /// A name of a node: letters, digits, dots and dashes.

@@ -5,7 +5,7 @@ import { call, every, type Doctor, type Key, type Node, type NodeList, type PutS
 import { age, bytes, duration, time } from "../format";
 import { now } from "../live";
 import { attempt, Copy, Dialog, Field, State, Table } from "../ui/parts";
-import { Age, Page } from "./page";
+import { Age, Choice, Page } from "./page";
 
 export function KeysPage() {
   return (
@@ -232,18 +232,6 @@ function Figure({ name, value }: { name: string; value: string }) {
     <div class="card metric">
       <h2>{name}</h2>
       <p class="figure">{value}</p>
-    </div>
-  );
-}
-
-function Choice(props: { label: string; all: string[]; chosen: string; choose: (name: string) => void }) {
-  return (
-    <div class="segments" role="group" aria-label={props.label}>
-      {props.all.map((name) => (
-        <button key={name} type="button" aria-pressed={name === props.chosen} onClick={() => props.choose(name)}>
-          {name}
-        </button>
-      ))}
     </div>
   );
 }

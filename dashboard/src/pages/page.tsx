@@ -30,3 +30,16 @@ export function Page<T>(props: {
 }
 
 export const Age = ({ since }: { since: number }) => <span title={time(since)}>{age(since, now.value)}</span>;
+
+/** One of several, as buttons. */
+export function Choice(props: { label: string; all: string[]; chosen: string; choose: (name: string) => void }) {
+  return (
+    <div class="segments" role="group" aria-label={props.label}>
+      {props.all.map((name) => (
+        <button key={name} type="button" aria-pressed={name === props.chosen} onClick={() => props.choose(name)}>
+          {name}
+        </button>
+      ))}
+    </div>
+  );
+}

@@ -1,7 +1,8 @@
 // What sandboxes are made of, as plain tables.
 
-import { call, every, type Image, type Pool, type PoolList, type Snapshot, type Template, type Volume } from "../api";
+import { call, every, type Image, type Pool, type PoolList, type Template, type Volume } from "../api";
 import { bytes, duration } from "../format";
+import { Chart } from "../sandbox/chart";
 import { Copy, Table } from "../ui/parts";
 import { Age, Page } from "./page";
 
@@ -57,9 +58,26 @@ function hitRatio(pool: Pool): string {
   return asked ? `${Math.round((pool.hits / asked) * 100)} % of ${asked}` : "not asked yet";
 }
 
+/** Moments that are kept of each pool while the dashboard is open: the server keeps none. */
+const POINTS_MAX = 720;
+const history = new Map<string, { times: number[]; ready: number[] }>();
+
+const nameOf = (pool: Pool) => pool.template ?? pool.image ?? "";
+
+function note(pools: PoolList): PoolList {
+  for (const pool of pools.items) {
+    const kept = history.get(nameOf(pool)) ?? { times: [], ready: [] };
+    kept.times.push(Date.now() / 1000);
+    kept.ready.push(pool.ready);
+    if (kept.times.length > POINTS_MAX) (kept.times.shift(), kept.ready.shift());
+    history.set(nameOf(pool), kept);
+  }
+  return pools;
+}
+
 export function PoolsPage() {
   return (
-    <Page name="Pools" read={() => call<PoolList>("get", "/v1/pools")}>
+    <Page name="Pools" read={(signal) => call<PoolList>("get", "/v1/pools", { signal }).then(note)}>
       {(pools) => (
         <>
           <p class="muted">
@@ -71,7 +89,7 @@ export function PoolsPage() {
             rows={pools.items}
             empty="No pools: each sandbox is made when it is asked for."
             cells={(one) => [
-              <strong>{one.template ?? one.image}</strong>,
+              <strong>{nameOf(one)}</strong>,
               `${one.ready} of ${one.target}`,
               one.making,
               hitRatio(one),
@@ -79,31 +97,19 @@ export function PoolsPage() {
               one.problem ?? "none",
             ]}
           />
+          <div class="metrics">
+            {pools.items.map((one) => {
+              const { times, ready } = history.get(nameOf(one)) ?? { times: [], ready: [] };
+              return (
+                <section class="card metric" key={nameOf(one)}>
+                  <h2>{nameOf(one)}</h2>
+                  <p class="figure">{one.ready} ready</p>
+                  <Chart label={`Members of ${nameOf(one)}`} times={times} values={ready} top={one.max} write={(value) => value.toFixed(0)} />
+                </section>
+              );
+            })}
+          </div>
         </>
-      )}
-    </Page>
-  );
-}
-
-export function SnapshotsPage() {
-  return (
-    <Page name="Snapshots" read={() => every<Snapshot>("/v1/snapshots", { limit: 1000 })}>
-      {(items) => (
-        <Table
-          label="Snapshots"
-          head={["Snapshot", "Kind", "Of", "Image", "Stored", "Age"]}
-          rows={items}
-          key={(one) => one.id}
-          empty="No snapshots."
-          cells={(one) => [
-            one.tags.length ? <strong>{one.tags.join(", ")}</strong> : <Copy text={one.id} />,
-            one.kind,
-            one.sandbox ? <a href={`/sandboxes/${one.sandbox}`}>{one.sandbox}</a> : "imported",
-            one.image,
-            bytes(one.stored_bytes),
-            <Age since={one.created_at_ms} />,
-          ]}
-        />
       )}
     </Page>
   );

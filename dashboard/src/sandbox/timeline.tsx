@@ -1,46 +1,20 @@
 // The flight recorder: processes as a tree over time, what the network saw, and every event in words.
 
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useMemo, useState } from "preact/hooks";
 import { address, call, type Sandbox, type TraceReport } from "../api";
 import { clock, duration } from "../format";
 import { attempt, Empty, tell } from "../ui/parts";
-import { describe, GROUPS, treeOf, type JournalEvent, type Node } from "./journal";
+import { treeOf, type Node } from "./journal";
+import { Log, useEvents } from "./log";
 
-/** Events that are held in the page: the newest. */
-const EVENTS_MAX = 20_000;
-const ROWS_MAX = 500;
 const TICKS = 5;
 // A process of a moment is still to be seen.
 const BAR_MIN_PERCENT = 0.4;
 
 type Span = { from: number; to: number };
 
-/** All events, then those that come. */
-function useEvents(sandbox: string): JournalEvent[] {
-  const [events, set] = useState<JournalEvent[]>([]);
-  useEffect(() => {
-    const kept: JournalEvent[] = [];
-    let waiting: number | undefined;
-    const stream = new EventSource(address("/v1/sandboxes/{sandbox}/events", { sandbox }, { from: 1 }));
-    stream.addEventListener("event", (message) => {
-      kept.push(JSON.parse(message.data) as JournalEvent);
-      if (kept.length > EVENTS_MAX) kept.splice(0, kept.length - EVENTS_MAX);
-      waiting ??= window.setTimeout(() => {
-        waiting = undefined;
-        set([...kept]);
-      }, 100);
-    });
-    stream.addEventListener("error", (message) => "data" in message && message.data && stream.close());
-    return () => {
-      stream.close();
-      clearTimeout(waiting);
-    };
-  }, [sandbox]);
-  return events;
-}
-
 export function Timeline({ sandbox }: { sandbox: Pick<Sandbox, "id" | "state"> }) {
-  const events = useEvents(sandbox.id);
+  const events = useEvents(address("/v1/sandboxes/{sandbox}/events", { sandbox: sandbox.id }, { from: 1 }));
   const tree = useMemo(() => treeOf(events), [events]);
   const [zoom, setZoom] = useState<Span>();
   if (events.length === 0) return <Empty title="Nothing is recorded yet">The recorder writes down what happens in a sandbox and with it.</Empty>;
@@ -69,7 +43,7 @@ export function Timeline({ sandbox }: { sandbox: Pick<Sandbox, "id" | "state"> }
           <p class="muted pad">No command ran yet.</p>
         )}
       </section>
-      <Log sandbox={sandbox.id} events={events} />
+      <Log events={events} name={`${sandbox.id}-events`} actions={<Verify sandbox={sandbox.id} />} />
     </>
   );
 }
@@ -159,21 +133,7 @@ function Lane({ node, depth, span, last, show }: LaneProps) {
   );
 }
 
-function Log({ sandbox, events }: { sandbox: string; events: JournalEvent[] }) {
-  const [text, type] = useState("");
-  // Calls are hidden at first: this page itself makes many.
-  const [groups, choose] = useState<ReadonlySet<string>>(new Set(["processes", "network", "sandbox"]));
-  const wanted = text.toLowerCase();
-  const found = events.filter(
-    (event) =>
-      [...groups].some((name) => GROUPS[name]?.(event.kind)) &&
-      (!wanted || `${event.kind} ${event.witness} ${describe(event)}`.toLowerCase().includes(wanted)),
-  );
-  const toggle = (name: string) => {
-    const next = new Set(groups);
-    if (!next.delete(name)) next.add(name);
-    choose(next);
-  };
+function Verify({ sandbox }: { sandbox: string }) {
   const verify = () =>
     attempt(async () => {
       const report = await call<TraceReport>("get", "/v1/sandboxes/{sandbox}/events/verify", { in: { sandbox } });
@@ -181,37 +141,8 @@ function Log({ sandbox, events }: { sandbox: string; events: JournalEvent[] }) {
       else tell(`The journal is as it was written; signed up to event ${report.signed} of ${report.last}`);
     });
   return (
-    <section class="card" aria-label="Events">
-      <header>
-        <h2>
-          Events <small>{found.length} of {events.length}</small>
-        </h2>
-        <span class="grow" />
-        <button class="small" onClick={() => void verify()}>
-          Verify
-        </button>
-      </header>
-      <div class="bar">
-        <input type="search" aria-label="Filter events" placeholder="Filter: program, host, refused" value={text} onInput={(event) => type(event.currentTarget.value)} />
-        <div class="segments" role="group" aria-label="Kinds">
-          {Object.keys(GROUPS).map((name) => (
-            <button key={name} aria-pressed={groups.has(name)} onClick={() => toggle(name)}>
-              {name}
-            </button>
-          ))}
-        </div>
-      </div>
-      <ol class="log" tabIndex={0} aria-label="Events, the newest first">
-        {found.slice(-ROWS_MAX).reverse().map((event) => (
-          <li key={event.number} class={event.allowed === false ? "bad" : ""}>
-            <time>{clock(event.at_us / 1000)}</time>
-            <span class="kind">{event.kind}</span>
-            <code>{describe(event)}</code>
-            <small title="Who saw it">{event.witness}</small>
-          </li>
-        ))}
-      </ol>
-      {found.length > ROWS_MAX && <p class="muted">The newest {ROWS_MAX} are shown: filter to see others.</p>}
-    </section>
+    <button class="small" onClick={() => void verify()}>
+      Verify
+    </button>
   );
 }

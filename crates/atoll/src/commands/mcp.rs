@@ -3,7 +3,7 @@
 //! Standard output belongs to the protocol: what is to be said goes to standard error.
 
 use atoll_client::Client;
-use atoll_mcp::Preset;
+use atoll_mcp::{ABANDONED_AFTER_MS, Preset};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -13,9 +13,6 @@ use crate::daemon::Telemetry;
 use crate::failure::{Failure, Result};
 use crate::output::Printer;
 use crate::signals::Stops;
-
-/// A sandbox of a session that ended without being able to remove it goes after this long without use.
-const ABANDONED_AFTER_MS: u64 = 60 * 60 * 1000;
 
 /// `atoll mcp`
 pub(super) async fn mcp(client: &Client, printer: Printer, args: McpArgs) -> Result<()> {

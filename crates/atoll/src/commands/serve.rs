@@ -16,9 +16,10 @@ use atoll_engine::{EgressConfig, NewKey};
 use atoll_image::Reach;
 use atoll_isolation_host::EPHEMERAL;
 use atoll_isolation_storage::PoolSize;
+use atoll_mcp::{Endpoint, Presets};
 use atoll_objects::{Objects, ObjectsConfig};
 use atoll_server::dialect::Dialect;
-use atoll_server::{Server, ServerConfig, Ssh, SshDoor};
+use atoll_server::{McpDoor, Server, ServerConfig, Ssh, SshDoor};
 use atoll_ssh::SshServer;
 use atoll_store::StoreUrl;
 use atoll_tls::Tls;
@@ -189,6 +190,8 @@ async fn serve_with(
     if !args.no_ssh {
         server = server.with_ssh(ssh(daemon, &args.data_dir)?);
     }
+
+    server = with_mcp(server, address);
 
     announce(printer, args, address, key.as_ref())?;
     notify(sd_notify::NotifyState::Ready);
@@ -377,6 +380,25 @@ fn egress(args: &ServeArgs) -> Result<EgressConfig> {
         ..GatewayConfig::default()
     };
     Ok(EgressConfig { default_policy, gateway })
+}
+
+/// The Model Context Protocol at `/mcp`. Its tools ask this server, over loopback where it listens there, with the key of the request.
+fn with_mcp(server: Server, address: SocketAddr) -> Server {
+    let mut itself = address;
+    if address.ip().is_unspecified() {
+        itself.set_ip(if address.is_ipv4() {
+            Ipv4Addr::LOCALHOST.into()
+        } else {
+            Ipv6Addr::LOCALHOST.into()
+        });
+    }
+    // Any name that this server is called by will do: no page in a browser has a key to send along.
+    let endpoint =
+        Endpoint::new(&format!("http://{itself}"), Presets::OfAddress, Vec::new(), server.stopping());
+    server.with_mcp(McpDoor(Arc::new(move |key, request| {
+        let endpoint = endpoint.clone();
+        Box::pin(async move { endpoint.answer(&key, request).await })
+    })))
 }
 
 /// The way for SSH clients.

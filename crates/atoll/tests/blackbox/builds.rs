@@ -416,7 +416,8 @@ async fn what_a_template_starts_is_tried_out_when_asked_for() {
         });
         assert!(failed, "{entries:?}");
     }
-    let (build, entries) = built(&server, &create("cat /built; sleep 1000", Some(ready("true")))).await;
+    let (build, entries) =
+        built(&server, &create("cat /built; touch /said; sleep 1000", Some(ready("test -e /said")))).await;
     assert_eq!(build.template.as_deref(), Some("tried:1"), "nothing before it was a version: {entries:?}");
     let wrote =
         entries.iter().any(|entry| matches!(entry, BuildEvent::Output { text, .. } if text == "built\n"));

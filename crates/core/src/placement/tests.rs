@@ -50,6 +50,15 @@ fn node(number: u64, free_gib: u64, sandboxes: u64) -> Node {
     Node { id, facts, load, handed: Handed::default(), is_draining: false, is_warm: false }
 }
 
+#[test]
+fn a_node_that_has_just_started_takes_what_another_gives_away() {
+    let load: NodeLoad = serde_json::from_str("{}").unwrap();
+    let started = Node { load, ..node(2, 0, 0) };
+    assert_eq!(best(&wanted(), &[started.candidate()], 7).map(|node| node.id), Some(&started.id));
+    let draining = Node { is_draining: true, ..node(1, 60, 0) };
+    assert_eq!(chosen(&wanted(), &draining, &[started], 7), Some(2));
+}
+
 /// The number of the node that gets it; 0 for the one that is asked.
 fn chosen(wanted: &Wanted<'_>, home: &Node, others: &[Node], draw: u64) -> Option<u64> {
     let candidates: Vec<_> = others.iter().map(Node::candidate).collect();

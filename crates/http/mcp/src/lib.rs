@@ -3,7 +3,7 @@
 //! ```text
 //! stdio ──┐
 //!         ├─▶ Tools (one for each session) ─▶ Session (its sandboxes) ─▶ Client ─▶ a server, with the caller's key
-//! http ───┘      │
+//! http ───┘      │             (a server's own port, or one of `atoll mcp`)
 //!                └─ resources: files and logs of the same sandboxes
 //! ```
 //!
@@ -11,6 +11,7 @@
 //! session, and what these are made of and may reach stands in the [`Preset`], which no tool changes. What comes from
 //! inside a sandbox is text, bounded in size, and means nothing here.
 
+mod address;
 mod error;
 mod excerpt;
 mod files;
@@ -22,6 +23,6 @@ mod stdio;
 mod tools;
 mod types;
 
-pub use http::serve_http;
-pub use session::Preset;
+pub use http::{Endpoint, Presets, serve_http};
+pub use session::{ABANDONED_AFTER_MS, Preset};
 pub use stdio::serve_stdio;

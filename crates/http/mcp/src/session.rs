@@ -11,6 +11,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::{Result, ToolError};
 
+/// A sandbox of a session that ended without being able to remove it goes after this long without use, milliseconds.
+pub const ABANDONED_AFTER_MS: u64 = 60 * 60 * 1000;
+/// Most sandboxes of a session where nothing else is said.
+pub(crate) const SANDBOXES_MAX_COUNT: usize = 4;
 /// Longest wait for the sandboxes of an ended session to be gone.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
 

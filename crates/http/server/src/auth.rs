@@ -226,7 +226,8 @@ pub(crate) fn verify(headers: &HeaderMap, app: &App) -> ApiResult<VerifiedKey> {
     verified.ok_or_else(|| ApiError(unauthorized()))
 }
 
-fn presented(headers: &HeaderMap) -> Option<&str> {
+/// The text that a request shows as its key.
+pub(crate) fn presented(headers: &HeaderMap) -> Option<&str> {
     if let Some(value) = headers.get(AUTHORIZATION) {
         let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
         return scheme.eq_ignore_ascii_case("bearer").then(|| key.trim());
@@ -234,7 +235,8 @@ fn presented(headers: &HeaderMap) -> Option<&str> {
     headers.get(API_KEY)?.to_str().ok()
 }
 
-fn unauthorized() -> Error {
+/// The answer to a request without a key that is valid.
+pub(crate) fn unauthorized() -> Error {
     Error::new(Code::Unauthorized, "a valid API key is needed")
         .hint("send 'Authorization: Bearer <key>'; 'atoll key create' makes one")
 }

@@ -59,4 +59,4 @@ pub use config::ServerConfig;
 pub use ingress::{Forward, Ingress};
 pub use metrics::SpanCounts;
 pub use openapi::openapi;
-pub use serve::{Duplex, Server, Ssh, SshDoor};
+pub use serve::{Duplex, McpAnswer, McpDoor, Server, Ssh, SshDoor};

@@ -86,6 +86,19 @@ pub struct Ssh {
     pub private_key: fn(&[u8; 32]) -> Option<Secret>,
 }
 
+/// Answers a request of the Model Context Protocol that came with a key of this installation.
+#[derive(Clone)]
+pub struct McpDoor(pub Arc<dyn Fn(Secret, axum::extract::Request) -> McpAnswer + Send + Sync>);
+
+/// What comes of it.
+pub type McpAnswer = BoxFuture<'static, Result<axum::response::Response, atoll_core::Error>>;
+
+impl std::fmt::Debug for McpDoor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("McpDoor")
+    }
+}
+
 impl std::fmt::Debug for Ssh {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Ssh").field("host_key", &self.host_key).finish_non_exhaustive()
@@ -113,6 +126,19 @@ impl Server {
     pub fn with_ssh(self, ssh: Ssh) -> Self {
         self.app.ssh.get_or_init(|| ssh);
         self
+    }
+
+    /// Serves the Model Context Protocol at `/mcp`. To be called once.
+    #[must_use]
+    pub fn with_mcp(self, door: McpDoor) -> Self {
+        self.app.mcp.get_or_init(|| door);
+        self
+    }
+
+    /// Fires when the server begins to stop.
+    #[must_use]
+    pub fn stopping(&self) -> CancellationToken {
+        self.app.draining.clone()
     }
 
     /// The routes, for a test or to be part of something larger.
@@ -270,7 +296,7 @@ async fn connection(
             Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
             Err(_late) => tracing::debug!("a TLS handshake took too long"),
         },
-        (Protocol::Http1 | Protocol::Http2, _, Some(_)) if !peer.ip().to_canonical().is_loopback() => {
+        (Protocol::Http1 | Protocol::Http2, _, Some(_)) if !is_of_this_host(&stream, peer) => {
             refuse_plain(stream).await;
         }
         (Protocol::Http2, ..) => serve_http(Some(Http2::OfClients), stream, service, &app).await,
@@ -278,6 +304,12 @@ async fn connection(
             serve_http(None, stream, service, &app).await;
         }
     }
+}
+
+/// Whether the client is on this host: what it sends in clear crosses no network.
+fn is_of_this_host(stream: &TcpStream, peer: SocketAddr) -> bool {
+    let local = stream.local_addr().map(|address| address.ip().to_canonical());
+    peer.ip().to_canonical().is_loopback() || local.is_ok_and(|local| local == peer.ip().to_canonical())
 }
 
 /// A connection of another node. Nothing is read of one that cannot show that it is one.

@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 use crate::config::ServerConfig;
 use crate::dashboard::Console;
 use crate::metrics::Metrics;
-use crate::serve::Ssh;
+use crate::serve::{McpDoor, Ssh};
 
 /// The state of the router.
 pub(crate) type App = Arc<Shared>;
@@ -25,6 +25,8 @@ pub(crate) struct Shared {
     pub(crate) ports: crate::ingress::Pool,
     /// The way for SSH clients, if there is one.
     pub(crate) ssh: OnceLock<Ssh>,
+    /// The Model Context Protocol, if it is served.
+    pub(crate) mcp: OnceLock<McpDoor>,
     /// What was answered to requests with an idempotency key.
     pub(crate) answers: crate::once::Answers,
     /// The dashboard's names, and who is signed in there.
@@ -49,6 +51,7 @@ impl Shared {
             metrics: Metrics::new(),
             ports: crate::ingress::Pool::default(),
             ssh: OnceLock::new(),
+            mcp: OnceLock::new(),
             answers: crate::once::Answers::default(),
             draining: CancellationToken::new(),
             tasks: TaskTracker::new(),

@@ -27,13 +27,14 @@ impl Engine {
     pub(crate) fn capacity(&self) -> Capacity {
         let config = &self.inner.config;
         let node = self.inner.cluster.as_ref();
-        let load = node.map(|cluster| *cluster.load.borrow()).unwrap_or_default();
+        let load = node.map(|cluster| *cluster.load.borrow());
+        let available = load.map(|load| load.memory_available_bytes).filter(|bytes| *bytes < u64::MAX);
         Capacity {
             sandboxes_max: config.sandboxes_max as u64,
             creations: self.inner.pools.creating(),
             creations_max: config.creates_max as u64,
-            memory_available_bytes: load.memory_available_bytes,
-            memory_total_bytes: load.memory_total_bytes,
+            memory_available_bytes: available.unwrap_or_default(),
+            memory_total_bytes: load.map(|load| load.memory_total_bytes).unwrap_or_default(),
             is_draining: node
                 .and_then(|cluster| cluster.any(cluster.id()))
                 .is_some_and(|node| node.is_draining),

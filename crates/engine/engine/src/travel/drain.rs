@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_core::id::{NodeId, SandboxId};
+use atoll_core::id::SandboxId;
 use atoll_core::sandbox::SandboxState;
 use futures::StreamExt as _;
 
@@ -18,76 +18,116 @@ use crate::sandbox::{Message, SandboxShared};
 
 /// How often a node that is drained looks what it still has.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// For how many looks nothing takes a sandbox before it is said that nothing does: a node that starts is there soon.
+const NOWHERE_LOOKS: u32 = 5;
 /// Sandboxes that move at the same time.
 const AT_ONCE_MAX_COUNT: usize = 4;
 
 pub(super) async fn keep(engine: Engine) {
-    let mut said = BTreeMap::new();
+    let mut seen = Seen::default();
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
         if engine.is_draining() {
-            engine.move_away(&mut said).await;
+            engine.move_away(&mut seen).await;
         } else {
-            said.clear();
+            seen = Seen::default();
         }
     }
 }
 
-/// What is to become of a sandbox.
-enum Way {
-    To(NodeId),
+/// What is known of the sandboxes that did not go.
+#[derive(Default)]
+struct Seen {
+    /// Why each stays, as it is written down.
+    said: BTreeMap<SandboxId, String>,
+    /// For how many looks no node took one.
+    nowhere: BTreeMap<SandboxId, u32>,
+}
+
+impl Seen {
+    /// Takes in what became of all of them; gives those that stay for a reason that is not written down.
+    fn look(&mut self, all: Vec<(SandboxId, Outcome)>) -> Vec<(SandboxId, String)> {
+        let before = std::mem::take(&mut self.nowhere);
+        let mut reasons = BTreeMap::new();
+        for (id, outcome) in all {
+            match outcome {
+                Outcome::Stays(why) => drop(reasons.insert(id, why)),
+                Outcome::Nowhere => {
+                    let looks = before.get(&id).unwrap_or(&0).saturating_add(1);
+                    if looks >= NOWHERE_LOOKS {
+                        reasons.insert(id.clone(), "no other node can take it".to_owned());
+                    }
+                    self.nowhere.insert(id, looks);
+                }
+                Outcome::Went | Outcome::Later => {}
+            }
+        }
+        self.said.retain(|id, _| reasons.contains_key(id));
+        reasons.into_iter().filter(|(id, why)| self.said.get(id) != Some(why)).collect()
+    }
+}
+
+/// What became of a sandbox.
+enum Outcome {
+    /// It is another node's, or gone.
+    Went,
+    /// No node can take it at this moment.
+    Nowhere,
     Stays(String),
     /// It is being made or taken apart: that ends first.
     Later,
 }
 
 impl Engine {
-    async fn move_away(&self, said: &mut BTreeMap<SandboxId, String>) {
+    async fn move_away(&self, seen: &mut Seen) {
         let all = self.inner.all_sandboxes();
-        let left: Vec<(SandboxId, Option<String>)> = futures::stream::iter(all)
+        let outcomes: Vec<(SandboxId, Outcome)> = futures::stream::iter(all)
             .map(|sandbox| async move { (sandbox.id.clone(), self.move_one(&sandbox).await) })
             .buffer_unordered(AT_ONCE_MAX_COUNT)
             .collect()
             .await;
-        said.retain(|id, _| left.iter().any(|(one, why)| one == id && why.is_some()));
-        for (id, why) in left {
-            let Some(why) = why.filter(|why| said.get(&id) != Some(why)) else { continue };
+        for (id, why) in seen.look(outcomes) {
             match self.inner.store.set_stays(&id, Some(&why)).await {
-                Ok(()) => drop(said.insert(id, why)),
+                Ok(()) => drop(seen.said.insert(id, why)),
                 Err(error) => tracing::warn!(sandbox = %id, %error, "why it stays is not written down"),
             }
         }
     }
 
-    /// Moves a sandbox; gives why it stays.
-    async fn move_one(&self, sandbox: &Arc<SandboxShared>) -> Option<String> {
+    async fn move_one(&self, sandbox: &Arc<SandboxShared>) -> Outcome {
         if !self.is_draining() {
-            return None;
+            return Outcome::Later;
         }
-        let to = match self.way_of(sandbox) {
-            Way::To(node) => node,
-            Way::Stays(why) => return Some(why),
-            Way::Later => return None,
+        if let Some(outcome) = self.why_not(sandbox) {
+            return outcome;
+        }
+        let to = match self.place_away(&sandbox.record()) {
+            Ok(Some(node)) => node,
+            Ok(None) => return Outcome::Nowhere,
+            Err(error) => return Outcome::Stays(error.message),
         };
         match sandbox.ask(|reply| Message::Leave(to.clone(), reply)).await {
             Ok(()) => {
                 tracing::info!(sandbox = %sandbox.id, node = %to, "a sandbox went to another node");
-                None
+                Outcome::Went
             }
             // Deleted meanwhile, or the server stops.
-            Err(_) if self.inner.find(&sandbox.id).is_none() || self.inner.shutdown.is_cancelled() => None,
+            Err(_) if self.inner.find(&sandbox.id).is_none() || self.inner.shutdown.is_cancelled() => {
+                Outcome::Went
+            }
             Err(error) => {
                 tracing::warn!(sandbox = %sandbox.id, %error, "a sandbox did not go to another node");
-                Some(error.message)
+                Outcome::Stays(error.message)
             }
         }
     }
 
-    fn way_of(&self, sandbox: &SandboxShared) -> Way {
+    /// Why a sandbox cannot go anywhere, or not now.
+    fn why_not(&self, sandbox: &SandboxShared) -> Option<Outcome> {
         let record = sandbox.record();
-        let stays = |why: &str| Way::Stays(why.to_owned());
+        let stays = |why: &str| Some(Outcome::Stays(why.to_owned()));
         match record.state {
-            SandboxState::Creating | SandboxState::Deleting => return Way::Later,
+            SandboxState::Creating | SandboxState::Deleting => return Some(Outcome::Later),
             SandboxState::Failed => return stays("it has failed, and only its record is left: delete it"),
             SandboxState::Running | SandboxState::Pausing | SandboxState::Paused | SandboxState::Resuming => {
             }
@@ -104,10 +144,27 @@ impl Engine {
         if record.spec.build.is_some() {
             return stays("a template is built in it: that ends first");
         }
-        match self.place_away(&record) {
-            Ok(Some(node)) => Way::To(node),
-            Ok(None) => stays("no other node can take it"),
-            Err(error) => Way::Stays(error.message),
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_cannot_be_found_for_a_moment_is_no_reason_to_stay() {
+        let id = SandboxId::from_parts(1, 1);
+        let mut seen = Seen::default();
+        let mut look = |outcome| seen.look(vec![(id.clone(), outcome)]);
+        for _ in 1..NOWHERE_LOOKS {
+            assert!(look(Outcome::Nowhere).is_empty());
         }
+        assert!(look(Outcome::Later).is_empty());
+        for _ in 1..NOWHERE_LOOKS {
+            assert!(look(Outcome::Nowhere).is_empty(), "counted from anew");
+        }
+        assert_eq!(look(Outcome::Nowhere), [(id.clone(), "no other node can take it".to_owned())]);
+        assert_eq!(look(Outcome::Stays("bound".to_owned())), [(id.clone(), "bound".to_owned())]);
     }
 }

@@ -20,6 +20,7 @@ mod find;
 mod images;
 mod keys;
 mod load;
+mod mcp;
 mod network;
 mod nodes;
 mod output;
@@ -202,6 +203,7 @@ pub(crate) fn router(app: &App, mounts: Mounts) -> Router {
     let around = Around { app: Arc::clone(app), dialect: None };
     let around = axum::middleware::from_fn_with_state(around, middleware::around);
     let native = router
+        .route("/mcp", axum::routing::any(mcp::mcp))
         .fallback(middleware::route_not_found)
         .method_not_allowed_fallback(middleware::method_not_allowed)
         .layer(axum::middleware::from_fn_with_state(Arc::clone(app), once::once));
