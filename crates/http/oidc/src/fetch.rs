@@ -80,7 +80,8 @@ impl Http {
                 request = request.basic_auth(encoded(&config.client_id)?, Some(encoded(secret.reveal())?));
             }
             Some(secret) => {
-                form.extend([("client_id", config.client_id.as_str()), ("client_secret", secret.reveal())])
+                let both = [("client_id", config.client_id.as_str()), ("client_secret", secret.reveal())];
+                form.extend(both);
             }
             None => form.push(("client_id", &config.client_id)),
         }
