@@ -20,6 +20,9 @@ use crate::failure::{Failure, Result};
 /// How long a collector may take for one batch.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// What sends to a collector, as rules that leave it out.
+const SENDING: &str = "hyper=off,hyper_util=off,reqwest=off,h2=off,rustls=off,opentelemetry=off";
+
 /// Flushes traces when it is shut down.
 #[derive(Debug)]
 pub(crate) struct Telemetry {
@@ -39,7 +42,8 @@ impl Telemetry {
                 )
             })
         };
-        let (filter, sent) = (rules(filter)?, rules(filter)?);
+        // Sending would log, what it logs be sent, and so on.
+        let (filter, sent) = (rules(filter)?, rules(&format!("{filter},{SENDING}"))?);
         let provider = otlp.map(provider).transpose()?;
         let (line, log) = match otlp.map(|otlp| Collector::new(otlp, "logs")).transpose()? {
             Some(collector) => {
@@ -50,7 +54,7 @@ impl Telemetry {
             None => (None, None),
         };
         // What is traced does not depend on what is logged; the exporter's own spans would feed themselves.
-        let traced = EnvFilter::new("info,hyper=off,reqwest=off,h2=off,opentelemetry=off");
+        let traced = EnvFilter::new(format!("info,{SENDING}"));
         let traces = provider.as_ref().map(|provider| {
             tracing_opentelemetry::layer().with_tracer(provider.tracer("atoll")).with_filter(traced)
         });

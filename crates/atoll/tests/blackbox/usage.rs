@@ -130,13 +130,13 @@ async fn top_shows_what_all_use_by_one_request() {
     let private =
         CreateSandbox { visibility: Some(atoll_api::Visibility::Private), ..CreateSandbox::default() };
     let private = server.client.create_sandbox(&private).await.unwrap().id;
-    let key = server.client.create_key(&atoll_api::CreateKey {
+    let other = atoll_api::CreateKey {
         name: "other".to_owned(),
         scope: atoll_api::Scope::Read,
         ttl_ms: None,
         format: atoll_api::KeyFormat::Atoll,
-    });
-    let key = key.await.unwrap().secret;
+    };
+    let key = server.client.create_key(&other).await.unwrap().secret;
     let answer =
         server.bare("GET", "/v1/live").bearer_auth(key.reveal()).send().await.unwrap().text().await.unwrap();
     assert!(answer.contains(&busy) && !answer.contains(&private), "{answer}");
