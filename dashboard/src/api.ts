@@ -58,6 +58,13 @@ export function signIn(): Promise<Session> {
   return session;
 }
 
+/** What the button of the issuer of identities says, where people may log in at one. */
+export async function issuer(): Promise<string | undefined> {
+  const answer = await fetch("/login/with", { headers: { accept: "application/json" } });
+  const told = answer.ok ? ((await answer.json()) as { name: string } | null) : null;
+  return told?.name;
+}
+
 /** Ends the session, and everything that is open by it, in other tabs too. */
 export async function signOut(): Promise<void> {
   const { csrf } = await signIn();

@@ -1,7 +1,7 @@
 // The frame of every page: where one can go, and what is shown.
 
-import { useEffect } from "preact/hooks";
-import { signOut } from "./api";
+import { useEffect, useState } from "preact/hooks";
+import { issuer, signOut } from "./api";
 import { offline } from "./live";
 import { Palette, openPalette } from "./palette";
 import { route } from "./router";
@@ -92,12 +92,21 @@ export function App() {
 }
 
 export function SignedOut({ why }: { why: string }) {
+  const [name, setName] = useState<string>();
+  useEffect(() => void issuer().then(setName, () => undefined), []);
   return (
     <main class="alone">
       <h1>
         <Mark /> Atoll
       </h1>
       <p>You are not signed in here: {why}.</p>
+      {name && (
+        <p>
+          <a class="button" href="/login/oidc">
+            Log in with {name}
+          </a>
+        </p>
+      )}
       <p>
         On the machine that runs the server, <code>atoll dashboard</code> prints a link that signs you in.
       </p>

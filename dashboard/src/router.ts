@@ -23,7 +23,7 @@ export function listen(): void {
     if (event.defaultPrevented || event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey) return;
     const link = (event.target as Element).closest("a");
     if (!link || link.target || link.hasAttribute("download") || link.origin !== location.origin) return;
-    if (link.pathname.startsWith("/v1/") || link.hash) return;
+    if (/^\/(v1|login)\//.test(link.pathname) || link.hash) return;
     event.preventDefault();
     go(link.pathname);
   });

@@ -36,6 +36,23 @@ pub struct Key {
     pub expires_at_ms: Option<u64>,
     /// When it was last used, to the minute.
     pub last_used_at_ms: Option<u64>,
+    /// Who it is, if it is no key that somebody made but a person who logged in. The scope is what rules give them now, and
+    /// `expires_at_ms` when their last login ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub person: Option<KeyPerson>,
+}
+
+/// A person, as the issuer of identities named them when they last logged in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct KeyPerson {
+    /// The issuer.
+    pub issuer: String,
+    /// Its name for them, which never becomes somebody else's.
+    pub subject: String,
+    /// Their address for mail, if the issuer has verified it.
+    pub email: Option<String>,
+    /// Whether a rule names them now: without one they may do nothing.
+    pub allowed: bool,
 }
 
 /// A new key. The secret is shown this once.

@@ -15,6 +15,8 @@ mod exec;
 mod file;
 mod image;
 mod key;
+mod live;
+mod login;
 mod node;
 mod pool;
 mod sandbox;
@@ -60,7 +62,9 @@ pub use image::{
     Image, ImageList, ImageProgress, LayerPhase, PruneResult, PullImage, RegistryCredentials, RegistryEntry,
     RegistryList, RemovedImage,
 };
-pub use key::{CreateKey, Key, KeyCreated, KeyList};
+pub use key::{CreateKey, Key, KeyCreated, KeyList, KeyPerson};
+pub use live::{LiveUsage, LiveUsageList};
+pub use login::{DeviceLogin, DeviceLoginPolled, DeviceLoginState, PollDeviceLogin};
 pub use node::{Node, NodeDrain, NodeList, NodeState, StayingSandbox, UpdateNode};
 pub use pool::{Pool, PoolList, PoolOrigin, PutPool};
 pub use sandbox::{

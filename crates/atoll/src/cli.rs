@@ -30,6 +30,7 @@ mod service;
 mod services;
 mod snapshot;
 mod template;
+mod top;
 mod trace;
 mod usage;
 mod volume;
@@ -62,7 +63,7 @@ pub(crate) use sandbox::{
 pub(crate) use secret::{SecretCommand, SetSecretArgs};
 pub(crate) use server::{
     Advertised, BackupArgs, DashboardArgs, DoctorArgs, GvisorArgs, LOCALHOST, LogFormat, LoginArgs,
-    MicrovmArgs, PurgeArgs, RestoreArgs, ServeArgs, SetupCommand, SetupMicrovmArgs,
+    MicrovmArgs, OidcArgs, PurgeArgs, RestoreArgs, ServeArgs, SetupCommand, SetupMicrovmArgs,
 };
 pub(crate) use service::{AddServiceArgs, ServiceArg, ServiceCommand};
 pub(crate) use services::ServicesArgs;
@@ -70,6 +71,7 @@ pub(crate) use snapshot::{
     CheckpointArgs, CheckpointsArgs, DiffArgs, ForkArgs, RollbackArgs, SnapshotCommand,
 };
 pub(crate) use template::{DefaultsArgs, TemplateArgs, TemplateCommand};
+pub(crate) use top::{TopArgs, TopSort};
 pub(crate) use trace::{ExportArgs, TraceArgs, TraceCommand, TraceOf, VerifyArgs};
 pub(crate) use usage::{BudgetArgs, IdleArgs, PauseArgs, ResumeArgs, UsageArgs};
 pub(crate) use volume::{VolumeCommand, parse_mount};
@@ -168,6 +170,8 @@ pub(crate) enum Command {
     Resume(ResumeArgs),
     /// Show what a sandbox uses
     Metrics(SandboxArg),
+    /// Show what all sandboxes use, as it changes
+    Top(TopArgs),
     /// Take a checkpoint of a sandbox: a snapshot that belongs to it
     Checkpoint(CheckpointArgs),
     /// List the checkpoints of a sandbox

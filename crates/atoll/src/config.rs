@@ -54,6 +54,11 @@ pub(crate) fn otlp_endpoint() -> Result<Option<String>> {
     variable("OTEL_EXPORTER_OTLP_ENDPOINT")
 }
 
+/// What proves to the issuer of identities who this server is.
+pub(crate) fn client_secret(path: &Path) -> Result<Secret> {
+    Ok(Secret::new(read_bounded(path)?.trim()))
+}
+
 /// The server's database: its address may hold a password, so not only a flag.
 pub(crate) fn database() -> Result<Option<String>> {
     variable("ATOLL_DATABASE")
@@ -168,6 +173,16 @@ pub(crate) fn load(args: &GlobalArgs) -> Result<Settings> {
     };
     let api_key = named_key(args)?.or(file.api_key);
     Ok(Settings { url, api_key })
+}
+
+/// What the file alone says.
+pub(crate) fn load_file(args: &GlobalArgs) -> Result<Settings> {
+    let file = match (&args.config, file_path()) {
+        (Some(path), _) => read_file(path, true)?,
+        (None, Some(path)) => read_file(&path, true)?,
+        (None, None) => File::default(),
+    };
+    Ok(Settings { url: file.url, api_key: file.api_key })
 }
 
 /// The key that a flag or a variable holds.

@@ -53,6 +53,9 @@ pub(crate) enum Failure {
     Interrupted(u8),
 }
 
+/// What logs a person in, where the server says that people may.
+const LOGIN: &str = "atoll login --oidc";
+
 impl Failure {
     /// A failure with a message only.
     pub(crate) fn plain(code: Code, message: impl Into<String>) -> Self {
@@ -100,7 +103,10 @@ impl Failure {
         match self {
             // The server's own hint is for those who write requests by hand.
             Self::Client(ClientError::Api { error, .. }) if error.code == Code::Unauthorized => {
-                Some("set ATOLL_API_KEY, or api_key in the configuration file".to_owned())
+                let people = error.hint.as_ref().is_some_and(|hint| hint.contains(LOGIN));
+                let login =
+                    if people { format!(", or log in as a person: '{LOGIN}'") } else { String::new() };
+                Some(format!("set ATOLL_API_KEY, or api_key in the configuration file{login}"))
             }
             Self::Client(ClientError::Api { error, .. }) => error.hint.clone(),
             Self::Client(ClientError::Connect { .. }) => {

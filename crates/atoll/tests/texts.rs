@@ -13,8 +13,10 @@ fn shown_bare(args: &[&str]) -> String {
 #[test]
 fn help() {
     insta::assert_snapshot!("help", shown_bare(&["--help"]));
-    for command in ["run", "exec", "cp", "ls", "rm", "update", "image", "registry", "template", "key", "mcp"]
-    {
+    for command in [
+        "run", "exec", "cp", "ls", "rm", "update", "image", "registry", "template", "key", "login", "mcp",
+        "top",
+    ] {
         insta::assert_snapshot!(format!("help_{command}"), shown_bare(&[command, "--help"]));
     }
 }

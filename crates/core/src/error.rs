@@ -132,6 +132,10 @@ codes! {
     ObjectsUnavailable = "objects_unavailable", true;
     /// Bytes do not have the digest they should have.
     DigestMismatch = "digest_mismatch", true;
+    /// The issuer of identities cannot be reached, or broke off.
+    IssuerUnavailable = "issuer_unavailable", true;
+    /// The issuer of identities says something that makes no sense, or that is not to be believed.
+    IssuerInvalid = "issuer_invalid", false;
     /// The registry says no: credentials are missing or wrong.
     RegistryDenied = "registry_denied", false;
     /// The registry cannot be reached, or broke off.

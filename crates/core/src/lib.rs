@@ -17,6 +17,7 @@
 //! - [`sharing`]: who may do what with one sandbox, and leases
 //! - [`idle`]: what a sandbox does while nobody uses it
 //! - [`key`]: what an API key may do
+//! - [`person`]: people who log in at an issuer of identities, and who of them may do what
 //! - [`usage`]: what was used, and budgets
 //! - [`build`]: what a build is asked, and its states
 //! - [`access`]: how ports and files are reached without an API key
@@ -44,6 +45,7 @@ pub mod layer;
 pub mod limits;
 pub mod network;
 pub mod node;
+pub mod person;
 pub mod placement;
 pub mod policy;
 pub mod pool;

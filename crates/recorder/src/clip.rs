@@ -120,6 +120,8 @@ pub(crate) fn clip(event: &mut Event) {
             short(&mut call.method);
             no_query(&mut call.path);
             maybe(&mut call.key);
+            maybe(&mut call.subject);
+            maybe(&mut call.email);
             maybe(&mut call.holder);
             short(&mut call.request_id);
             maybe(&mut call.error);

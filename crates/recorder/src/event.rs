@@ -432,6 +432,12 @@ pub struct Call {
     /// The id of the API key; none when the caller had none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// The person whose key it is, if somebody logged in: the issuer's name for them, and the issuer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
+    /// Their address for mail.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub email: Option<String>,
     /// What the caller said of who works with the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<String>,

@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use serde_json::{Map, Value, json};
 
 use crate::Numbered;
-use crate::event::{Event, FileAction, Http, RecorderEvent, Socket, What};
+use crate::event::{Call, Event, FileAction, Http, RecorderEvent, Socket, What};
 
 /// The version of the schema.
 pub const VERSION: &str = "1.5.0";
@@ -203,7 +203,7 @@ fn map(sandbox: &str, event: &Event) -> Mapped {
                 6003,
                 activity,
                 json!({
-                    "actor": user(call.key.as_deref()),
+                    "actor": caller(call),
                     "api": {"operation": format!("{} {}", call.method, call.path), "service": {"name": call.protocol},
                         "request": {"uid": call.request_id}, "response": {"code": call.status}},
                     // The caller's address is not recorded; the holder says who works with the key.
@@ -264,6 +264,19 @@ fn actor_of(parent: Option<u32>, event: &Event) -> Value {
         Some(pid) => json!({"process": {"pid": pid}}),
         None => json!({"process": process(event, None)}),
     }
+}
+
+/// Who called: a person, if one had logged in.
+fn caller(call: &Call) -> Value {
+    let mut actor = user(call.key.as_deref());
+    if let Some(subject) = &call.subject {
+        actor["user"]["type"] = "person".into();
+        actor["user"]["name"] = subject.as_str().into();
+    }
+    if let Some(email) = &call.email {
+        actor["user"]["email_addr"] = email.as_str().into();
+    }
+    actor
 }
 
 fn user(key: Option<&str>) -> Value {

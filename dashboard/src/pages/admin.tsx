@@ -18,9 +18,12 @@ export function KeysPage() {
           key={(one) => one.id}
           empty="No keys."
           cells={(one) => [
-            <strong>{one.name}</strong>,
+            <>
+              <strong>{one.name}</strong>
+              {one.person && <small> person: {one.person.subject}</small>}
+            </>,
             <Copy text={one.id} />,
-            one.scope,
+            one.person && !one.person.allowed ? "none" : one.scope,
             one.last_used_at_ms ? `${age(one.last_used_at_ms, now.value)} ago` : "never",
             one.expires_at_ms ? time(one.expires_at_ms) : "never",
             <Age since={one.created_at_ms} />,

@@ -639,6 +639,8 @@ export type Code =
   | "objects_denied"
   | "objects_unavailable"
   | "digest_mismatch"
+  | "issuer_unavailable"
+  | "issuer_invalid"
   | "registry_denied"
   | "registry_unavailable"
   | "registry_invalid"
@@ -1213,6 +1215,40 @@ export interface DenialView {
   observed?: boolean;
 }
 
+/** A login that has begun: somebody opens an address in a browser, anywhere, and types a code. */
+export interface DeviceLogin {
+  /** What to type. */
+  user_code: string;
+  /** Where. */
+  verification_uri: string;
+  /** The same with the code in it, if the issuer has such a one. */
+  verification_uri_complete?: string | null;
+  /** How long to wait between two questions what has become of it. */
+  interval_ms: number;
+  /** Until then. */
+  expires_at_ms: number;
+  /** To ask with what has become of it. Whoever has it gets the login. */
+  login: string;
+}
+
+/** What has become of a login. */
+export interface DeviceLoginPolled {
+  /** How far it is. */
+  state: DeviceLoginState;
+  /** Who logged in, once it is done. */
+  name?: string | null;
+  /** When it ends. */
+  expires_at_ms?: number | null;
+  /** What to send as `Authorization: Bearer …`, this once. */
+  secret?: string | null;
+}
+
+/** How far a login is. */
+export type DeviceLoginState =
+  | "pending"
+  | "slow_down"
+  | "done";
+
 /**
  * What was read from the disks of a sandbox and written to them since it was last started: a wake begins at zero.
  */
@@ -1737,6 +1773,11 @@ export interface Key {
   expires_at_ms?: number | null;
   /** When it was last used, to the minute. */
   last_used_at_ms?: number | null;
+  /**
+   * Who it is, if it is no key that somebody made but a person who logged in. The scope is what rules give them
+   * now, and `expires_at_ms` when their last login ends.
+   */
+  person?: KeyPerson | null;
 }
 
 /** A new key. The secret is shown this once. */
@@ -1759,6 +1800,18 @@ export type KeyFormat =
 export interface KeyList {
   /** The keys. */
   items: Key[];
+}
+
+/** A person, as the issuer of identities named them when they last logged in. */
+export interface KeyPerson {
+  /** The issuer. */
+  issuer: string;
+  /** Its name for them, which never becomes somebody else's. */
+  subject: string;
+  /** Their address for mail, if the issuer has verified it. */
+  email?: string | null;
+  /** Whether a rule names them now: without one they may do nothing. */
+  allowed: boolean;
 }
 
 /** A layer that a sandbox has. */
@@ -1811,6 +1864,46 @@ export interface Lease {
 export interface LeaseStatus {
   /** Absent when nobody has. */
   lease?: Lease | null;
+}
+
+/** What one sandbox uses, measured by its host. What only grows is counted since the sandbox was made. */
+export interface LiveUsage {
+  /** Its id. */
+  id: string;
+  /** Its name. */
+  name?: string | null;
+  /** Its state. */
+  state: SandboxState;
+  /** How it is paused, while it is. */
+  paused?: PauseMode | null;
+  /** When it was asked for. */
+  created_at_ms: number;
+  /** When it was measured. */
+  at_ms: number;
+  /** Processor time, microseconds: two measurements say how busy it is. */
+  cpu_us: number;
+  /** Processor time that it may use, thousandths of a processor. */
+  cpu_limit_millis: number;
+  /** Memory now, bytes. */
+  memory_bytes: number;
+  /** Memory that it may use, bytes. */
+  memory_limit_bytes: number;
+  /** Space of its writable disk on the host, bytes. */
+  disk_bytes: number;
+  /** Processes and threads now. */
+  pids: number;
+  /** Commands that run now. */
+  execs: number;
+  /** Bytes that left it since its server was started. */
+  sent_bytes: number;
+  /** Bytes that came into it since its server was started. */
+  received_bytes: number;
+}
+
+/** What all of them use. */
+export interface LiveUsageList {
+  /** One for each, on every node. */
+  items: LiveUsage[];
 }
 
 /** What a sandbox uses. */
@@ -2035,6 +2128,12 @@ export interface Placeholder {
   body?: boolean;
   /** The placeholder itself; made when absent, kept while the rule names the same secret. */
   value?: string | null;
+}
+
+/** Asks what has become of a login. */
+export interface PollDeviceLogin {
+  /** As it began. */
+  login: string;
 }
 
 /** A pool of running sandboxes that wait to be handed out. */

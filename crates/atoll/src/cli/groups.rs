@@ -15,8 +15,8 @@ const GROUPS: [(&str, &[&str]); 8] = [
     (
         "Look after sandboxes",
         &[
-            "ls", "inspect", "update", "extend", "pause", "resume", "rm", "metrics", "usage", "access",
-            "lease",
+            "ls", "inspect", "update", "extend", "pause", "resume", "rm", "metrics", "top", "usage",
+            "access", "lease",
         ],
     ),
     ("Go back, branch out", &["checkpoint", "checkpoints", "rollback", "undo", "diff", "fork", "snapshot"]),

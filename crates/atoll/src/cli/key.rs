@@ -22,8 +22,14 @@ pub(crate) enum KeyCommand {
         /// What it is for
         name: String,
     },
-    /// List keys
+    /// List keys, and people who log in
     Ls,
+    /// End all logins of people; who is still let in may log in again
+    Logout {
+        /// Ids, as 'atoll key ls' shows them
+        #[arg(required = true, value_name = "KEY")]
+        keys: Vec<String>,
+    },
     /// Make keys stop working
     Rm {
         /// Ids

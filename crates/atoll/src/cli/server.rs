@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use atoll_core::node;
+use atoll_core::person::{LOGIN_MAX_MS, Rule};
 use atoll_core::policy::Cidr;
 use atoll_core::pool::PoolSpec;
 use atoll_core::sharing::Visibility;
@@ -139,6 +140,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "URL", value_parser = parse_public_url)]
     pub(crate) public_url: Option<PublicUrl>,
     #[command(flatten)]
+    pub(crate) oidc: OidcArgs,
+    #[command(flatten)]
     pub(crate) node: NodeArgs,
     /// Do not let SSH clients in; otherwise they come to the same port
     #[arg(long)]
@@ -152,9 +155,48 @@ pub(crate) struct ServeArgs {
     /// How log lines look
     #[arg(long, value_name = "FORMAT", value_enum, default_value = "text")]
     pub(crate) log_format: LogFormat,
-    /// Send traces to this collector, OTLP over HTTP [env: OTEL_EXPORTER_OTLP_ENDPOINT]
+    /// Send traces, metrics and the log to this collector, OTLP over HTTP [env: OTEL_EXPORTER_OTLP_ENDPOINT]
     #[arg(long, value_name = "URL")]
     pub(crate) otlp_endpoint: Option<String>,
+}
+
+/// People who log in at an issuer of identities.
+#[derive(Debug, Args)]
+pub(crate) struct OidcArgs {
+    /// Let people log in at this issuer of identities (OpenID Connect), besides keys
+    #[arg(long, value_name = "URL", requires_all = ["oidc_client_id", "oidc_allow"])]
+    pub(crate) oidc_issuer: Option<String>,
+    /// Name under which it knows this server
+    #[arg(long, value_name = "ID", requires = "oidc_issuer")]
+    pub(crate) oidc_client_id: Option<String>,
+    /// File with the secret that goes with it; without, the issuer must take this server as a public client
+    #[arg(long, value_name = "FILE", requires = "oidc_issuer")]
+    pub(crate) oidc_client_secret_file: Option<PathBuf>,
+    /// Let people in of whom the issuer says this, with this scope (repeatable): groups=platform:manage,
+    /// email=ann@example.com:admin, email=*@example.com:read. Nobody else is let in
+    #[arg(long, value_name = "CLAIM=VALUE:SCOPE", requires = "oidc_issuer", value_parser = parse_oidc_rule)]
+    pub(crate) oidc_allow: Vec<Rule>,
+    /// What to ask the issuer for, besides openid (repeatable) [default: email]
+    #[arg(long, value_name = "SCOPE", requires = "oidc_issuer")]
+    pub(crate) oidc_scope: Vec<String>,
+    /// How the dashboard's button calls it [default: its host]
+    #[arg(long, value_name = "NAME", requires = "oidc_issuer")]
+    pub(crate) oidc_name: Option<String>,
+    /// How long somebody stays logged in
+    #[arg(long, value_name = "DURATION", value_parser = parse_login_ms, default_value = "12h")]
+    pub(crate) oidc_login: u64,
+}
+
+fn parse_oidc_rule(text: &str) -> Result<Rule, String> {
+    text.parse().map_err(|error: atoll_core::Error| match error.hint {
+        Some(hint) => format!("{}: {hint}", error.message),
+        None => error.message,
+    })
+}
+
+fn parse_login_ms(text: &str) -> Result<u64, String> {
+    let ms = parse_duration_ms(text)?;
+    if (60_000..=LOGIN_MAX_MS).contains(&ms) { Ok(ms) } else { Err("must lie between 1m and 30d".to_owned()) }
 }
 
 /// A server on PostgreSQL is a node of a cluster.
@@ -387,6 +429,9 @@ pub(crate) struct RestoreArgs {
 pub(crate) struct LoginArgs {
     /// Its address [default: the one that is configured, or http://127.0.0.1:4600]
     pub(crate) server: Option<String>,
+    /// Log in as a person, at the server's issuer of identities, instead of with a key: in a browser, here or elsewhere
+    #[arg(long)]
+    pub(crate) oidc: bool,
 }
 
 /// The dashboard.

@@ -1,11 +1,11 @@
 //! API keys.
 
-use atoll_api::{CreateKey, Key, KeyFormat};
+use atoll_api::{CreateKey, Key, KeyFormat, KeyPerson};
 use atoll_client::Client;
 
 use crate::cli::KeyCommand;
 use crate::failure::Result;
-use crate::output::{Printer, age, table, until};
+use crate::output::{Printer, age, now_ms, table, until};
 
 /// `atoll key …`
 pub(super) async fn key(client: &Client, printer: Printer, command: KeyCommand) -> Result<()> {
@@ -21,8 +21,23 @@ pub(super) async fn key(client: &Client, printer: Printer, command: KeyCommand) 
         KeyCommand::Ls => {
             let list = client.list_keys().await?;
             printer.result(&list, || {
-                table(["ID", "NAME", "SCOPE", "AGE", "ENDS", "LAST USED"], list.items.iter().map(row))
+                let (people, keys): (Vec<_>, Vec<_>) =
+                    list.items.iter().partition(|key| key.person.is_some());
+                let keys =
+                    table(["ID", "NAME", "SCOPE", "AGE", "ENDS", "LAST USED"], keys.into_iter().map(row));
+                if people.is_empty() {
+                    return keys;
+                }
+                let header = ["ID", "PERSON", "SCOPE", "SUBJECT", "LOGGED IN", "LAST USED"];
+                let people = people.into_iter().filter_map(|key| Some(person_row(key, key.person.as_ref()?)));
+                format!("{keys}\n\n{}", table(header, people))
             })
+        }
+        KeyCommand::Logout { keys } => {
+            for key in &keys {
+                client.end_logins_of(key).await?;
+            }
+            printer.result(&serde_json::json!({ "logged_out": keys }), String::new)
         }
         KeyCommand::Rm { keys } => {
             for key in &keys {
@@ -46,6 +61,23 @@ const fn hint(format: KeyFormat) -> Option<&'static str> {
     }
 }
 
+/// When a key was last used.
+fn used(key: &Key) -> String {
+    key.last_used_at_ms.map_or_else(|| "never".to_owned(), |at| format!("{} ago", age(at)))
+}
+
+fn person_row(key: &Key, person: &KeyPerson) -> [String; 6] {
+    let is_over = key.expires_at_ms.is_none_or(|end| end <= now_ms());
+    [
+        key.id.clone(),
+        key.name.clone(),
+        if person.allowed { key.scope.as_str() } else { "none" }.to_owned(),
+        format!("{} at {}", person.subject, person.issuer),
+        if is_over { "no".to_owned() } else { until(key.expires_at_ms) },
+        used(key),
+    ]
+}
+
 fn row(key: &Key) -> [String; 6] {
     [
         key.id.clone(),
@@ -53,6 +85,6 @@ fn row(key: &Key) -> [String; 6] {
         key.scope.as_str().to_owned(),
         age(key.created_at_ms),
         until(key.expires_at_ms),
-        key.last_used_at_ms.map_or_else(|| "never".to_owned(), |at| format!("{} ago", age(at))),
+        used(key),
     ]
 }

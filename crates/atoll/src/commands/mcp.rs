@@ -45,7 +45,7 @@ pub(super) async fn mcp(client: &Client, printer: Printer, args: McpArgs) -> Res
             Err(error) => Err(Failure::io("the session broke", error)),
         },
     };
-    telemetry.shutdown();
+    telemetry.shutdown().await;
     served
 }
 

@@ -40,6 +40,7 @@ mod snapshot;
 mod ssh;
 mod system;
 mod template;
+mod top;
 mod trace;
 mod tunnel;
 mod usage;
@@ -127,7 +128,7 @@ async fn dispatch(printer: Printer, cli: Cli) -> Result<u8> {
             net::presets(printer).map(|()| 0)
         }
         Command::Login(args) => login::login(&cli.global, printer, args).await.map(|()| 0),
-        Command::Logout => login::logout(&cli.global, printer).map(|()| 0),
+        Command::Logout => login::logout(&cli.global, printer).await.map(|()| 0),
         Command::Agent(AgentCommand::Recipes) => agent_recipe::list(printer).map(|()| 0),
         Command::Trace(TraceArgs { command: Some(TraceCommand::Verify(args)), .. }) if args.dir.is_some() => {
             trace::verify_offline(printer, &args).map(|()| 0)
@@ -169,6 +170,7 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Update(args) => sandbox::update(client, printer, args).await,
         Command::Extend(args) => sandbox::extend(client, printer, args).await,
         Command::Metrics(args) => sandbox::metrics(client, printer, &args).await,
+        Command::Top(args) => top::top(client, printer, args).await,
         Command::Net(command) => net::net(client, printer, command).await,
         Command::Pause(args) => usage::pause(client, printer, args).await,
         Command::Resume(args) => usage::resume(client, printer, args).await,

@@ -7,30 +7,35 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use atoll_core::person::{RULES_MAX_COUNT, Rules};
 use atoll_core::policy::EgressPolicy;
 use atoll_core::secret::Secret;
 use atoll_core::spec::{self, Defaults};
 use atoll_core::{Code, Error};
 use atoll_egress::{GatewayConfig, UpstreamProxy};
-use atoll_engine::{EgressConfig, NewKey};
+use atoll_engine::{EgressConfig, NewKey, People};
 use atoll_image::Reach;
 use atoll_isolation_host::EPHEMERAL;
 use atoll_isolation_storage::PoolSize;
 use atoll_mcp::{Endpoint, Presets};
 use atoll_objects::{Objects, ObjectsConfig};
+use atoll_oidc::{Issuer, IssuerConfig};
 use atoll_server::dialect::Dialect;
-use atoll_server::{McpDoor, Server, ServerConfig, Ssh, SshDoor};
+use atoll_server::{McpDoor, PeopleConfig, Server, ServerConfig, Ssh, SshDoor};
 use atoll_ssh::SshServer;
 use atoll_store::StoreUrl;
 use atoll_tls::Tls;
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 
 use super::purge;
-use crate::cli::{self, Advertised, LOCALHOST, ServeArgs};
+use crate::cli::{self, Advertised, LOCALHOST, OidcArgs, ServeArgs};
 use crate::config::{self, VaultKey};
-use crate::daemon::{Daemon, DataDir, Limits, Machines, NodeSettings, Sentries, Spans, Telemetry};
+use crate::daemon::{
+    Collector, Daemon, DataDir, Limits, Machines, NodeSettings, Sentries, Spans, Telemetry, follow_metrics,
+};
 use crate::failure::{Failure, Result};
 use crate::output::Printer;
 
@@ -119,6 +124,7 @@ async fn serve_on(printer: Printer, args: ServeArgs) -> Result<()> {
         upstream_ca: upstream_ca(&args)?,
         registries: Reach::new(args.registry_allow.clone()),
         visibility: args.visibility,
+        people: people(&args.oidc)?,
         trace: args.trace.trace,
         trace_keep: args.trace.retention(),
         objects: objects(&args)?,
@@ -152,7 +158,11 @@ async fn serve_on(printer: Printer, args: ServeArgs) -> Result<()> {
         }
     };
     let nodes = nodes.map(|(listener, _)| listener);
-    let mut served = serve_with(printer, &args, &mut daemon, listener, nodes, stop).await;
+    let metrics = otlp.as_deref().map(|otlp| Collector::new(otlp, "metrics")).transpose();
+    let mut served = match metrics {
+        Ok(metrics) => serve_with(printer, &args, &mut daemon, listener, nodes, metrics, stop).await,
+        Err(error) => Err(error),
+    };
     if is_lost.load(Ordering::Acquire) {
         served = Err(taken_over());
     }
@@ -161,7 +171,7 @@ async fn serve_on(printer: Printer, args: ServeArgs) -> Result<()> {
     if let Some(spans) = spans {
         spans.stop().await;
     }
-    telemetry.shutdown();
+    telemetry.shutdown().await;
     served
 }
 
@@ -172,6 +182,7 @@ async fn serve_with(
     daemon: &mut Daemon,
     listener: TcpListener,
     nodes: Option<TcpListener>,
+    metrics: Option<Collector>,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<()> {
     let address = listener.local_addr().map_err(|error| Failure::io("cannot listen", error))?;
@@ -183,6 +194,7 @@ async fn serve_with(
     server_config.ports_domain.clone_from(&args.domain);
     server_config.dashboard = !args.no_dashboard;
     server_config.spans = daemon.spans.clone();
+    server_config.people = issuer(&args.oidc)?;
     server_config.tls = tls(args, daemon.authority.take())?.map(Arc::new);
     server_config.nodes = daemon.nodes.take();
     server_config.public_url = args.public_url.as_ref().and_then(|url| url.0.parse().ok());
@@ -212,7 +224,18 @@ async fn serve_with(
             of_nodes.serve_nodes(nodes).await;
         }
     };
+    let (measured, end_metrics) = (server.clone(), CancellationToken::new());
+    let metrics = metrics.map(|collector| {
+        let read = Arc::new(move || measured.metrics_text());
+        tokio::spawn(follow_metrics(collector, read, end_metrics.clone()))
+    });
     tokio::join!(server.serve(listener, stopped), nodes);
+    end_metrics.cancel();
+    if let Some(metrics) = metrics
+        && metrics.await.is_err()
+    {
+        tracing::error!("what sends metrics panicked");
+    }
     Ok(())
 }
 
@@ -343,6 +366,31 @@ fn upstream_ca(args: &ServeArgs) -> Result<String> {
         all.push('\n');
     }
     Ok(all)
+}
+
+/// Who may log in.
+fn people(args: &OidcArgs) -> Result<People> {
+    if args.oidc_allow.len() > RULES_MAX_COUNT {
+        return Err(Failure::Usage(format!("--oidc-allow: at most {RULES_MAX_COUNT} times")));
+    }
+    let rules = Rules::new(args.oidc_issuer.clone().unwrap_or_default(), args.oidc_allow.clone());
+    Ok(People { rules, login_ms: args.oidc_login })
+}
+
+/// Where people log in.
+fn issuer(args: &OidcArgs) -> Result<Option<PeopleConfig>> {
+    let Some((url, client_id)) = args.oidc_issuer.clone().zip(args.oidc_client_id.clone()) else {
+        return Ok(None);
+    };
+    let secret = args.oidc_client_secret_file.as_deref().map(config::client_secret).transpose()?;
+    let scopes = if args.oidc_scope.is_empty() { vec!["email".to_owned()] } else { args.oidc_scope.clone() };
+    let mut claims: Vec<_> = args.oidc_allow.iter().map(|rule| rule.claim().to_owned()).collect();
+    claims.sort();
+    claims.dedup();
+    let issuer = Issuer::new(IssuerConfig { url, client_id, client_secret: secret, scopes, claims });
+    let issuer = issuer.map_err(|error| Failure::Usage(format!("--oidc-issuer: {error}")))?;
+    let name = args.oidc_name.clone().unwrap_or_else(|| issuer.host().to_owned());
+    Ok(Some(PeopleConfig { issuer: Arc::new(issuer), name }))
 }
 
 /// What a sandbox is when nobody says.

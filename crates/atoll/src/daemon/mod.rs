@@ -24,6 +24,7 @@ mod kernel;
 mod lease;
 mod machines;
 mod node;
+mod otlp;
 mod sentries;
 mod spans;
 mod telemetry;
@@ -36,7 +37,9 @@ use atoll_core::spec::{Caps, Defaults};
 use atoll_core::trace::TraceMode;
 use atoll_core::{Code, Error};
 use atoll_egress::intercept::TlsInterceptor;
-use atoll_engine::{EgressConfig, Engine, KeyScope, NewKey, PoolConfig, SecretDoor, TraceConfig, Trust};
+use atoll_engine::{
+    EgressConfig, Engine, KeyScope, NewKey, People, PoolConfig, SecretDoor, TraceConfig, Trust,
+};
 use atoll_image::{Images, Reach, Settings};
 use atoll_isolation::volumes::Volumes;
 use atoll_isolation::{HostDisk as _, Isolation};
@@ -62,6 +65,7 @@ pub(crate) use kernel::{leave_kernel, left_in_kernel, try_witness};
 pub(crate) use lease::watch_lease;
 pub(crate) use machines::Machines;
 pub(crate) use node::NodeSettings;
+pub(crate) use otlp::{Collector, follow_metrics};
 pub(crate) use sentries::Sentries;
 pub(crate) use spans::Spans;
 pub(crate) use telemetry::Telemetry;
@@ -102,6 +106,8 @@ pub(crate) struct Limits {
     /// Where pulls may lead.
     pub(crate) registries: Reach,
     pub(crate) visibility: Visibility,
+    /// Who may log in.
+    pub(crate) people: People,
     /// How sandboxes are recorded.
     pub(crate) trace: TraceMode,
     /// How long that is kept.
@@ -134,6 +140,7 @@ impl Default for Limits {
             // Without a server nobody but its user gives references.
             registries: Reach::everything(),
             visibility: Visibility::default(),
+            people: People::default(),
             // Without a server there is nobody else to tell.
             trace: TraceMode::Off,
             trace_keep: Retention::default(),
@@ -399,6 +406,7 @@ impl Daemon {
                 sandboxes_max: limits.sandboxes_max,
                 creates_max: 2 * cores,
                 visibility: limits.visibility,
+                people: limits.people.clone(),
                 volumes: Some(volumes),
                 logs_max_bytes,
                 disk: Some(Arc::new(guard)),

@@ -1,4 +1,4 @@
-//! Logs on standard error, and traces to a collector when one is configured.
+//! The log on standard error, and with traces to a collector when one is configured.
 
 use std::time::Duration;
 
@@ -7,54 +7,81 @@ use opentelemetry::trace::TracerProvider as _;
 use opentelemetry_otlp::{SpanExporter, WithExportConfig as _};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SdkTracerProvider, SpanExporter as _};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _};
 
+use super::otlp::{Collector, OtlpLog, follow_log};
 use crate::cli::LogFormat;
 use crate::failure::{Failure, Result};
 
 /// How long a collector may take for one batch.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// What sends to a collector, as rules that leave it out.
+const SENDING: &str = "hyper=off,hyper_util=off,reqwest=off,h2=off,rustls=off,opentelemetry=off";
+
 /// Flushes traces when it is shut down.
 #[derive(Debug)]
 pub(crate) struct Telemetry {
     provider: Option<SdkTracerProvider>,
+    log: Option<(CancellationToken, JoinHandle<()>)>,
 }
 
 impl Telemetry {
     /// Sets up logging for the process, with colours or without. `filter` is in the syntax of `tracing`'s `EnvFilter`;
-    /// `otlp` is the address of a collector that takes OTLP over HTTP, such as `http://host:4318`.
+    /// `otlp` is the address of a collector that takes OTLP over HTTP, such as `http://host:4318`. Must be called on a runtime.
     pub(crate) fn start(filter: &str, format: LogFormat, color: bool, otlp: Option<&str>) -> Result<Self> {
-        let filter = EnvFilter::try_new(filter).map_err(|error| {
-            Failure::Plain(
-                Error::new(Code::InvalidArgument, format!("--log: {error}"))
-                    .hint("write a level such as 'info', or 'warn,atoll_engine=debug'"),
-            )
-        })?;
+        let rules = |filter: &str| {
+            EnvFilter::try_new(filter).map_err(|error| {
+                Failure::Plain(
+                    Error::new(Code::InvalidArgument, format!("--log: {error}"))
+                        .hint("write a level such as 'info', or 'warn,atoll_engine=debug'"),
+                )
+            })
+        };
+        // Sending would log, what it logs be sent, and so on.
+        let (filter, sent) = (rules(filter)?, rules(&format!("{filter},{SENDING}"))?);
         let provider = otlp.map(provider).transpose()?;
+        let (line, log) = match otlp.map(|otlp| Collector::new(otlp, "logs")).transpose()? {
+            Some(collector) => {
+                let ((line, queue), stop) = (OtlpLog::new(), CancellationToken::new());
+                let follow = tokio::spawn(follow_log(collector, queue, stop.clone()));
+                (Some(line.with_filter(sent)), Some((stop, follow)))
+            }
+            None => (None, None),
+        };
         // What is traced does not depend on what is logged; the exporter's own spans would feed themselves.
-        let traced = EnvFilter::new("info,hyper=off,reqwest=off,h2=off,opentelemetry=off");
+        let traced = EnvFilter::new(format!("info,{SENDING}"));
         let traces = provider.as_ref().map(|provider| {
             tracing_opentelemetry::layer().with_tracer(provider.tracer("atoll")).with_filter(traced)
         });
-        let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(color);
-        let registry = tracing_subscriber::registry().with(traces);
+        let shown = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(color);
+        let registry = tracing_subscriber::registry().with(traces).with(line);
         let set = match format {
-            LogFormat::Text => registry.with(log.with_filter(filter)).try_init(),
-            LogFormat::Json => registry.with(log.json().with_filter(filter)).try_init(),
+            LogFormat::Text => registry.with(shown.with_filter(filter)).try_init(),
+            LogFormat::Json => registry.with(shown.json().with_filter(filter)).try_init(),
         };
         set.map_err(|error| Failure::plain(Code::Internal, format!("logging cannot be set up: {error}")))?;
-        Ok(Self { provider })
+        Ok(Self { provider, log })
     }
 
-    /// Sends what is still to be sent. Blocks.
-    pub(crate) fn shutdown(self) {
-        if let Some(provider) = self.provider
-            && let Err(error) = provider.shutdown()
-        {
-            tracing::warn!(%error, "the last traces were not sent");
+    /// Sends what is still to be sent.
+    pub(crate) async fn shutdown(self) {
+        if let Some(provider) = self.provider {
+            // That blocks.
+            let ended = tokio::task::spawn_blocking(move || provider.shutdown()).await;
+            if !matches!(ended, Ok(Ok(()))) {
+                tracing::warn!("the last traces were not sent");
+            }
+        }
+        if let Some((stop, follow)) = self.log {
+            stop.cancel();
+            if follow.await.is_err() {
+                tracing::error!("what sends the log panicked");
+            }
         }
     }
 }

@@ -94,3 +94,51 @@ async fn a_budget_stops_a_runaway_in_the_middle() {
     assert_eq!(code(server.client.create_sandbox(&create).await), Code::InvalidArgument);
     server.finish().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn top_shows_what_all_use_by_one_request() {
+    let server = Server::start();
+    let label = |value: &str| [("kind".to_owned(), value.to_owned())].into_iter().collect();
+    let make = async |name: &str, labels| {
+        let create = CreateSandbox { name: Some(name.to_owned()), labels, ..CreateSandbox::default() };
+        server.client.create_sandbox(&create).await.unwrap().id
+    };
+    let (busy, idle) = (make("busy", label("a")).await, make("idle", label("b")).await);
+    server.shell(&busy, "while :; do :; done").await;
+    let looked = server.cli(&["top", "--once", "--json"]).ok().json();
+    let items = looked["items"].as_array().unwrap();
+    assert_eq!(items.len(), 2, "{looked}");
+    // The busiest first.
+    assert_eq!((&items[0]["id"], &items[1]["id"]), (&busy.as_str().into(), &idle.as_str().into()));
+    assert!(items[0]["cpu_percent"].as_f64().unwrap() > 0.0 && items[0]["execs"] == 1, "{looked}");
+    assert!(items[1]["memory_bytes"].as_u64().unwrap() > 0 && items[1]["execs"] == 0, "{looked}");
+    let table = server.cli(&["top", "--once", "--sort", "name"]).ok().stdout;
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(
+        lines[0].starts_with("SANDBOX") && lines[1].starts_with("busy") && lines[2].starts_with("idle"),
+        "{table}"
+    );
+    assert!(!table.contains('\x1b'), "no colours where there is no terminal: {table:?}");
+    let one = server.cli(&["top", "--once", "--json", "--label", "kind=b"]).ok().json();
+    assert_eq!(one["items"].as_array().unwrap().len(), 1, "{one}");
+    // Looking wakes nothing, and one that sleeps on disk is there, too.
+    let frozen = atoll_api::PauseSandbox { mode: Some(atoll_core::sandbox::PauseMode::Frozen) };
+    server.client.pause_sandbox(&idle, &frozen).await.unwrap();
+    let paused = server.cli(&["top", "--once"]).ok().stdout;
+    assert!(paused.contains("paused") || paused.contains("frozen"), "{paused}");
+    // What another key may not see it does not see here either.
+    let private =
+        CreateSandbox { visibility: Some(atoll_api::Visibility::Private), ..CreateSandbox::default() };
+    let private = server.client.create_sandbox(&private).await.unwrap().id;
+    let other = atoll_api::CreateKey {
+        name: "other".to_owned(),
+        scope: atoll_api::Scope::Read,
+        ttl_ms: None,
+        format: atoll_api::KeyFormat::Atoll,
+    };
+    let key = server.client.create_key(&other).await.unwrap().secret;
+    let answer =
+        server.bare("GET", "/v1/live").bearer_auth(key.reveal()).send().await.unwrap().text().await.unwrap();
+    assert!(answer.contains(&busy) && !answer.contains(&private), "{answer}");
+    server.finish().await;
+}

@@ -1,13 +1,19 @@
 //! What execs do, at a collector of OpenTelemetry: the real protocol, from the real program.
 
+use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
 use crate::common::outside::{Outside, WEB, policy, sandbox};
 use atoll_blackbox::{Server, wait_until};
+use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::logs::v1::LogRecord;
+use opentelemetry_proto::tonic::metrics::v1::Metric;
+use opentelemetry_proto::tonic::metrics::v1::metric::Data;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message as _;
 use serde_json::json;
@@ -17,7 +23,37 @@ const CALLER: &str = "00f067aa0ba902b7";
 
 /// A collector: what it was sent.
 #[derive(Clone, Default)]
-struct Collector(Arc<Mutex<Vec<Span>>>);
+struct Collector(Arc<Mutex<Received>>);
+
+#[derive(Default)]
+struct Received {
+    spans: Vec<Span>,
+    metrics: Vec<Metric>,
+    lines: Vec<LogRecord>,
+}
+
+impl Received {
+    fn take(&mut self, path: &str, body: &[u8]) {
+        match path {
+            "/v1/traces" => {
+                let request = ExportTraceServiceRequest::decode(body).unwrap();
+                let scopes = request.resource_spans.into_iter().flat_map(|resource| resource.scope_spans);
+                self.spans.extend(scopes.flat_map(|scope| scope.spans));
+            }
+            "/v1/metrics" => {
+                let request = ExportMetricsServiceRequest::decode(body).unwrap();
+                let scopes = request.resource_metrics.into_iter().flat_map(|resource| resource.scope_metrics);
+                self.metrics.extend(scopes.flat_map(|scope| scope.metrics));
+            }
+            "/v1/logs" => {
+                let request = ExportLogsServiceRequest::decode(body).unwrap();
+                let scopes = request.resource_logs.into_iter().flat_map(|resource| resource.scope_logs);
+                self.lines.extend(scopes.flat_map(|scope| scope.log_records));
+            }
+            other => panic!("nothing goes to {other}"),
+        }
+    }
+}
 
 impl Collector {
     fn start() -> (Self, SocketAddr) {
@@ -43,11 +79,9 @@ impl Collector {
                 if bytes.len() < whole {
                     break;
                 }
-                assert!(head.starts_with("post /v1/traces "), "{head}");
                 assert!(head.contains("content-type: application/x-protobuf"), "{head}");
-                let request = ExportTraceServiceRequest::decode(&bytes[end + 4..whole]).unwrap();
-                let scopes = request.resource_spans.into_iter().flat_map(|resource| resource.scope_spans);
-                self.0.lock().unwrap().extend(scopes.flat_map(|scope| scope.spans));
+                let path = head.strip_prefix("post ").and_then(|rest| rest.split(' ').next()).unwrap();
+                self.0.lock().unwrap().take(path, &bytes[end + 4..whole]);
                 bytes.drain(..whole);
                 stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
             }
@@ -61,7 +95,7 @@ impl Collector {
     /// The spans of an exec, when they have these names among them.
     async fn of(&self, exec: &str, names: &[&str]) -> Vec<Span> {
         let found = async || {
-            let all = self.0.lock().unwrap().clone();
+            let all = self.0.lock().unwrap().spans.clone();
             let own: Vec<Span> =
                 all.into_iter().filter(|span| text(span, "atoll.exec.id").as_deref() == Some(exec)).collect();
             names.iter().all(|name| own.iter().any(|span| span.name == *name)).then_some(own)
@@ -143,6 +177,52 @@ async fn an_exec_is_a_span_of_its_caller_and_what_it_does_lies_below() {
     let last = run(&server, &id, "true", &format!("00-{TRACE}-{CALLER}-01")).await;
     collector.of(&last, &["sh"]).await;
     assert!(collector.of(&unwanted, &[]).await.is_empty());
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_and_the_log_come_as_they_are_shown() {
+    let (collector, address) = Collector::start();
+    let mut server = Server::with(&["--otlp-endpoint", &format!("http://{address}")]);
+    let id = server.sandbox().await.id;
+    server.sh(&id, "true").await;
+    let shown = server.send(server.request("GET", "/metrics")).await.text();
+    let families = shown.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+    let families: BTreeMap<&str, &str> = families.collect();
+    let all_there = async || {
+        let received = collector.0.lock().unwrap();
+        let names: Vec<&str> = received.metrics.iter().map(|metric| metric.name.as_str()).collect();
+        families.keys().all(|name| names.contains(name)).then_some(())
+    };
+    wait_until("the collector has all metrics", all_there).await;
+    let kinds: BTreeMap<String, &str> = {
+        let received = collector.0.lock().unwrap();
+        let kind = |metric: &Metric| match &metric.data {
+            Some(Data::Sum(sum)) if sum.is_monotonic => "counter",
+            Some(Data::Gauge(_)) => "gauge",
+            Some(Data::Histogram(_)) => "histogram",
+            other => panic!("{other:?}"),
+        };
+        received.metrics.iter().map(|metric| (metric.name.clone(), kind(metric))).collect()
+    };
+    for (name, kind) in families {
+        assert_eq!(kinds[name], kind, "{name}");
+    }
+    server.stop();
+    let log = server.log();
+    let lines = collector.0.lock().unwrap().lines.clone();
+    let said = |line: &LogRecord| match line.body.clone().and_then(|body| body.value) {
+        Some(Value::StringValue(text)) => text,
+        other => panic!("{other:?}"),
+    };
+    assert!(!lines.is_empty() && lines.iter().all(|line| line.severity_number > 0));
+    // Everything that came is in the log, too, and no key is in either.
+    for line in &lines {
+        let text = said(line);
+        assert!(log.contains(text.split('\n').next().unwrap()), "{text}");
+    }
+    assert!(!format!("{lines:?}").contains(&server.key));
+    server.restart();
     server.finish().await;
 }
 

@@ -91,6 +91,8 @@ impl Failure {
             | Code::ImageInvalid
             | Code::ImagePlatformMismatch
             | Code::DigestMismatch
+            | Code::IssuerInvalid
+            | Code::IssuerUnavailable
             | Code::RegistryDenied
             | Code::RegistryInvalid
             | Code::RegistryUnavailable

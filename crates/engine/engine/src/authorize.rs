@@ -34,6 +34,8 @@ use crate::sandbox::SandboxShared;
 pub struct Caller {
     /// Absent for the server itself.
     pub(crate) key: Option<KeyId>,
+    /// The login by which a person is here: what it opened ends with it.
+    pub(crate) login: Option<KeyId>,
     scope: Scope,
     /// The name it works under, to tell several that share a key apart.
     holder: Option<String>,
@@ -45,13 +47,19 @@ impl Caller {
     /// The server itself, for what it does of its own accord: it may do everything, and owns nothing.
     #[must_use]
     pub const fn system() -> Self {
-        Self { key: None, scope: Scope::Admin, holder: None, ssh_key: None }
+        Self { key: None, login: None, scope: Scope::Admin, holder: None, ssh_key: None }
     }
 
     /// The holder of a key.
     #[must_use]
     pub fn of(key: &VerifiedKey) -> Self {
-        Self { key: Some(key.id.clone()), scope: key.scope, holder: None, ssh_key: None }
+        Self {
+            key: Some(key.id.clone()),
+            login: key.login.clone(),
+            scope: key.scope,
+            holder: None,
+            ssh_key: None,
+        }
     }
 
     /// The same, under a name: see [`Requester::holder`].
@@ -368,7 +376,10 @@ impl Engine {
     pub(crate) fn caller_now(&self, caller: &Caller) -> Option<Caller> {
         match &caller.key {
             None => Some(caller.clone()),
-            Some(key) => Some(Caller { scope: self.verified_by_id(key)?.scope, ..caller.clone() }),
+            Some(key) => {
+                let lasts_with = caller.login.as_ref().unwrap_or(key);
+                Some(Caller { scope: self.verified_by_id(lasts_with)?.scope, ..caller.clone() })
+            }
         }
     }
 

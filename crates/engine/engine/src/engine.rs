@@ -30,8 +30,10 @@ use crate::egress::EgressConfig;
 use crate::errors::{isolation_error, store_error};
 use crate::ingress::ShareLinks;
 use crate::keys::KeyCache;
+use crate::live::Live;
 use crate::log::Logs;
 use crate::memory::{self, Memories};
+use crate::people::People;
 use crate::pool::{self, PoolConfig, Pools};
 use crate::sandbox::SandboxShared;
 use crate::secrets::Secrets;
@@ -67,6 +69,8 @@ pub struct Config {
     pub pools: PoolConfig,
     /// The network of sandboxes.
     pub egress: EgressConfig,
+    /// Who may log in.
+    pub people: People,
     /// Whether keys see each other's sandboxes, where nothing else is said.
     pub visibility: Visibility,
     /// Where volumes lie; there are none without.
@@ -152,6 +156,7 @@ pub(crate) struct Inner {
     pub(crate) scheduled: tokio::sync::Notify,
     pub(crate) pools: Pools,
     pub(crate) memories: Memories,
+    pub(crate) live: Live,
     pub(crate) acl: AclTable,
     pub(crate) volumes: VolumeTable,
     pub(crate) tokens: TokenKey,
@@ -213,6 +218,7 @@ impl Engine {
                 scheduled: tokio::sync::Notify::new(),
                 pools: Pools::new(config.pools.clone()),
                 memories: Memories::default(),
+                live: Live::default(),
                 acl,
                 volumes: VolumeTable::default(),
                 tokens,

@@ -1,13 +1,13 @@
 //! API keys. Verifying one touches only memory: it is on every request's path.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use atoll_core::id::KeyId;
 pub use atoll_core::key::{KeyFormat, Scope as KeyScope};
 use atoll_core::secret::Secret;
 use atoll_core::{Code, Error, Result};
-use atoll_store::{KeyRecord, Store};
+use atoll_store::{KeyKind, KeyRecord, Login, LoginBy, Store};
 use atoll_vault::ApiKey;
 
 use crate::clock::{now_ms, random};
@@ -19,12 +19,26 @@ const NAME_MAX_BYTES: usize = 128;
 /// The last use of a key is recorded at most this often, milliseconds.
 const TOUCH_EVERY_MS: u64 = 60_000;
 
-/// Keys that work, by the hash of their secret.
+/// Keys that work, people and their logins among them.
 #[derive(Debug, Default)]
 pub(crate) struct KeyCache {
-    by_hash: RwLock<BTreeMap<Vec<u8>, Arc<KeyRecord>>>,
+    known: RwLock<Known>,
     /// Changes come one after the other: what is in memory follows what is stored.
-    changing: tokio::sync::Mutex<()>,
+    pub(crate) changing: tokio::sync::Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    by_id: BTreeMap<KeyId, Arc<KeyRecord>>,
+    /// By the hash of what is shown.
+    by_hash: BTreeMap<Vec<u8>, KeyId>,
+}
+
+impl Known {
+    fn put(&mut self, record: KeyRecord) {
+        self.by_hash.insert(record.hash.clone(), record.id.clone());
+        self.by_id.insert(record.id.clone(), Arc::new(record));
+    }
 }
 
 impl KeyCache {
@@ -34,36 +48,41 @@ impl KeyCache {
         Ok(cache)
     }
 
+    fn read(&self) -> RwLockReadGuard<'_, Known> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Known> {
+        self.known.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Takes what the database holds in place of everything; gives the ids of those that are gone.
     fn replace(&self, records: Vec<KeyRecord>) -> Vec<KeyId> {
-        let new: BTreeMap<_, _> =
-            records.into_iter().map(|record| (record.hash.clone(), Arc::new(record))).collect();
-        let mut keys = self.by_hash.write().unwrap_or_else(PoisonError::into_inner);
-        let gone = keys.iter().filter(|(hash, _)| !new.contains_key(*hash));
-        let gone = gone.map(|(_, record)| record.id.clone()).collect();
-        *keys = new;
+        let mut new = Known::default();
+        records.into_iter().for_each(|record| new.put(record));
+        let mut known = self.write();
+        let gone = known.by_id.keys().filter(|id| !new.by_id.contains_key(*id)).cloned().collect();
+        *known = new;
         gone
     }
 
-    fn find(&self, hash: &[u8]) -> Option<Arc<KeyRecord>> {
-        self.by_hash.read().unwrap_or_else(PoisonError::into_inner).get(hash).cloned()
+    pub(crate) fn find(&self, hash: &[u8]) -> Option<Arc<KeyRecord>> {
+        let known = self.read();
+        known.by_id.get(known.by_hash.get(hash)?).cloned()
     }
 
-    fn find_id(&self, id: &KeyId) -> Option<Arc<KeyRecord>> {
-        let keys = self.by_hash.read().unwrap_or_else(PoisonError::into_inner);
-        keys.values().find(|record| record.id == *id).cloned()
+    pub(crate) fn find_id(&self, id: &KeyId) -> Option<Arc<KeyRecord>> {
+        self.read().by_id.get(id).cloned()
     }
 
     fn put(&self, record: KeyRecord) {
-        let mut keys = self.by_hash.write().unwrap_or_else(PoisonError::into_inner);
-        keys.insert(record.hash.clone(), Arc::new(record));
+        self.write().put(record);
     }
 
     /// Notes a use. A key that was deleted meanwhile stays deleted.
-    fn used(&self, record: &KeyRecord, at_ms: u64) {
-        let mut keys = self.by_hash.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = keys.get_mut(&record.hash) {
-            *known = Arc::new(KeyRecord { last_used_ms: Some(at_ms), ..record.clone() });
+    fn used(&self, id: &KeyId, at_ms: u64) {
+        if let Some(known) = self.write().by_id.get_mut(id) {
+            *known = Arc::new(KeyRecord { last_used_ms: Some(at_ms), ..KeyRecord::clone(known) });
         }
     }
 
@@ -74,21 +93,39 @@ impl KeyCache {
 
     /// Whether there is a key with this id.
     pub(crate) fn knows(&self, id: &KeyId) -> bool {
-        self.by_hash.read().unwrap_or_else(PoisonError::into_inner).values().any(|record| record.id == *id)
+        self.read().by_id.contains_key(id)
     }
 
     fn remove(&self, id: &KeyId) {
-        self.by_hash.write().unwrap_or_else(PoisonError::into_inner).retain(|_, record| record.id != *id);
+        let mut known = self.write();
+        known.by_id.retain(|_, record| {
+            record.id != *id && !matches!(&record.kind, KeyKind::Login(login) if login.person == *id)
+        });
+        let Known { by_id, by_hash } = &mut *known;
+        by_hash.retain(|_, id| by_id.contains_key(id));
     }
 }
 
 /// A key that was presented and is good.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerifiedKey {
-    /// Its id.
+    /// Its id; a person's, when they are logged in.
     pub id: KeyId,
+    /// By which of the person's logins it was shown.
+    pub login: Option<KeyId>,
     /// The highest thing it may do.
     pub scope: KeyScope,
+}
+
+impl VerifiedKey {
+    /// What must go on to work for this to be good: the login, or else the key itself.
+    #[must_use]
+    pub const fn lasts_with(&self) -> &KeyId {
+        match &self.login {
+            Some(login) => login,
+            None => &self.id,
+        }
+    }
 }
 
 /// A new key, with its secret.
@@ -113,6 +150,11 @@ impl Engine {
         let key = ApiKey::parse(presented).map_err(|_malformed| refused())?;
         // The look-up is by a hash of 256 random bits: its timing tells nothing about other keys.
         let record = self.inner.keys.find(&key.hash()).ok_or_else(refused)?;
+        match &record.kind {
+            KeyKind::Key | KeyKind::Login(Login { by: LoginBy::Key, .. }) => {}
+            // The dashboard's cookie opens nothing else, and no secret stands for a person.
+            KeyKind::Person(_) | KeyKind::Login(_) => return Err(refused()),
+        }
         self.verified(&record).ok_or_else(refused)
     }
 
@@ -131,21 +173,40 @@ impl Engine {
         self.verified(&record)
     }
 
-    fn verified(&self, record: &KeyRecord) -> Option<VerifiedKey> {
+    pub(crate) fn verified(&self, record: &KeyRecord) -> Option<VerifiedKey> {
         let now = now_ms();
         if record.expires_ms.is_some_and(|end| end <= now) {
             return None;
         }
-        let scope = record.scopes.first().and_then(|text| KeyScope::parse(text))?;
+        let verified = match &record.kind {
+            KeyKind::Login(login) => {
+                let person = self.verified_by_id(&login.person)?;
+                VerifiedKey { login: Some(record.id.clone()), ..person }
+            }
+            KeyKind::Key | KeyKind::Person(_) => {
+                VerifiedKey { id: record.id.clone(), login: None, scope: self.scope_of_key(record)? }
+            }
+        };
         if record.last_used_ms.is_none_or(|used| now.saturating_sub(used) > TOUCH_EVERY_MS) {
             self.touch_key(record, now);
         }
-        Some(VerifiedKey { id: record.id.clone(), scope })
+        Some(verified)
+    }
+
+    /// What a key may do; nothing when that cannot be read, or no rule names the person any more. A login has no scope of
+    /// its own.
+    #[must_use]
+    pub fn scope_of_key(&self, record: &KeyRecord) -> Option<KeyScope> {
+        match &record.kind {
+            KeyKind::Key => record.scopes.first().and_then(|text| KeyScope::parse(text)),
+            KeyKind::Person(person) => self.inner.config.people.rules.scope_of(person),
+            KeyKind::Login(_) => None,
+        }
     }
 
     /// Records the use, off the request's path.
     fn touch_key(&self, record: &KeyRecord, now: u64) {
-        self.inner.keys.used(record, now);
+        self.inner.keys.used(&record.id, now);
         let store = self.inner.store.clone();
         let id = record.id.clone();
         self.inner.tracker.spawn(async move {
@@ -193,6 +254,7 @@ impl Engine {
             created_ms,
             expires_ms: ttl_ms.map(|ttl| created_ms.saturating_add(ttl)),
             last_used_ms: None,
+            kind: KeyKind::Key,
         };
         let _turn = self.inner.keys.changing.lock().await;
         self.inner.store.insert_key(&record).await.map_err(store_error)?;
@@ -200,12 +262,14 @@ impl Engine {
         Ok(NewKey { record, secret: key.text().clone() })
     }
 
-    /// Every key that works or has run out.
+    /// Every key that works or has run out, people among them, but not their logins.
     ///
     /// # Errors
     /// [`Code::StoreUnavailable`].
     pub async fn keys(&self) -> Result<Vec<KeyRecord>> {
-        self.inner.store.list_keys().await.map_err(store_error)
+        let mut all = self.inner.store.list_keys().await.map_err(store_error)?;
+        all.retain(|record| !matches!(record.kind, KeyKind::Login(_)));
+        Ok(all)
     }
 
     /// Deletes a key: it stops working at once.
@@ -214,6 +278,9 @@ impl Engine {
     /// [`Code::KeyNotFound`].
     pub async fn delete_key(&self, id: &str) -> Result<()> {
         let parsed: KeyId = id.parse()?;
+        if self.inner.keys.find_id(&parsed).is_some_and(|record| matches!(record.kind, KeyKind::Login(_))) {
+            return Err(KeyId::not_found(id));
+        }
         let _turn = self.inner.keys.changing.lock().await;
         self.inner.keys.remove(&parsed);
         self.inner.acl.forget_key(&parsed);

@@ -39,8 +39,10 @@ mod images;
 mod ingress;
 mod keys;
 mod layers;
+mod live;
 mod log;
 mod memory;
+mod people;
 mod pool;
 mod query;
 mod recovery;
@@ -79,8 +81,10 @@ pub use ingress::{
     Access, NewAccess, NewSshKey, NewSshToken, PortConnection, PortListener, SshSeed, VerifiedAccess,
 };
 pub use keys::{KeyFormat, KeyScope, NewKey, VerifiedKey};
+pub use live::LiveUsage;
 pub use log::{Extent, Piece, READ_MAX_BYTES};
 pub use memory::{TemplateMemory, TemplateMemoryState};
+pub use people::{LOGIN_MS, People};
 pub use pool::{PoolConfig, PoolName, PoolOrigin, PoolView, PoolsView};
 pub use query::{ExecQuery, SandboxQuery};
 pub use sandbox::{GuestLease, SandboxMetrics};

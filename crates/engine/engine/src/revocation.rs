@@ -64,7 +64,8 @@ impl Engine {
 
     fn left_of(&self, caller: &Caller, grant: &Grant) -> Option<Duration> {
         let now = self.caller_now(caller)?;
-        let expires_ms = caller.key().and_then(|key| self.inner.keys.expires_ms(key));
+        let lasts_with = caller.login.as_ref().or(caller.key());
+        let expires_ms = lasts_with.and_then(|key| self.inner.keys.expires_ms(key));
         let gone = match grant.resource() {
             Resource::Sandbox(id) => self.inner.find(id).is_none(),
             Resource::Agent(agent) => self.inner.find(&agent.sandbox).is_none(),

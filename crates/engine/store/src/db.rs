@@ -21,6 +21,7 @@ pub(crate) enum Value {
     Text(Option<String>),
     Int(Option<i64>),
     Bytes(Vec<u8>),
+    NoBytes,
 }
 
 impl From<&str> for Value {
@@ -163,6 +164,7 @@ fn bind_sqlite<'q>(sql: impl SqlSafeStr, values: Vec<Value>) -> Query<'q, Sqlite
         Value::Text(text) => query.bind(text),
         Value::Int(number) => query.bind(number),
         Value::Bytes(bytes) => query.bind(bytes),
+        Value::NoBytes => query.bind(None::<Vec<u8>>),
     })
 }
 
@@ -171,6 +173,7 @@ fn bind_postgres<'q>(sql: impl SqlSafeStr, values: Vec<Value>) -> Query<'q, Post
         Value::Text(text) => query.bind(text),
         Value::Int(number) => query.bind(number),
         Value::Bytes(bytes) => query.bind(bytes),
+        Value::NoBytes => query.bind(None::<Vec<u8>>),
     })
 }
 

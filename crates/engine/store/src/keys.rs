@@ -5,7 +5,15 @@ use atoll_core::id::KeyId;
 use crate::Store;
 use crate::db::{BadColumn, Row, Value, args, json};
 use crate::error::StoreError;
-use crate::record::KeyRecord;
+use crate::record::{KeyKind, KeyRecord, Login, LoginBy};
+
+const INSERT: &str = "INSERT INTO api_keys (id, name, hash, scopes, created_ms, expires_ms, last_used_ms, \
+     person, login_of, login_by, login_exchange) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
+/// The same for a person who may be known: the id stays. Who logs in for a shorter time ends no other login.
+const PERSON: &str = "INSERT INTO api_keys (id, name, hash, scopes, created_ms, expires_ms, last_used_ms, \
+     person, login_of, login_by, login_exchange) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) \
+     ON CONFLICT (hash) DO UPDATE SET name = EXCLUDED.name, person = EXCLUDED.person, expires_ms = CASE \
+     WHEN api_keys.expires_ms > EXCLUDED.expires_ms THEN api_keys.expires_ms ELSE EXCLUDED.expires_ms END RETURNING *";
 
 impl Store {
     /// Stores a new key.
@@ -13,18 +21,71 @@ impl Store {
     /// # Errors
     /// [`StoreError::AlreadyExists`] for the id or the hash.
     pub async fn insert_key(&self, key: &KeyRecord) -> Result<(), StoreError> {
-        const SQL: &str = "INSERT INTO api_keys (id, name, hash, scopes, created_ms, expires_ms, last_used_ms) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7)";
-        let values = args![
-            key.id.as_str(),
-            key.name.as_str(),
-            key.hash.as_slice(),
-            json(&key.scopes)?,
-            key.created_ms,
-            key.expires_ms,
-            key.last_used_ms,
-        ];
-        self.change_keys(SQL, values).await.map(drop)
+        let values = values(key)?;
+        self.change_keys(INSERT, values).await.map(drop)
+    }
+
+    /// Stores a login, and what is known of the person now; the person's record has the id that it had before, and comes
+    /// back. What ran out of their logins goes, and the oldest beyond `logins_max`.
+    ///
+    /// # Errors
+    /// [`StoreError::AlreadyExists`] when a login was opened by the same exchange.
+    pub async fn log_in(
+        &self,
+        person: &KeyRecord,
+        login: &KeyRecord,
+        logins_max: u64,
+    ) -> Result<KeyRecord, StoreError> {
+        const RAN_OUT: &str = "DELETE FROM api_keys WHERE login_of = $1 AND expires_ms <= $2";
+        const OLDEST: &str = "DELETE FROM api_keys WHERE id IN (SELECT id FROM api_keys WHERE login_of = $1 \
+             ORDER BY created_ms DESC, id DESC LIMIT 1000 OFFSET $2)";
+        let of_person = values(person)?;
+        let (login, now) = (login.clone(), login.created_ms);
+        self.write(move |mut conn| {
+            Box::pin(async move {
+                let rows = conn.rows(PERSON, of_person).await?;
+                let row = rows.first().ok_or(StoreError::Conflict)?;
+                let person: KeyRecord = row.decode("api_keys", "id", read)?;
+                let login = match login.kind {
+                    KeyKind::Login(of) => {
+                        KeyRecord { kind: KeyKind::Login(Login { person: person.id.clone(), ..of }), ..login }
+                    }
+                    KeyKind::Key | KeyKind::Person(_) => return Err(StoreError::Conflict),
+                };
+                conn.execute(RAN_OUT, args![person.id.as_str(), now]).await?;
+                conn.execute(OLDEST, args![person.id.as_str(), logins_max.saturating_sub(1)]).await?;
+                conn.execute(INSERT, values(&login)?).await?;
+                Ok(person)
+            })
+        })
+        .await
+    }
+
+    /// Ends one login of a person, or all of them. The person's record works as long as the last that is left.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn end_logins(
+        &self,
+        person: &KeyId,
+        login: Option<&KeyId>,
+        now_ms: u64,
+    ) -> Result<(), StoreError> {
+        const ONE: &str = "DELETE FROM api_keys WHERE login_of = $1 AND id = $2";
+        const ALL: &str = "DELETE FROM api_keys WHERE login_of = $1";
+        const LEFT: &str = "UPDATE api_keys SET expires_ms = COALESCE((SELECT MAX(other.expires_ms) FROM api_keys other \
+             WHERE other.login_of = $1), $2) WHERE id = $1";
+        let (person, login) = (person.clone(), login.cloned());
+        self.write(move |mut conn| {
+            Box::pin(async move {
+                match &login {
+                    Some(login) => conn.execute(ONE, args![person.as_str(), login.as_str()]).await?,
+                    None => conn.execute(ALL, args![person.as_str()]).await?,
+                };
+                conn.execute(LEFT, args![person.as_str(), now_ms]).await.map(drop)
+            })
+        })
+        .await
     }
 
     /// Every key, the oldest first.
@@ -72,5 +133,40 @@ fn read(row: &Row) -> Result<KeyRecord, BadColumn> {
         created_ms: row.uint("created_ms")?,
         expires_ms: row.uint_opt("expires_ms")?,
         last_used_ms: row.uint_opt("last_used_ms")?,
+        kind: kind(row)?,
     })
+}
+
+fn kind(row: &Row) -> Result<KeyKind, BadColumn> {
+    if let Some(person) = row.parse_opt("login_of")? {
+        let by = row.text_opt("login_by")?.and_then(|text| LoginBy::parse(&text)).ok_or("login_by")?;
+        return Ok(KeyKind::Login(Login { person, by, exchange: row.bytes("login_exchange")? }));
+    }
+    Ok(match row.text_opt("person")? {
+        Some(text) => KeyKind::Person(serde_json::from_str(&text).or(Err("person"))?),
+        None => KeyKind::Key,
+    })
+}
+
+fn values(key: &KeyRecord) -> Result<Vec<Value>, StoreError> {
+    let mut values = args![
+        key.id.as_str(),
+        key.name.as_str(),
+        key.hash.as_slice(),
+        json(&key.scopes)?,
+        key.created_ms,
+        key.expires_ms,
+        key.last_used_ms,
+    ];
+    values.extend(match &key.kind {
+        KeyKind::Key => [Value::Text(None), Value::Text(None), Value::Text(None), Value::NoBytes],
+        KeyKind::Person(person) => [json(person)?, Value::Text(None), Value::Text(None), Value::NoBytes],
+        KeyKind::Login(login) => [
+            Value::Text(None),
+            login.person.as_str().into(),
+            login.by.as_str().into(),
+            Value::Bytes(login.exchange.clone()),
+        ],
+    });
+    Ok(values)
 }

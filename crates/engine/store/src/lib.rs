@@ -63,9 +63,9 @@ pub use kept::{Arrival, CopyRecord, KeptRecord, Left, Staying};
 pub use membership::{Lease, Told, boot_ns};
 pub use nodes::{NodeDraft, NodeRecord, Whereabouts};
 pub use record::{
-    AccessRecord, Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, PoolRecord, RegistryRecord,
-    Restored, SandboxFilter, SandboxRecord, SnapshotFilter, SnapshotRecord, SshKeyRecord, TemplateRecord,
-    VisibleTo, VolumeRecord,
+    AccessRecord, Cursor, ExecRecord, Insertion, InvalidCursor, KeyKind, KeyRecord, Login, LoginBy, Page,
+    PoolRecord, RegistryRecord, Restored, SandboxFilter, SandboxRecord, SnapshotFilter, SnapshotRecord,
+    SshKeyRecord, TemplateRecord, VisibleTo, VolumeRecord,
 };
 pub use schedules::ScheduleRecord;
 pub use secrets::{SealedAt, SealedValue, SecretRecord, SecretUse, SecretVersion};

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use atoll_core::access::Target;
 use atoll_core::exec::{ExecState, Exit};
 use atoll_core::id::{AccessId, ExecId, KeyId, SandboxId, SnapshotId, SshKeyId, TemplateId, VolumeId};
+use atoll_core::person::Person;
 use atoll_core::pool::PoolSpec;
 use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::sharing::Visibility;
@@ -186,6 +187,57 @@ pub struct KeyRecord {
     pub expires_ms: Option<u64>,
     /// When it was last used, as far as was recorded.
     pub last_used_ms: Option<u64>,
+    /// What else it is than a key that somebody made.
+    pub kind: KeyKind,
+}
+
+/// What a row of the keys is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeyKind {
+    /// A key that somebody made and shows.
+    Key,
+    /// A person: what they make is on its account. Nothing that could be shown has its hash, which is made of the issuer's
+    /// name for them, so that there is one for each. It works as long as the last of its logins.
+    Person(Person),
+    /// A login of a person: what it stands for is the person.
+    Login(Login),
+}
+
+/// One login of a person.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Login {
+    /// Who.
+    pub person: KeyId,
+    /// Where it counts.
+    pub by: LoginBy,
+    /// Of the exchange by which it was opened, which opens no other.
+    pub exchange: Vec<u8>,
+}
+
+/// Where a login counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LoginBy {
+    /// As a key, in requests.
+    Key,
+    /// As a cookie, in the dashboard alone.
+    Dashboard,
+}
+
+impl LoginBy {
+    /// The stable text form.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Key => "key",
+            Self::Dashboard => "dashboard",
+        }
+    }
+
+    /// Reads the text form.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Key, Self::Dashboard].into_iter().find(|by| by.as_str() == text)
+    }
 }
 
 /// An access to a port or file.

@@ -26,6 +26,8 @@ mod follow;
 mod http;
 mod images;
 mod lines;
+mod live;
+mod login;
 mod network;
 mod nodes;
 mod pools;

@@ -14,11 +14,20 @@ const SECURE_NAME: &str = "__Host-atoll_console";
 /// Sessions of one request that are looked at.
 const SHOWN_MAX: usize = 8;
 
-/// The names that it has: no server inside a sandbox may see or set one of them.
-pub const COOKIES: [&str; 2] = [NAME, SECURE_NAME];
+/// Of a login that has begun, until the browser is back from the issuer of identities. That is another site, so that this
+/// one goes along with links of others ([`of_login`]).
+const LOGIN: &str = "atoll_login";
+const SECURE_LOGIN: &str = "__Host-atoll_login";
+
+/// The names that they have: no server inside a sandbox may see or set one of them.
+pub const COOKIES: [&str; 4] = [NAME, SECURE_NAME, LOGIN, SECURE_LOGIN];
 
 const fn name(secure: bool) -> &'static str {
     if secure { SECURE_NAME } else { NAME }
+}
+
+const fn login(secure: bool) -> &'static str {
+    if secure { SECURE_LOGIN } else { LOGIN }
 }
 
 /// Whether the name of a cookie is ours. Browsers compare prefixes without regard to case.
@@ -30,17 +39,41 @@ pub fn is_ours(name: &[u8]) -> bool {
 /// What a request says are its session. Several are there when somebody else set a cookie of that name, too: a server
 /// on another port of this host can.
 pub fn sessions_of(headers: &HeaderMap, secure: bool) -> impl Iterator<Item = &str> {
+    named(headers, name(secure))
+}
+
+/// The same of logins that have begun.
+pub fn logins_of(headers: &HeaderMap, secure: bool) -> impl Iterator<Item = &str> {
+    named(headers, login(secure))
+}
+
+fn named<'a>(headers: &'a HeaderMap, name: &'static str) -> impl Iterator<Item = &'a str> {
     let all = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
     let pairs = all.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    pairs.filter(move |(found, _)| *found == name(secure)).map(|(_, value)| value).take(SHOWN_MAX)
+    pairs.filter(move |(found, _)| *found == name).map(|(_, value)| value).take(SHOWN_MAX)
 }
 
 /// What makes a browser keep a session.
 #[must_use]
 pub fn of_session(token: &str, max_age_s: u64, secure: bool) -> Option<HeaderValue> {
+    set(name(secure), token, max_age_s, "Strict", secure)
+}
+
+/// What makes a browser keep a login that has begun: it is sent when another site leads here, since the issuer does.
+#[must_use]
+pub fn of_login(sealed: &str, max_age_s: u64, secure: bool) -> Option<HeaderValue> {
+    set(login(secure), sealed, max_age_s, "Lax", secure)
+}
+
+/// What makes a browser forget it.
+#[must_use]
+pub fn cleared_login(secure: bool) -> Option<HeaderValue> {
+    of_login("", 0, secure)
+}
+
+fn set(name: &str, value: &str, max_age_s: u64, same_site: &str, secure: bool) -> Option<HeaderValue> {
     let end = if secure { "; Secure" } else { "" };
-    let name = name(secure);
-    let text = format!("{name}={token}; Path=/; Max-Age={max_age_s}; HttpOnly; SameSite=Strict{end}");
+    let text = format!("{name}={value}; Path=/; Max-Age={max_age_s}; HttpOnly; SameSite={same_site}{end}");
     let mut value = HeaderValue::try_from(text).ok()?;
     value.set_sensitive(true);
     Some(value)

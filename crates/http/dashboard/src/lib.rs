@@ -24,7 +24,7 @@ mod gate;
 mod sessions;
 mod site;
 
-pub use cookie::{COOKIES, cleared, is_ours, of_session, sessions_of};
+pub use cookie::{COOKIES, cleared, cleared_login, is_ours, logins_of, of_login, of_session, sessions_of};
 pub use files::{File, answer, file, files};
 pub use gate::{CSRF, Refusal, check_csrf, check_origin, is_prefetched, is_typed};
 pub use sessions::{LINK_AGE, SESSION_AGE, Session, Sessions};

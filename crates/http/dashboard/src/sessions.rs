@@ -32,10 +32,26 @@ pub struct Session {
     key: KeyId,
     csrf: Secret,
     ended: CancellationToken,
+    is_login: bool,
 }
 
 impl Session {
-    /// The key whose rights it has.
+    /// That of a person's login, which every node knows by its cookie: it ends with the login, and its CSRF token is made of the
+    /// cookie, which no page can read.
+    #[must_use]
+    pub fn of_login(login: KeyId, cookie: &str) -> Self {
+        let csrf = blake3::derive_key("atoll 2026 CSRF token of a login", cookie.as_bytes());
+        let csrf = Secret::new(blake3::Hash::from_bytes(csrf).to_hex().as_str());
+        Self { key: login, csrf, ended: CancellationToken::new(), is_login: true }
+    }
+
+    /// Whether it is that of a person's login.
+    #[must_use]
+    pub const fn is_login(&self) -> bool {
+        self.is_login
+    }
+
+    /// The key whose rights it has, or the login.
     #[must_use]
     pub const fn key(&self) -> &KeyId {
         &self.key
@@ -122,7 +138,7 @@ impl Sessions {
         }
         room(inner.sessions.len())?;
         let ended = CancellationToken::new();
-        let session = Session { key, csrf, ended: ended.clone() };
+        let session = Session { key, csrf, ended: ended.clone(), is_login: false };
         inner.sessions.insert(hash(token.reveal()), Held { session, made: Instant::now() });
         // Ends with the session, however that does.
         tokio::spawn(async move {
@@ -249,8 +265,7 @@ mod tests {
     fn nothing_secret_is_printed() {
         let secret = token().unwrap();
         assert_eq!(secret.reveal().len(), 2 * TOKEN_BYTES);
-        let session =
-            Session { key: key(1), csrf: Secret::new(secret.reveal()), ended: CancellationToken::new() };
+        let session = Session { csrf: Secret::new(secret.reveal()), ..Session::of_login(key(1), "cookie") };
         assert!(!format!("{session:?}").contains(secret.reveal()));
     }
 }

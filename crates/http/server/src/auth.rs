@@ -223,7 +223,7 @@ pub(crate) fn verify(headers: &HeaderMap, app: &App) -> ApiResult<VerifiedKey> {
     let presented = presented(headers).filter(|text| text.len() <= KEY_MAX_BYTES);
     // One answer for every way of being wrong.
     let verified = presented.and_then(|text| app.engine.verify_key(text).ok());
-    verified.ok_or_else(|| ApiError(unauthorized()))
+    verified.ok_or_else(|| ApiError(unauthorized(app)))
 }
 
 /// The text that a request shows as its key.
@@ -236,9 +236,14 @@ pub(crate) fn presented(headers: &HeaderMap) -> Option<&str> {
 }
 
 /// The answer to a request without a key that is valid.
-pub(crate) fn unauthorized() -> Error {
-    Error::new(Code::Unauthorized, "a valid API key is needed")
-        .hint("send 'Authorization: Bearer <key>'; 'atoll key create' makes one")
+pub(crate) fn unauthorized(app: &App) -> Error {
+    let error = Error::new(Code::Unauthorized, "a valid API key is needed");
+    let hint = "send 'Authorization: Bearer <key>'; 'atoll key create' makes one";
+    match app.config.people {
+        // A login ends by itself.
+        Some(_) => error.hint(format!("{hint}, and 'atoll login --oidc' logs a person in")),
+        None => error.hint(hint),
+    }
 }
 
 /// The answer to a key that is too weak.

@@ -3,9 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_oidc::Issuer;
 use atoll_tls::{NodeTls, Tls};
 
 use crate::metrics::SpanCounts;
+
+/// Where people log in.
+#[derive(Debug, Clone)]
+pub struct PeopleConfig {
+    /// Who says who they are.
+    pub issuer: Arc<Issuer>,
+    /// What the button in the dashboard calls it.
+    pub name: String,
+}
 
 /// Settings of the server. The caller reads them from wherever they come.
 #[derive(Debug, Clone)]
@@ -29,6 +39,8 @@ pub struct ServerConfig {
     pub nodes: Option<Arc<NodeTls>>,
     /// Serve the dashboard, under host names of its own.
     pub dashboard: bool,
+    /// Where people log in, if they may.
+    pub people: Option<PeopleConfig>,
     /// Connections at once. More wait in the kernel's queue.
     pub connections_max: usize,
     /// What became of spans of execs, where a collector gets them.
@@ -50,6 +62,7 @@ impl ServerConfig {
             tls: None,
             nodes: None,
             dashboard: true,
+            people: None,
             connections_max: 10_000,
             spans: None,
             drain_timeout: Duration::from_secs(10),

@@ -14,8 +14,8 @@ use atoll_engine::{
 use atoll_guest_protocol::messages;
 use atoll_isolation::Resource;
 use atoll_store::{
-    BuildRecord, KeyRecord, Page, RegistryRecord, SandboxRecord, SecretRecord, SecretUse, SnapshotRecord,
-    TemplateRecord,
+    BuildRecord, KeyKind, KeyRecord, Page, RegistryRecord, SandboxRecord, SecretRecord, SecretUse,
+    SnapshotRecord, TemplateRecord,
 };
 
 const NANOS_PER_MS: i64 = 1_000_000;
@@ -375,15 +375,25 @@ pub(crate) fn registry(record: RegistryRecord) -> api::RegistryEntry {
     api::RegistryEntry { host: record.host, username: record.username, updated_at_ms: record.updated_ms }
 }
 
-pub(crate) fn key(record: KeyRecord) -> api::Key {
+/// `scope` is what it may do, if it may do anything.
+pub(crate) fn key(record: KeyRecord, scope: Option<Scope>) -> api::Key {
     api::Key {
         id: record.id.into(),
         name: record.name,
-        // A record that says nothing readable does not work either; it is shown as the least.
-        scope: record.scopes.first().and_then(|text| Scope::parse(text)).unwrap_or(Scope::Read),
+        // One that may do nothing does not work either; it is shown as the least.
+        scope: scope.unwrap_or(Scope::Read),
         created_at_ms: record.created_ms,
         expires_at_ms: record.expires_ms,
         last_used_at_ms: record.last_used_ms,
+        person: match record.kind {
+            KeyKind::Person(person) => Some(api::KeyPerson {
+                issuer: person.issuer,
+                subject: person.subject,
+                email: person.email,
+                allowed: scope.is_some(),
+            }),
+            KeyKind::Key | KeyKind::Login(_) => None,
+        },
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! request ─ intercept  under a name of the dashboard? all others never see it, nor its sessions
-//!         ─ /login     a link's token becomes a session: a cookie
+//!         ─ /login     a link's token becomes a session: a cookie; a person comes back from the issuer of identities
 //!         ─ /session   the session's CSRF token; DELETE signs out
 //!         ─ /v1/…      gate: origin, session, CSRF token ─▶ the native API, as the session's key
 //!         ─ all else   files of the frontend
@@ -12,6 +12,7 @@
 //! What a sandbox serves never has the dashboard's origin.
 
 mod login;
+mod people;
 
 use std::sync::Arc;
 
@@ -150,6 +151,9 @@ impl Doors {
         let gate = axum::middleware::from_fn_with_state(Arc::clone(app), gate);
         let own = Router::new()
             .route("/login", any(login::login))
+            .route("/login/with", any(people::with))
+            .route("/login/oidc", any(people::begin))
+            .route(people::BACK, any(people::finish))
             .route("/session", any(login::session))
             .fallback(file);
         Self {
@@ -227,7 +231,11 @@ async fn file(request: Request) -> Response {
 /// somebody else's.
 fn session<'a>(app: &App, site: &Site, headers: &'a HeaderMap) -> Option<(Session, &'a str)> {
     let shown = sessions_of(headers, site.secure);
-    let mut live = shown.filter_map(|token| Some((app.console.sessions.find(token)?, token)));
+    let find = |token: &str| {
+        let login = || Some(Session::of_login(app.engine.dashboard_login(token)?, token));
+        app.console.sessions.find(token).or_else(login)
+    };
+    let mut live = shown.filter_map(|token| Some((find(token)?, token)));
     let (session, token) = live.next()?;
     if live.any(|(_, other)| other != token) {
         return None;
@@ -237,6 +245,15 @@ fn session<'a>(app: &App, site: &Site, headers: &'a HeaderMap) -> Option<(Sessio
         return None;
     }
     Some((session, token))
+}
+
+/// Ends a session, and what is open by it.
+async fn end(app: &App, session: &Session, token: &str) -> Result<(), Error> {
+    app.console.sessions.end(token);
+    match session.is_login() {
+        true => app.engine.end_login(session.key()).await,
+        false => Ok(()),
+    }
 }
 
 /// What a request without a session is told.

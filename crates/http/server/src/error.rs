@@ -144,6 +144,8 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         Code::DigestMismatch
         | Code::ObjectsDenied
         | Code::ObjectsUnavailable
+        | Code::IssuerInvalid
+        | Code::IssuerUnavailable
         | Code::RegistryDenied
         | Code::RegistryUnavailable
         | Code::RegistryInvalid

@@ -55,7 +55,7 @@ mod shared;
 mod trace;
 mod transfer;
 
-pub use config::ServerConfig;
+pub use config::{PeopleConfig, ServerConfig};
 pub use ingress::{Forward, Ingress};
 pub use metrics::SpanCounts;
 pub use openapi::openapi;

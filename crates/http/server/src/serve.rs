@@ -141,6 +141,12 @@ impl Server {
         self.app.draining.clone()
     }
 
+    /// What `/metrics` says now.
+    #[must_use]
+    pub fn metrics_text(&self) -> String {
+        routes::metrics_text(&self.app)
+    }
+
     /// The routes, for a test or to be part of something larger.
     pub fn router(&self) -> Router {
         self.router.clone()

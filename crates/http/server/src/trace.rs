@@ -92,6 +92,10 @@ impl Incoming {
         let caller = grant.and_then(Grant::caller);
         let by_ssh = caller.and_then(Caller::ssh_key).map(str::to_owned);
         let key = by_ssh.or_else(|| caller.and_then(Caller::key).map(ToString::to_string));
+        let person = caller.and_then(Caller::key).and_then(|key| engine.person(key));
+        let (subject, email) = person.map_or((None, None), |person| {
+            (Some(format!("{} at {}", person.subject, person.issuer)), person.email)
+        });
         let sandbox = concerned.map(|Concerns(id)| id).or(grant.and_then(Grant::sandbox))?.clone();
         if recorder.mode(&sandbox) == TraceMode::Off {
             return None;
@@ -100,7 +104,8 @@ impl Incoming {
             response.extensions().get::<ApiError>().map(|ApiError(error)| error.code.as_str().to_owned());
         let latency_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         let status = response.status().as_u16();
-        recorder.note(&sandbox, What::Call(Call { key, status, error, latency_us, ..self.call }));
+        let call = Call { key, subject, email, status, error, latency_us, ..self.call };
+        recorder.note(&sandbox, What::Call(call));
         self.changes.then(|| (recorder.clone(), sandbox))
     }
 }

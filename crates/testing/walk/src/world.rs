@@ -87,6 +87,7 @@ impl World {
             visibility: Visibility::default(),
             volumes: None,
             trace: atoll_engine::TraceConfig::default(),
+            people: atoll_engine::People::default(),
             creates_max: 4,
             trust: Trust::default(),
             reclaim_below_bytes: 0,

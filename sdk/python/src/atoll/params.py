@@ -1021,6 +1021,13 @@ class Placeholder(_PlaceholderRequired, total=False):
     """The placeholder itself; made when absent, kept while the rule names the same secret."""
 
 
+class PollDeviceLogin(TypedDict):
+    """Asks what has become of a login."""
+
+    login: str
+    """As it began."""
+
+
 class _PoolSpecRequired(TypedDict):
     min: int
     """Kept ready whatever the demand."""

@@ -112,6 +112,8 @@ Code = Literal[
     "objects_denied",
     "objects_unavailable",
     "digest_mismatch",
+    "issuer_unavailable",
+    "issuer_invalid",
     "registry_denied",
     "registry_unavailable",
     "registry_invalid",
@@ -163,6 +165,13 @@ CopyMethod = Literal[
     "import",
 ]
 """How the disk of a snapshot came about."""
+
+DeviceLoginState = Literal[
+    "pending",
+    "slow_down",
+    "done",
+]
+"""How far a login is."""
 
 EgressMode = Literal[
     "enforce",
@@ -1647,6 +1656,60 @@ class DenialView:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceLogin:
+    """A login that has begun: somebody opens an address in a browser, anywhere, and types a code."""
+
+    user_code: str
+    """What to type."""
+    verification_uri: str
+    """Where."""
+    verification_uri_complete: str | None
+    """The same with the code in it, if the issuer has such a one."""
+    interval_ms: int
+    """How long to wait between two questions what has become of it."""
+    expires_at_ms: int
+    """Until then."""
+    login: str
+    """To ask with what has become of it. Whoever has it gets the login."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> DeviceLogin:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o["user_code"],
+            o["verification_uri"],
+            o.get("verification_uri_complete"),
+            o["interval_ms"],
+            o["expires_at_ms"],
+            o["login"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLoginPolled:
+    """What has become of a login."""
+
+    state: DeviceLoginState
+    """How far it is."""
+    name: str | None
+    """Who logged in, once it is done."""
+    expires_at_ms: int | None
+    """When it ends."""
+    secret: str | None
+    """What to send as `Authorization: Bearer …`, this once."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> DeviceLoginPolled:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o["state"],
+            o.get("name"),
+            o.get("expires_at_ms"),
+            o.get("secret"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class DiskIo:
     """What was read from the disks of a sandbox and written to them since it was last started: a wake begins at
     zero.
@@ -2361,6 +2424,10 @@ class Key:
     """When it stops working."""
     last_used_at_ms: int | None
     """When it was last used, to the minute."""
+    person: KeyPerson | None
+    """Who it is, if it is no key that somebody made but a person who logged in. The scope is what rules give them
+    now, and `expires_at_ms` when their last login ends.
+    """
 
     @classmethod
     def from_json(cls, o: Any) -> Key:
@@ -2372,6 +2439,7 @@ class Key:
             o["created_at_ms"],
             o.get("expires_at_ms"),
             o.get("last_used_at_ms"),
+            KeyPerson.from_json(v) if (v := o.get("person")) is not None else None,
         )
 
 
@@ -2405,6 +2473,30 @@ class KeyList:
         """Reads what the server sent; fields it does not know are left out."""
         return cls(
             [Key.from_json(one) for one in o["items"]],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPerson:
+    """A person, as the issuer of identities named them when they last logged in."""
+
+    issuer: str
+    """The issuer."""
+    subject: str
+    """Its name for them, which never becomes somebody else's."""
+    email: str | None
+    """Their address for mail, if the issuer has verified it."""
+    allowed: bool
+    """Whether a rule names them now: without one they may do nothing."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> KeyPerson:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o["issuer"],
+            o["subject"],
+            o.get("email"),
+            o["allowed"],
         )
 
 
@@ -2504,6 +2596,78 @@ class LeaseStatus:
         """Reads what the server sent; fields it does not know are left out."""
         return cls(
             Lease.from_json(v) if (v := o.get("lease")) is not None else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LiveUsage:
+    """What one sandbox uses, measured by its host. What only grows is counted since the sandbox was made."""
+
+    id: str
+    """Its id."""
+    name: str | None
+    """Its name."""
+    state: SandboxState
+    """Its state."""
+    paused: PauseMode | None
+    """How it is paused, while it is."""
+    created_at_ms: int
+    """When it was asked for."""
+    at_ms: int
+    """When it was measured."""
+    cpu_us: int
+    """Processor time, microseconds: two measurements say how busy it is."""
+    cpu_limit_millis: int
+    """Processor time that it may use, thousandths of a processor."""
+    memory_bytes: int
+    """Memory now, bytes."""
+    memory_limit_bytes: int
+    """Memory that it may use, bytes."""
+    disk_bytes: int
+    """Space of its writable disk on the host, bytes."""
+    pids: int
+    """Processes and threads now."""
+    execs: int
+    """Commands that run now."""
+    sent_bytes: int
+    """Bytes that left it since its server was started."""
+    received_bytes: int
+    """Bytes that came into it since its server was started."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> LiveUsage:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o["id"],
+            o.get("name"),
+            o["state"],
+            o.get("paused"),
+            o["created_at_ms"],
+            o["at_ms"],
+            o["cpu_us"],
+            o["cpu_limit_millis"],
+            o["memory_bytes"],
+            o["memory_limit_bytes"],
+            o["disk_bytes"],
+            o["pids"],
+            o["execs"],
+            o["sent_bytes"],
+            o["received_bytes"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LiveUsageList:
+    """What all of them use."""
+
+    items: list[LiveUsage]
+    """One for each, on every node."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> LiveUsageList:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            [LiveUsage.from_json(one) for one in o["items"]],
         )
 
 

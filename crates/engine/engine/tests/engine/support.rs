@@ -94,6 +94,7 @@ impl World {
             pools: self.pools.clone(),
             egress: EgressConfig::default(),
             trace: atoll_engine::TraceConfig::default(),
+            people: atoll_engine::People::default(),
         };
         let (engine, store) = runtime.block_on(async {
             let store = Store::open(&StoreUrl::SqliteFile(self.database())).await.unwrap();

@@ -3,7 +3,7 @@
 use atoll_core::access::Target;
 use atoll_core::id::{AccessId, KeyId, SshKeyId};
 
-use crate::{AccessRecord, KeyRecord, SshKeyRecord, Store, StoreError};
+use crate::{AccessRecord, KeyKind, KeyRecord, SshKeyRecord, Store, StoreError};
 
 pub(super) async fn accesses(store: &Store) {
     let (one, two) = (super::sandbox(1, 1), super::sandbox(2, 2));
@@ -46,6 +46,7 @@ pub(super) async fn ssh_keys(store: &Store) {
         created_ms: 1,
         expires_ms: None,
         last_used_ms: None,
+        kind: KeyKind::Key,
     };
     let key = |n: u8| SshKeyRecord {
         id: SshKeyId::from_parts(n.into(), n.into()),

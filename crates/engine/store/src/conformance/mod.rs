@@ -72,6 +72,7 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
         others::templates_count_versions,
         others::racing_templates_get_distinct_versions,
         others::keys,
+        others::people,
         others::registries,
         secrets::versions,
         secrets::those_of_a_sandbox_go_with_it,

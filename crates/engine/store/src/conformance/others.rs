@@ -1,8 +1,9 @@
 //! What must hold for templates, keys and registries.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use atoll_core::id::{KeyId, SandboxId, TemplateId, VolumeId};
+use atoll_core::person::Person;
 use atoll_core::pool::PoolSpec;
 use atoll_core::sharing::{Lease, Role, Visibility};
 use atoll_core::spec::TemplateSpec;
@@ -11,8 +12,8 @@ use futures::future::join_all;
 
 use super::sandbox;
 use crate::{
-    KeyRecord, PoolRecord, RegistryRecord, SandboxFilter, SandboxRecord, Store, StoreError, TemplateRecord,
-    VisibleTo, VolumeRecord,
+    KeyKind, KeyRecord, Login, LoginBy, PoolRecord, RegistryRecord, SandboxFilter, SandboxRecord, Store,
+    StoreError, TemplateRecord, VisibleTo, VolumeRecord,
 };
 
 fn template(n: u64, name: &str) -> TemplateRecord {
@@ -65,6 +66,7 @@ pub(super) async fn keys(store: &Store) {
         created_ms: n.into(),
         expires_ms: (n == 1).then_some(99),
         last_used_ms: None,
+        kind: KeyKind::Key,
     };
     for n in [2, 1] {
         store.insert_key(&key(n)).await.unwrap();
@@ -79,6 +81,61 @@ pub(super) async fn keys(store: &Store) {
     assert!(store.delete_key(&key(1).id).await.unwrap());
     assert!(!store.delete_key(&key(1).id).await.unwrap());
     assert_eq!(store.list_keys().await.unwrap(), [key(2)]);
+}
+
+pub(super) async fn people(store: &Store) {
+    let row = |n: u8, expires_ms: u64, kind| KeyRecord {
+        id: KeyId::from_parts(n.into(), n.into()),
+        name: format!("row {n}"),
+        hash: vec![n; 32],
+        scopes: Vec::new(),
+        created_ms: n.into(),
+        expires_ms: Some(expires_ms),
+        last_used_ms: None,
+        kind,
+    };
+    let ann = |n: u8, expires_ms: u64, email: &str| {
+        let claims = BTreeMap::from([("groups".to_owned(), vec![format!("g{n}")])]);
+        let (issuer, subject) = ("https://id.example.com".to_owned(), "1".to_owned());
+        let person = Person { issuer, subject, email: Some(email.to_owned()), claims };
+        KeyRecord { hash: vec![200; 32], ..row(n, expires_ms, KeyKind::Person(person)) }
+    };
+    let login = |n: u8, expires_ms: u64, exchange: u8| {
+        let of = KeyId::from_parts(0, 0);
+        let login = Login { person: of, by: LoginBy::Dashboard, exchange: vec![exchange] };
+        row(n, expires_ms, KeyKind::Login(login))
+    };
+    let logins = |rows: Vec<KeyRecord>| -> Vec<u64> {
+        let of =
+            |row: &KeyRecord| matches!(&row.kind, KeyKind::Login(login) if login.person == ann(1, 0, "").id);
+        rows.iter().filter(|row| of(row)).map(|row| row.created_ms).collect()
+    };
+    let first = store.log_in(&ann(1, 50, "a@example.com"), &login(2, 50, 2), 3).await.unwrap();
+    assert_eq!(first, ann(1, 50, "a@example.com"));
+    // The same person: what the issuer says now, under the id that it had. A shorter login ends no longer one.
+    let again = store.log_in(&ann(3, 40, "b@example.com"), &login(4, 40, 4), 3).await.unwrap();
+    let KeyKind::Person(person) = ann(3, 0, "b@example.com").kind else { unreachable!("it is a person") };
+    let expected = KeyRecord { name: "row 3".to_owned(), kind: KeyKind::Person(person), ..first.clone() };
+    assert_eq!(again, expected);
+    let twice = store.log_in(&ann(5, 90, "c@example.com"), &login(6, 90, 4), 3).await;
+    assert!(matches!(twice, Err(StoreError::AlreadyExists)));
+    assert_eq!(store.list_keys().await.unwrap()[0], again, "what was refused changed nothing");
+    // The oldest makes room, and what ran out goes.
+    for n in [7, 8] {
+        store.log_in(&ann(n, 90, "c@example.com"), &login(n, 90, n), 3).await.unwrap();
+    }
+    assert_eq!(logins(store.list_keys().await.unwrap()), [4, 7, 8]);
+    store.log_in(&ann(45, 95, "c@example.com"), &login(45, 95, 45), 9).await.unwrap();
+    assert_eq!(logins(store.list_keys().await.unwrap()), [7, 8, 45]);
+    // The person lasts as long as the last login.
+    store.end_logins(&first.id, Some(&login(45, 0, 0).id), 60).await.unwrap();
+    assert_eq!(store.list_keys().await.unwrap()[0].expires_ms, Some(90));
+    store.end_logins(&first.id, None, 60).await.unwrap();
+    let left = store.list_keys().await.unwrap();
+    assert!(left.len() == 1 && left[0].expires_ms == Some(60) && left[0].id == first.id, "{left:?}");
+    store.log_in(&ann(70, 99, "d@example.com"), &login(71, 99, 71), 9).await.unwrap();
+    assert!(store.delete_key(&first.id).await.unwrap());
+    assert!(store.list_keys().await.unwrap().is_empty(), "logins go with their person");
 }
 
 pub(super) async fn registries(store: &Store) {
@@ -123,6 +180,7 @@ pub(super) async fn access(store: &Store) {
         created_ms: n.into(),
         expires_ms: None,
         last_used_ms: None,
+        kind: KeyKind::Key,
     };
     let [owner, friend, other] = [1, 2, 3].map(key);
     for one in [&owner, &friend, &other] {

@@ -315,6 +315,7 @@ mod tests {
             created_ms: 1,
             expires_ms: None,
             last_used_ms: None,
+            kind: atoll_store::KeyKind::Key,
         };
         store.insert_key(&key).await.unwrap();
         assert_eq!(count().await, before + 1);

@@ -14,7 +14,7 @@ use http::header::{CONTENT_TYPE, LOCATION, SET_COOKIE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use serde::Serialize;
 
-use super::{forbidden, session as find_session, signed_out};
+use super::{end, forbidden, session as find_session, signed_out};
 use crate::error::{ApiError, ApiResult, json};
 use crate::middleware;
 use crate::shared::App;
@@ -61,8 +61,8 @@ pub(super) async fn login(
         ));
     };
     // Who signs in anew is done with the session before.
-    if let Some((_, before)) = find_session(&app, &site, &headers) {
-        app.console.sessions.end(before);
+    if let Some((session, before)) = find_session(&app, &site, &headers) {
+        end(&app, &session, before).await?;
     }
     let cookie = of_session(opened.reveal(), Duration::as_secs(&SESSION_AGE), site.secure);
     let cookie = cookie
@@ -92,7 +92,7 @@ pub(super) async fn session(
             Ok(([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], view).into_response())
         }
         Method::DELETE => {
-            app.console.sessions.end(token);
+            end(&app, &found, token).await?;
             let mut response = StatusCode::NO_CONTENT.into_response();
             response.headers_mut().extend(cleared(site.secure).map(|cookie| (SET_COOKIE, cookie)));
             Ok(response)
@@ -102,7 +102,7 @@ pub(super) async fn session(
 }
 
 /// A page that says one thing. `text` is ours, as HTML.
-fn page(status: StatusCode, title: &str, text: &str) -> Response {
+pub(super) fn page(status: StatusCode, title: &str, text: &str) -> Response {
     let html = format!(
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
          content=\"width=device-width,initial-scale=1\"><meta name=\"color-scheme\" content=\"light dark\">\

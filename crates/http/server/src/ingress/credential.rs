@@ -47,7 +47,7 @@ pub(super) struct Shown {
 #[derive(Debug, Clone)]
 pub(super) enum Admitted {
     /// By an API key.
-    Key(Grant),
+    Key(Box<Grant>),
     /// By a token, which came in a link.
     Link(VerifiedAccess, String),
     /// By a token, or because the port is public.
@@ -58,7 +58,7 @@ impl Admitted {
     /// The right by which it goes on.
     pub(super) fn grant(&self) -> Grant {
         match self {
-            Self::Key(grant) => grant.clone(),
+            Self::Key(grant) => Grant::clone(grant),
             Self::Link(access, _) | Self::Access(access) => Grant::of_link(access.clone()),
         }
     }
@@ -158,7 +158,7 @@ impl Shown {
                 return engine
                     .authorize(&caller, Needs::EXEC, Target::Sandbox(named))
                     .await
-                    .map(Admitted::Key);
+                    .map(|grant| Admitted::Key(Box::new(grant)));
             }
         }
         if let Some(text) = &self.query

@@ -35,7 +35,7 @@ pub(crate) async fn create_dashboard_link(
     }
     let host = headers.get(HOST).and_then(|host| host.to_str().ok());
     let site = app.console.site_for(host, encrypted.is_some(), &app.config)?;
-    let token = app.console.sessions().link(&caller.key().id)?;
+    let token = app.console.sessions().link(caller.key().lasts_with())?;
     let link = Secret::new(format!("{}/login?token={}", site.origin, token.reveal()));
     let expires_at_ms = now_ms() + u64::try_from(Duration::as_millis(&LINK_AGE)).unwrap_or_default();
     Ok((StatusCode::CREATED, Json(DashboardLink { link, expires_at_ms })))

@@ -19,19 +19,24 @@ pub(crate) async fn create_key(
     Json(request): Json<CreateKey>,
 ) -> ApiResult<(StatusCode, Json<KeyCreated>)> {
     let new = app.engine.create_key_as(request.format, &request.name, request.scope, request.ttl_ms).await?;
-    let created = KeyCreated { key: convert::key(new.record), secret: new.secret };
+    let key = convert::key(new.record, Some(request.scope));
+    let created = KeyCreated { key, secret: new.secret };
     Ok((StatusCode::CREATED, Json(created)))
 }
 
-/// Lists keys, without their secrets.
+/// Lists keys, without their secrets; also people who log in, who have none.
 #[utoipa::path(get, path = "/v1/keys", tag = "keys", security(("key" = ["admin"])),
     responses((status = 200, body = KeyList)))]
 pub(crate) async fn list_keys(_: Caller<Admin>, State(app): State<App>) -> ApiResult<Json<KeyList>> {
     let records = app.engine.keys().await?;
-    Ok(Json(KeyList { items: records.into_iter().map(convert::key).collect() }))
+    let key = |record| {
+        let scope = app.engine.scope_of_key(&record);
+        convert::key(record, scope)
+    };
+    Ok(Json(KeyList { items: records.into_iter().map(key).collect() }))
 }
 
-/// Deletes a key: it stops working at once.
+/// Deletes a key: it stops working at once. A person who is still let in comes back as somebody new.
 #[utoipa::path(delete, path = "/v1/keys/{id}", tag = "keys", security(("key" = ["admin"])),
     params(("id" = String, Path)), responses((status = 204)))]
 pub(crate) async fn delete_key(
@@ -40,5 +45,17 @@ pub(crate) async fn delete_key(
     Path(id): Path<String>,
 ) -> ApiResult<StatusCode> {
     app.engine.delete_key(&id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Ends all logins of a person at once, what is open by them too. Who is still let in may log in again, and has what they had.
+#[utoipa::path(delete, path = "/v1/keys/{id}/logins", tag = "keys", security(("key" = ["admin"])),
+    params(("id" = String, Path)), responses((status = 204)))]
+pub(crate) async fn end_logins(
+    _: Caller<Admin>,
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> ApiResult<StatusCode> {
+    app.engine.end_logins_of(&id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

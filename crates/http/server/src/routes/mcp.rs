@@ -16,6 +16,6 @@ pub(crate) async fn mcp(_: Caller<Read>, State(app): State<App>, request: Reques
     let off = || Error::new(Code::InvalidState, "this server does not speak the Model Context Protocol");
     let door = app.mcp.get().ok_or_else(|| ApiError(off()))?.clone();
     // Who is signed in to the dashboard shows no key.
-    let key = presented(request.headers()).map(Secret::new).ok_or_else(|| ApiError(unauthorized()))?;
+    let key = presented(request.headers()).map(Secret::new).ok_or_else(|| ApiError(unauthorized(&app)))?;
     (door.0)(key, request).await.map_err(ApiError)
 }

@@ -19,8 +19,10 @@ mod files;
 mod find;
 mod images;
 mod keys;
+mod live;
 mod load;
 mod mcp;
+pub(crate) mod login;
 mod network;
 mod nodes;
 mod output;
@@ -47,7 +49,7 @@ mod volumes;
 mod watch;
 
 pub(crate) use files::read_path;
-pub(crate) use system::{healthz, readyz};
+pub(crate) use system::{healthz, metrics_text, readyz};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -182,6 +184,11 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(secrets::rotate_vault_key))
         .routes(routes!(keys::create_key, keys::list_keys))
         .routes(routes!(keys::delete_key))
+        .routes(routes!(keys::end_logins))
+        .routes(routes!(live::get_live_usage))
+        .routes(routes!(login::begin_device_login))
+        .routes(routes!(login::poll_device_login))
+        .routes(routes!(login::end_login))
         .routes(routes!(dashboard::create_dashboard_link))
         .routes(routes!(nodes::list_nodes))
         .routes(routes!(nodes::get_node, nodes::update_node, nodes::delete_node))

@@ -108,7 +108,7 @@ impl TryFrom<ListSandboxes> for SandboxQuery {
     }
 }
 
-fn labels(pairs: &[String]) -> Result<BTreeMap<String, String>> {
+pub(super) fn labels(pairs: &[String]) -> Result<BTreeMap<String, String>> {
     if pairs.len() > LABELS_MAX_COUNT {
         return Err(Error::invalid("label", format_args!("more than {LABELS_MAX_COUNT}")));
     }

@@ -107,10 +107,14 @@ pub(crate) async fn get_prometheus(
         // Every key may read.
         auth::verify(&headers, &app)?;
     }
+    Ok(([(CONTENT_TYPE, OPENMETRICS)], metrics_text(&app)))
+}
+
+/// The same, for whoever sends them elsewhere.
+pub(crate) fn metrics_text(app: &App) -> String {
     let engine = &app.engine;
     let (pools, spans) = (engine.pools(), app.config.spans.as_deref());
-    let text = app.metrics.text(&engine.stats(), &engine.egress_stats(), &pools, engine.accelerator(), spans);
-    Ok(([(CONTENT_TYPE, OPENMETRICS)], text))
+    app.metrics.text(&engine.stats(), &engine.egress_stats(), &pools, engine.accelerator(), spans)
 }
 
 /// This description. Needs no key.

@@ -27,6 +27,8 @@ mod once;
 #[cfg(test)]
 mod openapi;
 #[cfg(test)]
+mod people;
+#[cfg(test)]
 mod sandboxes;
 #[cfg(test)]
 mod streams;

@@ -6,7 +6,7 @@ use atoll_api::{Exec, ExecWithOutput, Sandbox};
 use atoll_core::key::Scope;
 use atoll_core::sharing::Visibility;
 use atoll_core::spec::{Caps, Defaults};
-use atoll_engine::{Config, EgressConfig, Engine, PoolConfig, Trust};
+use atoll_engine::{Config, EgressConfig, Engine, People, PoolConfig, Trust};
 use atoll_image::Images;
 use atoll_isolation::fake::FakeHost;
 use atoll_server::dialect::Dialect;
@@ -61,6 +61,15 @@ impl Harness {
     }
 
     pub(crate) async fn start_dialects(change: impl FnOnce(&mut ServerConfig), dialects: &[Dialect]) -> Self {
+        Self::start_all(People::default(), change, dialects).await
+    }
+
+    /// With people who may log in.
+    pub(crate) async fn start_for(people: People, change: impl FnOnce(&mut ServerConfig)) -> Self {
+        Self::start_all(people, change, &[]).await
+    }
+
+    async fn start_all(people: People, change: impl FnOnce(&mut ServerConfig), dialects: &[Dialect]) -> Self {
         let dir = tempfile::Builder::new().prefix("atoll-server-test").tempdir().unwrap();
         let host = FakeHost::new();
         let store = Store::open(&StoreUrl::SqliteFile(dir.path().join("atoll.db"))).await.unwrap();
@@ -82,6 +91,7 @@ impl Harness {
             pools: PoolConfig { memory_bytes: 1 << 30, fillers: 1, images: Vec::new() },
             egress: EgressConfig::default(),
             trace: atoll_engine::TraceConfig::default(),
+            people,
         };
         let engine =
             Engine::start(config, store.clone(), vault, images, vec![std::sync::Arc::new(host.driver())])
