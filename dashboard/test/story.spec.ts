@@ -79,6 +79,9 @@ test("create, type, edit, look back", async ({ page }) => {
   await look(page, "overview");
   await page.getByRole("button", { name: "Pause" }).click();
   await expect(page.locator(".top .state")).toHaveText("paused");
+  // Events of the pause may come after its answer, and lock the buttons for a moment: the list is read again after them.
+  await page.waitForResponse((answer) => new URL(answer.url()).pathname === "/v1/sandboxes");
+  await expect(page.locator(".top .state")).toHaveText("paused");
   await page.getByRole("button", { name: "Resume" }).click();
   await expect(page.locator(".top .state")).toHaveText("running");
   page.on("dialog", (dialog) => void dialog.accept());

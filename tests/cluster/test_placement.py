@@ -127,6 +127,39 @@ def test_other_protocols_profit_and_what_belongs_together_stays_together(cluster
     a.raw("DELETE", f"/v1/snapshots/{snapshot}")
 
 
+def test_creations_that_may_be_repeated_are_given_to_others_too(cluster):
+    a, b, c = cluster.nodes
+    runloop = {"x-request-id": f"r-{os.urandom(4).hex()}"}
+    e2b = {"Idempotency-Key": f"e-{os.urandom(4).hex()}", "X-API-Key": a.cli("key", "create", "e", "--scope", "admin", "--for", "e2b").stdout.decode().strip()}
+    until("the key is known", lambda: b.raw("GET", "/e2b/v2/sandboxes", headers=e2b)[0] == 200)
+    until("the key is known", lambda: c.raw("GET", "/e2b/v2/sandboxes", headers=e2b)[0] == 200)
+    ways = [
+        ("/runloop/v1/devboxes", {"name": "again"}, runloop, lambda made: made["id"].replace("dbx_", "sb_")),
+        ("/e2b/v2/sandboxes", {"templateID": "base"}, e2b, lambda made: made["sandboxID"]),
+    ]
+    b.cli("node", "drain", "b")
+    until("it drains", lambda: [n["state"] for n in b.ok("GET", "/v1/nodes")["items"]][1] == "draining")
+    for path, body, headers, identity in ways:
+        answers = [node.call("POST", path, body, headers=headers) for node in (b, a, c, b)]
+        assert all(status < 300 for status, _ in answers), answers
+        made = {identity(answer) for _, answer in answers}
+        assert len(made) == 1, answers
+        found = b.ok("GET", "/v1/sandboxes")["items"]
+        assert len(found) == 1 and cluster.node_of(found[0]["id"]) in ("a", "c"), found
+        # Another request under the same key is none.
+        status, answer = b.call("POST", path, {**body, "metadata": {"x": "y"}}, headers=headers)
+        assert status in (400, 409), (status, answer)
+        remove(c, found[0]["id"])
+    # A command in a devbox of another node, which is sent again.
+    devbox = a.ok("POST", "/runloop/v1/devboxes", {"name": "works"})["id"]
+    again = {"x-request-id": f"x-{os.urandom(4).hex()}"}
+    ran = [node.call("POST", f"/runloop/v1/devboxes/{devbox}/execute_async", {"command": "echo x >> /tmp/x"}, headers=again) for node in (b, c, a)]
+    assert all(status < 300 for status, _ in ran) and len({answer["execution_id"] for _, answer in ran}) == 1, ran
+    a.cli("node", "undrain", "b")
+    until("it takes some again", lambda: [n["state"] for n in b.ok("GET", "/v1/nodes")["items"]][1] == "ready")
+    remove(a, *[box["id"] for box in a.ok("GET", "/v1/sandboxes")["items"]])
+
+
 def test_agents_are_listed_from_everywhere(cluster):
     a, b, _ = cluster.nodes
     for node, name in ((a, "first"), (b, "second")):

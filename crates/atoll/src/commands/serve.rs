@@ -1,5 +1,7 @@
 //! `atoll serve`: the server, in the foreground.
 
+mod ssh;
+
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
@@ -21,8 +23,7 @@ use atoll_mcp::{Endpoint, Presets};
 use atoll_objects::{Objects, ObjectsConfig};
 use atoll_oidc::{Issuer, IssuerConfig};
 use atoll_server::dialect::Dialect;
-use atoll_server::{McpDoor, PeopleConfig, Server, ServerConfig, Ssh, SshDoor};
-use atoll_ssh::SshServer;
+use atoll_server::{McpDoor, PeopleConfig, Server, ServerConfig};
 use atoll_store::StoreUrl;
 use atoll_tls::Tls;
 use serde::Serialize;
@@ -200,7 +201,7 @@ async fn serve_with(
     server_config.public_url = args.public_url.as_ref().and_then(|url| url.0.parse().ok());
     let mut server = Server::new(daemon.engine.clone(), server_config, &DIALECTS);
     if !args.no_ssh {
-        server = server.with_ssh(ssh(daemon, &args.data_dir)?);
+        server = server.with_ssh(ssh::open(daemon, &args.data_dir).await?);
     }
 
     server = with_mcp(server, address);
@@ -447,18 +448,6 @@ fn with_mcp(server: Server, address: SocketAddr) -> Server {
         let endpoint = endpoint.clone();
         Box::pin(async move { endpoint.answer(&key, request).await })
     })))
-}
-
-/// The way for SSH clients.
-fn ssh(daemon: &Daemon, data_dir: &Path) -> Result<Ssh> {
-    let server = SshServer::open(daemon.engine.clone(), &data_dir.join("ssh_host_ed25519_key"))
-        .map_err(|error| Failure::plain(Code::Internal, crate::failure::chain(&error)))?;
-    let host_key = server.host_key().to_owned();
-    let door: SshDoor = Arc::new(move |stream, peer, stop| {
-        let server = server.clone();
-        Box::pin(async move { server.serve(stream, peer, stop).await })
-    });
-    Ok(Ssh { door, host_key, private_key: atoll_ssh::private_key })
 }
 
 /// The object store, if one is named.

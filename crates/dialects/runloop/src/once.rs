@@ -14,7 +14,7 @@ use atoll_core::limits::JSON_BODY_MAX_BYTES;
 use atoll_core::spec::RequestKey;
 use atoll_dialect_kit::promise::{Of, Promise, Shelf};
 use atoll_dialect_kit::time::now_ms;
-use atoll_engine::Engine;
+use atoll_engine::{Asked, Engine};
 use atoll_failpoint::fail_point;
 use atoll_server::dialect::read_all;
 use axum::body::{Body, to_bytes};
@@ -47,7 +47,7 @@ const KEPT_MS: u64 = 3600 * 1000;
 /// Bytes of an answer that is kept.
 const ANSWER_MAX_BYTES: usize = 256 << 10;
 
-/// An answer, once it is there. `Some(None)`: there is none to keep.
+/// An answer, once it is there.
 type Answer = Option<(StatusCode, Bytes)>;
 
 type Table = HashMap<Of, Kept>;
@@ -223,43 +223,49 @@ impl Answers {
     where
         F: Future<Output = Response> + Send,
     {
-        let mut waiting = match self.begin(&of, print) {
-            Err(failure) => return failure.into_response(),
-            Ok(Begun::Again(waiting)) => waiting,
-            Ok(Begun::First(tell)) => {
-                let answers = self.clone();
-                let making = tokio::spawn(async move {
-                    let promise = match written {
-                        true => answers.promise(&of, print).await.map(Some),
-                        false => Ok(None),
-                    };
-                    let promised_nothing = promise.is_err();
-                    let (response, promised) = match promise {
-                        Ok(promise) => (make(promise.clone()).await, promise),
-                        Err(failure) => (failure.into_response(), None),
-                    };
-                    let (parts, body) = response.into_parts();
-                    let body = to_bytes(body, ANSWER_MAX_BYTES).await.unwrap_or_default();
-                    let passes =
-                        parts.status.is_server_error() || parts.status == StatusCode::TOO_MANY_REQUESTS;
-                    if let Some(promise) = promised {
-                        answers.write(&of, print, promise, parts.status, &body).await;
+        loop {
+            let tell = match self.begin(&of, print) {
+                Err(failure) => return failure.into_response(),
+                Ok(Begun::First(tell)) => tell,
+                Ok(Begun::Again(mut waiting)) => match waiting.wait_for(Option::is_some).await {
+                    Ok(answer) => {
+                        return answer.clone().map_or_else(unknown, |(status, body)| {
+                            (status, [(CONTENT_TYPE, "application/json")], body).into_response()
+                        });
                     }
-                    if passes || promised_nothing {
-                        answers.table().remove(&of);
-                    }
+                    // Another node is to answer it: this one asks there, too.
+                    Err(_closed) if !self.table().contains_key(&of) => continue,
+                    // Whoever did it panicked.
+                    Err(_closed) => return unknown(),
+                },
+            };
+            let answers = self.clone();
+            let making = atoll_engine::spawn(async move {
+                let promise = match written {
+                    true => answers.promise(&of, print).await.map(Some),
+                    false => Ok(None),
+                };
+                let promised_nothing = promise.is_err();
+                let (response, promised) = match promise {
+                    Ok(promise) => (make(promise.clone()).await, promise),
+                    Err(failure) => (failure.into_response(), None),
+                };
+                let (parts, body) = response.into_parts();
+                let body = to_bytes(body, ANSWER_MAX_BYTES).await.unwrap_or_default();
+                let passes = parts.status.is_server_error() || parts.status == StatusCode::TOO_MANY_REQUESTS;
+                let goes = !parts.status.is_success() && Asked::may_be_for_another();
+                if let Some(promise) = promised {
+                    answers.write(&of, print, promise, parts.status, &body).await;
+                }
+                if passes || promised_nothing || goes {
+                    answers.table().remove(&of);
+                }
+                if !goes {
                     tell.send_replace(Some((parts.status, body.clone())));
-                    Response::from_parts(parts, Body::from(body))
-                });
-                return making.await.unwrap_or_else(|_panicked| unknown());
-            }
-        };
-        match waiting.wait_for(Option::is_some).await {
-            Ok(answer) => answer.clone().map_or_else(unknown, |(status, body)| {
-                (status, [(CONTENT_TYPE, "application/json")], body).into_response()
-            }),
-            // Whoever did it panicked.
-            Err(_closed) => unknown(),
+                }
+                Response::from_parts(parts, Body::from(body))
+            });
+            return making.await.unwrap_or_else(|_panicked| unknown());
         }
     }
 }

@@ -7,6 +7,7 @@ use atoll_store::{SealedValue, Store};
 use atoll_vault::Vault;
 
 use crate::clock::now_ms;
+use crate::engine::Engine;
 use crate::errors::store_error;
 
 /// Name of the gateway's row.
@@ -32,7 +33,7 @@ pub async fn open(store: &Store, vault: &Vault, installation: &str) -> Result<Au
     Authority::open(&certificate, &key).map_err(|error| broken(INTERCEPTION, "read", &error))
 }
 
-/// A certificate, PEM, and its key: those that were kept under this name, or what `make` makes if there are none.
+/// A key, PEM, and what of it may be seen, such as its certificate: those that were kept under this name, or what `make` makes if there are none.
 ///
 /// # Errors
 /// [`Code::StoreUnavailable`]; [`Code::Internal`] when it cannot be made, or opened with the vault's key.
@@ -58,6 +59,20 @@ pub async fn kept<E: std::error::Error>(
         )
     })?;
     Ok((value.visible, key))
+}
+
+impl Engine {
+    /// A key that all servers of the database have, and what of it may be seen: as [`kept`].
+    ///
+    /// # Errors
+    /// As [`kept`].
+    pub async fn shared_key<E: std::error::Error>(
+        &self,
+        name: &str,
+        make: impl FnOnce() -> std::result::Result<(String, Secret), E>,
+    ) -> Result<(String, Secret)> {
+        kept(&self.inner.store, &self.inner.vault, name, make).await
+    }
 }
 
 /// Whether the vault's key opens what the database holds.

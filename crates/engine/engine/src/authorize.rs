@@ -334,7 +334,7 @@ impl Engine {
                 let (_record, found, permission) = self.seen_snapshot(caller, text).await?;
                 return grant(caller, needs, Resource::Snapshot(found), permission);
             }
-            Target::Journal(text) => match self.authorize_gone(caller, text).await {
+            Target::Journal(text) => match self.authorize_gone(caller, text).await? {
                 Some(id) => Resource::Journal(id),
                 None => return Box::pin(self.authorize(caller, needs, Target::Sandbox(text))).await,
             },

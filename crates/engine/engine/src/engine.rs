@@ -40,7 +40,7 @@ use crate::secrets::Secrets;
 use crate::sharing::AclTable;
 use crate::snapshot::Snapshots;
 use crate::tokens::TokenKey;
-use crate::trace::TraceConfig;
+use crate::trace::{Fetching, TraceConfig};
 use crate::travel::Travel;
 use crate::usage;
 use crate::volumes::VolumeTable;
@@ -149,6 +149,8 @@ pub(crate) struct Inner {
     pub(crate) secrets: Secrets,
     pub(crate) gateway: Gateway,
     pub(crate) share_links: ShareLinks,
+    /// Journals of other nodes that come from the object store.
+    pub(crate) fetching: Fetching,
     pub(crate) creates: Semaphore,
     pub(crate) builds: Builds,
     pub(crate) agents: Agents,
@@ -235,6 +237,7 @@ impl Engine {
                 keys,
                 secrets,
                 share_links,
+                fetching: Fetching::default(),
                 tracker: TaskTracker::new(),
                 shutdown: CancellationToken::new(),
                 draining: CancellationToken::new(),

@@ -106,11 +106,13 @@ impl Engine {
         Ok(NewKey { record: login, secret: key.text().clone() })
     }
 
-    /// The login that a cookie of the dashboard stands for, if that is good.
+    /// The login that a cookie of the dashboard stands for, if that is good. One for the server's own machine is none elsewhere,
+    /// nor the other way round: its cookie may have been shown to other servers there.
     #[must_use]
-    pub fn dashboard_login(&self, cookie: &str) -> Option<KeyId> {
+    pub fn dashboard_login(&self, cookie: &str, local: bool) -> Option<KeyId> {
+        let wanted = if local { LoginBy::DashboardHere } else { LoginBy::Dashboard };
         let record = self.inner.keys.find(&ApiKey::parse(cookie).ok()?.hash())?;
-        matches!(record.kind, KeyKind::Login(Login { by: LoginBy::Dashboard, .. })).then_some(())?;
+        matches!(&record.kind, KeyKind::Login(login) if login.by == wanted).then_some(())?;
         self.verified(&record)?.login
     }
 

@@ -221,6 +221,8 @@ pub enum LoginBy {
     Key,
     /// As a cookie, in the dashboard alone.
     Dashboard,
+    /// The same, but for the server's own machine alone.
+    DashboardHere,
 }
 
 impl LoginBy {
@@ -230,13 +232,14 @@ impl LoginBy {
         match self {
             Self::Key => "key",
             Self::Dashboard => "dashboard",
+            Self::DashboardHere => "dashboard_here",
         }
     }
 
     /// Reads the text form.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        [Self::Key, Self::Dashboard].into_iter().find(|by| by.as_str() == text)
+        [Self::Key, Self::Dashboard, Self::DashboardHere].into_iter().find(|by| by.as_str() == text)
     }
 }
 

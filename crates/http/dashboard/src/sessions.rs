@@ -31,6 +31,8 @@ const TOKEN_BYTES: usize = 32;
 pub struct Session {
     key: KeyId,
     csrf: Secret,
+    /// Whether it is for the server's own machine: its cookie may have been shown to other servers there.
+    local: bool,
     ended: CancellationToken,
     is_login: bool,
 }
@@ -39,10 +41,16 @@ impl Session {
     /// That of a person's login, which every node knows by its cookie: it ends with the login, and its CSRF token is made of the
     /// cookie, which no page can read.
     #[must_use]
-    pub fn of_login(login: KeyId, cookie: &str) -> Self {
+    pub fn of_login(login: KeyId, cookie: &str, local: bool) -> Self {
         let csrf = blake3::derive_key("atoll 2026 CSRF token of a login", cookie.as_bytes());
         let csrf = Secret::new(blake3::Hash::from_bytes(csrf).to_hex().as_str());
-        Self { key: login, csrf, ended: CancellationToken::new(), is_login: true }
+        Self { key: login, csrf, local, ended: CancellationToken::new(), is_login: true }
+    }
+
+    /// One that another node of a cluster has, as it is for a request that it has looked at.
+    #[must_use]
+    pub fn of_node(key: KeyId) -> Self {
+        Self { key, csrf: Secret::new(""), local: false, ended: CancellationToken::new(), is_login: false }
     }
 
     /// Whether it is that of a person's login.
@@ -63,7 +71,7 @@ impl Session {
         &self.csrf
     }
 
-    /// Fires when it ends: what is open by it ends too.
+    /// Fires when it ends, and ends it: what is open by it ends too.
     #[must_use]
     pub const fn ended(&self) -> &CancellationToken {
         &self.ended
@@ -120,26 +128,17 @@ impl Sessions {
         Ok(token)
     }
 
-    /// Opens a session by a link, which does not work again. `None` for a link that does not work. Gives the token for
-    /// the cookie.
+    /// Opens a session by a link, which does not work again, for the server's own machine or for all. `None` for a link that
+    /// does not work. Gives the token for the cookie.
     ///
     /// # Errors
     /// [`Code::LimitExceeded`]; [`Code::Internal`] without randomness.
-    pub fn open(&self, link: &str) -> Result<Option<Secret>> {
+    pub fn open(&self, link: &str, local: bool) -> Result<Option<Secret>> {
         let (token, csrf) = (token()?, token()?);
         let mut inner = self.lock();
         let Some(Link { key, .. }) = inner.links.remove(&hash(link)) else { return Ok(None) };
-        let own = inner.sessions.iter().filter(|(_, held)| *held.session.key() == key);
-        let own: Vec<_> = own.map(|(hash, held)| (held.made, *hash)).collect();
-        if let Some(oldest) = oldest_of(own, SESSIONS_MAX)
-            && let Some(held) = inner.sessions.remove(&oldest)
-        {
-            held.session.ended.cancel();
-        }
-        room(inner.sessions.len())?;
-        let ended = CancellationToken::new();
-        let session = Session { key, csrf, ended: ended.clone(), is_login: false };
-        inner.sessions.insert(hash(token.reveal()), Held { session, made: Instant::now() });
+        let ended = inner.hold(token.reveal(), key, csrf, local)?.ended;
+        drop(inner);
         // Ends with the session, however that does.
         tokio::spawn(async move {
             if tokio::time::timeout(SESSION_AGE, ended.cancelled()).await.is_err() {
@@ -149,10 +148,24 @@ impl Sessions {
         Ok(Some(token))
     }
 
-    /// The session of a cookie.
+    /// Takes over what another node has under this token, for as long as that says that it goes on: until `ended` fires.
+    /// `None` when that was done already.
+    ///
+    /// # Errors
+    /// [`Code::LimitExceeded`]
+    pub fn take_over(&self, token: &str, key: KeyId, csrf: Secret, local: bool) -> Result<Option<Session>> {
+        let mut inner = self.lock();
+        if inner.sessions.contains_key(&hash(token)) {
+            return Ok(None);
+        }
+        inner.hold(token, key, csrf, local).map(Some)
+    }
+
+    /// The session of a cookie. One for the server's own machine is none elsewhere, nor the other way round.
     #[must_use]
-    pub fn find(&self, token: &str) -> Option<Session> {
-        self.lock().sessions.get(&hash(token)).map(|held| held.session.clone())
+    pub fn find(&self, token: &str, local: bool) -> Option<Session> {
+        let inner = self.lock();
+        inner.sessions.get(&hash(token)).map(|held| held.session.clone()).filter(|found| found.local == local)
     }
 
     /// Ends the session of a cookie, and what is open by it.
@@ -160,6 +173,24 @@ impl Sessions {
         if let Some(held) = self.lock().sessions.remove(&hash(token)) {
             held.session.ended.cancel();
         }
+    }
+}
+
+impl Inner {
+    /// Keeps a session. The oldest of the same key ends where it has too many.
+    fn hold(&mut self, token: &str, key: KeyId, csrf: Secret, local: bool) -> Result<Session> {
+        let own = self.sessions.iter().filter(|(_, held)| *held.session.key() == key);
+        let own: Vec<_> = own.map(|(hash, held)| (held.made, *hash)).collect();
+        if let Some(oldest) = oldest_of(own, SESSIONS_MAX)
+            && let Some(held) = self.sessions.remove(&oldest)
+        {
+            held.session.ended.cancel();
+        }
+        room(self.sessions.len())?;
+        let session = Session { key, csrf, local, ended: CancellationToken::new(), is_login: false };
+        let held = Held { session: session.clone(), made: Instant::now() };
+        self.sessions.insert(hash(token), held);
+        Ok(session)
     }
 }
 
@@ -209,35 +240,51 @@ mod tests {
         // Time goes on, so that there is an oldest.
         tokio::time::advance(Duration::from_millis(1)).await;
         let link = sessions.link(key).unwrap();
-        sessions.open(link.reveal()).unwrap().unwrap()
+        sessions.open(link.reveal(), true).unwrap().unwrap()
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_link_works_once_and_for_a_minute() {
         let sessions = Sessions::default();
         let link = sessions.link(&key(1)).unwrap();
-        let token = sessions.open(link.reveal()).unwrap().unwrap();
-        assert!(sessions.open(link.reveal()).unwrap().is_none());
-        assert_eq!(sessions.find(token.reveal()).unwrap().key(), &key(1));
-        assert!(sessions.find(link.reveal()).is_none() && sessions.find("").is_none());
+        let token = sessions.open(link.reveal(), true).unwrap().unwrap();
+        assert!(sessions.open(link.reveal(), true).unwrap().is_none());
+        assert_eq!(sessions.find(token.reveal(), true).unwrap().key(), &key(1));
+        assert!(sessions.find(link.reveal(), true).is_none() && sessions.find("", true).is_none());
         let late = sessions.link(&key(1)).unwrap();
         tokio::time::advance(LINK_AGE).await;
-        assert!(sessions.open(late.reveal()).unwrap().is_none());
-        assert!(sessions.open("").unwrap().is_none());
+        assert!(sessions.open(late.reveal(), true).unwrap().is_none());
+        assert!(sessions.open("", true).unwrap().is_none());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_session_ends_by_its_age_or_at_once() {
         let sessions = Sessions::default();
         let (one, two) = (session(&sessions, &key(1)).await, session(&sessions, &key(1)).await);
-        let open = sessions.find(one.reveal()).unwrap();
-        assert_ne!(open.csrf().reveal(), sessions.find(two.reveal()).unwrap().csrf().reveal());
+        let open = sessions.find(one.reveal(), true).unwrap();
+        assert_ne!(open.csrf().reveal(), sessions.find(two.reveal(), true).unwrap().csrf().reveal());
         sessions.end(one.reveal());
-        assert!(open.ended().is_cancelled() && sessions.find(one.reveal()).is_none());
-        let open = sessions.find(two.reveal()).unwrap();
+        assert!(open.ended().is_cancelled() && sessions.find(one.reveal(), true).is_none());
+        let open = sessions.find(two.reveal(), true).unwrap();
         tokio::time::advance(SESSION_AGE + Duration::from_secs(1)).await;
         open.ended().cancelled().await;
-        assert!(sessions.find(two.reveal()).is_none());
+        assert!(sessions.find(two.reveal(), true).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_for_this_machine_is_of_no_use_elsewhere() {
+        let sessions = Sessions::default();
+        let opened = |local| sessions.open(sessions.link(&key(1)).unwrap().reveal(), local).unwrap().unwrap();
+        for local in [true, false] {
+            let token = opened(local);
+            assert!(sessions.find(token.reveal(), local).is_some());
+            assert!(sessions.find(token.reveal(), !local).is_none());
+        }
+        let session = sessions.take_over("theirs", key(2), Secret::new("c"), false).unwrap().unwrap();
+        assert!(sessions.take_over("theirs", key(2), Secret::new("c"), false).unwrap().is_none(), "once");
+        assert!(sessions.find("theirs", true).is_none() && sessions.find("theirs", false).is_some());
+        session.ended().cancel();
+        assert!(sessions.find("theirs", false).is_none());
     }
 
     #[tokio::test(start_paused = true)]
@@ -245,18 +292,18 @@ mod tests {
         let sessions = Sessions::default();
         let first = session(&sessions, &key(1)).await;
         let other = session(&sessions, &key(2)).await;
-        let open = sessions.find(first.reveal()).unwrap();
+        let open = sessions.find(first.reveal(), true).unwrap();
         for _ in 0..SESSIONS_MAX {
             session(&sessions, &key(1)).await;
         }
         assert!(open.ended().is_cancelled(), "the oldest of this key made room");
-        assert!(sessions.find(other.reveal()).is_some(), "and no other key's");
+        assert!(sessions.find(other.reveal(), true).is_some(), "and no other key's");
         let oldest = sessions.link(&key(3)).unwrap();
         for _ in 0..LINKS_MAX {
             tokio::time::advance(Duration::from_millis(1)).await;
             sessions.link(&key(3)).unwrap();
         }
-        assert!(sessions.open(oldest.reveal()).unwrap().is_none());
+        assert!(sessions.open(oldest.reveal(), true).unwrap().is_none());
         let full = (10..).find_map(|number| sessions.link(&key(number)).err()).unwrap();
         assert_eq!(full.code, Code::LimitExceeded);
     }
@@ -265,7 +312,7 @@ mod tests {
     fn nothing_secret_is_printed() {
         let secret = token().unwrap();
         assert_eq!(secret.reveal().len(), 2 * TOKEN_BYTES);
-        let session = Session { csrf: Secret::new(secret.reveal()), ..Session::of_login(key(1), "cookie") };
+        let session = Session { csrf: Secret::new(secret.reveal()), ..Session::of_node(key(1)) };
         assert!(!format!("{session:?}").contains(secret.reveal()));
     }
 }

@@ -10,20 +10,24 @@
 //!
 //! Under its names there is nothing else: no ports of sandboxes by path or headers, no dialects, no downloads by link.
 //! What a sandbox serves never has the dashboard's origin.
+//!
+//! On a node of a cluster a request for what another node has is passed on once the gate let it through, as the session's
+//! key; and a session of one node counts at all ([`nodes`]).
 
 mod login;
+mod nodes;
 mod people;
 
 use std::sync::Arc;
 
 use atoll_core::{Code, Error};
 use atoll_dashboard::{Session, Sessions, Site, Sites, check_csrf, check_origin, sessions_of};
+use axum::Router;
 use axum::body::Body;
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::any;
-use axum::{Extension, Router};
 use http::header::{
     ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, COOKIE, LOCATION, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
@@ -31,6 +35,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use tower::ServiceExt as _;
 
 use crate::auth::{SignedIn, presents_key};
+use crate::cluster::{LetThrough, OfSession};
 use crate::config::ServerConfig;
 use crate::error::ApiError;
 use crate::ingress::address;
@@ -38,6 +43,7 @@ use crate::origin;
 use crate::serve::{Encrypted, Peer};
 use crate::shared::App;
 use crate::trace::Unrecorded;
+pub(crate) use nodes::{PATH as SESSIONS, session_of_node, text as link_text};
 
 /// Where the native API is.
 const API: &str = "/v1/";
@@ -169,6 +175,10 @@ pub(crate) async fn intercept(State(doors): State<Doors>, mut request: Request, 
     let app = &doors.app;
     let host = address::host(request.uri(), request.headers()).unwrap_or_default();
     let encrypted = request.extensions().get::<Encrypted>().is_some();
+    if request.extensions().get::<OfSession>().is_some() {
+        // Under whatever name: another node's dashboard has looked at it.
+        return inert(doors.api.clone().oneshot(request).await.unwrap_or_else(|never| match never {}));
+    }
     if !app.config.dashboard {
         return next.run(request).await;
     }
@@ -229,11 +239,15 @@ async fn file(request: Request) -> Response {
 
 /// The session of a request, if it has one whose key works, and its token. None when it has several: one of them is
 /// somebody else's.
-fn session<'a>(app: &App, site: &Site, headers: &'a HeaderMap) -> Option<(Session, &'a str)> {
+async fn session<'a>(app: &App, site: &Site, headers: &'a HeaderMap) -> Option<(Session, &'a str)> {
+    nodes::look_up(app, site, sessions_of(headers, site.secure)).await;
     let shown = sessions_of(headers, site.secure);
     let find = |token: &str| {
-        let login = || Some(Session::of_login(app.engine.dashboard_login(token)?, token));
-        app.console.sessions.find(token).or_else(login)
+        let login = || {
+            let login = app.engine.dashboard_login(token, site.local)?;
+            Some(Session::of_login(login, token, site.local))
+        };
+        app.console.sessions.find(nodes::code(token), site.local).or_else(login)
     };
     let mut live = shown.filter_map(|token| Some((find(token)?, token)));
     let (session, token) = live.next()?;
@@ -241,19 +255,18 @@ fn session<'a>(app: &App, site: &Site, headers: &'a HeaderMap) -> Option<(Sessio
         return None;
     }
     if app.engine.key_behind(session.key()).is_err() {
-        app.console.sessions.end(token);
+        app.console.sessions.end(nodes::code(token));
         return None;
     }
     Some((session, token))
 }
 
 /// Ends a session, and what is open by it.
-async fn end(app: &App, session: &Session, token: &str) -> Result<(), Error> {
-    app.console.sessions.end(token);
-    match session.is_login() {
-        true => app.engine.end_login(session.key()).await,
-        false => Ok(()),
+async fn end(app: &App, site: &Site, session: &Session, token: &str) -> Result<(), Error> {
+    if session.is_login() {
+        return app.engine.end_login(session.key()).await;
     }
+    nodes::end(app, site, token).await
 }
 
 /// What a request without a session is told.
@@ -267,15 +280,13 @@ fn forbidden(refusal: atoll_dashboard::Refusal) -> Error {
 }
 
 /// The layer between the dashboard's names and the native API.
-async fn gate(
-    State(app): State<App>,
-    Extension(site): Extension<Site>,
-    mut request: Request,
-    next: Next,
-) -> Response {
-    match admit(&app, &site, request.method(), request.headers()) {
+async fn gate(State(app): State<App>, mut request: Request, next: Next) -> Response {
+    match admit(&app, &request).await {
         Ok(Some(session)) => {
             request.headers_mut().remove(COOKIE);
+            if let Some(let_through) = request.extensions().get::<LetThrough>() {
+                let_through.note(&session);
+            }
             request.extensions_mut().insert(SignedIn(session));
             let is_look = is_look(&request);
             let mut response = next.run(request).await;
@@ -291,7 +302,28 @@ async fn gate(
 
 /// Whether a request may go on: with a session, or without one because it brings a key, which no browser sends by
 /// itself.
-fn admit(app: &App, site: &Site, method: &Method, headers: &HeaderMap) -> Result<Option<Session>, Error> {
+fn admit<'a>(
+    app: &'a App,
+    request: &Request,
+) -> impl Future<Output = Result<Option<Session>, Error>> + Send + use<'a> {
+    let of_node = request.extensions().get::<OfSession>().map(|OfSession(key)| Session::of_node(key.clone()));
+    let site = request.extensions().get::<Site>().cloned();
+    let (method, headers) = (request.method().clone(), request.headers().clone());
+    async move {
+        match (of_node, site) {
+            (Some(session), _) => Ok(Some(session)),
+            (None, Some(site)) => admit_browser(app, &site, &method, &headers).await,
+            (None, None) => Err(signed_out()),
+        }
+    }
+}
+
+async fn admit_browser(
+    app: &App,
+    site: &Site,
+    method: &Method,
+    headers: &HeaderMap,
+) -> Result<Option<Session>, Error> {
     let with_key = presents_key(headers);
     if let Err(refusal) = check_origin(method, headers, site)
         && !(with_key && refusal == atoll_dashboard::Refusal::Anonymous)
@@ -301,7 +333,7 @@ fn admit(app: &App, site: &Site, method: &Method, headers: &HeaderMap) -> Result
     if with_key {
         return Ok(None);
     }
-    let (session, _) = session(app, site, headers).ok_or_else(signed_out)?;
+    let (session, _) = session(app, site, headers).await.ok_or_else(signed_out)?;
     check_csrf(method, headers, session.csrf()).map_err(forbidden)?;
     Ok(Some(session))
 }

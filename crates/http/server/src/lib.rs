@@ -52,6 +52,7 @@ mod revocation;
 mod routes;
 mod serve;
 mod shared;
+mod ssh;
 mod trace;
 mod transfer;
 
@@ -59,4 +60,5 @@ pub use config::{PeopleConfig, ServerConfig};
 pub use ingress::{Forward, Ingress};
 pub use metrics::SpanCounts;
 pub use openapi::openapi;
-pub use serve::{Duplex, McpAnswer, McpDoor, Server, Ssh, SshDoor};
+pub use serve::{McpAnswer, McpDoor, Server};
+pub use ssh::{Duplex, Ssh, SshClient, SshDoor, SshElsewhere, SshOfNodes, SshServed};

@@ -8,11 +8,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_core::secret::Secret;
 use atoll_engine::Engine;
 use atoll_tls::NodeTls;
 use axum::Router;
-use futures::future::BoxFuture;
 use http::header::HOST;
 use http::{HeaderValue, Request};
 use hyper::body::Incoming;
@@ -20,7 +18,7 @@ use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustix::net::sockopt;
-use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -32,6 +30,7 @@ use crate::dialect::{Dialect, Mounts};
 use crate::metrics::OpenConnection;
 use crate::routes;
 use crate::shared::{App, Shared};
+use crate::ssh::{Duplex, Ssh, SshClient};
 
 /// Time for a client to send the head of a request; also how long an idle connection is kept.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(75);
@@ -65,27 +64,6 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// A byte stream both ways.
-pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
-
-/// Serves a connection of a client that speaks SSH, until it ends or the token fires.
-pub type SshDoor = Arc<
-    dyn Fn(Box<dyn Duplex>, Option<SocketAddr>, CancellationToken) -> BoxFuture<'static, ()> + Send + Sync,
->;
-
-/// The way for SSH clients: on the same port, or through a WebSocket.
-#[derive(Clone)]
-pub struct Ssh {
-    /// Serves a connection.
-    pub door: SshDoor,
-    /// The public host key, as it stands in `known_hosts` without names.
-    pub host_key: String,
-    /// The private key that is made of a seed, as SSH clients read it.
-    pub private_key: fn(&[u8; 32]) -> Option<Secret>,
-}
-
 /// Answers a request of the Model Context Protocol that came with a key of this installation.
 #[derive(Clone)]
 pub struct McpDoor(pub Arc<dyn Fn(Secret, axum::extract::Request) -> McpAnswer + Send + Sync>);
@@ -96,12 +74,6 @@ pub type McpAnswer = BoxFuture<'static, Result<axum::response::Response, atoll_c
 impl std::fmt::Debug for McpDoor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("McpDoor")
-    }
-}
-
-impl std::fmt::Debug for Ssh {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ssh").field("host_key", &self.host_key).finish_non_exhaustive()
     }
 }
 
@@ -156,10 +128,11 @@ impl Server {
     pub async fn serve_nodes(&self, listener: TcpListener) {
         let Some(tls) = self.app.peers.as_ref().map(|peers| Arc::clone(peers.tls())) else { return };
         let slots = Arc::new(Semaphore::new(self.app.config.connections_max));
+        let router = cluster::of_nodes(&self.app, self.router.clone());
         while let Some(accepted) = self.app.draining.run_until_cancelled(accept(&listener, &slots)).await {
             match accepted {
                 Ok((stream, peer, permit)) => {
-                    let (tls, router, app) = (Arc::clone(&tls), self.router.clone(), Arc::clone(&self.app));
+                    let (tls, router, app) = (Arc::clone(&tls), router.clone(), Arc::clone(&self.app));
                     self.app.tasks.spawn(node_connection(stream, peer, permit, tls, router, app));
                 }
                 Err(error) => {
@@ -293,7 +266,7 @@ async fn connection(
         request
     });
     match (protocol, app.ssh.get(), &app.config.tls) {
-        (Protocol::Ssh, Some(ssh), _) => (ssh.door)(Box::new(stream), Some(peer), app.draining.clone()).await,
+        (Protocol::Ssh, Some(ssh), _) => (ssh.door)(SshClient::new(&app, Box::new(stream), Some(peer))).await,
         (Protocol::Tls, _, Some(tls)) => match tokio::time::timeout(TLS_TIMEOUT, tls.accept(stream)).await {
             Ok(Ok(stream)) => match atoll_tls::agreed_on_http2(&stream) {
                 Some(two) => serve_http(two.then_some(Http2::OfClients), stream, service, &app).await,

@@ -11,7 +11,8 @@ use tokio_util::task::TaskTracker;
 use crate::config::ServerConfig;
 use crate::dashboard::Console;
 use crate::metrics::Metrics;
-use crate::serve::{McpDoor, Ssh};
+use crate::serve::McpDoor;
+use crate::ssh::Ssh;
 
 /// The state of the router.
 pub(crate) type App = Arc<Shared>;

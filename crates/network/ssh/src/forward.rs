@@ -91,7 +91,7 @@ async fn relay(ends: Ends, connection: PortConnection) -> io::Result<()> {
                     to_port.shutdown().await?;
                     return Ok(());
                 }
-                Event::Resize { .. } | Event::Signal(_) => {}
+                _ => {}
             }
         }
         Err(io::ErrorKind::ConnectionAborted.into())

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use atoll_core::key::Scope;
 use atoll_core::spec::TtySize;
-use atoll_engine::Engine;
+use atoll_engine::{Asked, Engine};
 use bytes::Bytes;
 use russh::keys::HashAlg;
 use russh::server::{Auth, ChannelOpenHandle, Msg, PublicKeyOffer, Session, VerifiedPublicKey};
@@ -17,8 +17,10 @@ use tokio_util::task::TaskTracker;
 
 use crate::forward::{self, Ends};
 use crate::inbox::{CHANNELS_MAX_COUNT, Event, Flood, Inboxes};
-use crate::login::{self, Login};
+use crate::login::{self, Claim, Login};
+use crate::relay::Relay;
 use crate::session::{self, Wanted, What};
+use crate::{Elsewhere, Origin};
 
 /// Ports of the client that one connection may show inside.
 const LISTENERS_MAX_COUNT: usize = 32;
@@ -38,11 +40,22 @@ pub(crate) enum SessionError {
     Flood(#[from] Flood),
 }
 
+/// Where a client that was let in has its sandbox.
+#[derive(Clone)]
+pub(crate) enum Entered {
+    Here(Box<Login>),
+    /// On another node.
+    There(Relay),
+}
+
 /// One connection.
 pub(crate) struct Handler {
     engine: Engine,
     peer: Option<SocketAddr>,
-    login: Arc<SetOnce<Login>>,
+    elsewhere: Option<Elsewhere>,
+    /// Another node has let it in: nothing is left to be shown.
+    is_let_in: bool,
+    login: Arc<SetOnce<Entered>>,
     /// Channels of sessions whose command was not named yet.
     waiting: HashMap<ChannelId, Waiting>,
     channels: Arc<Semaphore>,
@@ -67,10 +80,12 @@ impl Drop for Handler {
 }
 
 impl Handler {
-    pub(crate) fn new(engine: Engine, peer: Option<SocketAddr>, login: Arc<SetOnce<Login>>) -> Self {
+    pub(crate) fn new(engine: Engine, from: Origin, login: Arc<SetOnce<Entered>>) -> Self {
         Self {
             engine,
-            peer,
+            peer: from.peer,
+            elsewhere: from.elsewhere,
+            is_let_in: login.get().is_some(),
             login,
             waiting: HashMap::new(),
             channels: Arc::new(Semaphore::new(CHANNELS_MAX_COUNT)),
@@ -81,21 +96,44 @@ impl Handler {
         }
     }
 
-    fn let_in(&mut self, login: Option<Login>) -> Auth {
-        match login {
-            Some(login) => {
-                tracing::info!(sandbox = %login.sandbox, peer = ?self.peer, "an SSH login");
-                // A second one on the same connection changes nothing.
-                drop(self.login.set(login));
-                Auth::Accept
-            }
-            None => Auth::reject(),
+    /// Lets a client in whose sandbox is here, or on another node that does.
+    async fn enter(&mut self, claim: Claim) -> Auth {
+        if self.is_let_in {
+            return Auth::Accept;
         }
+        let Some(entered) = self.admit(&claim).await else { return Auth::reject() };
+        match &entered {
+            Entered::Here(login) => {
+                tracing::info!(sandbox = %login.sandbox, peer = ?self.peer, "an SSH login");
+            }
+            Entered::There(relay) => {
+                tracing::info!(peer = ?self.peer, "an SSH login to another node");
+                let (relay, gone) = (relay.clone(), self.gone.clone());
+                tokio::spawn(async move {
+                    gone.cancelled().await;
+                    relay.close().await;
+                });
+            }
+        }
+        // A second one on the same connection changes nothing.
+        drop(self.login.set(entered));
+        Auth::Accept
+    }
+
+    async fn admit(&self, claim: &Claim) -> Option<Entered> {
+        self.engine.until_may_serve().await.ok()?;
+        let asked = Arc::new(Asked::default());
+        if let Some(login) = claim.admit_here(&self.engine, &asked).await {
+            return Some(Entered::Here(Box::new(login)));
+        }
+        let elsewhere = self.elsewhere.as_ref()?;
+        let stream = elsewhere(asked, claim.to_text()?).await?;
+        Relay::open(stream).await.map(Entered::There)
     }
 
     /// Starts what a session is for.
     fn start(&mut self, id: ChannelId, what: What, session: &mut Session) -> Result<(), SessionError> {
-        let (Some(waiting), Some(login)) = (self.waiting.remove(&id), self.login.get().cloned()) else {
+        let (Some(waiting), Some(entered)) = (self.waiting.remove(&id), self.login.get().cloned()) else {
             return Ok(session.channel_failure(id)?);
         };
         // A forwarding may have taken the place meanwhile.
@@ -105,9 +143,12 @@ impl Handler {
         session.channel_success(id)?;
         let wanted = Wanted { what, env: waiting.env, tty: waiting.tty, peer: self.peer };
         let ends = Ends::new(waiting.channel, &self.inboxes);
-        let run = session::run(self.engine.clone(), login, wanted, ends, session.handle());
+        let (engine, handle) = (self.engine.clone(), session.handle());
         self.tasks.spawn(async move {
-            run.await;
+            match entered {
+                Entered::Here(login) => session::run(engine, *login, wanted, ends, handle).await,
+                Entered::There(relay) => relay.session(wanted, ends, handle).await,
+            }
             drop(permit);
         });
         Ok(())
@@ -117,10 +158,8 @@ impl Handler {
 impl russh::server::Handler for Handler {
     type Error = SessionError;
 
-    /// The first that clients try: a token is the name, and needs nothing else.
     async fn auth_none(&mut self, user: &str) -> Result<Auth, SessionError> {
-        let login = login::admit_token(&self.engine, user).await;
-        Ok(self.let_in(login))
+        Ok(self.enter(Claim::by_name(user)).await)
     }
 
     async fn auth_publickey_offered(
@@ -129,7 +168,7 @@ impl russh::server::Handler for Handler {
         offer: PublicKeyOffer<'_>,
     ) -> Result<Auth, SessionError> {
         let fingerprint = offer.public_key.fingerprint(HashAlg::Sha256).to_string();
-        if login::is_made_for(&self.engine, user, &fingerprint) {
+        if login::may_be_made_for(&self.engine, user, &fingerprint) {
             return Ok(Auth::Accept);
         }
         let known = self.engine.verify_ssh_key(&fingerprint).await;
@@ -138,21 +177,11 @@ impl russh::server::Handler for Handler {
 
     async fn auth_publickey(&mut self, user: &str, key: VerifiedPublicKey<'_>) -> Result<Auth, SessionError> {
         let fingerprint = key.public_key.fingerprint(HashAlg::Sha256).to_string();
-        let key = self.engine.verify_ssh_key(&fingerprint).await.ok();
-        let login = match key {
-            Some((key, _)) => login::admit(&self.engine, user, &key, Some(fingerprint)).await,
-            None => login::admit_made_key(&self.engine, user, &fingerprint).await,
-        };
-        Ok(self.let_in(login))
+        Ok(self.enter(Claim::by_key(user, fingerprint)).await)
     }
 
     async fn auth_password(&mut self, user: &str, password: &str) -> Result<Auth, SessionError> {
-        let login = match self.engine.verify_key(password) {
-            Ok(key) => login::admit(&self.engine, user, &key, None).await,
-            // Clients that must send one.
-            Err(_) => login::admit_token(&self.engine, user).await,
-        };
-        Ok(self.let_in(login))
+        Ok(self.enter(Claim::by_password(user, password)).await)
     }
 
     async fn channel_open_session(
@@ -286,14 +315,23 @@ impl russh::server::Handler for Handler {
         _: &mut Session,
     ) -> Result<(), SessionError> {
         let port = u16::try_from(port).ok().filter(|port| *port != 0);
-        let login = self.login.get().filter(|login| login.check(&self.engine).is_ok()).cloned();
+        let entered = self.login.get().cloned().filter(|entered| match entered {
+            Entered::Here(login) => login.check(&self.engine).is_ok(),
+            // It is asked there.
+            Entered::There(_) => true,
+        });
         let permit = Arc::clone(&self.channels).try_acquire_owned();
-        match (port, login, permit) {
-            (Some(port), Some(login), Ok(permit)) if forward::is_inside(host) => {
+        match (port, entered, permit) {
+            (Some(port), Some(entered), Ok(permit)) if forward::is_inside(host) => {
                 let (engine, gone) = (self.engine.clone(), self.gone.clone());
                 let ends = Ends::new(channel, &self.inboxes);
                 self.tasks.spawn(async move {
-                    let forward = forward::direct(&engine, &login, port, ends, reply);
+                    let forward = async {
+                        match entered {
+                            Entered::Here(login) => forward::direct(&engine, &login, port, ends, reply).await,
+                            Entered::There(relay) => relay.direct(port, ends, reply).await,
+                        }
+                    };
                     gone.run_until_cancelled(forward).await;
                     drop(permit);
                 });
@@ -310,7 +348,15 @@ impl russh::server::Handler for Handler {
         port: &mut u32,
         session: &mut Session,
     ) -> Result<bool, SessionError> {
-        let (Ok(wanted), Some(login)) = (u16::try_from(*port), self.login.get()) else { return Ok(false) };
+        let (Ok(wanted), Some(entered)) = (u16::try_from(*port), self.login.get()) else { return Ok(false) };
+        let login = match entered {
+            Entered::Here(login) => login,
+            Entered::There(relay) => {
+                let given = relay.listen(address, *port, session.handle(), &self.inboxes).await;
+                *port = given.unwrap_or(*port);
+                return Ok(given.is_some());
+            }
+        };
         if self.listeners.len() >= LISTENERS_MAX_COUNT || login.check(&self.engine).is_err() {
             return Ok(false);
         }
@@ -337,10 +383,13 @@ impl russh::server::Handler for Handler {
 
     async fn cancel_tcpip_forward(
         &mut self,
-        _address: &str,
+        address: &str,
         port: u32,
         _: &mut Session,
     ) -> Result<bool, SessionError> {
+        if let Some(Entered::There(relay)) = self.login.get() {
+            return Ok(relay.stop_listening(address, port).await);
+        }
         let stop = u16::try_from(port).ok().and_then(|port| self.listeners.remove(&port));
         Ok(stop.map(|stop| stop.cancel()).is_some())
     }

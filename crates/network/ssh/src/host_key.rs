@@ -23,6 +23,17 @@ pub enum HostKeyError {
     Random(#[source] getrandom::Error),
 }
 
+/// The host key at `path`, which is made if there is none: what goes to `known_hosts`, and the key itself. For servers that are to have
+/// the same.
+///
+/// # Errors
+/// [`HostKeyError`].
+pub fn host_key_text(path: &Path) -> Result<(String, Secret), HostKeyError> {
+    let key = open(path)?;
+    let text = key.to_openssh(LineEnding::LF).map_err(HostKeyError::Damaged)?;
+    Ok((public_text(&key)?, Secret::new(text.to_string())))
+}
+
 /// Reads the key, or makes it. The file appears whole and readable to nobody else.
 pub(crate) fn open(path: &Path) -> Result<PrivateKey, HostKeyError> {
     match std::fs::read(path) {

@@ -6,6 +6,8 @@
 //! forwarded connection that moves much both ways. So its queue is not used: the connection puts what comes in
 //! here and never waits. What bounds these queues is the window that the client is offered: when they hold much,
 //! next to nothing, until half of it was taken.
+//!
+//! The same holds for what another node's server sends, where a client's session is there.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -32,20 +34,30 @@ const FLOOD_BYTES: usize = FULL_BYTES + CHANNELS_MAX_COUNT * (WINDOW_BYTES as us
 /// What an event counts beside its data, bytes.
 const EVENT_BYTES: usize = 64;
 
-/// Something that a client sent on a channel.
+/// Something that the other side sent on a channel.
 #[derive(Debug)]
 pub(crate) enum Event {
     Data(Bytes),
     Eof,
-    Resize { cols: u32, rows: u32 },
+    Resize {
+        cols: u32,
+        rows: u32,
+    },
     Signal(Sig),
+    /// Of a server: what goes to the second stream.
+    Stderr(Bytes),
+    /// Of a server: how the command ended.
+    Exited(u32),
+    /// Of a server: the command was ended by a signal, for a reason.
+    Killed(Sig, String),
 }
 
 impl Event {
     fn size(&self) -> usize {
         match self {
-            Self::Data(bytes) => EVENT_BYTES + bytes.len(),
-            Self::Eof | Self::Resize { .. } | Self::Signal(_) => EVENT_BYTES,
+            Self::Data(bytes) | Self::Stderr(bytes) => EVENT_BYTES + bytes.len(),
+            Self::Killed(_, reason) => EVENT_BYTES + reason.len(),
+            Self::Eof | Self::Resize { .. } | Self::Signal(_) | Self::Exited(_) => EVENT_BYTES,
         }
     }
 }

@@ -12,6 +12,9 @@
 //! (`Engine::create_ssh_token`), and needs nothing else. The session may do what that key may, in that
 //! one sandbox.
 //!
+//! On a node of a cluster a login to a sandbox of another node goes on there ([`relay`]): what was shown is told to that node,
+//! which decides.
+//!
 //! Nothing of SSH reaches the guest: it sees execs, files and connections as from any other API. The host key
 //! is made once and lies in the data directory.
 
@@ -20,15 +23,18 @@ mod handler;
 mod host_key;
 mod inbox;
 mod login;
+mod relay;
 mod session;
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_engine::Engine;
+use atoll_core::secret::Secret;
+use atoll_engine::{Asked, Engine};
 use russh::keys::PrivateKey;
 use russh::server::Config;
 use russh::{Disconnect, MethodKind, MethodSet, SshId};
@@ -36,10 +42,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::SetOnce;
 use tokio_util::sync::CancellationToken;
 
-pub use host_key::{HostKeyError, private_key};
+pub use host_key::{HostKeyError, host_key_text, private_key};
 
-use crate::handler::Handler;
-use crate::login::Login;
+use crate::handler::{Entered, Handler};
+use crate::login::{Claim, Login};
 
 /// How long a client may take to log in.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(60);
@@ -51,6 +57,37 @@ const REFUSAL_TIME: Duration = Duration::from_millis(300);
 const KEEPALIVE: Duration = Duration::from_secs(30);
 /// How long a client may take to end a connection that it is told to end.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A byte stream both ways.
+pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+/// What comes about later.
+pub type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// The way to the SSH server of the node that has what a login names and is not here: it is told what the client has shown,
+/// and gives a connection if it lets that in, for [`SshServer::serve_admitted`] there.
+pub type Elsewhere = Arc<dyn Fn(Arc<Asked>, Secret) -> Later<Option<Box<dyn Duplex>>> + Send + Sync>;
+
+/// Where a client comes from, and where else it may want to go.
+#[derive(Clone, Default)]
+pub struct Origin {
+    /// Its address.
+    pub peer: Option<SocketAddr>,
+    /// The way to other nodes, where this is one.
+    pub elsewhere: Option<Elsewhere>,
+}
+
+impl fmt::Debug for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Origin").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}
+
+/// A client of another node that was let in.
+#[derive(Debug)]
+pub struct Admitted(Login);
 
 /// The SSH server over an engine.
 #[derive(Clone)]
@@ -72,7 +109,18 @@ impl SshServer {
     /// # Errors
     /// [`HostKeyError`].
     pub fn open(engine: Engine, path: &Path) -> Result<Self, HostKeyError> {
-        let key = host_key::open(path)?;
+        Self::with_key(engine, host_key::open(path)?)
+    }
+
+    /// A server with a host key as [`host_key_text`] gives it.
+    ///
+    /// # Errors
+    /// [`HostKeyError`].
+    pub fn of_text(engine: Engine, text: &Secret) -> Result<Self, HostKeyError> {
+        Self::with_key(engine, PrivateKey::from_openssh(text.reveal()).map_err(HostKeyError::Damaged)?)
+    }
+
+    fn with_key(engine: Engine, key: PrivateKey) -> Result<Self, HostKeyError> {
         let host_key = host_key::public_text(&key)?.into();
         Ok(Self { engine, config: Arc::new(config(key)), host_key })
     }
@@ -84,12 +132,38 @@ impl SshServer {
     }
 
     /// Serves one connection until it ends, or `stop` fires.
-    pub async fn serve<S>(&self, stream: S, peer: Option<SocketAddr>, stop: CancellationToken)
+    pub async fn serve<S>(&self, stream: S, from: Origin, stop: CancellationToken)
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let login = Arc::new(SetOnce::new());
-        let handler = Handler::new(self.engine.clone(), peer, Arc::clone(&login));
+        self.run(stream, from, Arc::default(), stop).await;
+    }
+
+    /// Lets a client in that came to another node, by what it has shown there. What is not here is noted in `asked`.
+    pub async fn admit(&self, asked: &Arc<Asked>, claim: &Secret) -> Option<Admitted> {
+        self.engine.until_may_serve().await.ok()?;
+        Claim::of_text(claim)?.admit_here(&self.engine, asked).await.map(Admitted)
+    }
+
+    /// Serves such a client. Its connection is what the other node made of it.
+    pub async fn serve_admitted<S>(
+        &self,
+        stream: S,
+        admitted: Admitted,
+        peer: Option<SocketAddr>,
+        stop: CancellationToken,
+    ) where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let login = SetOnce::new_with(Some(Entered::Here(Box::new(admitted.0))));
+        self.run(stream, Origin { peer, elsewhere: None }, Arc::new(login), stop).await;
+    }
+
+    async fn run<S>(&self, stream: S, from: Origin, login: Arc<SetOnce<Entered>>, stop: CancellationToken)
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let handler = Handler::new(self.engine.clone(), from, Arc::clone(&login));
         let starting = russh::server::run_stream(Arc::clone(&self.config), stream, handler);
         let session = match tokio::time::timeout(LOGIN_TIMEOUT, starting).await {
             Ok(Ok(session)) => session,
@@ -101,9 +175,9 @@ impl SshServer {
         let reason = tokio::select! {
             ended = &mut session => return log_end(ended),
             reason = self.until_refused(&login) => reason,
-            () = stop.cancelled() => "the server is shutting down",
+            () = stop.cancelled() => "the server is shutting down".to_owned(),
         };
-        let told = handle.disconnect(Disconnect::ByApplication, reason.to_owned(), String::new());
+        let told = handle.disconnect(Disconnect::ByApplication, reason, String::new());
         let ending = async {
             // It may have gone by itself.
             drop(told.await);
@@ -116,9 +190,11 @@ impl SshServer {
 
     /// Resolves when a client is to go, with the reason: the time for a login is over without one, or who logged
     /// in may use the sandbox no longer.
-    async fn until_refused(&self, login: &SetOnce<Login>) -> &'static str {
-        let Ok(login) = tokio::time::timeout(LOGIN_TIMEOUT, login.wait()).await else {
-            return "the login took too long";
+    async fn until_refused(&self, login: &SetOnce<Entered>) -> String {
+        let login = match tokio::time::timeout(LOGIN_TIMEOUT, login.wait()).await {
+            Ok(Entered::Here(login)) => login,
+            Ok(Entered::There(relay)) => return relay.ended().await,
+            Err(_late) => return "the login took too long".to_owned(),
         };
         match &login.token {
             None => self.engine.until_revoked(&login.grant).await,
@@ -127,7 +203,7 @@ impl SshServer {
                 () = self.engine.until_revoked(token) => {}
             },
         }
-        "the key may use this sandbox no longer"
+        "the key may use this sandbox no longer".to_owned()
     }
 }
 

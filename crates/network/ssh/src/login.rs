@@ -1,12 +1,89 @@
 //! Who logs in, to where.
 
+use std::sync::Arc;
+
 use atoll_core::id::SandboxId;
+use atoll_core::secret::Secret;
 use atoll_core::sharing::Needs;
 use atoll_core::{Result, spec};
-use atoll_engine::{Caller, Engine, Grant, Target, VerifiedAccess, VerifiedKey};
+use atoll_engine::{Asked, Caller, Engine, Grant, Target, VerifiedAccess, VerifiedKey};
 use russh::keys::HashAlg;
+use serde::{Deserialize, Serialize};
 
 use crate::host_key;
+
+/// Longest claim that goes to another node, bytes.
+const CLAIM_MAX_BYTES: usize = 4 << 10;
+
+/// What a client logs in with: a name, and what it has shown besides.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Claim {
+    name: String,
+    /// A password that it sent.
+    password: Option<Secret>,
+    /// The fingerprint of a key that it has proven to have.
+    key: Option<String>,
+}
+
+impl Claim {
+    pub(crate) fn by_name(name: &str) -> Self {
+        Self { name: name.to_owned(), password: None, key: None }
+    }
+
+    pub(crate) fn by_password(name: &str, password: &str) -> Self {
+        Self { password: Some(Secret::new(password)), ..Self::by_name(name) }
+    }
+
+    pub(crate) fn by_key(name: &str, fingerprint: String) -> Self {
+        Self { key: Some(fingerprint), ..Self::by_name(name) }
+    }
+
+    /// For another node; none for what is longer than any that could be let in.
+    pub(crate) fn to_text(&self) -> Option<Secret> {
+        #[derive(Serialize)]
+        struct Text<'a> {
+            name: &'a str,
+            password: Option<&'a str>,
+            key: Option<&'a str>,
+        }
+        let password = self.password.as_ref().map(Secret::reveal);
+        let text = Text { name: &self.name, password, key: self.key.as_deref() };
+        let text = serde_json::to_string(&text).ok()?;
+        (text.len() <= CLAIM_MAX_BYTES).then(|| Secret::new(text))
+    }
+
+    /// What another node sent.
+    pub(crate) fn of_text(text: &Secret) -> Option<Self> {
+        serde_json::from_str(text.reveal()).ok()
+    }
+
+    /// Who may log in by it here. What is not here is noted.
+    async fn admit(&self, engine: &Engine) -> Option<Login> {
+        match (&self.key, &self.password) {
+            (Some(fingerprint), _) => match engine.verify_ssh_key(fingerprint).await {
+                Ok((key, _)) => admit(engine, &self.name, &key, Some(fingerprint.clone())).await,
+                Err(_) => admit_made_key(engine, &self.name, fingerprint).await,
+            },
+            (None, Some(password)) => match engine.verify_key(password.reveal()) {
+                Ok(key) => admit(engine, &self.name, &key, None).await,
+                // Clients that must send one.
+                Err(_) => admit_token(engine, &self.name).await,
+            },
+            // The first that clients try: a token is the name, and needs nothing else.
+            (None, None) => admit_token(engine, &self.name).await,
+        }
+    }
+
+    /// The same, once more when what it names has just come here.
+    pub(crate) async fn admit_here(&self, engine: &Engine, asked: &Arc<Asked>) -> Option<Login> {
+        let login = Arc::clone(asked).scope(self.admit(engine)).await;
+        if login.is_some() || !engine.has_arrived(asked).await {
+            return login;
+        }
+        Arc::clone(asked).scope(self.admit(engine)).await
+    }
+}
 
 /// A client that was let in.
 #[derive(Debug, Clone)]
@@ -42,15 +119,18 @@ pub(crate) fn split(name: &str) -> Result<(&str, Option<&str>)> {
 }
 
 /// Lets in who logs in under a token as its name, `TOKEN` or `TOKEN+USER`, as the API key that it stands for.
-pub(crate) async fn admit_token(engine: &Engine, name: &str) -> Option<Login> {
+async fn admit_token(engine: &Engine, name: &str) -> Option<Login> {
     let (token, user) = split(name).ok()?;
     let (key, access) = engine.verify_ssh_token(token).ok()?;
     admit_access(engine, user, key, access).await
 }
 
-/// Whether a public key is the one that was made for the access that a login names.
-pub(crate) fn is_made_for(engine: &Engine, name: &str, fingerprint: &str) -> bool {
-    made_for(engine, name, fingerprint).is_some()
+/// Whether a public key may be the one that was made for the access that a login names. Of what is on another node that
+/// is asked only once the client has proven to have it.
+pub(crate) fn may_be_made_for(engine: &Engine, name: &str, fingerprint: &str) -> bool {
+    let names_other =
+        || split(name).is_ok_and(|(login, _)| engine.is_node() && engine.names_other_ssh_key(login));
+    made_for(engine, name, fingerprint).is_some() || names_other()
 }
 
 fn made_for(engine: &Engine, name: &str, fingerprint: &str) -> Option<(VerifiedKey, VerifiedAccess)> {
@@ -61,7 +141,7 @@ fn made_for(engine: &Engine, name: &str, fingerprint: &str) -> Option<(VerifiedK
 }
 
 /// Lets in who has proven to have the key that was made for the access that it names.
-pub(crate) async fn admit_made_key(engine: &Engine, name: &str, fingerprint: &str) -> Option<Login> {
+async fn admit_made_key(engine: &Engine, name: &str, fingerprint: &str) -> Option<Login> {
     let (key, access) = made_for(engine, name, fingerprint)?;
     admit_access(engine, split(name).ok()?.1, key, access).await
 }
@@ -81,12 +161,7 @@ async fn admit_access(
 
 /// Lets the holder of a key in, if it has the role for it on that sandbox. A lease does not keep it out: it may
 /// end while the connection is open. What is wrong is logged, not told: it is not known yet who asks.
-pub(crate) async fn admit(
-    engine: &Engine,
-    name: &str,
-    key: &VerifiedKey,
-    ssh_key: Option<String>,
-) -> Option<Login> {
+async fn admit(engine: &Engine, name: &str, key: &VerifiedKey, ssh_key: Option<String>) -> Option<Login> {
     let (sandbox, user) = split(name).ok()?;
     let caller = Caller::of(key);
     let caller = match ssh_key {
@@ -115,5 +190,17 @@ mod tests {
         assert_eq!(split("web+postgres").unwrap(), ("web", Some("postgres")));
         assert!(split("web+").is_err());
         assert!(split("web+a b").is_err());
+    }
+
+    #[test]
+    fn claims_travel_whole_and_do_not_print() {
+        let claim = Claim::by_password("web+a\u{7f}\n", "hunter2");
+        assert!(!format!("{claim:?}").contains("hunter2"));
+        let back = Claim::of_text(&claim.to_text().unwrap()).unwrap();
+        assert_eq!((back.name.as_str(), back.password, back.key), ("web+a\u{7f}\n", claim.password, None));
+        let back = Claim::of_text(&Claim::by_key("web", "SHA256:x".to_owned()).to_text().unwrap()).unwrap();
+        assert_eq!((back.password, back.key.as_deref()), (None, Some("SHA256:x")));
+        assert!(Claim::by_name(&"x".repeat(CLAIM_MAX_BYTES)).to_text().is_none());
+        assert!(Claim::of_text(&Secret::new("{\"name\":\"a\",\"more\":1}")).is_none());
     }
 }

@@ -30,7 +30,7 @@ const FAILED: u32 = 255;
 /// Bytes of answers of an SFTP session that are passed on at once.
 const SFTP_PIECE_BYTES: usize = 32 << 10;
 /// The channel's second stream to the client.
-const STDERR: u32 = 1;
+pub(crate) const STDERR: u32 = 1;
 
 /// What a session is for.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ pub(crate) struct Wanted {
     pub(crate) peer: Option<SocketAddr>,
 }
 
-type Writer = ChannelWriteHalf<Msg>;
+pub(crate) type Writer = ChannelWriteHalf<Msg>;
 
 /// Serves a session until its end.
 pub(crate) async fn run(engine: Engine, login: Login, wanted: Wanted, ends: Ends, handle: Handle) {
@@ -162,6 +162,8 @@ impl Running<'_> {
                 self.login.check(engine)?;
                 engine.signal_exec(sandbox, exec, signal_name(&signal), false).await
             }
+            // No client sends these.
+            Event::Stderr(_) | Event::Exited(_) | Event::Killed(..) => Ok(()),
         }
     }
 
@@ -231,7 +233,7 @@ fn signal_of(number: i32) -> Option<Sig> {
 }
 
 /// Says why it did not work.
-async fn fail(writer: &Writer, error: &Error) {
+pub(crate) async fn fail(writer: &Writer, error: &Error) {
     let hint = error.hint.as_deref().map(|hint| format!("hint: {hint}\r\n")).unwrap_or_default();
     let text = format!("atoll: {}\r\n{hint}", error.message);
     drop(writer.extended_data_bytes(STDERR, text.into_bytes()).await);
@@ -264,7 +266,7 @@ async fn sftp_session(engine: &Engine, login: &Login, inbox: &mut Inbox, writer:
                     requests.write_all(&data).await.map_err(broken)?;
                 }
                 Event::Eof => break,
-                Event::Resize { .. } | Event::Signal(_) => {}
+                _ => {}
             }
         }
         requests.shutdown().await.map_err(broken)

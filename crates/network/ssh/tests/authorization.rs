@@ -9,7 +9,7 @@ use atoll_core::access::{AccessDraft, Target};
 use atoll_core::key::Scope;
 use atoll_core::sharing::Role;
 use atoll_engine::ExecQuery;
-use atoll_ssh::SshServer;
+use atoll_ssh::{Origin, SshServer};
 use atoll_walk::{Key, Objects, World};
 use russh::client::{self, Handle};
 use russh::keys::PublicKeyOrCertificate;
@@ -44,7 +44,7 @@ impl Ssh {
     async fn log_in(&self, sandbox: &str, password: &str) -> Option<Handle<Trusting>> {
         let (near, far) = tokio::io::duplex(1 << 16);
         let server = self.server.clone();
-        tokio::spawn(async move { server.serve(far, None, CancellationToken::new()).await });
+        tokio::spawn(async move { server.serve(far, Origin::default(), CancellationToken::new()).await });
         let mut handle =
             client::connect_stream(Arc::new(client::Config::default()), near, Trusting).await.unwrap();
         let answer = handle.authenticate_password(sandbox, password).await.unwrap();
@@ -55,7 +55,7 @@ impl Ssh {
     async fn log_in_by_name(&self, name: &str) -> Option<Handle<Trusting>> {
         let (near, far) = tokio::io::duplex(1 << 16);
         let server = self.server.clone();
-        tokio::spawn(async move { server.serve(far, None, CancellationToken::new()).await });
+        tokio::spawn(async move { server.serve(far, Origin::default(), CancellationToken::new()).await });
         let mut handle =
             client::connect_stream(Arc::new(client::Config::default()), near, Trusting).await.unwrap();
         handle.authenticate_none(name).await.unwrap().success().then_some(handle)

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_core::id::KeyId;
 use atoll_core::spec::RequestKey;
+use atoll_engine::Asked;
 use axum::body::{Body, to_bytes};
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
@@ -119,10 +120,12 @@ impl Answers {
             return answer;
         }
         let answers = self.clone();
-        let making = tokio::spawn(async move {
+        let making = atoll_engine::spawn(async move {
             let (parts, body) = make.await.into_parts();
             let body = to_bytes(body, ANSWER_MAX_BYTES).await.unwrap_or_default();
-            if let Some(kept) = answers.table().get_mut(&id) {
+            if !parts.status.is_success() && Asked::may_be_for_another() {
+                answers.table().remove(&id);
+            } else if let Some(kept) = answers.table().get_mut(&id) {
                 kept.answer = Some((parts.status, body.clone()));
             }
             Response::from_parts(parts, Body::from(body))

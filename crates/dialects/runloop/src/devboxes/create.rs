@@ -1,6 +1,7 @@
 //! Making a devbox.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_core::Code;
@@ -8,7 +9,7 @@ use atoll_core::sharing::Needs;
 use atoll_core::spec::{RequestKey, SandboxDraft};
 use atoll_dialect_kit::pending::within;
 use atoll_dialect_kit::sandboxes::keep_larger_disk;
-use atoll_engine::{Caller as EngineCaller, Engine};
+use atoll_engine::{Asked, Caller as EngineCaller, Engine};
 use atoll_store::SandboxRecord;
 use axum::Extension;
 use axum::extract::State;
@@ -95,6 +96,15 @@ impl Create {
         Ok(())
     }
 
+    /// Whether it names what this node keeps for itself: then the devbox is made here.
+    fn is_bound(&self) -> bool {
+        let policy = |launch: &Value| launch.get("network_policy_id").is_some_and(|id| !id.is_null());
+        let kept = |mount: &Mount| matches!(mount, Mount::Object { .. } | Mount::Agent(_));
+        self.launch_parameters.as_ref().is_some_and(policy)
+            || self.gateways.as_ref().is_some_and(|gateways| !gateways.is_empty())
+            || self.mounts.iter().flatten().any(kept)
+    }
+
     /// What has to be done in the devbox before it runs.
     async fn plan<S>(&mut self, launch: &Launch, app: &App, caller: &Caller<S>) -> Result<Plan> {
         let (mut plan, mut commands) = (Plan::default(), Vec::new());
@@ -134,9 +144,12 @@ pub(super) async fn create(
 ) -> Result<Json<Value>> {
     let engine = app.host.engine();
     let by = caller.engine();
+    let is_bound = request.is_bound();
     let (draft, plan, tunnel) = draft(&app, &caller, request).await?;
     let draft = SandboxDraft { request: key.map(|Extension(key)| key), ..draft };
-    let record = engine.create_sandbox(draft, by).await.map_err(|error| match error.code {
+    let making = engine.create_sandbox(draft, by);
+    let made = if is_bound { Arc::new(Asked::part()).scope(making).await } else { making.await };
+    let record = made.map_err(|error| match error.code {
         // What the body names is not there: nothing that the path names.
         Code::VolumeNotFound | Code::SecretNotFound => Failure::bad(error.message),
         Code::IdempotencyMismatch => once::mismatch(),

@@ -93,6 +93,13 @@ impl Asked {
         self.here.load(Ordering::Acquire)
     }
 
+    /// Whether what this request is refused may be for another node to answer: such an answer is none to keep. Never where there
+    /// are no other nodes.
+    #[must_use]
+    pub fn may_be_for_another() -> bool {
+        Self::current().is_some_and(|asked| !asked.stays && !asked.is_here())
+    }
+
     /// Whether another node passed it on.
     pub(super) const fn is_by_node(&self) -> bool {
         self.from_node

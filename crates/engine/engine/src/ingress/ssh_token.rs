@@ -11,10 +11,12 @@ use atoll_core::access::{AccessDraft, Target};
 use atoll_core::id::{AccessId, SandboxId};
 use atoll_core::secret::Secret;
 use atoll_core::{Code, Error, Result};
+use atoll_store::Whereabouts;
 use zeroize::Zeroizing;
 
 use crate::authorize::Caller;
 use crate::clock::now_ms;
+use crate::cluster::missing;
 use crate::engine::Engine;
 use crate::keys::VerifiedKey;
 
@@ -191,11 +193,21 @@ impl Engine {
         Ok((seed, key, access))
     }
 
+    /// Whether a login names a key that was made for a sandbox which is not here.
+    #[must_use]
+    pub fn names_other_ssh_key(&self, login: &str) -> bool {
+        let parts = login.strip_prefix(KEY_MARK).and_then(|ids| parse_with(ids, 0));
+        parts.is_some_and(|parts| self.inner.find(&parts.sandbox).is_none())
+    }
+
     /// The access that a login names, if it is good for SSH now.
     fn ssh_access_of(&self, parts: &Parts<'_>) -> Result<VerifiedAccess> {
+        if self.inner.find(&parts.sandbox).is_none() {
+            missing(Whereabouts::Sandbox(parts.sandbox.to_string()));
+            return Err(refused());
+        }
         let entry = self.inner.share_links.by_id(&parts.sandbox, &parts.access).ok_or_else(refused)?;
-        let is_there = !entry.is_over(now_ms()) && self.inner.find(&parts.sandbox).is_some();
-        if !is_there || entry.record.target != Target::Port(SSH_PORT) {
+        if entry.is_over(now_ms()) || entry.record.target != Target::Port(SSH_PORT) {
             return Err(refused());
         }
         Ok(VerifiedAccess { entry })

@@ -2,6 +2,7 @@
 //!
 //! Hooks are one line each where something happens; what they record is said here.
 
+mod elsewhere;
 mod key;
 mod read;
 mod strict;
@@ -21,6 +22,7 @@ use atoll_store::{ExecRecord, SandboxRecord, SnapshotRecord};
 
 use crate::code::CellInfo;
 
+pub(crate) use elsewhere::Fetching;
 pub use key::open as open_trace_key;
 pub use read::{EventReader, TraceFilter, TracedEvent};
 

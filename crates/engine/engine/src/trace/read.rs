@@ -10,6 +10,7 @@ use atoll_recorder::{Numbered, Reader, Recorder, Report, journals, verify};
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
+use super::elsewhere::base;
 use crate::authorize::Caller;
 use crate::engine::Engine;
 
@@ -192,15 +193,25 @@ impl Engine {
 
     /// The journal of a sandbox that is gone, if somebody may read that: its maker's key and administrators may. `None`
     /// for one that is there, too.
-    pub(crate) async fn authorize_gone(&self, caller: &Caller, text: &str) -> Option<SandboxId> {
-        let id: SandboxId = text.parse().ok()?;
-        if self.inner.find(&id).is_some() {
-            return None;
-        }
-        let reader = self.recorder()?.reader(&id, 1);
-        let owner = tokio::task::spawn_blocking(move || reader.owner()).await.ok()?.ok()??;
-        let own = owner.is_some() && owner.as_deref() == caller.key().map(KeyId::as_str);
-        (own || caller.is_admin()).then_some(id)
+    ///
+    /// # Errors
+    /// When it is in the object store and cannot be had from there.
+    pub(crate) async fn authorize_gone(&self, caller: &Caller, text: &str) -> Result<Option<SandboxId>> {
+        let Ok(id) = text.parse::<SandboxId>() else { return Ok(None) };
+        let Some(recorder) = self.recorder().filter(|_| self.inner.find(&id).is_none()) else {
+            return Ok(None);
+        };
+        let may = |owner: Option<&str>| {
+            caller.is_admin() || owner.is_some() && owner == caller.key().map(KeyId::as_str)
+        };
+        let reader = recorder.reader(&id, 1);
+        let here =
+            tokio::task::spawn_blocking(move || reader.owner()).await.map_err(|_panicked| unreadable())?;
+        let may_read = match here.unwrap_or_default() {
+            Some(owner) => may(owner.as_deref()),
+            None => self.fetch_journal(&id, may).await?,
+        };
+        Ok(may_read.then_some(id))
     }
 
     /// Reads the events of a sandbox from a number on, whether or not the sandbox is there. Who may is asked with
@@ -215,7 +226,7 @@ impl Engine {
             // Before the first look, so that nothing comes between.
             activity: recorder.activity(),
             of: None,
-            readers: vec![(sandbox.clone(), recorder.reader(sandbox, from))],
+            readers: vec![(sandbox.clone(), Reader::new(&base(recorder, sandbox), sandbox, from))],
             reading: None,
             filter,
             fresh: BTreeSet::from([sandbox.clone()]),
@@ -259,7 +270,7 @@ impl Engine {
         drop(recorder.written(sandbox).await);
         let sandbox = sandbox.clone();
         let verified = tokio::task::spawn_blocking(move || {
-            verify(recorder.dir(), &sandbox, &recorder.public_key(), None)
+            verify(&base(&recorder, &sandbox), &sandbox, &recorder.public_key(), None)
         });
         verified.await.map_err(|_panicked| unreadable())?.map_err(|error| {
             tracing::error!(%error, "a journal cannot be verified");

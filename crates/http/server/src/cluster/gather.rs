@@ -25,8 +25,7 @@ const ANSWER_MAX_BYTES: usize = 16 << 20;
 const TRIES: u32 = 5;
 const TRY_EVERY: Duration = Duration::from_millis(250);
 
-/// What each of the other living nodes answers to the same request; none for a request that a node passed on, and none for
-/// the dashboard's, whose sessions are this node's.
+/// What each of the other living nodes answers to the same request; none for a request that a node passed on.
 pub(crate) async fn from_others(app: &App, parts: &Parts) -> Vec<(Arc<NodeRecord>, Result<Bytes, Error>)> {
     let asked = others(app, parts).into_iter().map(|(node, parts)| async move {
         let whole = async {

@@ -18,17 +18,21 @@ mod gather;
 mod merge;
 mod peers;
 mod replay;
+mod ssh;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use atoll_core::id::KeyId;
 use atoll_core::{Code, Error};
+use atoll_dashboard::{CSRF, Session};
 use atoll_engine::Asked;
 use atoll_store::NodeRecord;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
+use http::header::{COOKIE, ORIGIN};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use hyper::upgrade::OnUpgrade;
@@ -42,14 +46,17 @@ use crate::serve::{Encrypted, Peer, Slot};
 use crate::shared::App;
 pub(crate) use gather::{from_others, streams_of_others};
 pub(crate) use merge::{data, merged};
-use peers::Unsent;
 pub(crate) use peers::{CONNECTION_WINDOW_BYTES, Peers, STREAM_WINDOW_BYTES};
+use peers::{Held, Unsent};
 use replay::Replay;
+pub(crate) use ssh::{of_nodes, ssh_elsewhere};
 
 /// Where the client is that sent a request to the node which passed it on. Read only of nodes.
 const CLIENT: HeaderName = HeaderName::from_static("atoll-node-client");
 /// Whether that client's connection is encrypted. Read only of nodes.
 const CLIENT_ENCRYPTED: HeaderName = HeaderName::from_static("atoll-node-client-encrypted");
+/// The key of the dashboard's session by which a request came that was looked at there. Read only of nodes.
+const SESSION: HeaderName = HeaderName::from_static("atoll-node-session");
 /// In an answer: the thing is not on this node either. Taken away before a client sees it.
 const NOT_HERE: HeaderName = HeaderName::from_static("atoll-node-not-here");
 
@@ -60,8 +67,27 @@ const TURNS_MAX: u32 = 4;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PassedOn;
 
+/// The request came by a session of another node's dashboard, which has looked at it: the key behind that.
+#[derive(Debug, Clone)]
+pub(crate) struct OfSession(pub(crate) KeyId);
+
+/// Where the dashboard notes by which session it let a request through: only then is it passed on as that session's.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LetThrough(Arc<OnceLock<Session>>);
+
+impl LetThrough {
+    pub(crate) fn note(&self, session: &Session) {
+        // It looks once.
+        drop(self.0.set(session.clone()));
+    }
+
+    fn session(&self) -> Option<&Session> {
+        self.0.get()
+    }
+}
+
 /// The layer around all others, on a node of a cluster.
-pub(crate) async fn pass_on(State(app): State<App>, request: Request, next: Next) -> Response {
+pub(crate) async fn pass_on(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let id = request_id(request.headers()).0;
     let refused = |error| with_body(ApiError(error).into_response(), &id);
     if !app.engine.may_serve() {
@@ -76,9 +102,8 @@ pub(crate) async fn pass_on(State(app): State<App>, request: Request, next: Next
         }
     }
     let host = address::host(request.uri(), request.headers()).unwrap_or_default();
-    // The dashboard's sessions are this node's: no other knows them.
-    if app.console.is_named(host) {
-        return next.run(request).await;
+    if app.console.is_named(host) || request.extensions().get::<OfSession>().is_some() {
+        request.extensions_mut().insert(LetThrough::default());
     }
     match here_or_there(&app, request, next).await {
         Ok(response) => response,
@@ -184,16 +209,36 @@ async fn send(app: &App, node: &NodeRecord, parts: &Parts, body: Body) -> Result
     say_who(request.headers_mut(), parts);
     // A clone waits for the same connection.
     let upgrade = parts.extensions.get::<OnUpgrade>().cloned();
-    peers.send(app, node, request, upgrade, parts.extensions.get::<Slot>().cloned()).await
+    let session = parts.extensions.get::<LetThrough>().and_then(LetThrough::session);
+    let ended = session.map(|session| session.ended().clone()).unwrap_or_default();
+    let held = Held { slot: parts.extensions.get::<Slot>().cloned(), ended: ended.clone() };
+    let response = peers.send(app, node, request, upgrade, held).await?;
+    if session.is_none() {
+        return Ok(response);
+    }
+    // What is open ends with the session, which only this node knows.
+    Ok(response.map(|body| {
+        Body::from_stream(futures::StreamExt::take_until(body.into_data_stream(), ended.cancelled_owned()))
+    }))
+}
+
+/// What one node asks another for itself.
+pub(crate) async fn ask_node(
+    app: &App,
+    node: &NodeRecord,
+    request: http::Request<()>,
+) -> Result<Response, Error> {
+    let (parts, ()) = request.into_parts();
+    let answered = send(app, node, &parts, Body::empty()).await;
+    answered.map_err(|(Unsent::NotReached(error) | Unsent::Unknown(error))| error)
 }
 
 /// Whether another node answers, over the way that requests are passed on.
 pub(crate) async fn reach(app: &App, node: &NodeRecord) -> Result<(), Error> {
-    let (parts, ()) = Request::builder().uri("/healthz").body(()).map_err(|_never| not_there())?.into_parts();
-    match send(app, node, &parts, Body::empty()).await {
-        Ok(response) if response.status().is_success() => Ok(()),
-        Ok(response) => Err(Error::new(Code::NodeUnavailable, format!("it answers {}", response.status()))),
-        Err(Unsent::NotReached(error) | Unsent::Unknown(error)) => Err(error),
+    let request = Request::builder().uri("/healthz").body(()).map_err(|_never| not_there())?;
+    match ask_node(app, node, request).await? {
+        response if response.status().is_success() => Ok(()),
+        response => Err(Error::new(Code::NodeUnavailable, format!("it answers {}", response.status()))),
     }
 }
 
@@ -209,6 +254,15 @@ fn say_who(headers: &mut HeaderMap, parts: &Parts) {
     if parts.extensions.get::<Encrypted>().is_some() {
         headers.insert(CLIENT_ENCRYPTED, HeaderValue::from_static("1"));
     }
+    headers.remove(&SESSION);
+    let session = parts.extensions.get::<LetThrough>().and_then(LetThrough::session);
+    if let Some(key) = session.and_then(|session| HeaderValue::from_str(session.key().as_str()).ok()) {
+        // What the browser shows is for the dashboard that looked at it.
+        for header in [COOKIE, ORIGIN, CSRF] {
+            headers.remove(header);
+        }
+        headers.insert(SESSION, key);
+    }
 }
 
 /// Takes what another node says of the client out of a request, and notes it.
@@ -216,10 +270,15 @@ pub(crate) fn take_who<B>(request: &mut http::Request<B>, from: SocketAddr) {
     let client = request.headers_mut().remove(&CLIENT);
     let client = client.and_then(|value| value.to_str().ok()?.parse::<SocketAddr>().ok());
     let encrypted = request.headers_mut().remove(&CLIENT_ENCRYPTED).is_some();
+    let session = request.headers_mut().remove(&SESSION);
+    let session = session.and_then(|key| key.to_str().ok()?.parse().ok());
     let extensions = request.extensions_mut();
     extensions.insert(PassedOn);
     extensions.insert(Peer(client.unwrap_or(from)));
     if encrypted {
         extensions.insert(Encrypted);
+    }
+    if let Some(key) = session {
+        extensions.insert(OfSession(key));
     }
 }

@@ -23,6 +23,7 @@ use hyper::client::conn::{http1, http2};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
 
 use crate::ingress::relay;
 use crate::serve::Slot;
@@ -55,6 +56,12 @@ impl From<Error> for Unsent {
     fn from(error: Error) -> Self {
         Self::Unknown(error)
     }
+}
+
+/// What a connection holds on which bytes are passed on, and what ends it.
+pub(super) struct Held {
+    pub(super) slot: Option<Slot>,
+    pub(super) ended: CancellationToken,
 }
 
 #[derive(Debug, Clone)]
@@ -102,7 +109,7 @@ impl Peers {
         node: &NodeRecord,
         request: Request,
         client: Option<OnUpgrade>,
-        slot: Option<Slot>,
+        held: Held,
     ) -> Result<Response, Unsent> {
         let (mut parts, body) = request.into_parts();
         let upgrade = atoll_hop::strip_hop_by_hop(&mut parts.headers);
@@ -112,7 +119,7 @@ impl Peers {
             atoll_hop::set_upgrade(&mut parts.headers, protocol);
             parts.version = Version::HTTP_11;
             parts.uri = origin_form(&parts.uri)?;
-            return self.switch(app, node, Request::from_parts(parts, body), client, slot).await;
+            return self.switch(app, node, Request::from_parts(parts, body), client, held).await;
         }
         parts.version = Version::HTTP_2;
         parts.uri = absolute(&parts.uri, &mut parts.headers)?;
@@ -205,6 +212,19 @@ impl Peers {
         }
     }
 
+    /// Sends a request for another protocol, on a connection of its own; gives the answer, and what keeps the connection.
+    pub(super) async fn ask_to_switch(
+        &self,
+        node: &NodeRecord,
+        request: Request,
+    ) -> Result<(http::Response<Incoming>, http1::SendRequest<Body>), Unsent> {
+        let stream = self.connect(node, false).await?;
+        let (mut sender, driver) = http1::handshake(stream).await.map_err(|error| broken(node, &error))?;
+        tokio::spawn(async move { log_end(driver.with_upgrades().await) });
+        let response = sender.send_request(request).await.map_err(|error| broken(node, &error))?;
+        Ok((response, sender))
+    }
+
     /// Sends a request for another protocol; when the node agrees, bytes are passed on both ways.
     async fn switch(
         &self,
@@ -212,12 +232,9 @@ impl Peers {
         node: &NodeRecord,
         request: Request,
         client: OnUpgrade,
-        slot: Option<Slot>,
+        held: Held,
     ) -> Result<Response, Unsent> {
-        let stream = self.connect(node, false).await?;
-        let (mut sender, driver) = http1::handshake(stream).await.map_err(|error| broken(node, &error))?;
-        tokio::spawn(async move { log_end(driver.with_upgrades().await) });
-        let mut response = sender.send_request(request).await.map_err(|error| broken(node, &error))?;
+        let (mut response, sender) = self.ask_to_switch(node, request).await?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Ok(to_client(response.map(move |body| {
                 Body::new(body.map_frame(move |frame| {
@@ -233,12 +250,14 @@ impl Peers {
         }
         let draining = app.draining.clone();
         app.tasks.spawn(async move {
+            let Held { slot, ended } = held;
             let _held = (slot, sender);
             let passing = async {
                 let (client, server) = tokio::try_join!(client, server).map_err(std::io::Error::other)?;
                 relay(client, server).await
             };
-            if let Some(Err(error)) = draining.run_until_cancelled(passing).await {
+            let passing = ended.run_until_cancelled(passing);
+            if let Some(Some(Err(error))) = draining.run_until_cancelled(passing).await {
                 tracing::debug!(%error, "a connection that was passed on ended");
             }
         });
@@ -281,7 +300,7 @@ fn away(node: &NodeRecord, error: &dyn std::error::Error) -> Unsent {
     )
 }
 
-fn broken(node: &NodeRecord, error: &hyper::Error) -> Unsent {
+pub(super) fn broken(node: &NodeRecord, error: &hyper::Error) -> Unsent {
     tracing::warn!(node = node.name, error = ?error, "another node did not answer");
     let why = format!("it is on the node '{}', which did not answer", node.name);
     Unsent::Unknown(

@@ -14,13 +14,13 @@ use http::header::{CONTENT_TYPE, LOCATION, SET_COOKIE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use serde::Serialize;
 
-use super::{end, forbidden, session as find_session, signed_out};
+use super::{end, forbidden, nodes, session as find_session, signed_out};
 use crate::error::{ApiError, ApiResult, json};
 use crate::middleware;
 use crate::shared::App;
 
-/// Bytes of a token.
-const TOKEN_BYTES: usize = 64;
+/// Bytes of a token, and those of one that names its node at most.
+const TOKEN_BYTES: std::ops::RangeInclusive<usize> = 64..=128;
 
 /// What the page learns of its session.
 #[derive(Serialize)]
@@ -50,7 +50,7 @@ pub(super) async fn login(
     }
     let token = query.as_deref().and_then(token_in).map(Secret::new);
     let opened = match token {
-        Some(token) => app.console.sessions.open(token.reveal())?,
+        Some(token) => nodes::open(&app, &site, token.reveal()).await?,
         None => None,
     };
     let Some(opened) = opened else {
@@ -61,8 +61,10 @@ pub(super) async fn login(
         ));
     };
     // Who signs in anew is done with the session before.
-    if let Some((session, before)) = find_session(&app, &site, &headers) {
-        end(&app, &session, before).await?;
+    if let Some((session, before)) = find_session(&app, &site, &headers).await
+        && let Err(error) = end(&app, &site, &session, before).await
+    {
+        tracing::info!(%error, "the session before was not ended");
     }
     let cookie = of_session(opened.reveal(), Duration::as_secs(&SESSION_AGE), site.secure);
     let cookie = cookie
@@ -73,7 +75,7 @@ pub(super) async fn login(
 
 fn token_in(query: &str) -> Option<&str> {
     let token = query.split('&').find_map(|pair| pair.strip_prefix("token="))?;
-    (token.len() == TOKEN_BYTES).then_some(token)
+    TOKEN_BYTES.contains(&token.len()).then_some(token)
 }
 
 /// What the session is, or its end.
@@ -84,7 +86,7 @@ pub(super) async fn session(
     headers: HeaderMap,
 ) -> ApiResult<Response> {
     check_origin(&method, &headers, &site).map_err(forbidden)?;
-    let (found, token) = find_session(&app, &site, &headers).ok_or_else(signed_out)?;
+    let (found, token) = find_session(&app, &site, &headers).await.ok_or_else(signed_out)?;
     check_csrf(&method, &headers, found.csrf()).map_err(forbidden)?;
     match method {
         Method::GET => {
@@ -92,7 +94,7 @@ pub(super) async fn session(
             Ok(([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], view).into_response())
         }
         Method::DELETE => {
-            end(&app, &found, token).await?;
+            end(&app, &site, &found, token).await?;
             let mut response = StatusCode::NO_CONTENT.into_response();
             response.headers_mut().extend(cleared(site.secure).map(|cookie| (SET_COOKIE, cookie)));
             Ok(response)

@@ -105,10 +105,13 @@ async fn signed_in(app: &App, site: &Site, headers: &HeaderMap, query: &str) -> 
             .hint("log in anew")
     })?;
     let verified = issuer.finish_in_browser(&kept, query).await?;
-    let new = app.engine.log_in(verified.person, LoginBy::Dashboard, verified.exchange.as_bytes()).await?;
+    let by = if site.local { LoginBy::DashboardHere } else { LoginBy::Dashboard };
+    let new = app.engine.log_in(verified.person, by, verified.exchange.as_bytes()).await?;
     // Who signs in anew is done with the session before.
-    if let Some((session, before)) = session(app, site, headers) {
-        end(app, &session, before).await?;
+    if let Some((session, before)) = session(app, site, headers).await
+        && let Err(error) = end(app, site, &session, before).await
+    {
+        tracing::info!(%error, "the session before was not ended");
     }
     let left_ms = new.record.expires_ms.unwrap_or_default().saturating_sub(now_ms());
     of_session(new.secret.reveal(), left_ms / 1000, site.secure)

@@ -12,6 +12,7 @@ use http::header::HOST;
 use http::{HeaderMap, StatusCode};
 
 use crate::auth::{Caller, Read, SignedIn};
+use crate::dashboard::link_text;
 use crate::error::ApiResult;
 use crate::extract::Json;
 use crate::serve::Encrypted;
@@ -35,7 +36,7 @@ pub(crate) async fn create_dashboard_link(
     }
     let host = headers.get(HOST).and_then(|host| host.to_str().ok());
     let site = app.console.site_for(host, encrypted.is_some(), &app.config)?;
-    let token = app.console.sessions().link(caller.key().lasts_with())?;
+    let token = link_text(&app, &app.console.sessions().link(caller.key().lasts_with())?);
     let link = Secret::new(format!("{}/login?token={}", site.origin, token.reveal()));
     let expires_at_ms = now_ms() + u64::try_from(Duration::as_millis(&LINK_AGE)).unwrap_or_default();
     Ok((StatusCode::CREATED, Json(DashboardLink { link, expires_at_ms })))

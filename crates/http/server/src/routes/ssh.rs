@@ -18,8 +18,9 @@ use crate::auth::{Caller, Exec};
 use crate::error::{ApiError, ApiResult};
 use crate::extract::{Json, Path};
 use crate::ingress::tunnel;
-use crate::serve::{Peer, Slot, Ssh};
+use crate::serve::{Peer, Slot};
 use crate::shared::App;
+use crate::ssh::{Ssh, SshClient};
 
 fn enabled(app: &App) -> ApiResult<&Ssh> {
     app.ssh.get().ok_or_else(|| {
@@ -34,8 +35,8 @@ fn enabled(app: &App) -> ApiResult<&Ssh> {
 #[utoipa::path(get, path = "/v1/ssh", tag = "ssh", security(("key" = ["exec"])),
     responses((status = 200, body = SshInfo)))]
 pub(crate) async fn get_ssh(_: Caller<Exec>, State(app): State<App>) -> ApiResult<Json<SshInfo>> {
-    let host_key = enabled(&app)?.host_key.clone();
-    Ok(Json(SshInfo { host_key, host_key_alias: format!("atoll-{}", app.config.installation) }))
+    let Ssh { host_key, host_key_alias, .. } = enabled(&app)?.clone();
+    Ok(Json(SshInfo { host_key, host_key_alias }))
 }
 
 /// A connection for an SSH client over a WebSocket, for when a proxy in front knows only HTTP: binary messages
@@ -62,7 +63,7 @@ pub(crate) async fn connect_ssh(
         let bytes = tunnel::bytes_of(socket, Arc::clone(&app));
         // Who logs in through it is asked for there; the way itself is the caller's.
         tokio::select! {
-            () = door(Box::new(bytes), peer, app.draining.clone()) => {}
+            () = door(SshClient::new(&app, Box::new(bytes), peer)) => {}
             () = app.engine.until_revoked(caller.grant()) => {}
         }
     }))

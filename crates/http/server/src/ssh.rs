@@ -1,0 +1,77 @@
+//! SSH, as far as this server knows it: who comes is given to whoever serves it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use atoll_core::secret::Secret;
+use atoll_engine::Asked;
+use futures::future::BoxFuture;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::sync::CancellationToken;
+
+use crate::cluster;
+use crate::shared::App;
+
+/// A byte stream both ways.
+pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+/// The way to the node that has what a login is about, which is noted: it is told what the client has shown, and gives a
+/// connection to where that is served if it lets the client in.
+pub type SshElsewhere =
+    Arc<dyn Fn(Arc<Asked>, Secret) -> BoxFuture<'static, Option<Box<dyn Duplex>>> + Send + Sync>;
+
+/// A client that speaks SSH.
+pub struct SshClient {
+    /// Its connection.
+    pub stream: Box<dyn Duplex>,
+    /// Where it comes from.
+    pub peer: Option<SocketAddr>,
+    /// The way to other nodes, where this is one.
+    pub elsewhere: Option<SshElsewhere>,
+    /// Fires when the server begins to stop.
+    pub stop: CancellationToken,
+}
+
+impl SshClient {
+    pub(crate) fn new(app: &App, stream: Box<dyn Duplex>, peer: Option<SocketAddr>) -> Self {
+        Self { stream, peer, elsewhere: cluster::ssh_elsewhere(app, peer), stop: app.draining.clone() }
+    }
+}
+
+/// Serves a client until it goes or is to go.
+pub type SshDoor = Arc<dyn Fn(SshClient) -> BoxFuture<'static, ()> + Send + Sync>;
+
+/// Serves the client of another node that was let in.
+pub type SshServed = Box<dyn FnOnce(SshClient) -> BoxFuture<'static, ()> + Send>;
+
+/// Lets in a client of another node, by what it has shown there.
+pub type SshOfNodes = Arc<dyn Fn(Arc<Asked>, Secret) -> BoxFuture<'static, Option<SshServed>> + Send + Sync>;
+
+/// The way for SSH clients: on the same port, or through a WebSocket.
+#[derive(Clone)]
+pub struct Ssh {
+    /// Serves a connection.
+    pub door: SshDoor,
+    /// Serves those of other nodes.
+    pub of_nodes: SshOfNodes,
+    /// The public host key, as it stands in `known_hosts` without names.
+    pub host_key: String,
+    /// The name for it that clients are told to use.
+    pub host_key_alias: String,
+    /// The private key that is made of a seed, as SSH clients read it.
+    pub private_key: fn(&[u8; 32]) -> Option<Secret>,
+}
+
+impl std::fmt::Debug for SshClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SshClient").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Ssh {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ssh").field("host_key", &self.host_key).finish_non_exhaustive()
+    }
+}
