@@ -54,6 +54,7 @@ impl Acme {
             reclaim_below_bytes: 0,
             pools: PoolConfig { memory_bytes: 1 << 30, fillers: 1, images: Vec::new() },
             egress: EgressConfig::default(),
+            people: atoll_engine::People::default(),
             trace: atoll_engine::TraceConfig::default(),
         };
         let engine =

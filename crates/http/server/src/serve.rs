@@ -8,9 +8,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_core::secret::Secret;
 use atoll_engine::Engine;
 use atoll_tls::NodeTls;
 use axum::Router;
+use futures::future::BoxFuture;
 use http::header::HOST;
 use http::{HeaderValue, Request};
 use hyper::body::Incoming;
