@@ -36,7 +36,6 @@ const HABITS: &[(&str, &str)] = &[
     ("get", "atoll inspect SANDBOX"),
     ("show", "atoll inspect SANDBOX"),
     ("stats", "atoll metrics SANDBOX"),
-    ("top", "atoll metrics SANDBOX"),
     ("events", "atoll trace SANDBOX"),
     ("network", "atoll net"),
     ("commit", "atoll snapshot create SANDBOX"),

@@ -199,12 +199,16 @@ async fn serve_with(
     server_config.tls = tls(args, daemon.authority.take())?.map(Arc::new);
     server_config.nodes = daemon.nodes.take();
     server_config.public_url = args.public_url.as_ref().and_then(|url| url.0.parse().ok());
+    let with_tls = server_config.tls.is_some();
     let mut server = Server::new(daemon.engine.clone(), server_config, &DIALECTS);
     if !args.no_ssh {
         server = server.with_ssh(ssh::open(daemon, &args.data_dir).await?);
     }
 
-    server = with_mcp(server, address);
+    // Over TLS its tools ask it on loopback, in clear.
+    if !with_tls || address.ip().is_unspecified() || address.ip().is_loopback() {
+        server = with_mcp(server, address);
+    }
 
     announce(printer, args, address, key.as_ref())?;
     notify(sd_notify::NotifyState::Ready);

@@ -277,7 +277,7 @@ async fn connection(
             Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
             Err(_late) => tracing::debug!("a TLS handshake took too long"),
         },
-        (Protocol::Http1 | Protocol::Http2, _, Some(_)) if !is_of_this_host(&stream, peer) => {
+        (Protocol::Http1 | Protocol::Http2, _, Some(_)) if !peer.ip().to_canonical().is_loopback() => {
             refuse_plain(stream).await;
         }
         (Protocol::Http2, ..) => serve_http(Some(Http2::OfClients), stream, service, &app).await,
@@ -285,12 +285,6 @@ async fn connection(
             serve_http(None, stream, service, &app).await;
         }
     }
-}
-
-/// Whether the client is on this host: what it sends in clear crosses no network.
-fn is_of_this_host(stream: &TcpStream, peer: SocketAddr) -> bool {
-    let local = stream.local_addr().map(|address| address.ip().to_canonical());
-    peer.ip().to_canonical().is_loopback() || local.is_ok_and(|local| local == peer.ip().to_canonical())
 }
 
 /// A connection of another node. Nothing is read of one that cannot show that it is one.

@@ -132,17 +132,15 @@ fn unusable(error: Errno) -> IsolationError {
 /// that is no more.
 ///
 /// # Errors
-/// When `/sys` cannot be read.
+/// When `/proc` cannot be read.
 pub fn in_use() -> std::io::Result<Vec<(u32, String)>> {
     let mut found = Vec::new();
-    for entry in std::fs::read_dir("/sys/block")? {
-        let name = entry?.file_name();
-        let Some(number) = name.to_str().and_then(|name| name.strip_prefix("loop")?.parse().ok()) else {
-            continue;
-        };
-        let file = format!("/sys/block/loop{number}/loop/backing_file");
+    // Lists devices that have a size. A host may have a thousand loop devices that are free.
+    for line in std::fs::read_to_string("/proc/partitions")?.lines() {
+        let name = line.split_ascii_whitespace().nth(3).and_then(|name| name.strip_prefix("loop"));
+        let Some(number) = name.and_then(|number| number.parse().ok()) else { continue };
         // Free devices have no such file.
-        if let Ok(text) = std::fs::read_to_string(file) {
+        if let Ok(text) = std::fs::read_to_string(format!("/sys/block/loop{number}/loop/backing_file")) {
             found.push((number, text.trim_end().to_owned()));
         }
     }
