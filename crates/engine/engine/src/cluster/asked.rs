@@ -228,6 +228,15 @@ impl Engine {
         }
     }
 
+    /// Whether a node that could not be reached has started anew since it was looked at: then it is somewhere else now.
+    pub async fn has_come_back(&self, node: &NodeRecord) -> bool {
+        let Some(cluster) = &self.inner.cluster else { return false };
+        let Ok(now) = self.inner.store.some_nodes(std::slice::from_ref(&node.id)).await else { return false };
+        let is_another = now.iter().any(|now| now.is_alive && now.epoch != node.epoch);
+        cluster.update_nodes(now);
+        is_another
+    }
+
     async fn living(&self, cluster: &Cluster, id: &NodeId) -> Result<Arc<NodeRecord>> {
         if let Some(node) = cluster.other(id).filter(|node| node.is_alive) {
             return Ok(node);

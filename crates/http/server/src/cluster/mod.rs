@@ -155,7 +155,8 @@ async fn here_or_there(app: &App, request: Request, next: Next) -> Result<Respon
                 return Ok(response);
             }
             Ok(_) if turn < TURNS_MAX => {}
-            Err(Unsent::NotReached(_)) if turn < TURNS_MAX && !route.is_sure => {}
+            Err(Unsent::NotReached(_))
+                if turn < TURNS_MAX && (!route.is_sure || app.engine.has_come_back(&route.node).await) => {}
             Ok(_) => return Err(not_there()),
             Err(Unsent::NotReached(error) | Unsent::Unknown(error)) => return Err(error),
         }

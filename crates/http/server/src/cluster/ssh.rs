@@ -64,7 +64,8 @@ async fn find(app: &App, asked: &Asked, claim: &Secret, peer: Option<SocketAddr>
         match tokio::time::timeout(TIMEOUT, asking).await {
             Ok(Ok(Answer::Open(stream))) => return Some(stream),
             Ok(Ok(Answer::NotHere)) => {}
-            Ok(Err(Unsent::NotReached(_))) if !route.is_sure => {}
+            Ok(Err(Unsent::NotReached(_)))
+                if !route.is_sure || app.engine.has_come_back(&route.node).await => {}
             Ok(Ok(Answer::Refused)) => return None,
             Ok(Err(Unsent::NotReached(error) | Unsent::Unknown(error))) => {
                 tracing::info!(%error, "an SSH login to another node");

@@ -33,6 +33,9 @@ const LOCAL: HeaderName = HeaderName::from_static("atoll-node-local");
 const MARK: char = '.';
 /// How long another node may take.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// How long until a node that has just entered is known here; how often is looked.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(3);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Longest line that it says of a session, bytes.
 const LINE_MAX_BYTES: usize = 1 << 10;
 
@@ -60,6 +63,12 @@ pub(super) fn code(text: &str) -> &str {
 fn home(app: &App, text: &str) -> Option<Arc<NodeRecord>> {
     let id: NodeId = text.split_once(MARK)?.1.parse().ok()?;
     app.engine.other_nodes().into_iter().find(|node| node.id == id)
+}
+
+/// Whether a token names another node, which may have entered since this one last looked.
+fn is_of_another(app: &App, text: &str) -> bool {
+    let id = text.split_once(MARK).and_then(|(_, id)| id.parse::<NodeId>().ok());
+    id.is_some() && id != app.engine.node_id()
 }
 
 async fn ask(
@@ -129,7 +138,15 @@ async fn line_of(body: &mut BodyDataStream) -> Option<Bytes> {
 
 /// Opens a session by a link, at the node that made it. Gives the text of its token.
 pub(super) async fn open(app: &App, site: &Site, link: &str) -> Result<Option<Secret>, Error> {
-    let Some(node) = home(app, link) else {
+    let known = async {
+        loop {
+            match home(app, link) {
+                None if is_of_another(app, link) => tokio::time::sleep(LOOK_EVERY).await,
+                home => break home,
+            }
+        }
+    };
+    let Some(node) = tokio::time::timeout(JOIN_TIMEOUT, known).await.ok().flatten() else {
         return Ok(app.console.sessions.open(code(link), site.local)?.map(|opened| text(app, &opened)));
     };
     let response = ask(app, site, &node, Method::POST, link).await?;
