@@ -113,8 +113,11 @@ class Bucket:
         return sorted(re.findall("<Key>([^<]*)</Key>", text))
 
     def of(self, sandbox):
-        """The objects of one sandbox."""
-        return [name for name in self.names() if f"/{sandbox}/" in name]
+        """The copies of one sandbox. Its journal outlives it, and may come at any time."""
+        return [name for name in self.names() if "/kept/" in name and f"/{sandbox}/" in name]
+
+    def journal_of(self, sandbox):
+        return [name for name in self.names() if f"/trace/{sandbox}/" in name]
 
     def signal(self, which):
         """The server is its own only process."""

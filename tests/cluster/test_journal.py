@@ -19,7 +19,7 @@ def gone(cluster, node, key):
     made = node.make()
     node.ok("POST", f"/v1/sandboxes/{made['id']}/execs", {"argv": ["echo", "recorded"], "wait_ms": 30000}, key=key)
     node.ok("DELETE", f"/v1/sandboxes/{made['id']}")
-    until("its journal is copied", lambda: [name for name in cluster.bucket.of(made["id"]) if "/trace/" in name])
+    until("its journal is copied", lambda: cluster.bucket.journal_of(made["id"]))
     return made["id"]
 
 
@@ -50,8 +50,8 @@ def test_what_was_changed_in_the_bucket_is_not_shown(cluster):
     a, b = cluster.nodes
     box = gone(cluster, a, cluster.key)
     whole = gone(cluster, a, cluster.key)
-    [name] = [name for name in cluster.bucket.of(box) if "/trace/" in name]
-    [other] = [name for name in cluster.bucket.of(whole) if "/trace/" in name]
+    [name] = cluster.bucket.journal_of(box)
+    [other] = cluster.bucket.journal_of(whole)
     _, content = cluster.bucket.request("GET", name)
     _, foreign = cluster.bucket.request("GET", other)
     for wrong in (content[:-20], foreign, os.urandom(1000)):
