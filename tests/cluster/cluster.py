@@ -267,9 +267,14 @@ class Cluster:
             leaks = subprocess.run(doctor, capture_output=True, text=True)
             if leaks.returncode:
                 left.append((node.name, leaks.stdout, leaks.stderr))
-                subprocess.run([os.environ["ATOLL_BIN"], "purge", "--data-dir", node.data, "--yes"], capture_output=True)
+                purge = [os.environ["ATOLL_BIN"], "purge", "--data-dir", node.data, "--yes"]
+                purged = subprocess.run(purge, capture_output=True, text=True)
+                if purged.returncode:
+                    left.append((node.name, "purge", purged.stdout, purged.stderr))
         self.postgres.stop()
         if self.bucket:
             self.bucket.stop()
         shutil.rmtree(self.place)
+        if kind and left:
+            print("left behind:", left)
         assert kind or not left, left
