@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 from crewai import Agent, Crew, Task
 from crewai.llms.base_llm import BaseLLM
 from recipes import recipes
@@ -26,31 +25,50 @@ class Script(BaseLLM):
         return False
 
 
-def tools_of(number):
+def recipe(number):
     exec(compile(recipes("docs/frameworks.md", "CrewAI")[number], "frameworks.md", "exec"), names := {})
-    return names["sandbox"], names["tools"]
+    return names
 
 
-@pytest.mark.parametrize(("number", "home"), [(0, "/home/user"), (1, "/home/daytona")], ids=["e2b", "daytona"])
-def test_an_agent_with_tools_in_one_sandbox(number, home):
-    sandbox, tools = tools_of(number)
-    shell, files = tools
-    model = Script(
-        model="script",
-        steps=[
-            (shell.name, {"command": f"mkdir -p {home}/sub && echo $((6*7)) && exit 3"}),
-            (files.name, {"action": "write", "path": f"{home}/sub/a.txt", "content": "written"}),
-            (shell.name, {"command": f"cat {home}/sub/a.txt"}),
-            (files.name, {"action": "read", "path": f"{home}/sub/a.txt"}),
-        ],
-    )
+def work(tools, *steps):
+    """What the model was told after each of these steps."""
+    model = Script(model="script", steps=list(steps))
     agent = Agent(role="worker", goal="work", backstory="none", llm=model, tools=tools)
     task = Task(description="go", expected_output="done", agent=agent)
+    assert str(Crew(agents=[agent], tasks=[task]).kickoff()) == "done"
+    return model.told[1:]
+
+
+def test_tools_for_e2b_keep_their_sandboxes():
+    tools = recipe(0)["tools"]
+    shell, files = tools
     try:
-        said = Crew(agents=[agent], tasks=[task]).kickoff()
-        assert str(said) == "done"
-        ran, _, seen, read = model.told[1:5]
+        ran, _, seen, _, read = work(
+            tools,
+            (shell.name, {"command": "echo $((6*7)) | tee a.txt"}),
+            (files.name, {"action": "write", "path": "/home/user/sub/b.txt", "content": "written"}),
+            (shell.name, {"command": "cat a.txt"}),
+            (files.name, {"action": "append", "path": "/home/user/sub/b.txt", "content": " on"}),
+            (files.name, {"action": "read", "path": "/home/user/sub/b.txt"}),
+        )
+        assert "42" in ran and "42" in seen and "written on" in read, (ran, seen, read)
+    finally:
+        shell.close()
+        files.close()
+
+
+def test_tools_for_daytona_in_one_sandbox():
+    names = recipe(1)
+    shell, files = names["tools"]
+    try:
+        ran, _, seen, read = work(
+            names["tools"],
+            (shell.name, {"command": "mkdir -p /home/daytona/sub && echo $((6*7)) && exit 3"}),
+            (files.name, {"action": "write", "path": "/home/daytona/sub/a.txt", "content": "written"}),
+            (shell.name, {"command": "cat /home/daytona/sub/a.txt"}),
+            (files.name, {"action": "read", "path": "/home/daytona/sub/a.txt"}),
+        )
         assert "42" in ran and "3" in ran, ran
         assert "written" in seen and "written" in read, (seen, read)
     finally:
-        sandbox.kill() if number == 0 else sandbox.delete()
+        names["sandbox"].delete()
