@@ -200,12 +200,15 @@ impl<R: Read> TarReader<R> {
     }
 
     fn skip_rest(&mut self) -> Result<()> {
-        let mut rest = self.left + self.padding;
+        let padding = self.padding;
+        let mut rest = self.left + padding;
         (self.left, self.padding) = (0, 0);
         let mut scratch = [0; 16 << 10];
         while rest > 0 {
             let want = usize::try_from(rest).unwrap_or(usize::MAX).min(scratch.len());
             match self.inner.read(&mut scratch[..want]).map_err(unreadable)? {
+                // Some writers leave out what fills the last block, too: umoci's `insert`.
+                0 if rest <= padding => return Ok(()),
                 0 => return Err(truncated()),
                 n => rest -= n as u64,
             }
