@@ -1,5 +1,6 @@
 //! Arguments of the commands that concern the server and its host.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ pub(crate) enum LogFormat {
 pub(crate) struct ServeArgs {
     /// Address and port. Use --tls, or --tls-cert and --tls-key, before leaving the loopback
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4600")]
-    pub(crate) listen: std::net::SocketAddr,
+    pub(crate) listen: SocketAddr,
     /// Where everything is kept
     #[arg(long, value_name = "DIR", default_value = "/var/lib/atoll")]
     pub(crate) data_dir: PathBuf,
@@ -136,6 +137,8 @@ pub(crate) struct ServeArgs {
     pub(crate) domain: String,
     #[command(flatten)]
     pub(crate) tls: TlsArgs,
+    #[command(flatten)]
+    pub(crate) acme: AcmeArgs,
     /// Address under which clients reach the server, if it is behind a proxy, such as https://atoll.example.com
     #[arg(long, value_name = "URL", value_parser = parse_public_url)]
     pub(crate) public_url: Option<PublicUrl>,
@@ -285,15 +288,85 @@ pub(crate) fn parse_trace(text: &str) -> Result<TraceMode, String> {
 pub(crate) struct TlsArgs {
     /// Speak TLS, with certificates of an authority of this installation's own: 'atoll ca' shows what clients must
     /// trust
-    #[arg(long, conflicts_with = "tls_cert")]
+    #[arg(long, conflicts_with_all = ["tls_cert", "acme"])]
     pub(crate) tls: bool,
     /// Speak TLS with this certificate and those that lead to its authority, PEM: for NAME and *.NAME of --domain.
     /// Read again when it changes
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    #[arg(long, value_name = "FILE", requires = "tls_key", conflicts_with = "acme")]
     pub(crate) tls_cert: Option<PathBuf>,
     /// Its key, PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
+}
+
+/// A certificate from a server of ACME.
+#[derive(Debug, Args)]
+pub(crate) struct AcmeArgs {
+    /// Speak TLS with a certificate of Let's Encrypt, or another server of ACME, got and renewed by itself: for --domain, and
+    /// with --acme-dns-hook for all names below it, as ports of sandboxes have
+    #[arg(long, requires = "acme_agree_tos")]
+    pub(crate) acme: bool,
+    /// You have read the terms of service of that server of ACME, and agree
+    #[arg(long, requires = "acme")]
+    pub(crate) acme_agree_tos: bool,
+    /// Where it may write to you
+    #[arg(long, value_name = "EMAIL", requires = "acme", value_parser = parse_email)]
+    pub(crate) acme_email: Option<String>,
+    /// Its directory
+    #[arg(long, value_name = "URL", requires = "acme", value_parser = parse_directory)]
+    #[arg(default_value = "https://acme-v02.api.letsencrypt.org/directory")]
+    pub(crate) acme_directory: String,
+    /// Authority to be trusted for that, besides the host's, PEM
+    #[arg(long, value_name = "FILE", requires = "acme")]
+    pub(crate) acme_ca: Option<PathBuf>,
+    /// Address and port for challenges over HTTP, which come to port 80 of --domain; everything else that comes there is sent to
+    /// https://
+    #[arg(
+        long,
+        value_name = "ADDR",
+        requires = "acme",
+        conflicts_with = "acme_dns_hook",
+        default_value = "[::]:80"
+    )]
+    pub(crate) acme_http_listen: SocketAddr,
+    /// Answer challenges by records of the domain, which this program makes and removes: PROGRAM present|cleanup NAME VALUE
+    #[arg(long, value_name = "PROGRAM", requires = "acme")]
+    pub(crate) acme_dns_hook: Option<PathBuf>,
+    /// How long after that records can be seen from everywhere
+    #[arg(long, value_name = "DURATION", requires = "acme_dns_hook", value_parser = parse_dns_wait_ms, default_value = "1m")]
+    pub(crate) acme_dns_wait: u64,
+    /// Id of an account elsewhere that the one at the server of ACME belongs to
+    #[arg(long, value_name = "ID", requires_all = ["acme", "acme_eab_key_file"])]
+    pub(crate) acme_eab_kid: Option<String>,
+    /// File with its key, in base64url
+    #[arg(long, value_name = "FILE", requires = "acme_eab_kid")]
+    pub(crate) acme_eab_key_file: Option<PathBuf>,
+}
+
+fn parse_email(text: &str) -> Result<String, String> {
+    let plain = |byte: u8| byte.is_ascii_graphic() && !b"<>,;:\"\\".contains(&byte);
+    match text.split_once('@') {
+        Some((name, host))
+            if !name.is_empty() && !host.is_empty() && text.len() <= 254 && text.bytes().all(plain) =>
+        {
+            Ok(text.to_owned())
+        }
+        _ => Err("write NAME@HOST".to_owned()),
+    }
+}
+
+fn parse_directory(text: &str) -> Result<String, String> {
+    let plain = text.len() <= 2048 && text.bytes().all(|byte| byte.is_ascii_graphic());
+    match text.strip_prefix("https://") {
+        Some(rest) if plain && !rest.is_empty() && !rest.starts_with('/') => Ok(text.to_owned()),
+        _ => Err("write an address that begins with https://".to_owned()),
+    }
+}
+
+fn parse_dns_wait_ms(text: &str) -> Result<u64, String> {
+    // As a duration without a unit is none elsewhere, 0 is written as 0s.
+    let ms = parse_duration_ms(text)?;
+    if ms <= 600_000 { Ok(ms) } else { Err("must be at most 10m".to_owned()) }
 }
 
 /// Virtual machines.

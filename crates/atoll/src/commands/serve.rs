@@ -1,5 +1,6 @@
 //! `atoll serve`: the server, in the foreground.
 
+mod acme;
 mod ssh;
 
 use std::io::ErrorKind;
@@ -109,6 +110,7 @@ async fn serve_on(printer: Printer, args: ServeArgs) -> Result<()> {
     // Listen first: a port that is taken is said before sandboxes are taken up.
     let listener = listen(args.listen).await?;
     let nodes = listen_to_nodes(&args).await?;
+    let challenges = acme::listen(&args).await?;
     let pool_memory = args.pool_memory.map_or_else(half_of_memory, Ok)?;
     for (image, spec) in &args.pool {
         let field = format!("--pool {image}");
@@ -134,7 +136,7 @@ async fn serve_on(printer: Printer, args: ServeArgs) -> Result<()> {
         logs_max_bytes: args.logs_size,
         machines: Some(Machines::new(&args.data_dir, &args.microvm)),
         sentries: Some(Sentries::new(&args.gvisor)),
-        own_names: args.tls.tls.then(|| certificate_names(&args)),
+        own_names: (args.tls.tls || args.acme.acme).then(|| certificate_names(&args)),
         node: nodes.as_ref().map(|(_, settings)| settings.clone()),
     };
     let mut daemon = Daemon::start(DataDir::open(&args.data_dir)?, args.database.as_deref(), &limits).await?;
@@ -161,7 +163,10 @@ async fn serve_on(printer: Printer, args: ServeArgs) -> Result<()> {
     let nodes = nodes.map(|(listener, _)| listener);
     let metrics = otlp.as_deref().map(|otlp| Collector::new(otlp, "metrics")).transpose();
     let mut served = match metrics {
-        Ok(metrics) => serve_with(printer, &args, &mut daemon, listener, nodes, metrics, stop).await,
+        Ok(metrics) => {
+            let listeners = Listeners { clients: listener, nodes, challenges };
+            serve_with(printer, &args, &mut daemon, listeners, metrics, stop).await
+        }
         Err(error) => Err(error),
     };
     if is_lost.load(Ordering::Acquire) {
@@ -176,17 +181,25 @@ async fn serve_on(printer: Printer, args: ServeArgs) -> Result<()> {
     served
 }
 
+/// The ports.
+struct Listeners {
+    clients: TcpListener,
+    nodes: Option<TcpListener>,
+    challenges: Option<TcpListener>,
+}
+
 /// Serves until `stop` ends.
 async fn serve_with(
     printer: Printer,
     args: &ServeArgs,
     daemon: &mut Daemon,
-    listener: TcpListener,
-    nodes: Option<TcpListener>,
+    listeners: Listeners,
     metrics: Option<Collector>,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<()> {
+    let Listeners { clients: listener, nodes, challenges } = listeners;
     let address = listener.local_addr().map_err(|error| Failure::io("cannot listen", error))?;
+    let acme = acme::open(&daemon.engine, args, challenges).await?;
     let key = daemon.first_key(args.new_key).await?;
 
     let mut server_config = ServerConfig::new(daemon.installation.clone());
@@ -196,7 +209,7 @@ async fn serve_with(
     server_config.dashboard = !args.no_dashboard;
     server_config.spans = daemon.spans.clone();
     server_config.people = issuer(&args.oidc)?;
-    server_config.tls = tls(args, daemon.authority.take())?.map(Arc::new);
+    server_config.tls = tls(args, daemon.authority.take(), acme.as_ref())?.map(Arc::new);
     server_config.nodes = daemon.nodes.take();
     server_config.public_url = args.public_url.as_ref().and_then(|url| url.0.parse().ok());
     let with_tls = server_config.tls.is_some();
@@ -234,7 +247,13 @@ async fn serve_with(
         let read = Arc::new(move || measured.metrics_text());
         tokio::spawn(follow_metrics(collector, read, end_metrics.clone()))
     });
-    tokio::join!(server.serve(listener, stopped), nodes);
+    let stopping = server.stopping();
+    let acme = async move {
+        if let Some(acme) = acme {
+            Box::pin(acme.run(address.port(), stopping)).await;
+        }
+    };
+    tokio::join!(server.serve(listener, stopped), nodes, acme);
     end_metrics.cancel();
     if let Some(metrics) = metrics
         && metrics.await.is_err()
@@ -302,9 +321,16 @@ fn certificate_names(args: &ServeArgs) -> Vec<String> {
 }
 
 /// How the port speaks TLS, if it does.
-fn tls(args: &ServeArgs, authority: Option<atoll_tls::Authority>) -> Result<Option<Tls>> {
+fn tls(
+    args: &ServeArgs,
+    authority: Option<atoll_tls::Authority>,
+    acme: Option<&acme::Running>,
+) -> Result<Option<Tls>> {
     if let Some(authority) = authority {
-        return Ok(Some(Tls::own(authority)));
+        return Ok(Some(match acme {
+            Some(acme) => Tls::issued(authority, acme.issued()),
+            None => Tls::own(authority),
+        }));
     }
     let Some((chain, key)) = args.tls.tls_cert.as_ref().zip(args.tls.tls_key.as_ref()) else {
         return Ok(None);
@@ -387,7 +413,7 @@ fn issuer(args: &OidcArgs) -> Result<Option<PeopleConfig>> {
     let Some((url, client_id)) = args.oidc_issuer.clone().zip(args.oidc_client_id.clone()) else {
         return Ok(None);
     };
-    let secret = args.oidc_client_secret_file.as_deref().map(config::client_secret).transpose()?;
+    let secret = args.oidc_client_secret_file.as_deref().map(config::secret_file).transpose()?;
     let scopes = if args.oidc_scope.is_empty() { vec!["email".to_owned()] } else { args.oidc_scope.clone() };
     let mut claims: Vec<_> = args.oidc_allow.iter().map(|rule| rule.claim().to_owned()).collect();
     claims.sort();
@@ -476,7 +502,7 @@ fn objects(args: &ServeArgs) -> Result<Option<Objects>> {
 
 fn announce(printer: Printer, args: &ServeArgs, address: SocketAddr, key: Option<&NewKey>) -> Result<()> {
     let secret = key.map(|key| key.secret.reveal());
-    let has_tls = args.tls.tls || args.tls.tls_cert.is_some();
+    let has_tls = args.tls.tls || args.tls.tls_cert.is_some() || args.acme.acme;
     // Clients of this host need no TLS, and so no authority to trust.
     let scheme = if has_tls && !reaches_loopback(address) { "https" } else { "http" };
     let url = &format!("{scheme}://{address}");

@@ -24,6 +24,7 @@
 //! - A row that cannot be understood is [`StoreError::Corrupt`] for whoever reads it, never a panic.
 
 mod accesses;
+mod acme;
 mod agents;
 mod builds;
 mod contexts;
