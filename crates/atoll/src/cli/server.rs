@@ -74,7 +74,7 @@ pub(crate) struct ServeArgs {
     pub(crate) egress_proxy: Option<String>,
     /// Resolver for sandboxes' names, as ADDRESS:PORT (repeatable) [default: those of the host]
     #[arg(long, value_name = "ADDR")]
-    pub(crate) resolver: Vec<std::net::SocketAddr>,
+    pub(crate) resolver: Vec<SocketAddr>,
     /// Network that counts as private for sandboxes: reached only through a rule as narrow as it (repeatable)
     #[arg(long, value_name = "CIDR")]
     pub(crate) closed_cidr: Vec<Cidr>,

@@ -315,6 +315,7 @@ impl Acme {
             for answer in &answers {
                 hook::run(hook, Verb::Present, &answer.at, &answer.value).await.map_err(Failed::Own)?;
             }
+            atoll_failpoint::fail_point!("acme.published");
             tokio::time::sleep(*wait).await;
         }
         let made = order::finish(order, &self.config.names, way).await?;

@@ -152,20 +152,101 @@ async fn why_invalid(order: &mut Order) -> Failed {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
+
+    use bytes::Bytes;
+    use http::{Request, Response};
+    use http_body_util::Full;
+    use instant_acme::{BodyWrapper, BytesResponse, HttpClient, NewAccount};
+    use serde_json::{Value, json};
+
     use super::*;
 
     #[test]
     fn tokens_are_of_one_alphabet() {
         assert!(is_token("LoqXcYV8q5ONbJQxbmR7SCTNo3tiAXDfowyjxAjEuX0"));
-        for text in [
-            "",
-            "short",
-            "../../../../etc/passwd-and-more",
-            "LoqXcYV8q5ONbJQxbmR7SC\r\nX: y-----",
-            "äääääääääääääääää",
-        ] {
+        let broken = "LoqXcYV8q5ONbJQxbmR7SC\r\nX: y-----";
+        for text in ["", "short", "../../../../etc/passwd-and-more", broken, "äääääääääääääääää"]
+        {
             assert!(!is_token(text), "{text}");
         }
         assert!(!is_token(&"a".repeat(257)));
+    }
+
+    /// A server of ACME with these authorizations.
+    struct Fake(Vec<Value>);
+
+    impl HttpClient for Fake {
+        fn request(
+            &self,
+            request: Request<BodyWrapper<Bytes>>,
+        ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
+            let at = |path: &str| format!("https://ca.test{path}");
+            let path = request.uri().path();
+            let body = match path {
+                "/directory" => {
+                    json!({"newNonce": at("/nonce"), "newAccount": at("/account"), "newOrder": at("/order")})
+                }
+                "/order" => {
+                    let all: Vec<_> = (0..self.0.len()).map(|number| at(&format!("/of/{number}"))).collect();
+                    json!({"status": "pending", "authorizations": all, "finalize": at("/finalize")})
+                }
+                path => match path.strip_prefix("/of/") {
+                    Some(number) => self.0[number.parse::<usize>().unwrap()].clone(),
+                    None => Value::Null,
+                },
+            };
+            let response = Response::builder().header("Replay-Nonce", "once").header("Location", at("/it"));
+            let response = response.body(Full::new(Bytes::from(body.to_string()))).unwrap();
+            Box::pin(async move { Ok(BytesResponse::from(response)) })
+        }
+    }
+
+    async fn begun(authorizations: Vec<Value>) -> Result<Vec<Answer>, String> {
+        let draft = NewAccount { contact: &[], terms_of_service_agreed: true, only_return_existing: false };
+        let builder = Account::builder_with_http(Box::new(Fake(authorizations)));
+        let made = builder.create(&draft, "https://ca.test/directory".to_owned(), None).await;
+        let (account, _credentials) = made.unwrap();
+        let names = ["boxes.test".to_owned(), "*.boxes.test".to_owned()];
+        begin(&account, &names, Way::Dns)
+            .await
+            .map(|(_, answers)| answers)
+            .map_err(|failed| failed.to_string())
+    }
+
+    fn authorization(name: &str, wildcard: bool, kind: &str, token: &str) -> Value {
+        json!({
+            "identifier": {"type": "dns", "value": name}, "wildcard": wildcard, "status": "pending",
+            "challenges": [{"type": kind, "url": "https://ca.test/challenge", "status": "pending", "token": token}],
+        })
+    }
+
+    #[tokio::test]
+    async fn it_can_ask_for_nothing_else_than_what_was_ordered() {
+        const TOKEN: &str = "LoqXcYV8q5ONbJQxbmR7SCTNo3tiAXDfowyjxAjEuX0";
+        let ours = || authorization("boxes.test", false, "dns-01", TOKEN);
+        let below = || authorization("boxes.test", true, "dns-01", TOKEN);
+        let answers = begun(vec![ours(), below()]).await.unwrap();
+        assert!(
+            answers
+                .iter()
+                .all(|answer| answer.at == "_acme-challenge.boxes.test." && answer.value.len() == 43)
+        );
+        assert_eq!(answers.len(), 2);
+        for (all, why) in [
+            (vec![authorization("bank.test", false, "dns-01", TOKEN)], "was not asked for"),
+            (vec![authorization("x.boxes.test", false, "dns-01", TOKEN)], "was not asked for"),
+            (vec![authorization("bank.test; rm -rf /", true, "dns-01", TOKEN)], "was not asked for"),
+            (vec![ours(), below(), ours()], "more names"),
+            (vec![authorization("boxes.test", false, "dns-01", "a b")], "token"),
+            (vec![authorization("boxes.test", false, "http-01", TOKEN)], "records of the domain"),
+            (vec![Value::Null], "JSON"),
+        ] {
+            let failed = begun(all).await.unwrap_err();
+            assert!(failed.contains(why), "{failed}");
+        }
+        let mut over = ours();
+        over["status"] = json!("deactivated");
+        assert!(begun(vec![over]).await.unwrap_err().contains("Deactivated"));
     }
 }
