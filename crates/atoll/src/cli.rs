@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 mod access;
+mod acme;
 mod agent;
 mod build;
 mod code;
@@ -36,6 +37,7 @@ mod usage;
 mod volume;
 
 pub(crate) use access::{AccessCommand, LeaseCommand};
+pub(crate) use acme::AcmeArgs;
 pub(crate) use agent::{
     AgentCommand, BuildAgentArgs, ForkAgentArgs, Keep, RecipeArgs, ScheduleCommand, SessionArg, UpArgs,
     UpdateAgentArgs,
@@ -62,7 +64,7 @@ pub(crate) use sandbox::{
 };
 pub(crate) use secret::{SecretCommand, SetSecretArgs};
 pub(crate) use server::{
-    AcmeArgs, Advertised, BackupArgs, DashboardArgs, DoctorArgs, GvisorArgs, LOCALHOST, LogFormat, LoginArgs,
+    Advertised, BackupArgs, DashboardArgs, DoctorArgs, GvisorArgs, LOCALHOST, LogFormat, LoginArgs,
     MicrovmArgs, OidcArgs, PurgeArgs, RestoreArgs, ServeArgs, SetupCommand, SetupMicrovmArgs,
 };
 pub(crate) use service::{AddServiceArgs, ServiceArg, ServiceCommand};

@@ -1,6 +1,6 @@
 //! `atoll serve`: the server, in the foreground.
 
-mod acme;
+mod certificate;
 mod ssh;
 
 use std::io::ErrorKind;
@@ -26,7 +26,6 @@ use atoll_oidc::{Issuer, IssuerConfig};
 use atoll_server::dialect::Dialect;
 use atoll_server::{McpDoor, PeopleConfig, Server, ServerConfig};
 use atoll_store::StoreUrl;
-use atoll_tls::Tls;
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -110,7 +109,7 @@ async fn serve_on(printer: Printer, args: ServeArgs) -> Result<()> {
     // Listen first: a port that is taken is said before sandboxes are taken up.
     let listener = listen(args.listen).await?;
     let nodes = listen_to_nodes(&args).await?;
-    let challenges = acme::listen(&args).await?;
+    let challenges = certificate::listen(&args).await?;
     let pool_memory = args.pool_memory.map_or_else(half_of_memory, Ok)?;
     for (image, spec) in &args.pool {
         let field = format!("--pool {image}");
@@ -136,7 +135,7 @@ async fn serve_on(printer: Printer, args: ServeArgs) -> Result<()> {
         logs_max_bytes: args.logs_size,
         machines: Some(Machines::new(&args.data_dir, &args.microvm)),
         sentries: Some(Sentries::new(&args.gvisor)),
-        own_names: (args.tls.tls || args.acme.acme).then(|| certificate_names(&args)),
+        own_names: (args.tls.tls || args.acme.acme).then(|| certificate::own_names(&args)),
         node: nodes.as_ref().map(|(_, settings)| settings.clone()),
     };
     let mut daemon = Daemon::start(DataDir::open(&args.data_dir)?, args.database.as_deref(), &limits).await?;
@@ -199,7 +198,7 @@ async fn serve_with(
 ) -> Result<()> {
     let Listeners { clients: listener, nodes, challenges } = listeners;
     let address = listener.local_addr().map_err(|error| Failure::io("cannot listen", error))?;
-    let acme = acme::open(&daemon.engine, args, challenges).await?;
+    let acme = certificate::open(&daemon.engine, args, challenges).await?;
     let key = daemon.first_key(args.new_key).await?;
 
     let mut server_config = ServerConfig::new(daemon.installation.clone());
@@ -209,7 +208,7 @@ async fn serve_with(
     server_config.dashboard = !args.no_dashboard;
     server_config.spans = daemon.spans.clone();
     server_config.people = issuer(&args.oidc)?;
-    server_config.tls = tls(args, daemon.authority.take(), acme.as_ref())?.map(Arc::new);
+    server_config.tls = certificate::tls(args, daemon.authority.take(), acme.as_ref())?.map(Arc::new);
     server_config.nodes = daemon.nodes.take();
     server_config.public_url = args.public_url.as_ref().and_then(|url| url.0.parse().ok());
     let with_tls = server_config.tls.is_some();
@@ -308,40 +307,6 @@ fn names(args: &ServeArgs) -> Vec<String> {
         names.extend([args.domain.clone(), format!("api.{}", args.domain)]);
     }
     names
-}
-
-/// What the server's own authority signs for.
-fn certificate_names(args: &ServeArgs) -> Vec<String> {
-    let mut all = names(args);
-    all.extend([LOCALHOST.to_owned(), format!("*.{LOCALHOST}")]);
-    if args.domain != LOCALHOST {
-        all.push(format!("*.{}", args.domain));
-    }
-    all
-}
-
-/// How the port speaks TLS, if it does.
-fn tls(
-    args: &ServeArgs,
-    authority: Option<atoll_tls::Authority>,
-    acme: Option<&acme::Running>,
-) -> Result<Option<Tls>> {
-    if let Some(authority) = authority {
-        return Ok(Some(match acme {
-            Some(acme) => Tls::issued(authority, acme.issued()),
-            None => Tls::own(authority),
-        }));
-    }
-    let Some((chain, key)) = args.tls.tls_cert.as_ref().zip(args.tls.tls_key.as_ref()) else {
-        return Ok(None);
-    };
-    let tls = Tls::from_files(chain, key).map_err(|error| {
-        Failure::plain(
-            Code::InvalidArgument,
-            format!("--tls-cert, --tls-key: {}", crate::failure::chain(&error)),
-        )
-    })?;
-    Ok(Some(tls))
 }
 
 /// Lets this process have as many descriptors as it may: every connection of every sandbox takes some. Commands in

@@ -89,6 +89,13 @@ pub struct ExternalAccount {
     pub key: Secret,
 }
 
+impl ExternalAccount {
+    fn bytes(&self) -> std::result::Result<Vec<u8>, &'static str> {
+        let text = self.key.reveal().trim().trim_end_matches('=');
+        URL_SAFE_NO_PAD.decode(text).map_err(|_other| "the key is not base64url")
+    }
+}
+
 /// How it is shown that names are ours.
 #[derive(Debug)]
 pub enum Proof {
@@ -110,7 +117,6 @@ pub struct Acme {
     http: Http,
     issued: Arc<Issued>,
     rows: Rows,
-    external_key: Option<Vec<u8>>,
     /// Under what the account and the certificate are sealed.
     account_name: String,
     certificate_name: String,
@@ -128,12 +134,9 @@ impl Acme {
         let invalid = |why: String| Error::new(Code::InvalidArgument, why);
         let http =
             Http::new(config.extra_ca.as_deref()).map_err(|why| invalid(format!("--acme-ca: {why}")))?;
-        let external_key = config.external.as_ref().map(|external| {
-            let text = external.key.reveal().trim().trim_end_matches('=');
-            URL_SAFE_NO_PAD
-                .decode(text)
-                .map_err(|_other| invalid("--acme-eab-key-file: the key is not base64url".to_owned()))
-        });
+        if let Some(external) = &config.external {
+            external.bytes().map_err(|why| invalid(format!("--acme-eab-key-file: {why}")))?;
+        }
         let kid = config.external.as_ref().map_or("", |external| external.kid.as_str());
         let digest = |parts: &[&str]| blake3::hash(parts.join("\n").as_bytes()).to_hex()[..16].to_owned();
         let mut parts = vec![config.directory.as_str()];
@@ -143,7 +146,6 @@ impl Acme {
         let acme = Self {
             http,
             issued: Arc::default(),
-            external_key: external_key.transpose()?,
             account_name: format!("acme_account:{account}"),
             certificate_name: format!("acme_certificate:{certificate}"),
             rows: Rows { engine: engine.clone(), name: certificate },
@@ -199,6 +201,14 @@ impl Acme {
             *seen = Some(version);
         }
         let due_ms = self.due_ms();
+        if due_ms > now_ms()
+            && let Some(left) = state.claim_left(&self.who, now_ms())
+        {
+            if self.rows.write(&left, version, None).await? {
+                self.remove_left(left, version + 1).await;
+            }
+            return Ok(0);
+        }
         if due_ms > now_ms() {
             *started = false;
             return Ok(due_ms);
@@ -255,32 +265,44 @@ impl Acme {
         let work = async {
             self.clean(&book).await;
             let made = tokio::time::timeout(ORDER_TIMEOUT, Box::pin(self.make(&book))).await;
-            self.clean(&book).await;
-            made.unwrap_or_else(|_late| Err(Failed::Own("it took longer than 20 minutes".to_owned())))
-        };
-        let made = tokio::select! {
-            made = work => made,
-            error = hold(&book) => return tracing::warn!(%error, "this order is given up"),
-        };
-        let mut book = book.into_inner();
-        let saved = match made {
-            Ok(made) => {
-                atoll_failpoint::fail_point!("acme.issued");
-                book.state.fulfil();
-                let Fulfilled { chain_pem, key_pem } = made;
-                let name = self.certificate_name.clone();
-                book.save(Some(&ToSeal { name, visible: chain_pem, secret: key_pem })).await
+            let made =
+                made.unwrap_or_else(|_late| Err(Failed::Own("it took longer than 20 minutes".to_owned())));
+            if let Err(error) = self.conclude(&book, made).await {
+                tracing::warn!(%error, "what became of the order could not be kept");
             }
+            self.clean(&book).await;
+            release(&book).await;
+        };
+        while_held(&book, work).await;
+    }
+
+    /// Writes down what became of an order, and puts what was issued in use.
+    async fn conclude(&self, book: &Mutex<Book>, made: std::result::Result<Fulfilled, Failed>) -> Result<()> {
+        let mut book = book.lock().await;
+        let Fulfilled { chain_pem, key_pem } = match made {
+            Ok(made) => made,
             Err(failed) => {
                 let why = readable(&fetch::chain(&failed));
-                tracing::warn!(names, why, "no certificate was issued");
+                tracing::warn!(why, "no certificate was issued");
                 book.state.fail(why, self.told_ms(&failed), self.jitter, now_ms());
-                book.save(None).await
+                return book.save(None).await;
             }
         };
-        if let Err(error) = saved {
-            tracing::warn!(%error, "what became of the order could not be kept");
-        }
+        atoll_failpoint::fail_point!("acme.issued");
+        book.state.fulfil();
+        let name = self.certificate_name.clone();
+        book.save(Some(&ToSeal { name, visible: chain_pem, secret: key_pem })).await?;
+        self.take(&book.state).await
+    }
+
+    /// Removes what an order that was not ended published.
+    async fn remove_left(&self, state: State, version: i64) {
+        let book = Mutex::new(Book { rows: self.rows.clone(), state, version });
+        let work = async {
+            self.clean(&book).await;
+            release(&book).await;
+        };
+        while_held(&book, work).await;
     }
 
     /// How long the server wants to be left alone.
@@ -370,8 +392,11 @@ impl Acme {
         let contact: Vec<&str> = contacts.iter().map(String::as_str).collect();
         let draft =
             NewAccount { contact: &contact, terms_of_service_agreed: true, only_return_existing: false };
-        let external = self.config.external.as_ref().zip(self.external_key.as_ref());
-        let external = external.map(|(external, key)| ExternalAccountKey::new(external.kid.clone(), key));
+        let external = self.config.external.as_ref().map(|external| {
+            let key = external.bytes().map_err(|why| Failed::Own(why.to_owned()))?;
+            Ok::<_, Failed>(ExternalAccountKey::new(external.kid.clone(), &key))
+        });
+        let external = external.transpose()?;
         let builder = Account::builder_with_http(Box::new(self.http.clone()));
         let made = builder.create(&draft, self.config.directory.clone(), external.as_ref()).await?;
         let (account, credentials) = made;
@@ -395,15 +420,29 @@ impl Acme {
     }
 }
 
-/// Says again and again that this server orders, until it does not any more.
-async fn hold(book: &Mutex<Book>) -> Error {
-    loop {
-        tokio::time::sleep(HOLD_INTERVAL).await;
-        let mut book = book.lock().await;
-        book.state.hold(now_ms());
-        if let Err(error) = book.save(None).await {
-            return error;
+/// Does something with the right to order, unless that is lost meanwhile.
+async fn while_held(book: &Mutex<Book>, work: impl Future<Output = ()>) {
+    let hold = async {
+        loop {
+            tokio::time::sleep(HOLD_INTERVAL).await;
+            let mut book = book.lock().await;
+            book.state.hold(now_ms());
+            if let Err(error) = book.save(None).await {
+                break error;
+            }
         }
+    };
+    tokio::select! {
+        () = work => {}
+        error = hold => tracing::warn!(%error, "the order of a certificate is given up"),
+    }
+}
+
+async fn release(book: &Mutex<Book>) {
+    let mut book = book.lock().await;
+    book.state.release();
+    if let Err(error) = book.save(None).await {
+        tracing::warn!(%error, "others do not know yet that this order is over");
     }
 }
 

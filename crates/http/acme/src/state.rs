@@ -76,7 +76,6 @@ impl State {
 
     /// An order failed. `told_ms` is how long the server of ACME wants to be left alone; `jitter` lies in 0..=255.
     pub(crate) fn fail(&mut self, why: String, told_ms: Option<u64>, jitter: u8, now_ms: u64) {
-        self.holder = None;
         let step = usize::try_from(self.failures).unwrap_or(usize::MAX).min(PATIENCE_MS.len() - 1);
         let patience = PATIENCE_MS[step];
         self.next_ms = now_ms + patience + patience / 4 * u64::from(jitter) / 255;
@@ -87,8 +86,30 @@ impl State {
 
     /// An order was fulfilled.
     pub(crate) fn fulfil(&mut self) {
-        let tries_ms = std::mem::take(&mut self.tries_ms);
-        *self = Self { tries_ms, ..Self::default() };
+        let old = std::mem::take(self);
+        *self = Self {
+            holder: old.holder,
+            held_until_ms: old.held_until_ms,
+            tries_ms: old.tries_ms,
+            answers: old.answers,
+            ..Self::default()
+        };
+    }
+
+    /// Gives the right to order back.
+    pub(crate) fn release(&mut self) {
+        self.holder = None;
+    }
+
+    /// Takes hold of what somebody published who is gone, or who was this server before it was started anew; none when there is
+    /// nothing like that.
+    pub(crate) fn claim_left(&self, who: &str, now_ms: u64) -> Option<Self> {
+        let is_others = self.holder.as_deref().is_some_and(|holder| holder != who);
+        if self.answers.is_empty() || (is_others && self.held_until_ms > now_ms) {
+            return None;
+        }
+        let (holder, held_until_ms) = (Some(who.to_owned()), now_ms + SILENCE_MS);
+        Some(Self { holder, held_until_ms, ..self.clone() })
     }
 
     /// The answer to a challenge over HTTP.
@@ -120,6 +141,21 @@ mod tests {
         let mut alive = held;
         alive.hold(NOW_MS + SILENCE_MS - 1);
         assert!(alive.claim("b", NOW_MS + SILENCE_MS, false).is_err());
+        alive.release();
+        assert!(alive.claim("b", NOW_MS + SILENCE_MS, false).is_ok());
+    }
+
+    #[test]
+    fn what_was_published_is_removed_by_whoever_comes_next() {
+        let mut state = State::default().claim("a", NOW_MS, false).unwrap();
+        assert_eq!(state.claim_left("a", NOW_MS), None, "there is nothing");
+        state.answers.push(Answer { at: "token".to_owned(), value: "value".to_owned() });
+        state.fulfil();
+        assert_eq!(state.claim_left("b", NOW_MS), None, "a does it");
+        assert!(state.claim_left("a", NOW_MS).is_some(), "a was started anew");
+        let taken = state.claim_left("b", NOW_MS + SILENCE_MS).unwrap();
+        assert_eq!(taken.claim_left("a", NOW_MS + SILENCE_MS), None, "b does it");
+        assert_eq!(taken.answers, state.answers);
     }
 
     #[test]

@@ -1,16 +1,49 @@
-//! A certificate from a server of ACME: from options to what keeps it new.
+//! Certificates of the port: from files, of the server's own authority, or from a server of ACME.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_acme::{Acme, AcmeConfig, ExternalAccount, Proof};
+use atoll_core::Code;
 use atoll_engine::Engine;
+use atoll_tls::{Authority, Tls};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::{AcmeArgs, LOCALHOST, ServeArgs};
 use crate::config;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, chain};
+
+/// What the server's own authority signs for.
+pub(super) fn own_names(args: &ServeArgs) -> Vec<String> {
+    let mut all = super::names(args);
+    all.extend([LOCALHOST.to_owned(), format!("*.{LOCALHOST}")]);
+    if args.domain != LOCALHOST {
+        all.push(format!("*.{}", args.domain));
+    }
+    all
+}
+
+/// How the port speaks TLS, if it does.
+pub(super) fn tls(
+    args: &ServeArgs,
+    authority: Option<Authority>,
+    acme: Option<&Running>,
+) -> Result<Option<Tls>> {
+    if let Some(authority) = authority {
+        return Ok(Some(match acme {
+            Some(acme) => Tls::issued(authority, acme.issued()),
+            None => Tls::own(authority),
+        }));
+    }
+    let Some((certificate, key)) = args.tls.tls_cert.as_ref().zip(args.tls.tls_key.as_ref()) else {
+        return Ok(None);
+    };
+    let tls = Tls::from_files(certificate, key).map_err(|error| {
+        Failure::plain(Code::InvalidArgument, format!("--tls-cert, --tls-key: {}", chain(&error)))
+    })?;
+    Ok(Some(tls))
+}
 
 /// The parts that run beside the server.
 #[derive(Debug)]
