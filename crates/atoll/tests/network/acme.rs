@@ -268,7 +268,17 @@ async fn without_records_names_that_are_known_are_proved_over_http() {
     assert!(moved.starts_with("HTTP/1.1 301"), "{moved}");
     let to = format!("location: https://8000-web.boxes.test:{port}/v1/info?a=b\r\n");
     assert!(moved.to_ascii_lowercase().contains(&to), "{moved}");
-    for host in ["evil.example", "boxes.test.evil.example", "xboxes.test", "", "[::1]:80"] {
+    for host in [
+        "evil.example",
+        "boxes.test.evil.example",
+        "xboxes.test",
+        "evil.example/.boxes.test",
+        "evil.example?.boxes.test",
+        "evil.example\\.boxes.test",
+        "x@evil.example#.boxes.test",
+        "",
+        "[::1]:80",
+    ] {
         assert!(get("/", host).starts_with("HTTP/1.1 404"), "{host}");
     }
     let long = "a".repeat(300);

@@ -122,12 +122,14 @@ impl Door {
     fn redirect(&self, uri: &Uri, headers: &HeaderMap) -> Response<Full<Bytes>> {
         let said = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
         let host = said.split(':').next().unwrap_or_default().to_ascii_lowercase();
-        let below =
-            host.strip_suffix(&self.domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+        // As a name can be written: with anything else in it, it could lead elsewhere.
+        let is_name = host.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.');
+        let rest = host.strip_suffix(&self.domain).filter(|_| is_name);
+        let is_ours = rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
         let path = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
         let to = HeaderValue::from_str(&format!("https://{host}{}{path}", self.port));
         match to {
-            Ok(to) if below && path.starts_with('/') => {
+            Ok(to) if is_ours && path.starts_with('/') => {
                 let mut moved = plain(StatusCode::MOVED_PERMANENTLY, String::new());
                 moved.headers_mut().insert(LOCATION, to);
                 moved
