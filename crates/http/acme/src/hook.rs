@@ -11,7 +11,7 @@ use tokio::process::{Child, Command};
 /// How long it may take.
 const HOOK_TIMEOUT: Duration = Duration::from_secs(300);
 /// Bytes that are kept of what it says on standard error: the last ones.
-const SAID_MAX_BYTES: usize = 2048;
+const SAID_MAX_BYTES: usize = 600;
 /// How long what it left behind may keep its standard error open.
 const SAID_TIMEOUT: Duration = Duration::from_secs(1);
 /// Where it finds programs. It gets nothing else of the server's environment.

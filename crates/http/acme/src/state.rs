@@ -11,6 +11,8 @@ pub(crate) const TOLD_MAX_MS: u64 = 24 * HOUR_MS;
 /// How long who orders may be silent, milliseconds.
 pub(crate) const SILENCE_MS: u64 = 60_000;
 const HOUR_MS: u64 = 3_600_000;
+/// Longest life of a certificate that is believed, seconds: a hundred years.
+const LIFE_MAX_S: u64 = 100 * 366 * 86_400;
 
 /// Where a challenge is answered, and with what.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -121,7 +123,7 @@ impl State {
 /// When to order the next one: after two thirds of a certificate's life, a little later for some so that not all come at once.
 /// `jitter` lies in 0..=255.
 pub(crate) fn renew_at_ms(from_s: u64, until_s: u64, jitter: u8) -> u64 {
-    let life_ms = until_s.saturating_sub(from_s).saturating_mul(1000);
+    let life_ms = until_s.saturating_sub(from_s).min(LIFE_MAX_S) * 1000;
     let after = life_ms / 3 * 2 + life_ms / 30 * u64::from(jitter) / 255;
     from_s.saturating_mul(1000).saturating_add(after)
 }
