@@ -29,6 +29,7 @@ mod secret;
 mod server;
 mod service;
 mod services;
+mod shared;
 mod snapshot;
 mod template;
 mod top;
@@ -69,6 +70,7 @@ pub(crate) use server::{
 };
 pub(crate) use service::{AddServiceArgs, ServiceArg, ServiceCommand};
 pub(crate) use services::ServicesArgs;
+pub(crate) use shared::SharedArgs;
 pub(crate) use snapshot::{
     CheckpointArgs, CheckpointsArgs, DiffArgs, ForkArgs, RollbackArgs, SnapshotCommand,
 };

@@ -15,10 +15,10 @@ use atoll_image::Allowed;
 use atoll_recorder::Retention;
 use clap::Args;
 
-use super::AcmeArgs;
 use super::access::parse_visibility;
 use super::pool::parse_image_pool;
 use super::sandbox::parse_isolation;
+use super::{AcmeArgs, SharedArgs};
 use crate::units::{parse_bytes, parse_duration_ms};
 
 /// The domain when none is given: browsers and curl lead all names below it to this host.
@@ -410,8 +410,10 @@ pub(crate) struct BackupArgs {
     #[arg(long, value_name = "DIR", default_value = "/var/lib/atoll")]
     pub(crate) data_dir: PathBuf,
     /// Its database is not in the data directory (atoll serve --database) and backed up by other means
-    #[arg(long)]
+    #[arg(long, conflicts_with = "cluster")]
     pub(crate) without_database: bool,
+    #[command(flatten)]
+    pub(crate) shared: SharedArgs,
 }
 
 /// A backup to restore.
@@ -421,11 +423,13 @@ pub(crate) struct RestoreArgs {
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
     /// Data directory to make, empty or absent
-    #[arg(long, value_name = "DIR", required_unless_present = "verify")]
+    #[arg(long, value_name = "DIR", required_unless_present_any = ["verify", "cluster"])]
     pub(crate) data_dir: Option<PathBuf>,
     /// Only read it to its end and compare all digests
-    #[arg(long, conflicts_with = "data_dir")]
+    #[arg(long, conflicts_with_all = ["data_dir", "cluster"])]
     pub(crate) verify: bool,
+    #[command(flatten)]
+    pub(crate) shared: SharedArgs,
 }
 
 /// A server to work with from now on.

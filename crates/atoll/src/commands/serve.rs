@@ -448,15 +448,20 @@ fn with_mcp(server: Server, address: SocketAddr) -> Server {
 /// The object store, if one is named.
 fn objects(args: &ServeArgs) -> Result<Option<Objects>> {
     let Some(url) = &args.objects else { return Ok(None) };
+    open_objects(url, args.objects_endpoint.clone(), args.objects_region.clone()).map(Some)
+}
+
+/// The object store of this address, with the credentials of the environment.
+pub(super) fn open_objects(url: &str, endpoint: Option<String>, region: Option<String>) -> Result<Objects> {
     let aws = config::aws()?;
     let config = ObjectsConfig {
-        url: url.clone(),
-        endpoint: args.objects_endpoint.clone().or(aws.endpoint),
-        region: args.objects_region.clone().or(aws.region),
+        url: url.to_owned(),
+        endpoint: endpoint.or(aws.endpoint),
+        region: region.or(aws.region),
         credentials: aws.credentials,
         token: aws.token,
     };
-    Objects::open(&config).map(Some).map_err(|error| {
+    Objects::open(&config).map_err(|error| {
         Failure::Plain(
             Error::new(Code::InvalidArgument, format!("--objects: {}", crate::failure::chain(&error))).hint(
                 "write s3://bucket or s3://bucket/prefix, and --objects-endpoint for all but Amazon's own",

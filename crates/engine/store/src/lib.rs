@@ -51,6 +51,7 @@ mod templates;
 mod url;
 mod usage;
 mod volumes;
+mod whole;
 mod writer;
 
 #[cfg(any(test, feature = "conformance"))]
@@ -76,3 +77,4 @@ pub use store::Store;
 pub use template_tags::TemplateTag;
 pub use url::{InvalidUrl, StoreUrl};
 pub use usage::{UsageFilter, UsageMark, UsageRow};
+pub use whole::{WholeError, check_empty, dump, load};
