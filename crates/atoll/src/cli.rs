@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 mod access;
+mod acme;
 mod agent;
 mod build;
 mod code;
@@ -28,6 +29,7 @@ mod secret;
 mod server;
 mod service;
 mod services;
+mod shared;
 mod snapshot;
 mod template;
 mod top;
@@ -36,6 +38,7 @@ mod usage;
 mod volume;
 
 pub(crate) use access::{AccessCommand, LeaseCommand};
+pub(crate) use acme::AcmeArgs;
 pub(crate) use agent::{
     AgentCommand, BuildAgentArgs, ForkAgentArgs, Keep, RecipeArgs, ScheduleCommand, SessionArg, UpArgs,
     UpdateAgentArgs,
@@ -67,6 +70,7 @@ pub(crate) use server::{
 };
 pub(crate) use service::{AddServiceArgs, ServiceArg, ServiceCommand};
 pub(crate) use services::ServicesArgs;
+pub(crate) use shared::SharedArgs;
 pub(crate) use snapshot::{
     CheckpointArgs, CheckpointsArgs, DiffArgs, ForkArgs, RollbackArgs, SnapshotCommand,
 };

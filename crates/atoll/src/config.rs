@@ -54,8 +54,8 @@ pub(crate) fn otlp_endpoint() -> Result<Option<String>> {
     variable("OTEL_EXPORTER_OTLP_ENDPOINT")
 }
 
-/// What proves to the issuer of identities who this server is.
-pub(crate) fn client_secret(path: &Path) -> Result<Secret> {
+/// A secret in a file: what proves to the issuer of identities who this server is, the key of an account.
+pub(crate) fn secret_file(path: &Path) -> Result<Secret> {
     Ok(Secret::new(read_bounded(path)?.trim()))
 }
 

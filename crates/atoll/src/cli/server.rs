@@ -1,5 +1,6 @@
 //! Arguments of the commands that concern the server and its host.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use clap::Args;
 use super::access::parse_visibility;
 use super::pool::parse_image_pool;
 use super::sandbox::parse_isolation;
+use super::{AcmeArgs, SharedArgs};
 use crate::units::{parse_bytes, parse_duration_ms};
 
 /// The domain when none is given: browsers and curl lead all names below it to this host.
@@ -36,7 +38,7 @@ pub(crate) enum LogFormat {
 pub(crate) struct ServeArgs {
     /// Address and port. Use --tls, or --tls-cert and --tls-key, before leaving the loopback
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4600")]
-    pub(crate) listen: std::net::SocketAddr,
+    pub(crate) listen: SocketAddr,
     /// Where everything is kept
     #[arg(long, value_name = "DIR", default_value = "/var/lib/atoll")]
     pub(crate) data_dir: PathBuf,
@@ -73,7 +75,7 @@ pub(crate) struct ServeArgs {
     pub(crate) egress_proxy: Option<String>,
     /// Resolver for sandboxes' names, as ADDRESS:PORT (repeatable) [default: those of the host]
     #[arg(long, value_name = "ADDR")]
-    pub(crate) resolver: Vec<std::net::SocketAddr>,
+    pub(crate) resolver: Vec<SocketAddr>,
     /// Network that counts as private for sandboxes: reached only through a rule as narrow as it (repeatable)
     #[arg(long, value_name = "CIDR")]
     pub(crate) closed_cidr: Vec<Cidr>,
@@ -136,6 +138,8 @@ pub(crate) struct ServeArgs {
     pub(crate) domain: String,
     #[command(flatten)]
     pub(crate) tls: TlsArgs,
+    #[command(flatten)]
+    pub(crate) acme: AcmeArgs,
     /// Address under which clients reach the server, if it is behind a proxy, such as https://atoll.example.com
     #[arg(long, value_name = "URL", value_parser = parse_public_url)]
     pub(crate) public_url: Option<PublicUrl>,
@@ -285,11 +289,11 @@ pub(crate) fn parse_trace(text: &str) -> Result<TraceMode, String> {
 pub(crate) struct TlsArgs {
     /// Speak TLS, with certificates of an authority of this installation's own: 'atoll ca' shows what clients must
     /// trust
-    #[arg(long, conflicts_with = "tls_cert")]
+    #[arg(long, conflicts_with_all = ["tls_cert", "acme"])]
     pub(crate) tls: bool,
     /// Speak TLS with this certificate and those that lead to its authority, PEM: for NAME and *.NAME of --domain.
     /// Read again when it changes
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    #[arg(long, value_name = "FILE", requires = "tls_key", conflicts_with = "acme")]
     pub(crate) tls_cert: Option<PathBuf>,
     /// Its key, PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
@@ -406,8 +410,10 @@ pub(crate) struct BackupArgs {
     #[arg(long, value_name = "DIR", default_value = "/var/lib/atoll")]
     pub(crate) data_dir: PathBuf,
     /// Its database is not in the data directory (atoll serve --database) and backed up by other means
-    #[arg(long)]
+    #[arg(long, conflicts_with = "cluster")]
     pub(crate) without_database: bool,
+    #[command(flatten)]
+    pub(crate) shared: SharedArgs,
 }
 
 /// A backup to restore.
@@ -417,11 +423,13 @@ pub(crate) struct RestoreArgs {
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
     /// Data directory to make, empty or absent
-    #[arg(long, value_name = "DIR", required_unless_present = "verify")]
+    #[arg(long, value_name = "DIR", required_unless_present_any = ["verify", "cluster"])]
     pub(crate) data_dir: Option<PathBuf>,
     /// Only read it to its end and compare all digests
-    #[arg(long, conflicts_with = "data_dir")]
+    #[arg(long, conflicts_with_all = ["data_dir", "cluster"])]
     pub(crate) verify: bool,
+    #[command(flatten)]
+    pub(crate) shared: SharedArgs,
 }
 
 /// A server to work with from now on.

@@ -36,6 +36,7 @@ mod secret;
 mod serve;
 mod service;
 mod setup;
+mod shared;
 mod snapshot;
 mod ssh;
 mod system;
@@ -119,7 +120,9 @@ async fn dispatch(printer: Printer, cli: Cli) -> Result<u8> {
         Command::Serve(args) => Box::pin(serve::serve(printer, args)).await.map(|()| 0),
         Command::Doctor(args) => Box::pin(doctor::doctor(&cli.global, printer, &args)).await,
         Command::Purge(args) => purge::purge(printer, &args).map(|()| 0),
+        Command::Backup(args) if args.shared.cluster => shared::backup(printer, args).await.map(|()| 0),
         Command::Backup(args) => backup::backup(printer, args).await.map(|()| 0),
+        Command::Restore(args) if args.shared.cluster => shared::restore(printer, args).await.map(|()| 0),
         Command::Restore(args) => restore::restore(printer, args).await.map(|()| 0),
         Command::Setup(command) => Box::pin(setup::setup(printer, command)).await.map(|()| 0),
         Command::Net(NetCommand::Presets) => {

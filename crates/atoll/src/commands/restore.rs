@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
@@ -12,6 +13,7 @@ use indicatif::ProgressBar;
 
 use super::backup::{SCRATCH, STANDARD, failure, need_root, stoppable};
 use super::pipe::Stoppable;
+use super::shared::CLUSTER;
 use crate::cli::RestoreArgs;
 #[cfg(debug_assertions)]
 use crate::config;
@@ -72,8 +74,35 @@ fn open<'a>(path: &Path, stop: &'a AtomicBool, bar: &ProgressBar) -> Result<Inpu
     Ok(backup)
 }
 
+/// Unpacks the backup of a cluster below `data` in a directory of its own.
+pub(super) fn unpack_cluster(
+    file: &Path,
+    dir: &Path,
+    watch: &Watch<'_, impl Fn(u64)>,
+    bar: &ProgressBar,
+) -> Result<Header> {
+    let backup = open(file, watch.stop, bar)?;
+    if backup.header().of.installation != CLUSTER {
+        let told = "this is the backup of one installation, not of what a cluster shares";
+        return Err(Failure::Plain(
+            Error::new(Code::InvalidArgument, told).hint("leave --cluster away, and name a --data-dir"),
+        ));
+    }
+    let data = dir.join("data");
+    std::fs::create_dir(&data).map_err(|error| Failure::io("cannot make a directory", error))?;
+    let root = File::open(&data).map_err(|error| Failure::io("cannot open a directory", error))?;
+    backup.unpack(root.as_fd(), dir, watch).map_err(failure)
+}
+
 fn into(backup: Input<'_>, path: &Path, watch: &Watch<'_, impl Fn(u64)>) -> Result<Header> {
     need_root()?;
+    if backup.header().of.installation == CLUSTER {
+        let told = "this is the backup of what a cluster shares: it has no data directory";
+        return Err(Failure::Plain(
+            Error::new(Code::InvalidArgument, told)
+                .hint("say --cluster, and --database and --objects to restore into"),
+        ));
+    }
     refuse_beside_itself(backup.header())?;
     // Before anything of ours is in it.
     Restoration::check(path).map_err(failure)?;

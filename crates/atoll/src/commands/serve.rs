@@ -1,5 +1,6 @@
 //! `atoll serve`: the server, in the foreground.
 
+mod certificate;
 mod ssh;
 
 use std::io::ErrorKind;
@@ -25,7 +26,6 @@ use atoll_oidc::{Issuer, IssuerConfig};
 use atoll_server::dialect::Dialect;
 use atoll_server::{McpDoor, PeopleConfig, Server, ServerConfig};
 use atoll_store::StoreUrl;
-use atoll_tls::Tls;
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -109,6 +109,7 @@ async fn serve_on(printer: Printer, args: ServeArgs) -> Result<()> {
     // Listen first: a port that is taken is said before sandboxes are taken up.
     let listener = listen(args.listen).await?;
     let nodes = listen_to_nodes(&args).await?;
+    let challenges = certificate::listen(&args).await?;
     let pool_memory = args.pool_memory.map_or_else(half_of_memory, Ok)?;
     for (image, spec) in &args.pool {
         let field = format!("--pool {image}");
@@ -134,7 +135,7 @@ async fn serve_on(printer: Printer, args: ServeArgs) -> Result<()> {
         logs_max_bytes: args.logs_size,
         machines: Some(Machines::new(&args.data_dir, &args.microvm)),
         sentries: Some(Sentries::new(&args.gvisor)),
-        own_names: args.tls.tls.then(|| certificate_names(&args)),
+        own_names: (args.tls.tls || args.acme.acme).then(|| certificate::own_names(&args)),
         node: nodes.as_ref().map(|(_, settings)| settings.clone()),
     };
     let mut daemon = Daemon::start(DataDir::open(&args.data_dir)?, args.database.as_deref(), &limits).await?;
@@ -161,7 +162,10 @@ async fn serve_on(printer: Printer, args: ServeArgs) -> Result<()> {
     let nodes = nodes.map(|(listener, _)| listener);
     let metrics = otlp.as_deref().map(|otlp| Collector::new(otlp, "metrics")).transpose();
     let mut served = match metrics {
-        Ok(metrics) => serve_with(printer, &args, &mut daemon, listener, nodes, metrics, stop).await,
+        Ok(metrics) => {
+            let listeners = Listeners { clients: listener, nodes, challenges };
+            serve_with(printer, &args, &mut daemon, listeners, metrics, stop).await
+        }
         Err(error) => Err(error),
     };
     if is_lost.load(Ordering::Acquire) {
@@ -176,17 +180,25 @@ async fn serve_on(printer: Printer, args: ServeArgs) -> Result<()> {
     served
 }
 
+/// The ports.
+struct Listeners {
+    clients: TcpListener,
+    nodes: Option<TcpListener>,
+    challenges: Option<TcpListener>,
+}
+
 /// Serves until `stop` ends.
 async fn serve_with(
     printer: Printer,
     args: &ServeArgs,
     daemon: &mut Daemon,
-    listener: TcpListener,
-    nodes: Option<TcpListener>,
+    listeners: Listeners,
     metrics: Option<Collector>,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<()> {
+    let Listeners { clients: listener, nodes, challenges } = listeners;
     let address = listener.local_addr().map_err(|error| Failure::io("cannot listen", error))?;
+    let acme = certificate::open(&daemon.engine, args, challenges).await?;
     let key = daemon.first_key(args.new_key).await?;
 
     let mut server_config = ServerConfig::new(daemon.installation.clone());
@@ -196,7 +208,7 @@ async fn serve_with(
     server_config.dashboard = !args.no_dashboard;
     server_config.spans = daemon.spans.clone();
     server_config.people = issuer(&args.oidc)?;
-    server_config.tls = tls(args, daemon.authority.take())?.map(Arc::new);
+    server_config.tls = certificate::tls(args, daemon.authority.take(), acme.as_ref())?.map(Arc::new);
     server_config.nodes = daemon.nodes.take();
     server_config.public_url = args.public_url.as_ref().and_then(|url| url.0.parse().ok());
     let with_tls = server_config.tls.is_some();
@@ -234,7 +246,13 @@ async fn serve_with(
         let read = Arc::new(move || measured.metrics_text());
         tokio::spawn(follow_metrics(collector, read, end_metrics.clone()))
     });
-    tokio::join!(server.serve(listener, stopped), nodes);
+    let stopping = server.stopping();
+    let acme = async move {
+        if let Some(acme) = acme {
+            Box::pin(acme.run(address.port(), stopping)).await;
+        }
+    };
+    tokio::join!(server.serve(listener, stopped), nodes, acme);
     end_metrics.cancel();
     if let Some(metrics) = metrics
         && metrics.await.is_err()
@@ -289,33 +307,6 @@ fn names(args: &ServeArgs) -> Vec<String> {
         names.extend([args.domain.clone(), format!("api.{}", args.domain)]);
     }
     names
-}
-
-/// What the server's own authority signs for.
-fn certificate_names(args: &ServeArgs) -> Vec<String> {
-    let mut all = names(args);
-    all.extend([LOCALHOST.to_owned(), format!("*.{LOCALHOST}")]);
-    if args.domain != LOCALHOST {
-        all.push(format!("*.{}", args.domain));
-    }
-    all
-}
-
-/// How the port speaks TLS, if it does.
-fn tls(args: &ServeArgs, authority: Option<atoll_tls::Authority>) -> Result<Option<Tls>> {
-    if let Some(authority) = authority {
-        return Ok(Some(Tls::own(authority)));
-    }
-    let Some((chain, key)) = args.tls.tls_cert.as_ref().zip(args.tls.tls_key.as_ref()) else {
-        return Ok(None);
-    };
-    let tls = Tls::from_files(chain, key).map_err(|error| {
-        Failure::plain(
-            Code::InvalidArgument,
-            format!("--tls-cert, --tls-key: {}", crate::failure::chain(&error)),
-        )
-    })?;
-    Ok(Some(tls))
 }
 
 /// Lets this process have as many descriptors as it may: every connection of every sandbox takes some. Commands in
@@ -387,7 +378,7 @@ fn issuer(args: &OidcArgs) -> Result<Option<PeopleConfig>> {
     let Some((url, client_id)) = args.oidc_issuer.clone().zip(args.oidc_client_id.clone()) else {
         return Ok(None);
     };
-    let secret = args.oidc_client_secret_file.as_deref().map(config::client_secret).transpose()?;
+    let secret = args.oidc_client_secret_file.as_deref().map(config::secret_file).transpose()?;
     let scopes = if args.oidc_scope.is_empty() { vec!["email".to_owned()] } else { args.oidc_scope.clone() };
     let mut claims: Vec<_> = args.oidc_allow.iter().map(|rule| rule.claim().to_owned()).collect();
     claims.sort();
@@ -457,15 +448,20 @@ fn with_mcp(server: Server, address: SocketAddr) -> Server {
 /// The object store, if one is named.
 fn objects(args: &ServeArgs) -> Result<Option<Objects>> {
     let Some(url) = &args.objects else { return Ok(None) };
+    open_objects(url, args.objects_endpoint.clone(), args.objects_region.clone()).map(Some)
+}
+
+/// The object store of this address, with the credentials of the environment.
+pub(super) fn open_objects(url: &str, endpoint: Option<String>, region: Option<String>) -> Result<Objects> {
     let aws = config::aws()?;
     let config = ObjectsConfig {
-        url: url.clone(),
-        endpoint: args.objects_endpoint.clone().or(aws.endpoint),
-        region: args.objects_region.clone().or(aws.region),
+        url: url.to_owned(),
+        endpoint: endpoint.or(aws.endpoint),
+        region: region.or(aws.region),
         credentials: aws.credentials,
         token: aws.token,
     };
-    Objects::open(&config).map(Some).map_err(|error| {
+    Objects::open(&config).map_err(|error| {
         Failure::Plain(
             Error::new(Code::InvalidArgument, format!("--objects: {}", crate::failure::chain(&error))).hint(
                 "write s3://bucket or s3://bucket/prefix, and --objects-endpoint for all but Amazon's own",
@@ -476,7 +472,7 @@ fn objects(args: &ServeArgs) -> Result<Option<Objects>> {
 
 fn announce(printer: Printer, args: &ServeArgs, address: SocketAddr, key: Option<&NewKey>) -> Result<()> {
     let secret = key.map(|key| key.secret.reveal());
-    let has_tls = args.tls.tls || args.tls.tls_cert.is_some();
+    let has_tls = args.tls.tls || args.tls.tls_cert.is_some() || args.acme.acme;
     // Clients of this host need no TLS, and so no authority to trust.
     let scheme = if has_tls && !reaches_loopback(address) { "https" } else { "http" };
     let url = &format!("{scheme}://{address}");

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, clippy::unwrap_used, clippy::allow_attributes, reason = "tests; no suite uses all of it")]
 
+pub(crate) mod acme;
 pub(crate) mod gvisor;
 pub(crate) mod machines;
 pub(crate) mod outside;

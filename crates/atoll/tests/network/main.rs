@@ -11,6 +11,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod acme;
 mod build_add;
 mod egress;
 mod egress_bypass;

@@ -19,6 +19,7 @@
 //! `recovery` module reads rows (what is intended) and drivers (what is there) and makes them agree:
 //! the same code that a clean start runs.
 
+mod acme;
 mod agent;
 mod archive;
 mod authority;
@@ -62,6 +63,7 @@ mod travel;
 mod usage;
 mod volumes;
 
+pub use acme::ToSeal;
 pub use agent::{AgentDraft, AgentForkOrder, AgentGrant, EventPage, FORK_LABEL, SessionView};
 pub use archive::{Metered, members};
 pub use atoll_egress::Stats as EgressStats;

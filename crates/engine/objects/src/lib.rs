@@ -213,11 +213,12 @@ impl Objects {
         }
     }
 
-    /// The names of all objects below a directory, as they come. Names that nobody here gives are left out.
+    /// The names of all objects below a directory, or of all when it is empty, as they come. Names that nobody here gives are left out.
     #[must_use]
     pub fn list(&self, below: &str) -> BoxStream<'static, Result<String, ObjectsError>> {
         let prefix = self.prefix.clone();
-        let found = self.store.list(Some(&self.path(below)));
+        let below = if below.is_empty() { prefix.clone() } else { self.path(below) };
+        let found = self.store.list(Some(&below));
         found
             .filter_map(move |meta| {
                 let name = match meta {

@@ -24,6 +24,7 @@
 //! - A row that cannot be understood is [`StoreError::Corrupt`] for whoever reads it, never a panic.
 
 mod accesses;
+mod acme;
 mod agents;
 mod builds;
 mod contexts;
@@ -50,6 +51,7 @@ mod templates;
 mod url;
 mod usage;
 mod volumes;
+mod whole;
 mod writer;
 
 #[cfg(any(test, feature = "conformance"))]
@@ -75,3 +77,4 @@ pub use store::Store;
 pub use template_tags::TemplateTag;
 pub use url::{InvalidUrl, StoreUrl};
 pub use usage::{UsageFilter, UsageMark, UsageRow};
+pub use whole::{WholeError, check_empty, dump, load};

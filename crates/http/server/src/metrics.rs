@@ -255,6 +255,7 @@ pub(crate) struct Metrics {
     machines: Family<AcceleratorLabels, Gauge>,
     egress: EgressMetrics,
     spans: SpanMetrics,
+    pub(crate) certificate: crate::certificate::CertificateMetrics,
     disk: DiskMetrics,
     capacity: CapacityMetrics,
 }
@@ -293,6 +294,7 @@ impl Metrics {
         registry.register("machines_accelerator", "1 for what new virtual machines run on", machines.clone());
         let egress = EgressMetrics::new(&mut registry);
         let spans = SpanMetrics::register(&mut registry);
+        let certificate = crate::certificate::CertificateMetrics::register(&mut registry);
         let used = UsedGauges::register(&mut registry);
         let pools = PoolMetrics::register(&mut registry);
         let builds = BuildMetrics::register(&mut registry);
@@ -315,6 +317,7 @@ impl Metrics {
             disk,
             capacity,
             spans,
+            certificate,
         }
     }
 

@@ -11,7 +11,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::time::Instant;
 
-use crate::{TlsError, server_config};
+use crate::{Leaf, TlsError, server_config};
 
 /// How often the files are looked at, by the connections that come.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
@@ -33,14 +33,16 @@ struct Current {
     looked: Instant,
     written: Written,
     config: Arc<ServerConfig>,
+    /// `None` for one that the TLS library takes and we cannot read.
+    leaf: Option<Leaf>,
 }
 
 impl Files {
     pub(crate) fn open(chain: &Path, key: &Path) -> Result<Self, TlsError> {
         // Before they are read: what is written meanwhile is seen at the next look.
         let written = written(chain, key);
-        let config = read(chain, key)?;
-        let current = Mutex::new(Current { looked: Instant::now(), written, config });
+        let (config, leaf) = read(chain, key)?;
+        let current = Mutex::new(Current { looked: Instant::now(), written, config, leaf });
         Ok(Self { chain: chain.to_owned(), key: key.to_owned(), current })
     }
 
@@ -54,15 +56,21 @@ impl Files {
         Arc::clone(&current.config)
     }
 
+    /// What the certificate says of itself, looked at anew as for a connection.
+    pub(crate) fn leaf(&self) -> Option<Leaf> {
+        drop(self.config());
+        self.current.lock().unwrap_or_else(PoisonError::into_inner).leaf.clone()
+    }
+
     fn look(&self, current: &mut Current) {
         let now = written(&self.chain, &self.key);
         if now == current.written {
             return;
         }
         match read(&self.chain, &self.key) {
-            Ok(config) => {
+            Ok((config, leaf)) => {
                 tracing::info!(chain = %self.chain.display(), "a new certificate is in use");
-                (current.config, current.written) = (config, now);
+                (current.config, current.leaf, current.written) = (config, leaf, now);
             }
             // Of two files one may be written already: it is tried again at the next look.
             Err(error) => {
@@ -76,16 +84,15 @@ fn written(chain: &Path, key: &Path) -> Written {
     [chain, key].map(|path| path.metadata().and_then(|meta| meta.modified()).ok())
 }
 
-fn read(chain: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
+fn read(chain: &Path, key: &Path) -> Result<(Arc<ServerConfig>, Option<Leaf>), TlsError> {
     let certificates: Vec<_> = CertificateDer::pem_slice_iter(&bytes(chain)?)
         .collect::<Result<_, _>>()
         .map_err(|_broken| TlsError::Pem(chain.display().to_string()))?;
-    if certificates.is_empty() {
-        return Err(TlsError::Pem(chain.display().to_string()));
-    }
+    let first = certificates.first().ok_or_else(|| TlsError::Pem(chain.display().to_string()))?;
+    let leaf = Leaf::read(first).ok();
     let key_der = PrivateKeyDer::from_pem_slice(&bytes(key)?)
         .map_err(|_broken| TlsError::Pem(key.display().to_string()))?;
-    Ok(server_config(certificates, key_der)?)
+    Ok((server_config(certificates, key_der)?, leaf))
 }
 
 fn bytes(path: &Path) -> Result<Vec<u8>, TlsError> {

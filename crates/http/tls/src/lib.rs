@@ -2,7 +2,9 @@
 //!
 //! ```text
 //! Tls::accept ─▶ Source ──┬── files       a chain and a key that the operator brings; read again when they change
-//!                         └── authority   certificates that an authority of this installation signs, made anew in time
+//!                         ├── authority   certificates that an authority of this installation signs, made anew in time
+//!                         └── issued      one that is put in place while the server runs (`atoll-acme`); for names that it
+//!                                         is not for, and until it is there, the authority's
 //! ```
 //!
 //! [`NodeTls`] is for the port on which the nodes of a cluster reach each other: both sides show a certificate there, of an
@@ -13,6 +15,8 @@
 
 mod authority;
 mod files;
+mod issued;
+mod leaf;
 mod nodes;
 
 use std::io;
@@ -28,6 +32,8 @@ use tokio_rustls::server::TlsStream;
 
 pub use authority::{Authority, NewAuthority};
 use files::Files;
+pub use issued::{Issued, usable};
+pub use leaf::Leaf;
 pub use nodes::NodeTls;
 
 /// What clients may speak, the first that both know.
@@ -59,6 +65,18 @@ pub enum TlsError {
 enum Source {
     Files(Files),
     Authority(Box<Authority>),
+    Issued(Box<Authority>, Arc<Issued>),
+}
+
+/// A certificate that does not come from an authority of the installation's own.
+#[derive(Debug)]
+pub struct Certificate {
+    /// Whether the server itself has to get the next one.
+    pub is_ordered: bool,
+    /// What it is for, and until when; `None` when there is none yet.
+    pub leaf: Option<Leaf>,
+    /// Why there is none that is newer.
+    pub failure: Option<String>,
 }
 
 /// Makes connections into TLS connections.
@@ -83,12 +101,33 @@ impl Tls {
         Self { source: Source::Authority(Box::new(authority)) }
     }
 
+    /// With a certificate that is put in place while the server runs, and the authority's for everything else.
+    #[must_use]
+    pub fn issued(authority: Authority, issued: Arc<Issued>) -> Self {
+        Self { source: Source::Issued(Box::new(authority), issued) }
+    }
+
+    /// The certificate that is in use, when it comes from elsewhere.
+    #[must_use]
+    pub fn certificate(&self) -> Option<Certificate> {
+        match &self.source {
+            Source::Authority(_) => None,
+            Source::Files(files) => {
+                Some(Certificate { is_ordered: false, leaf: files.leaf(), failure: None })
+            }
+            Source::Issued(_, issued) => {
+                let (leaf, failure) = issued.status();
+                Some(Certificate { is_ordered: true, leaf, failure })
+            }
+        }
+    }
+
     /// The authority that clients must trust, PEM, when it is the installation's own.
     #[must_use]
     pub fn ca_pem(&self) -> Option<&str> {
         match &self.source {
             Source::Files(_) => None,
-            Source::Authority(authority) => Some(authority.certificate_pem()),
+            Source::Authority(authority) | Source::Issued(authority, _) => Some(authority.certificate_pem()),
         }
     }
 
@@ -99,15 +138,19 @@ impl Tls {
     pub async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let local = stream.local_addr()?.ip().to_canonical();
         let start = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
-        let named = start.client_hello().server_name().is_some();
-        let config = self.config((!named).then_some(local)).map_err(io::Error::other)?;
+        let config = self.config(start.client_hello().server_name(), local).map_err(io::Error::other)?;
         start.into_stream(config).await
     }
 
-    fn config(&self, address: Option<IpAddr>) -> Result<Arc<ServerConfig>, TlsError> {
+    fn config(&self, name: Option<&str>, local: IpAddr) -> Result<Arc<ServerConfig>, TlsError> {
+        let address = name.is_none().then_some(local);
         match &self.source {
             Source::Files(files) => Ok(files.config()),
             Source::Authority(authority) => authority.config(address),
+            Source::Issued(authority, issued) => match name.and_then(|name| issued.config(name)) {
+                Some(config) => Ok(config),
+                None => authority.config(address),
+            },
         }
     }
 }

@@ -6,6 +6,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed check is a panic")]
 
+mod acme;
 mod agents;
 mod builds;
 mod contexts;
@@ -79,6 +80,7 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
         secrets::sealed_values_change_where_they_are,
         secrets::uses,
         services::life,
+        acme::a_state_is_changed_by_one,
         contexts::life,
         others::access,
         others::volumes,

@@ -10,6 +10,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, StatusCode};
 
 use crate::auth::{self, Admin, Caller, Read};
+use crate::certificate;
 use crate::convert;
 use crate::error::ApiResult;
 use crate::extract::Json;
@@ -39,7 +40,9 @@ pub(crate) async fn get_info(_: Caller<Read>, State(app): State<App>) -> Json<Se
 #[utoipa::path(get, path = "/v1/doctor", tag = "system", security(("key" = ["read"])),
     responses((status = 200, body = Doctor)))]
 pub(crate) async fn run_doctor(_: Caller<Read>, State(app): State<App>) -> Json<Doctor> {
-    Json(Doctor { checks: app.engine.doctor().await })
+    let mut checks = app.engine.doctor().await;
+    checks.extend(app.config.tls.as_deref().and_then(certificate::check));
+    Json(Doctor { checks })
 }
 
 /// Things on the host that belong to no known sandbox or snapshot.
@@ -113,6 +116,7 @@ pub(crate) async fn get_prometheus(
 /// The same, for whoever sends them elsewhere.
 pub(crate) fn metrics_text(app: &App) -> String {
     let engine = &app.engine;
+    app.metrics.certificate.set(app.config.tls.as_deref());
     let (pools, spans) = (engine.pools(), app.config.spans.as_deref());
     app.metrics.text(&engine.stats(), &engine.egress_stats(), &pools, engine.accelerator(), spans)
 }
