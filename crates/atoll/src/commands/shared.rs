@@ -227,7 +227,12 @@ async fn fill(into: &Shared, data: &Path) -> Result<()> {
             return Err(Failure::plain(Code::InvalidArgument, told));
         }
     }
-    load(&into.database, &data.join("database")).await.map_err(|error| database_failure(&error))
+    load(&into.database, &data.join("database")).await.map_err(|error| database_failure(&error))?;
+    match &into.objects {
+        // Last: what was ended before can be begun anew.
+        Some(bucket) => bucket.remove(RESTORING).await.map_err(|error| bucket_failure(&error)),
+        None => Ok(()),
+    }
 }
 
 async fn fill_bucket(bucket: &Objects, files: &[(String, PathBuf)]) -> Result<()> {
@@ -245,7 +250,7 @@ async fn fill_bucket(bucket: &Objects, files: &[(String, PathBuf)]) -> Result<()
         let file = file.map_err(|error| Failure::io(format!("cannot read '{name}'"), error))?;
         bucket.put(name, ReaderStream::new(file)).await.map_err(failed)?;
     }
-    bucket.remove(RESTORING).await.map_err(failed)
+    Ok(())
 }
 
 /// All files below a directory with the names of their objects.
