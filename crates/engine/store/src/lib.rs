@@ -35,6 +35,7 @@ mod keys;
 mod membership;
 mod nodes;
 mod pools;
+mod projects;
 mod record;
 mod registries;
 mod sandboxes;
@@ -62,6 +63,7 @@ pub use error::StoreError;
 pub use kept::{Arrival, CopyRecord, KeptRecord, Left, Staying};
 pub use membership::{Lease, Told, boot_ns};
 pub use nodes::{NodeDraft, NodeRecord, Whereabouts};
+pub use projects::{Belongings, ProjectRecord};
 pub use record::{
     AccessRecord, Cursor, ExecRecord, Insertion, InvalidCursor, KeyKind, KeyRecord, Login, LoginBy, Page,
     PoolRecord, RegistryRecord, Restored, SandboxFilter, SandboxRecord, SnapshotFilter, SnapshotRecord,
