@@ -201,9 +201,9 @@ impl Engine {
         let inherited = snapshot.as_ref().filter(|found| self.is_private_snapshot(found));
         let usual = caller.project().and_then(|id| inner.projects.get(id)?.defaults.visibility);
         let visibility = draft.visibility.or_else(|| inherited.map(|_| Visibility::Private)).or(usual);
-        // What goes on from a thing of a project stays there, also when an administrator makes it.
-        let project = caller.project().cloned();
-        let project = project.or_else(|| snapshot.as_ref().and_then(|found| found.project.clone()));
+        // What an administrator, who is of no project, makes of a snapshot of one stays there.
+        let named = draft.snapshot.as_ref().and(snapshot.as_ref()).filter(|_| caller.is_admin());
+        let project = caller.project().or(named.and_then(|found| found.project.as_ref())).cloned();
         let named = recipe.as_ref().map(|(name, spec)| (name.as_str(), *spec));
         let (root, image_digest, mut spec) = match &snapshot {
             Some(snapshot) => {

@@ -80,6 +80,14 @@ fn name_taken(name: &str) -> Error {
         .hint("choose another name")
 }
 
+/// The error of storing something that belongs to a project: that may have been removed at the same moment.
+pub(crate) fn stored_in(project: Option<&ProjectId>, error: StoreError) -> Error {
+    match (error, project) {
+        (StoreError::NotFound, Some(project)) => not_found(project.as_str()),
+        (error, _) => store_error(error),
+    }
+}
+
 impl Caller {
     /// A name as it is kept where names are unique: in the caller's project. An id stays what it is.
     pub(crate) fn kept(&self, id_or_name: &str) -> String {
@@ -243,7 +251,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::Forbidden`].
-    pub(crate) fn check_common(&self, caller: &Caller) -> Result<()> {
+    pub fn check_common(&self, caller: &Caller) -> Result<()> {
         let Some(project) = caller.project() else { return Ok(()) };
         let project = self.project_name(project);
         let why =

@@ -4,6 +4,8 @@
 //! project's row, whichever node asks; SQLite has one writer. What was counted in that turn holds until the change is committed. Who
 //! removes a project takes the same turn, so that nothing comes into one that goes.
 
+use std::collections::BTreeSet;
+
 use atoll_core::id::{ProjectId, SandboxId};
 use atoll_core::project::{ProjectDefaults, Quota, QuotaUsed};
 
@@ -160,6 +162,18 @@ impl Store {
         let rows = self.read(move |mut conn| Box::pin(async move { conn.rows(SQL, values).await })).await?;
         let of = |row: &Row| Ok((row.parse_opt("project")?, row.parse("id")?));
         rows.iter().map(|row| row.decode("sandboxes", "id", of)).collect()
+    }
+
+    /// The sandboxes of a project, those that are gone and used something among them.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn sandboxes_ever_in(&self, id: &ProjectId) -> Result<BTreeSet<SandboxId>, StoreError> {
+        const SQL: &str = "SELECT id FROM sandboxes WHERE project = $1 \
+             UNION SELECT sandbox_id AS id FROM usage WHERE project = $1";
+        let values = args![id.as_str()];
+        let rows = self.read(move |mut conn| Box::pin(async move { conn.rows(SQL, values).await })).await?;
+        rows.iter().map(|row| row.decode("sandboxes", "id", |row| row.parse("id"))).collect()
     }
 
     /// Refuses to wake a sandbox whose project has no room for it. [`Self::set_pause`] asks again: this says it before the work.

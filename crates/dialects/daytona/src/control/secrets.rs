@@ -236,7 +236,7 @@ pub(super) async fn egress(
     let told = said.is_some();
     let mut egress = match said {
         Some(policy) => policy,
-        None => engine.egress_unless_told(template).await?,
+        None => engine.egress_unless_told(caller.project(), template).await?,
     };
     let rules = rules(engine, caller, asked, &egress)?;
     if !told {

@@ -280,7 +280,7 @@ pub(super) async fn update(
         // Nothing said is nothing denied beyond what the server or the template denies.
         None => Plan {
             policy: engine
-                .egress_unless_told(record.spec.template.as_deref())
+                .egress_unless_told(record.project.as_ref(), record.spec.template.as_deref())
                 .await
                 .map_err(|error| Failure::of(&error))?,
             secrets: BTreeMap::new(),

@@ -237,7 +237,10 @@ pub(crate) async fn create(
     }
     request.rest(&mut draft, template_idle_ms)?;
     if let Some(config) = &request.proxy_config {
-        let reach = engine.egress_unless_told(draft.template.as_deref()).await.map_err(fail)?;
+        let reach = engine
+            .egress_unless_told(caller.engine().project(), draft.template.as_deref())
+            .await
+            .map_err(fail)?;
         let plan = proxy::plan(config, &reach, None)?;
         extras.opened = plan.opened;
         draft.secrets = plan.secrets;

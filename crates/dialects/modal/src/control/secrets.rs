@@ -83,7 +83,7 @@ impl Given {
         let (engine, told) = (asker.engine(), asked.is_some());
         let mut egress = match asked {
             Some(policy) => policy,
-            None => engine.egress_unless_told(template).await?,
+            None => engine.egress_unless_told(asker.caller().project(), template).await?,
         };
         let mut rules = Vec::new();
         for (variable, secret) in &self.named {

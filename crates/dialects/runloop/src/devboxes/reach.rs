@@ -64,7 +64,7 @@ impl Asked {
         let mut reach = Reach::default();
         let mut egress = match &policy {
             Some(policy) => policy.egress()?,
-            None => app.host.engine().egress_unless_told(template).await?,
+            None => app.host.engine().egress_unless_told(caller.engine().project(), template).await?,
         };
         let rules = self.gateway_rules(app, caller, &mut reach).await?;
         if policy.as_ref().is_none_or(NetworkPolicy::admits_gateways) {

@@ -28,6 +28,7 @@ use crate::clock::{now_ms, random};
 use crate::cluster;
 use crate::engine::{Engine, Inner};
 use crate::errors::{isolation_error, store_error};
+use crate::projects::stored_in;
 
 /// Users of a volume that a refusal names.
 const USERS_SHOWN_COUNT: usize = 5;
@@ -276,7 +277,7 @@ impl Engine {
         let made = async {
             inner.store.insert_volume(&record).await.map_err(|error| match error {
                 StoreError::NameTaken => name_taken(&record.name),
-                error => store_error(error),
+                error => stored_in(record.project.as_ref(), error),
             })?;
             atoll_failpoint::fail_point!("engine.volume.journalled");
             match &source {
