@@ -67,12 +67,8 @@ export function watch(): void {
   setInterval(() => !document.hidden && (now.value = Date.now()), 1000);
 }
 
+/** What happened is looked up rather than believed: the list may know of something later. */
 function happened(event: TraceEvent & { state?: SandboxState }): void {
-  if (event.kind === "state" && event.state) {
-    patch(event.sandbox, { state: event.state });
-    // Its end is not an event: it is no longer in the list a moment later.
-    refresh(event.state === "deleting" ? 500 : SETTLE_MS);
-  } else {
-    refresh();
-  }
+  // Its end is not an event: it is no longer in the list a moment later.
+  refresh(event.kind === "state" && event.state === "deleting" ? 500 : SETTLE_MS);
 }

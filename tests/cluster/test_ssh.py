@@ -57,6 +57,16 @@ def ssh(node, home, login, *args, input=None):
     return subprocess.run(command, input=input, capture_output=True, timeout=DEADLINE)
 
 
+def test_a_login_finds_what_another_node_has_before_it_makes_one(cluster, home, box):
+    name = f"made-{os.urandom(3).hex()}"
+    for node in cluster.nodes:
+        assert ssh(node, home, f"new+{box}", "hostname").stdout.decode().strip() == box
+        assert ssh(node, home, f"new+{name}", "hostname").stdout.decode().strip() == name
+    listed = cluster.nodes[0].ok("GET", "/v1/sandboxes")["items"]
+    assert [one["name"] for one in listed].count(name) == 1
+    cluster.nodes[1].call("DELETE", f"/v1/sandboxes/{name}")
+
+
 def test_a_command_its_streams_and_its_end(cluster, home, box):
     for node in cluster.nodes:
         done = ssh(node, home, box, "echo out; echo err >&2; hostname; exit 7")

@@ -186,6 +186,18 @@ def test_nothing_is_kept_back(own):
     assert own.commands.kill(pid)
 
 
+def test_the_control_plane_does_not_mind_the_data_plane_s_headers(own):
+    """Clients up to 2.20 send them when they connect."""
+    named = {"E2b-Sandbox-Id": own.sandbox_id, "E2b-Sandbox-Port": "49983"}
+    status, sandbox = call("POST", f"/sandboxes/{own.sandbox_id}/connect", {"timeout": 300}, headers=named)
+    assert (status, sandbox["sandboxID"]) == (200, own.sandbox_id)
+    assert call("GET", "/sandboxes", headers=named, key="e2b_" + "0" * 40)[0] == 401
+    # A server of the sandbox's own may have such a path.
+    own.files.write("e2b/sandboxes", "its own")
+    own.commands.run("exec python3 -m http.server 8131", background=True)
+    until(lambda: data_plane(own.sandbox_id, "GET", "/e2b/sandboxes", port=8131)[2] == b"its own")
+
+
 def test_large_numbers_are_texts(own):
     own.files.write("five", "12345")
     headers = {"X-Access-Token": own._envd_access_token}

@@ -51,6 +51,25 @@ async fn commands_run_and_are_recorded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_login_makes_the_sandbox_that_it_names() {
+    let setup = Setup::start().await;
+    let run = |login: &str, command: &str| {
+        setup.command("ssh").args([&format!("{login}@127.0.0.1"), command]).output().unwrap()
+    };
+    assert_eq!(run("work", "true").status.code(), Some(255));
+    ok(run("new+work", "echo kept > /root/file"));
+    assert_eq!(ok(run("new+work", "cat /root/file")), "kept\n");
+    assert_eq!(ok(run("work", "cat /root/file")), "kept\n");
+    assert_eq!(ok(run("new+work+user", "id -un")), "user\n");
+    let fresh = [ok(run("new", "hostname")), ok(run("new", "hostname"))];
+    assert!(fresh[0].starts_with("sb") && fresh[0] != fresh[1], "{fresh:?}");
+    for name in fresh.iter().map(|name| name.trim()).chain(["work"]) {
+        setup.server.client.delete_sandbox(name).await.unwrap();
+    }
+    setup.server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_terminal_has_a_size_and_a_login_shell() {
     let setup = Setup::start().await;
     let output = ok(setup

@@ -36,7 +36,7 @@ use std::convert::Infallible;
 use atoll_core::Error;
 use atoll_core::secret::Secret;
 use atoll_dialect_kit::Protocol;
-use atoll_server::dialect::{Arrival, Asked, Dialect, Host, Mount, Named, credentials};
+use atoll_server::dialect::{Arrival, Asked, Dialect, Host, Mount, Named, below, credentials};
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, FromRef, RawPathParams, Request};
 use axum::middleware::from_fn;
@@ -60,7 +60,7 @@ use crate::templates::{Addresses, Orders};
 pub const DIALECT: Dialect = Dialect {
     name: "e2b",
     mounts: &[
-        Mount::Prefix("/e2b"),
+        Mount::Prefix(CONTROL),
         Mount::Header("e2b-sandbox-id"),
         Mount::Host(is_ours),
         Mount::Prefix(FILES),
@@ -72,6 +72,9 @@ pub const DIALECT: Dialect = Dialect {
 
 /// Where signed addresses lead that clients without host names make: they name no sandbox.
 const FILES: &str = "/files";
+
+/// Below it is the control plane.
+const CONTROL: &str = "/e2b";
 
 /// Host names of the control plane, of envd, and of other ports of the sandboxes that this protocol's clients made or that are
 /// gone. A link or cookie of the native API opens those, too.
@@ -175,6 +178,10 @@ async fn answer(app: &App, envd: &Router, control: Router, mut request: Request)
         return proxy::serve(app, envd, to, request).await;
     }
     match proxy::by_headers(request.headers()) {
+        Some(Ok(to)) if to.port == envd::PORT && below(request.uri(), CONTROL).is_some() => {
+            // Clients up to 2.20 name the sandbox in this header also where they ask the control plane to connect.
+            *request.uri_mut() = below(request.uri(), CONTROL).unwrap_or_default();
+        }
         Some(Ok(to)) => return proxy::serve(app, envd, to, request).await,
         Some(Err(failure)) => return failure.into_response(),
         None => {}

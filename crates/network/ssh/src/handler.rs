@@ -126,9 +126,12 @@ impl Handler {
         if let Some(login) = claim.admit_here(&self.engine, &asked).await {
             return Some(Entered::Here(Box::new(login)));
         }
-        let elsewhere = self.elsewhere.as_ref()?;
-        let stream = elsewhere(asked, claim.to_text()?).await?;
-        Relay::open(stream).await.map(Entered::There)
+        if let Some(elsewhere) = &self.elsewhere
+            && let Some(stream) = elsewhere(asked, claim.to_text()?).await
+        {
+            return Relay::open(stream).await.map(Entered::There);
+        }
+        claim.make_here(&self.engine).await.map(|login| Entered::Here(Box::new(login)))
     }
 
     /// Starts what a session is for.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use atoll_core::id::SandboxId;
 use atoll_core::secret::Secret;
 use atoll_core::sharing::Needs;
-use atoll_core::{Result, spec};
+use atoll_core::spec::SandboxDraft;
+use atoll_core::{Code, Result, spec};
 use atoll_engine::{Asked, Caller, Engine, Grant, Target, VerifiedAccess, VerifiedKey};
 use russh::keys::HashAlg;
 use serde::{Deserialize, Serialize};
@@ -14,6 +15,11 @@ use crate::host_key;
 
 /// Longest claim that goes to another node, bytes.
 const CLAIM_MAX_BYTES: usize = 4 << 10;
+
+/// The login name that asks for a sandbox instead of naming one.
+const NEW: &str = "new";
+/// How long a sandbox that a login made and nobody named is kept after its last use.
+const UNNAMED_IDLE_MS: u64 = 10 * 60 * 1000;
 
 /// What a client logs in with: a name, and what it has shown besides.
 #[derive(Debug, Deserialize)]
@@ -83,6 +89,28 @@ impl Claim {
         }
         Arc::clone(asked).scope(self.admit(engine)).await
     }
+
+    /// Makes the sandbox that it asks for, once it is clear that no node has it, and lets in who asked.
+    pub(crate) async fn make_here(&self, engine: &Engine) -> Option<Login> {
+        let wanted = Wanted::of(&self.name).ok().filter(|wanted| wanted.may_make)?;
+        let (key, ssh_key) = match (&self.key, &self.password) {
+            (Some(fingerprint), _) => (engine.verify_ssh_key(fingerprint).await.ok()?.0, Some(fingerprint.clone())),
+            (None, Some(password)) => (engine.verify_key(password.reveal()).ok()?, None),
+            (None, None) => return None,
+        };
+        match make(engine, &wanted, &caller(&key, ssh_key.as_deref())).await {
+            Ok(id) => {
+                let name = wanted.user.map_or_else(|| id.to_string(), |user| format!("{id}+{user}"));
+                admit(engine, &name, &key, ssh_key).await
+            }
+            // Another login with the same name was faster.
+            Err(error) if error.code == Code::NameTaken => admit(engine, &self.name, &key, ssh_key).await,
+            Err(error) => {
+                tracing::info!(key = %key.id, %error, "an SSH login could not make a sandbox");
+                None
+            }
+        }
+    }
 }
 
 /// A client that was let in.
@@ -115,6 +143,49 @@ pub(crate) fn split(name: &str) -> Result<(&str, Option<&str>)> {
             spec::user("user", user)?;
             Ok((sandbox, Some(user)))
         }
+    }
+}
+
+/// What a login name asks for.
+#[derive(Debug, PartialEq, Eq)]
+struct Wanted<'a> {
+    /// A sandbox by its id or name; none for one that has no name yet.
+    sandbox: Option<&'a str>,
+    /// The user inside.
+    user: Option<&'a str>,
+    /// Whether it is made when there is none.
+    may_make: bool,
+}
+
+impl<'a> Wanted<'a> {
+    /// Reads `SANDBOX`, `SANDBOX+USER`, `new`, `new+NAME` or `new+NAME+USER`.
+    fn of(name: &'a str) -> Result<Self> {
+        let rest = match name.strip_prefix(NEW) {
+            Some("") => return Ok(Self { sandbox: None, user: None, may_make: true }),
+            Some(rest) => rest.strip_prefix('+'),
+            None => None,
+        };
+        let (sandbox, user) = split(rest.unwrap_or(name))?;
+        Ok(Self { sandbox: Some(sandbox), user, may_make: rest.is_some() })
+    }
+}
+
+async fn make(engine: &Engine, wanted: &Wanted<'_>, caller: &Caller) -> Result<SandboxId> {
+    engine.authorize(caller, Needs::MANAGE, Target::Installation).await?;
+    let draft = SandboxDraft {
+        name: wanted.sandbox.map(str::to_owned),
+        idle_timeout_ms: wanted.sandbox.is_none().then_some(UNNAMED_IDLE_MS),
+        ..SandboxDraft::default()
+    };
+    // A login is for this node: it is not passed on to another that had more room.
+    Ok(Arc::new(Asked::part()).scope(engine.create_sandbox(draft, caller)).await?.id)
+}
+
+fn caller(key: &VerifiedKey, ssh_key: Option<&str>) -> Caller {
+    let caller = Caller::of(key);
+    match ssh_key {
+        Some(fingerprint) => caller.by_ssh_key(fingerprint.to_owned()),
+        None => caller,
     }
 }
 
@@ -162,12 +233,8 @@ async fn admit_access(
 /// Lets the holder of a key in, if it has the role for it on that sandbox. A lease does not keep it out: it may
 /// end while the connection is open. What is wrong is logged, not told: it is not known yet who asks.
 async fn admit(engine: &Engine, name: &str, key: &VerifiedKey, ssh_key: Option<String>) -> Option<Login> {
-    let (sandbox, user) = split(name).ok()?;
-    let caller = Caller::of(key);
-    let caller = match ssh_key {
-        Some(fingerprint) => caller.by_ssh_key(fingerprint),
-        None => caller,
-    };
+    let Wanted { sandbox: Some(sandbox), user, .. } = Wanted::of(name).ok()? else { return None };
+    let caller = caller(key, ssh_key.as_deref());
     match engine.authorize(&caller, Needs::EXEC.despite_lease(), Target::Sandbox(sandbox)).await {
         Ok(grant) => {
             let sandbox = grant.sandbox()?.clone();
@@ -190,6 +257,17 @@ mod tests {
         assert_eq!(split("web+postgres").unwrap(), ("web", Some("postgres")));
         assert!(split("web+").is_err());
         assert!(split("web+a b").is_err());
+    }
+
+    #[test]
+    fn login_names_that_make() {
+        let of = |name| Wanted::of(name).unwrap();
+        assert_eq!(of("new"), Wanted { sandbox: None, user: None, may_make: true });
+        assert_eq!(of("new+web"), Wanted { sandbox: Some("web"), user: None, may_make: true });
+        assert_eq!(of("new+web+root"), Wanted { sandbox: Some("web"), user: Some("root"), may_make: true });
+        assert_eq!(of("news+root"), Wanted { sandbox: Some("news"), user: Some("root"), may_make: false });
+        assert_eq!(of("web+new"), Wanted { sandbox: Some("web"), user: Some("new"), may_make: false });
+        assert!(Wanted::of("new+web+").is_err());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use atoll_core::access::{AccessDraft, Target};
 use atoll_core::key::Scope;
 use atoll_core::sharing::Role;
-use atoll_engine::ExecQuery;
+use atoll_engine::{ExecQuery, SandboxQuery};
 use atoll_ssh::{Origin, SshServer};
 use atoll_walk::{Key, Objects, World};
 use russh::client::{self, Handle};
@@ -104,6 +104,49 @@ async fn only_who_may_run_commands_logs_in() {
     let reader = ssh.world.key(Scope::Read).await;
     ssh.world.grant(&on, &reader, Role::Manage).await;
     assert!(!ssh.opens(&on, &reader).await);
+}
+
+#[tokio::test]
+async fn a_login_makes_a_sandbox_for_who_may_make_one() {
+    let ssh = Ssh::new().await;
+    let owner = ssh.world.key(Scope::Manage).await;
+    let worker = ssh.world.key(Scope::Exec).await;
+    let everybody = ssh.world.key(Scope::Admin).await.caller;
+    let list = async || {
+        ssh.world.engine.sandboxes(&SandboxQuery::default(), &everybody).await.unwrap().items
+    };
+    let count = async || list().await.len();
+    for (login, password) in [
+        ("new+made", "wrong"),
+        ("new+made", worker.secret.as_str()),
+        ("new", worker.secret.as_str()),
+        ("new+", owner.secret.as_str()),
+        ("new+made+", owner.secret.as_str()),
+        ("new+No such name", owner.secret.as_str()),
+        ("news+made", owner.secret.as_str()),
+    ] {
+        assert!(ssh.log_in(login, password).await.is_none(), "{login}");
+        assert!(ssh.log_in_by_name(login).await.is_none(), "{login}");
+        assert_eq!(count().await, 0, "{login}");
+    }
+    // Many at once make one.
+    let log_in = || ssh.log_in("new+made", &owner.secret);
+    let (a, b, c, d) = tokio::join!(log_in(), log_in(), log_in(), log_in());
+    assert!([a, b, c, d].iter().all(Option::is_some));
+    assert_eq!(count().await, 1);
+    // Who may run commands finds it.
+    assert!(ssh.log_in("new+made+root", &worker.secret).await.is_some());
+    assert!(ssh.log_in("made", &worker.secret).await.is_some());
+    // Each login under the bare name makes one, which does not stay when it is not used.
+    for so_far in 2..4 {
+        assert!(ssh.log_in("new", &owner.secret).await.is_some());
+        assert_eq!(count().await, so_far);
+    }
+    assert_eq!(list().await.iter().filter(|one| one.name.is_none() && one.spec.idle_timeout_ms.is_some()).count(), 2);
+    // What is somebody else's alone is neither found nor made again.
+    let hidden = ssh.world.objects(&owner, "hidden").await;
+    let stranger = ssh.world.key(Scope::Manage).await;
+    assert!(ssh.log_in(&format!("new+{}", hidden.name), &stranger.secret).await.is_none());
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ use futures::{StreamExt as _, TryStreamExt as _};
 
 use super::Travel;
 use super::index::{Extent, Index, PACKED_MAX_BYTES, Piece, digest};
-use super::logs::unpack;
+use super::logs::{sync_dir, unpack};
 use crate::clock::now_ms;
 use crate::engine::{Engine, Inner};
 use crate::errors::{isolation_error, store_error};
@@ -96,10 +96,10 @@ impl Travel {
                 Ok(()) | Err(_) => {}
             }
             unpack(io::BufReader::new(Whole { file: &file, at: 0 }), bytes, &dir)?;
-            if let Some(parent) = place.parent() {
-                std::fs::create_dir_all(parent)?;
-            }
-            std::fs::rename(&dir, &place)
+            let parent = place.parent().ok_or_else(|| io::Error::other("logs have no place"))?;
+            std::fs::create_dir_all(parent)?;
+            std::fs::rename(&dir, &place)?;
+            sync_dir(parent)
         });
         let unpacked = unpacked.await.unwrap_or_else(|error| Err(io::Error::other(error)));
         unpacked.map_err(|error| broken(&error))?;

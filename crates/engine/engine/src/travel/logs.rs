@@ -96,7 +96,8 @@ impl Read for Packing {
     }
 }
 
-/// Writes what [`Packing`] gave, `bytes` long, into a directory that is made for it. Blocks.
+/// Writes what [`Packing`] gave, `bytes` long, into a directory that is made for it, down to the disk: the copy that it comes
+/// from may be removed as soon as this node has it. Blocks.
 pub(super) fn unpack(mut stream: impl Read, bytes: u64, dir: &Path) -> io::Result<()> {
     let wrong = || io::Error::other("these are no logs");
     fs::create_dir(dir)?;
@@ -124,8 +125,15 @@ pub(super) fn unpack(mut stream: impl Read, bytes: u64, dir: &Path) -> io::Resul
         if io::copy(&mut stream.by_ref().take(size), &mut to)? != size {
             return Err(wrong());
         }
+        to.sync_all()?;
+        sync_dir(&dir.join(exec))?;
     }
-    Ok(())
+    sync_dir(dir)
+}
+
+/// Puts the names in a directory to disk. Blocks.
+pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
 }
 
 #[cfg(test)]

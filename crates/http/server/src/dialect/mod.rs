@@ -27,7 +27,7 @@ use crate::ingress::Ingress;
 use crate::serve::Slot;
 use crate::shared::App;
 
-pub use self::mount::{Arrival, Mount, Named};
+pub use self::mount::{Arrival, Mount, Named, below};
 pub(crate) use self::mount::{Mounts, claim};
 pub use self::origin::Origin;
 pub use crate::auth::{Admin, Exec, Manage, Read, Release, Requires};

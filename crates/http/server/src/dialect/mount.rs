@@ -161,7 +161,8 @@ pub(crate) async fn claim(State(mounts): State<Mounts>, mut request: Request, ne
 }
 
 /// The address without the prefix, when it lies below it.
-fn below(uri: &Uri, prefix: &str) -> Option<Uri> {
+#[must_use]
+pub fn below(uri: &Uri, prefix: &str) -> Option<Uri> {
     let rest = uri.path().strip_prefix(prefix)?;
     if !rest.is_empty() && !rest.starts_with('/') {
         return None;
