@@ -12,7 +12,7 @@ use crate::units::{parse_bytes, parse_cpu_millis, parse_duration_ms};
 #[derive(Debug, Subcommand)]
 pub(crate) enum ProjectCommand {
     /// Make a project: keys and what they make, apart from those of others
-    Create(ProjectArgs),
+    Create(Box<ProjectArgs>),
     /// List projects
     Ls,
     /// Show a project: quota, how much of it is used, and defaults

@@ -13,7 +13,7 @@ pub(super) async fn project(client: &Client, printer: Printer, command: ProjectC
     match command {
         ProjectCommand::Create(args) => {
             let mut create = CreateProject { name: args.name.clone(), ..CreateProject::default() };
-            apply(args, &mut create.quota, &mut create.defaults)?;
+            apply(*args, &mut create.quota, &mut create.defaults)?;
             let project = client.create_project(&create).await?;
             printer.note(&format!(
                 "'atoll key create NAME --scope manage --project {}' makes a key of it",
