@@ -235,7 +235,7 @@ pub(crate) enum Command {
     /// Manage snapshots of sandboxes' disks
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
-    /// Manage projects: keys and what they make, apart from those of others, with quotas and defaults
+    /// Manage projects: teams apart, with quotas and defaults
     #[command(subcommand)]
     Project(ProjectCommand),
     /// Manage API keys
