@@ -289,6 +289,7 @@ async fn rules_change_while_a_sandbox_runs_and_outlive_the_server() {
         scope: Scope::Manage,
         ttl_ms: None,
         format: atoll_core::key::KeyFormat::Atoll,
+        project: None,
     };
     let other = server.client.create_key(&other).await.unwrap();
     let other = Client::new(&server.url, &other.secret).unwrap();

@@ -92,6 +92,7 @@ async fn scopes_are_kept_when_rules_are_set() {
             scope: Scope::Manage,
             ttl_ms: None,
             format: KeyFormat::Atoll,
+            project: None,
         })
         .await
         .unwrap();
