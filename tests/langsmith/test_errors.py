@@ -91,6 +91,26 @@ def test_429_too_many(client):
             client.delete_sandbox(box.name)
 
 
+def test_429_the_quota_of_a_project(client, name):
+    atoll("project", "create", name, "--max-sandboxes", "1")
+    key = atoll("key", "create", "--scope", "manage", "--project", name, "team").split()[-1]
+    team = SandboxClient(api_key=key, max_retries=0)
+    box = team.create_sandbox()
+    try:
+        with pytest.raises(QuotaExceededError, match=f"the project '{name}' has 1 of 1 .sandboxes.") as caught:
+            team.create_sandbox()
+        assert caught.value.quota_type == "sandbox_count"
+        # Another key of no project does not see it, nor this one those.
+        stranger = SandboxClient(api_key=atoll("key", "create", "--scope", "manage", "stranger").split()[-1])
+        assert box.name not in [other.name for other in stranger.list_sandboxes()]
+        with pytest.raises(ResourceNotFoundError):
+            stranger.get_sandbox(box.name)
+        assert [other.name for other in team.list_sandboxes()] == [box.name]
+        assert box.run("echo inside").stdout == "inside\n"
+    finally:
+        team.delete_sandbox(box.name)
+
+
 def test_401_and_403(client, box):
     wrong = SandboxClient(api_key="wrong")
     for call in [wrong.list_sandboxes, wrong.create_sandbox, lambda: wrong.delete_sandbox(box.name)]:

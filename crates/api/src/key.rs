@@ -19,6 +19,9 @@ pub struct CreateKey {
     /// What it looks like, for clients of other vendors that want keys of theirs. It opens the same.
     #[serde(default)]
     pub format: KeyFormat,
+    /// The project that it belongs to, by id or name; none when absent. Administrators are of none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
 }
 
 /// A key, without its secret.
@@ -36,6 +39,9 @@ pub struct Key {
     pub expires_at_ms: Option<u64>,
     /// When it was last used, to the minute.
     pub last_used_at_ms: Option<u64>,
+    /// Id of the project that it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
     /// Who it is, if it is no key that somebody made but a person who logged in. The scope is what rules give them now, and
     /// `expires_at_ms` when their last login ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -19,6 +19,7 @@ mod live;
 mod login;
 mod node;
 mod pool;
+mod project;
 mod sandbox;
 mod secret;
 mod service;
@@ -67,6 +68,9 @@ pub use live::{LiveUsage, LiveUsageList};
 pub use login::{DeviceLogin, DeviceLoginPolled, DeviceLoginState, PollDeviceLogin};
 pub use node::{Node, NodeDrain, NodeList, NodeState, StayingSandbox, UpdateNode};
 pub use pool::{Pool, PoolList, PoolOrigin, PutPool};
+pub use project::{
+    CreateProject, Project, ProjectContent, ProjectDefaults, ProjectList, Quota, QuotaUsed, UpdateProject,
+};
 pub use sandbox::{
     BatchCreate, BatchResult, BatchResults, CreateSandbox, DiskIo, Metrics, Sandbox, SandboxList,
     UpdateSandbox,

@@ -274,6 +274,9 @@ pub struct Sandbox {
     pub last_active_at_ms: u64,
     /// Id of the key that made it.
     pub owner: Option<String>,
+    /// Id of the project that it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
     /// Volumes that are mounted in it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<VolumeMount>,

@@ -25,6 +25,8 @@ pub enum UsageGroup {
     Sandbox,
     /// One API key.
     Key,
+    /// One project.
+    Project,
     /// One hour.
     Hour,
 }
@@ -37,6 +39,7 @@ impl UsageGroup {
             Self::Total => "total",
             Self::Sandbox => "sandbox",
             Self::Key => "key",
+            Self::Project => "project",
             Self::Hour => "hour",
         }
     }
@@ -57,6 +60,9 @@ pub struct UsageItem {
     /// Id of the key, which may be gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// Id of the project, which may be gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
     /// When the hour began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hour_at_ms: Option<u64>,

@@ -24,6 +24,7 @@ mod node;
 mod policy;
 mod pool;
 mod profiles;
+mod project;
 mod sandbox;
 mod secret;
 mod server;
@@ -60,6 +61,7 @@ pub(crate) use node::NodeCommand;
 pub(crate) use policy::{ExplainArgs, LearnArgs, PolicyCommand, ReplayArgs, TestArgs};
 pub(crate) use pool::{PoolCommand, PoolOf, parse_pool};
 pub(crate) use profiles::{ProfileArgs, TraceFilesArgs};
+pub(crate) use project::{Limit, ProjectArgs, ProjectCommand};
 pub(crate) use sandbox::{
     CopyArgs, ExtendArgs, InspectArgs, LimitArgs, LsArgs, RmArgs, SandboxArg, SandboxArgs, UpdateArgs,
 };
@@ -237,6 +239,9 @@ pub(crate) enum Command {
     /// Manage snapshots of sandboxes' disks
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
+    /// Manage projects: teams apart, with quotas and defaults
+    #[command(subcommand)]
+    Project(ProjectCommand),
     /// Manage API keys
     #[command(subcommand)]
     Key(KeyCommand),

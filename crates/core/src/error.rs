@@ -90,6 +90,10 @@ codes! {
     ImageNotFound = "image_not_found", false;
     /// No such API key.
     KeyNotFound = "key_not_found", false;
+    /// No such project.
+    ProjectNotFound = "project_not_found", false;
+    /// Keys or other things belong to the project; the message counts them.
+    ProjectInUse = "project_in_use", false;
     /// No such access to a port or file.
     AccessNotFound = "access_not_found", false;
     /// No such SSH key.
@@ -114,6 +118,8 @@ codes! {
     IdempotencyMismatch = "idempotency_mismatch", false;
     /// A limit on how many or how much is reached.
     LimitExceeded = "limit_exceeded", true;
+    /// The project may not have, or run, more; the message says of what.
+    QuotaExceeded = "quota_exceeded", false;
     /// The image is for another processor architecture.
     ImagePlatformMismatch = "image_platform_mismatch", false;
     /// The image, or a layer of it, is malformed or hostile.

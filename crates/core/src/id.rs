@@ -191,11 +191,16 @@ id_type!(
     NodeId, "nd", "node", Code::NodeNotFound
 );
 
+id_type!(
+    /// One project: keys and what they make, apart from all others.
+    ProjectId, "pj", "project", Code::ProjectNotFound
+);
+
 /// Whether a text has the form of an id of any kind. No name may have it, so that what is said can always be told
 /// apart: an id is looked up as an id, and nobody can call something by the id of something else.
 #[must_use]
 pub fn is_id_shaped(text: &str) -> bool {
-    const PREFIXES: [&str; 16] = [
+    const PREFIXES: [&str; 17] = [
         SandboxId::PREFIX,
         ExecId::PREFIX,
         TemplateId::PREFIX,
@@ -212,6 +217,7 @@ pub fn is_id_shaped(text: &str) -> bool {
         ScheduleId::PREFIX,
         ContextId::PREFIX,
         NodeId::PREFIX,
+        ProjectId::PREFIX,
     ];
     PREFIXES.iter().any(|prefix| is_valid(prefix, text))
 }

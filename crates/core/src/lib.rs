@@ -18,6 +18,7 @@
 //! - [`idle`]: what a sandbox does while nobody uses it
 //! - [`key`]: what an API key may do
 //! - [`person`]: people who log in at an issuer of identities, and who of them may do what
+//! - [`project`]: keys and what they make, apart from those of others, and how much that may be
 //! - [`usage`]: what was used, and budgets
 //! - [`build`]: what a build is asked, and its states
 //! - [`access`]: how ports and files are reached without an API key
@@ -50,6 +51,7 @@ pub mod placement;
 pub mod policy;
 pub mod pool;
 pub mod profile;
+pub mod project;
 pub mod sandbox;
 pub mod secret;
 pub mod service;

@@ -54,6 +54,16 @@ pub struct Rule {
     claim: String,
     value: String,
     scope: Scope,
+    project: Option<String>,
+}
+
+/// What a person may do, and where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Right<'a> {
+    /// The most that they may do anywhere.
+    pub scope: Scope,
+    /// The name of the project that they belong to.
+    pub project: Option<&'a str>,
 }
 
 impl Rule {
@@ -81,17 +91,27 @@ impl Rule {
 impl FromStr for Rule {
     type Err = Error;
 
-    /// `CLAIM=VALUE:SCOPE`. The value may hold `=` and `:`.
+    /// `CLAIM=VALUE:SCOPE` or `CLAIM=VALUE:SCOPE@PROJECT`. The value may hold `=` and `:`.
     fn from_str(text: &str) -> Result<Self, Error> {
         let wrong = |what: &str| {
             Error::invalid("rule", what).hint(
                 "write CLAIM=VALUE:SCOPE, such as groups=platform:manage, email=ann@example.com:admin or \
-                 email=*@example.com:read",
+                 email=*@example.com:read; with @PROJECT behind it, for people of a project",
             )
         };
         let (claim, rest) = text.split_once('=').ok_or_else(|| wrong("has no '='"))?;
         let (value, scope) = rest.rsplit_once(':').ok_or_else(|| wrong("has no ':' before a scope"))?;
+        let (scope, project) = match scope.split_once('@') {
+            Some((scope, project)) => (scope, Some(project)),
+            None => (scope, None),
+        };
         let scope = Scope::parse(scope).ok_or_else(|| wrong("must end with read, exec, manage or admin"))?;
+        if let Some(project) = project {
+            crate::spec::name("rule: project", project)?;
+            if scope == Scope::Admin {
+                return Err(wrong("cannot let anybody in as admin of a project: administrators are of none"));
+            }
+        }
         let good =
             |text: &str| (1..=CLAIM_MAX_BYTES).contains(&text.len()) && !text.contains(char::is_control);
         if !good(claim) || !good(value) {
@@ -105,13 +125,15 @@ impl FromStr for Rule {
         if claim == EMAIL && !value.contains('@') {
             return Err(wrong("asks for an e-mail address without an '@'"));
         }
-        Ok(Self { claim: claim.to_owned(), value: value.to_owned(), scope })
+        let project = project.map(str::to_owned);
+        Ok(Self { claim: claim.to_owned(), value: value.to_owned(), scope, project })
     }
 }
 
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}={}:{}", self.claim, self.value, self.scope.as_str())
+        write!(f, "{}={}:{}", self.claim, self.value, self.scope.as_str())?;
+        self.project.as_ref().map_or(Ok(()), |project| write!(f, "@{project}"))
     }
 }
 
@@ -129,14 +151,17 @@ impl Rules {
         Self { issuer, rules }
     }
 
-    /// The most that any rule gives a person; `None` when none names them.
+    /// What the rules give a person: of those that name them, the one with the highest scope counts, and of several the first.
+    /// `None` when none names them.
     #[must_use]
-    pub fn scope_of(&self, person: &Person) -> Option<Scope> {
+    pub fn right_of(&self, person: &Person) -> Option<Right<'_>> {
         // Another issuer's word counts for nothing, also when this server believed it before.
         if person.issuer != self.issuer {
             return None;
         }
-        self.rules.iter().filter(|rule| rule.names(person)).map(|rule| rule.scope).max()
+        // The last of equals is taken.
+        let most = self.rules.iter().rev().filter(|rule| rule.names(person)).max_by_key(|rule| rule.scope)?;
+        Some(Right { scope: most.scope, project: most.project.as_deref() })
     }
 
     /// The claims that rules ask for.
@@ -148,6 +173,10 @@ impl Rules {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn scope_of(rules: &Rules, person: &Person) -> Option<Scope> {
+        rules.right_of(person).map(|right| right.scope)
+    }
 
     const ISSUER: &str = "https://id.example.com";
 
@@ -166,11 +195,28 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_may_name_a_project() {
+        let rules = rules(&["groups=a:exec@alpha", "groups=b:exec@beta", "groups=c:manage"]);
+        let of = |groups: &[&str]| {
+            let person = person(&[("groups", groups)]);
+            rules.right_of(&person).map(|right| (right.scope, right.project.map(str::to_owned)))
+        };
+        assert_eq!(of(&["a"]), Some((Scope::Exec, Some("alpha".to_owned()))));
+        assert_eq!(of(&["b", "a"]), Some((Scope::Exec, Some("alpha".to_owned()))), "the first of equals");
+        assert_eq!(of(&["a", "c"]), Some((Scope::Manage, None)), "the strongest");
+        let text = "email=*@example.com:read@alpha";
+        assert_eq!(text.parse::<Rule>().unwrap().to_string(), text);
+        for wrong in ["groups=a:admin@alpha", "groups=a:read@", "groups=a:read@A", "groups=a:read@a@b"] {
+            assert!(wrong.parse::<Rule>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn the_strongest_rule_counts_and_without_one_nobody_comes_in() {
         let rules = rules(&["groups=all:read", "groups=platform:manage", "email=root@example.com:admin"]);
-        assert_eq!(rules.scope_of(&person(&[("groups", &["all"])])), Some(Scope::Read));
-        assert_eq!(rules.scope_of(&person(&[("groups", &["platform", "all"])])), Some(Scope::Manage));
-        assert_eq!(rules.scope_of(&person(&[("email", &["Root@Example.com"])])), Some(Scope::Admin));
+        assert_eq!(scope_of(&rules, &person(&[("groups", &["all"])])), Some(Scope::Read));
+        assert_eq!(scope_of(&rules, &person(&[("groups", &["platform", "all"])])), Some(Scope::Manage));
+        assert_eq!(scope_of(&rules, &person(&[("email", &["Root@Example.com"])])), Some(Scope::Admin));
         for none in [
             person(&[]),
             person(&[("groups", &[])]),
@@ -179,9 +225,9 @@ mod tests {
             person(&[("email", &["root@example.com.evil.example", "xroot@example.com"])]),
             Person { issuer: "https://other.example.com".to_owned(), ..person(&[("groups", &["all"])]) },
         ] {
-            assert_eq!(rules.scope_of(&none), None, "{none:?}");
+            assert_eq!(scope_of(&rules, &none), None, "{none:?}");
         }
-        assert_eq!(Rules::default().scope_of(&person(&[("groups", &["all"])])), None);
+        assert_eq!(scope_of(&Rules::default(), &person(&[("groups", &["all"])])), None);
     }
 
     #[test]
@@ -198,7 +244,7 @@ mod tests {
             ("ann@example.com@evil.example", false),
             ("example.com", false),
         ] {
-            let scope = rules.scope_of(&person(&[("email", &[email])]));
+            let scope = scope_of(&rules, &person(&[("email", &[email])]));
             assert_eq!(scope.is_some(), named, "{email}");
         }
     }

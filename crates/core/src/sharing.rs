@@ -8,6 +8,7 @@
 //! | has the scope `admin` | everything |
 //! | made the sandbox | everything that its scope allows |
 //! | was granted a role | that role |
+//! | belongs to another project, or to none, and the sandbox to one | nothing: the sandbox does not exist for it |
 //! | any other, sandbox shared | everything that its scope allows |
 //! | any other, sandbox private | nothing: the sandbox does not exist for it |
 //!
@@ -20,7 +21,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Code, Error, Result};
-use crate::id::KeyId;
+use crate::id::{KeyId, ProjectId};
 use crate::key::Scope;
 use crate::limits::{GRANTS_MAX_COUNT, LEASE_HOLDER_MAX_BYTES, LEASE_MAX_MS};
 
@@ -29,7 +30,7 @@ use crate::limits::{GRANTS_MAX_COUNT, LEASE_HOLDER_MAX_BYTES, LEASE_MAX_MS};
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Visibility {
-    /// Every key may use it as far as its scope goes.
+    /// Every key of its project may use it as far as its scope goes; of no project, if it belongs to none.
     #[default]
     Shared,
     /// Only its owner, who was granted a role, and `admin` keys.
@@ -99,6 +100,8 @@ pub struct Needs {
     pub scope: Scope,
     /// Whether it may be done to a sandbox that somebody else has a lease on.
     pub despite_lease: bool,
+    /// Whether it changes what all projects use, such as images: nothing for a key of one.
+    pub common: bool,
 }
 
 impl Needs {
@@ -114,13 +117,19 @@ impl Needs {
     /// What a scope is enough for. Looking is possible whoever has a lease.
     #[must_use]
     pub const fn scope(scope: Scope) -> Self {
-        Self { scope, despite_lease: matches!(scope, Scope::Read) }
+        Self { scope, despite_lease: matches!(scope, Scope::Read), common: false }
     }
 
     /// The same, whoever has a lease.
     #[must_use]
     pub const fn despite_lease(self) -> Self {
         Self { despite_lease: true, ..self }
+    }
+
+    /// The same, of what all projects use.
+    #[must_use]
+    pub const fn common(self) -> Self {
+        Self { common: true, ..self }
     }
 }
 
@@ -131,8 +140,19 @@ pub struct Requester<'a> {
     pub key: &'a KeyId,
     /// What it may do anywhere.
     pub scope: Scope,
+    /// The project that it belongs to.
+    pub project: Option<&'a ProjectId>,
     /// The name under which it works, to tell several that share a key apart.
     pub holder: Option<&'a str>,
+}
+
+/// To whom a sandbox belongs.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Belongs<'a> {
+    /// The key that made it.
+    pub owner: Option<&'a KeyId>,
+    /// The project of that key then.
+    pub project: Option<&'a ProjectId>,
 }
 
 /// What a sandbox says about who may use it.
@@ -149,12 +169,13 @@ pub struct Acl {
 impl Acl {
     /// The most that a key may do with the sandbox, leases aside; `None` when it may not even know of it.
     #[must_use]
-    pub fn scope_of(&self, who: &Requester<'_>, owner: Option<&KeyId>, default: Visibility) -> Option<Scope> {
+    pub fn scope_of(&self, who: &Requester<'_>, of: Belongs<'_>, default: Visibility) -> Option<Scope> {
         if who.scope == Scope::Admin {
             return Some(Scope::Admin);
         }
         let shared = self.visibility.unwrap_or(default) == Visibility::Shared;
-        if shared || owner == Some(who.key) {
+        // Who made it and is in another project now, as a person can be, is a stranger to it.
+        if who.project == of.project && (shared || of.owner == Some(who.key)) {
             return Some(who.scope);
         }
         self.grants.get(who.key).map(|role| role.scope().min(who.scope))
@@ -192,6 +213,8 @@ impl Acl {
 pub struct SnapshotOwnership {
     /// The key that made it, by taking, importing or pulling it.
     pub created_by: Option<KeyId>,
+    /// The project that it belongs to.
+    pub project: Option<ProjectId>,
     /// Whether others see it once its sandbox is gone, or if it never had one.
     pub private: bool,
 }
@@ -203,12 +226,13 @@ impl SnapshotOwnership {
     /// long as that lives: a role on it, and its visibility, hold for its snapshots.
     #[must_use]
     pub fn scope_of(&self, who: &Requester<'_>, sandbox: Option<Option<Scope>>) -> Option<Scope> {
-        if who.scope == Scope::Admin || self.created_by.as_ref() == Some(who.key) {
+        let same_project = who.project == self.project.as_ref();
+        if who.scope == Scope::Admin || same_project && self.created_by.as_ref() == Some(who.key) {
             return Some(who.scope);
         }
         match sandbox {
             Some(of_sandbox) => of_sandbox,
-            None if self.private => None,
+            None if self.private || !same_project => None,
             None => Some(who.scope),
         }
     }
@@ -277,7 +301,41 @@ mod tests {
     }
 
     fn who(key: &KeyId, scope: Scope) -> Requester<'_> {
-        Requester { key, scope, holder: None }
+        Requester { key, scope, project: None, holder: None }
+    }
+
+    fn made_by(owner: &KeyId) -> Belongs<'_> {
+        Belongs { owner: Some(owner), project: None }
+    }
+
+    #[test]
+    fn another_projects_key_sees_nothing_without_a_role() {
+        let [owner, friend] = [key(1), key(2)];
+        let [own, other] = [ProjectId::from_parts(1, 1), ProjectId::from_parts(2, 2)];
+        let of = Belongs { owner: Some(&owner), project: Some(&own) };
+        let shared = Acl { visibility: Some(Visibility::Shared), ..Acl::default() };
+        let asks = |key, scope, project| Requester { key, scope, project, holder: None };
+        let seen = |who: &Requester<'_>| shared.scope_of(who, of, Visibility::Shared);
+        assert_eq!(seen(&asks(&friend, Scope::Exec, Some(&own))), Some(Scope::Exec));
+        for project in [None, Some(&other)] {
+            assert_eq!(seen(&asks(&friend, Scope::Manage, project)), None);
+            // Nor does who made it, once that is in another project.
+            assert_eq!(seen(&asks(&owner, Scope::Manage, project)), None);
+            assert_eq!(seen(&asks(&friend, Scope::Admin, project)), Some(Scope::Admin));
+            let granted = Acl { grants: BTreeMap::from([(friend.clone(), Role::Read)]), ..shared.clone() };
+            let asks = asks(&friend, Scope::Manage, project);
+            assert_eq!(granted.scope_of(&asks, of, Visibility::Shared), Some(Scope::Read));
+            let snapshot = SnapshotOwnership {
+                created_by: Some(friend.clone()),
+                project: Some(own.clone()),
+                private: false,
+            };
+            assert_eq!(snapshot.scope_of(&asks, None), None);
+            assert_eq!(snapshot.scope_of(&asks, Some(Some(Scope::Read))), Some(Scope::Read));
+        }
+        // What belongs to no project is nothing for the keys of one.
+        let asks = asks(&friend, Scope::Manage, Some(&own));
+        assert_eq!(shared.scope_of(&asks, made_by(&owner), Visibility::Shared), None);
     }
 
     #[test]
@@ -288,7 +346,8 @@ mod tests {
             grants: BTreeMap::from([(friend.clone(), Role::Exec)]),
             lease: None,
         };
-        let seen = |key: &KeyId, scope| access.scope_of(&who(key, scope), Some(&owner), Visibility::Shared);
+        let seen =
+            |key: &KeyId, scope| access.scope_of(&who(key, scope), made_by(&owner), Visibility::Shared);
         for scope in [Scope::Read, Scope::Exec, Scope::Manage] {
             assert_eq!(seen(&owner, scope), Some(scope));
             assert_eq!(seen(&friend, scope), Some(scope.min(Scope::Exec)));
@@ -296,13 +355,16 @@ mod tests {
         }
         assert_eq!(seen(&other, Scope::Admin), Some(Scope::Admin));
         // Nobody owns what has no owner.
-        assert_eq!(access.scope_of(&who(&other, Scope::Manage), None, Visibility::Shared), None);
+        assert_eq!(
+            access.scope_of(&who(&other, Scope::Manage), Belongs::default(), Visibility::Shared),
+            None
+        );
     }
 
     #[test]
     fn a_snapshot_follows_its_sandbox_and_belongs_to_who_made_it() {
         let (maker, other) = (key(1), key(2));
-        let of = |private| SnapshotOwnership { created_by: Some(maker.clone()), private };
+        let of = |private| SnapshotOwnership { created_by: Some(maker.clone()), project: None, private };
         for scope in [Scope::Read, Scope::Exec, Scope::Manage] {
             // Its maker, whatever became of the sandbox.
             assert_eq!(of(true).scope_of(&who(&maker, scope), None), Some(scope));
@@ -322,12 +384,12 @@ mod tests {
     fn the_default_holds_where_nothing_else_was_said() {
         let (owner, other) = (key(1), key(2));
         let access = Acl::default();
-        let seen = |default| access.scope_of(&who(&other, Scope::Exec), Some(&owner), default);
+        let seen = |default| access.scope_of(&who(&other, Scope::Exec), made_by(&owner), default);
         assert_eq!(seen(Visibility::Shared), Some(Scope::Exec));
         assert_eq!(seen(Visibility::Private), None);
         let shared = Acl { visibility: Some(Visibility::Shared), ..Acl::default() };
         let asks = who(&other, Scope::Exec);
-        assert_eq!(shared.scope_of(&asks, Some(&owner), Visibility::Private), Some(Scope::Exec));
+        assert_eq!(shared.scope_of(&asks, made_by(&owner), Visibility::Private), Some(Scope::Exec));
     }
 
     #[test]
@@ -335,7 +397,7 @@ mod tests {
         let (holder, other) = (key(1), key(2));
         let lease = Lease { key: holder.clone(), holder: "agent-1".into(), taken_ms: 0, expires_ms: 5000 };
         let access = Acl { lease: Some(lease), ..Acl::default() };
-        let named = |key, holder| Requester { key, scope: Scope::Admin, holder };
+        let named = |key, holder| Requester { key, scope: Scope::Admin, project: None, holder };
         assert!(access.admits(&named(&holder, None), 0).is_ok());
         assert!(access.admits(&named(&holder, Some("agent-1")), 0).is_ok());
         let refused = access.admits(&named(&holder, Some("agent-2")), 0).unwrap_err();

@@ -618,6 +618,8 @@ export type Code =
   | "snapshot_not_found"
   | "image_not_found"
   | "key_not_found"
+  | "project_not_found"
+  | "project_in_use"
   | "access_not_found"
   | "ssh_key_not_found"
   | "registry_not_found"
@@ -630,6 +632,7 @@ export type Code =
   | "budget_exhausted"
   | "idempotency_mismatch"
   | "limit_exceeded"
+  | "quota_exceeded"
   | "image_platform_mismatch"
   | "image_invalid"
   | "image_in_use"
@@ -970,6 +973,18 @@ export interface CreateKey {
   ttl_ms?: number | null;
   /** What it looks like, for clients of other vendors that want keys of theirs. It opens the same. */
   format?: KeyFormat;
+  /** The project that it belongs to, by id or name; none when absent. Administrators are of none. */
+  project?: string | null;
+}
+
+/** Makes a project. */
+export interface CreateProject {
+  /** Its name. */
+  name: string;
+  /** How much it may have; what is absent is not limited. */
+  quota?: Quota;
+  /** What its sandboxes are when neither request nor template says. */
+  defaults?: ProjectDefaults;
 }
 
 /** Makes a sandbox. Everything is optional: `{}` makes one from the image `host`. */
@@ -1773,6 +1788,8 @@ export interface Key {
   expires_at_ms?: number | null;
   /** When it was last used, to the minute. */
   last_used_at_ms?: number | null;
+  /** Id of the project that it belongs to. */
+  project?: string | null;
   /**
    * Who it is, if it is no key that somebody made but a person who logged in. The scope is what rules give them
    * now, and `expires_at_ms` when their last login ends.
@@ -2275,6 +2292,62 @@ export type Programs =
   | "image"
   | "listed";
 
+/** A project. */
+export interface Project {
+  /** Its id. */
+  id: string;
+  /** Its name. */
+  name: string;
+  /** How much it may have. */
+  quota: Quota;
+  /** What its sandboxes are when nobody says. */
+  defaults: ProjectDefaults;
+  /** How much of its quota it has. Absent in listings. */
+  used?: QuotaUsed | null;
+  /** What belongs to it. Absent in listings. */
+  has?: ProjectContent | null;
+  /** When it was made. */
+  created_at_ms: number;
+}
+
+/** What belongs to a project: while anything does it is not removed. */
+export interface ProjectContent {
+  /** Keys. */
+  keys: number;
+  /** Sandboxes. */
+  sandboxes: number;
+  /** Snapshots, also such as something else holds. */
+  snapshots: number;
+  /** Volumes. */
+  volumes: number;
+  /** Secrets. */
+  secrets: number;
+}
+
+/** What sandboxes of a project are when neither caller nor template says: before the server's own defaults. */
+export interface ProjectDefaults {
+  /** The image. */
+  image?: string | null;
+  /** The isolation level. */
+  isolation?: IsolationLevel | null;
+  /** Limits. */
+  resources?: ResourcesDraft;
+  /** Whether the other keys of the project see a sandbox. */
+  visibility?: Visibility | null;
+  /** Delete it this long after creation. */
+  ttl_ms?: number | null;
+  /** Delete it after this long without a running exec or a request. */
+  idle_timeout_ms?: number | null;
+  /** What it may reach. */
+  egress?: EgressPolicy | null;
+}
+
+/** All projects. */
+export interface ProjectList {
+  /** The projects, by age. */
+  items: Project[];
+}
+
 /** How much of the cache to keep. */
 export interface PruneBuildCache {
   /** The longest unused entries go until the rest has this many bytes; 0 removes all. */
@@ -2360,6 +2433,34 @@ export interface PutSecret {
   scope?: SecretScope | null;
   /** What people should know about it. */
   note?: string | null;
+}
+
+/** How much a project may have. What is absent has no limit of the project's. */
+export interface Quota {
+  /** Sandboxes that exist. */
+  sandboxes?: number | null;
+  /** Sandboxes that run: all but those that are paused or have failed. */
+  running?: number | null;
+  /** The CPU limits of those that run together, thousandths of a core. */
+  cpu_millis?: number | null;
+  /** The memory limits of those that run together, bytes. */
+  memory_bytes?: number | null;
+  /** The disk limits of those that exist together, bytes. */
+  disk_bytes?: number | null;
+}
+
+/** How much of its quota a project has. */
+export interface QuotaUsed {
+  /** See [`Quota::sandboxes`]. */
+  sandboxes: number;
+  /** See [`Quota::running`]. */
+  running: number;
+  /** See [`Quota::cpu_millis`]. */
+  cpu_millis: number;
+  /** See [`Quota::memory_bytes`]. */
+  memory_bytes: number;
+  /** See [`Quota::disk_bytes`]. */
+  disk_bytes: number;
 }
 
 /**
@@ -2603,6 +2704,8 @@ export interface Sandbox {
   last_active_at_ms: number;
   /** Id of the key that made it. */
   owner?: string | null;
+  /** Id of the project that it belongs to. */
+  project?: string | null;
   /** Volumes that are mounted in it. */
   volumes?: VolumeMount[];
   /** Agent layers that are mounted in it below `/opt/agents`, by name. */
@@ -3269,6 +3372,16 @@ export interface UpdateNode {
   draining: boolean;
 }
 
+/** Changes a project. Absent fields stay as they are. */
+export interface UpdateProject {
+  /** A new name. */
+  name?: string | null;
+  /** Replaces the whole quota. What is above it already stays: nothing more comes until there is less. */
+  quota?: Quota | null;
+  /** Replaces all defaults. */
+  defaults?: ProjectDefaults | null;
+}
+
 /** Changes a sandbox. Absent fields stay as they are. */
 export interface UpdateSandbox {
   /** A new name. The host name inside stays. */
@@ -3337,6 +3450,7 @@ export type UsageGroup =
   | "total"
   | "sandbox"
   | "key"
+  | "project"
   | "hour";
 
 /** One line of usage. What it is not grouped by is absent. */
@@ -3361,6 +3475,8 @@ export interface UsageItem {
   sandbox?: string | null;
   /** Id of the key, which may be gone. */
   key?: string | null;
+  /** Id of the project, which may be gone. */
+  project?: string | null;
   /** When the hour began. */
   hour_at_ms?: number | null;
 }

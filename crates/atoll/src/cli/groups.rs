@@ -33,6 +33,7 @@ const GROUPS: [(&str, &[&str]); 8] = [
             "dashboard",
             "login",
             "logout",
+            "project",
             "key",
             "ca",
             "setup",

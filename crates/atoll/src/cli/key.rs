@@ -19,6 +19,9 @@ pub(crate) enum KeyCommand {
         #[arg(long = "for", value_name = "VENDOR", value_parser = parse_format, default_value = "atoll",
             hide_default_value = true)]
         format: KeyFormat,
+        /// The project that it belongs to, by id or name
+        #[arg(long, value_name = "PROJECT")]
+        project: Option<String>,
         /// What it is for
         name: String,
     },

@@ -167,6 +167,9 @@ pub(crate) struct LsArgs {
     /// Only in this state
     #[arg(long, value_name = "STATE", value_parser = parse_state)]
     pub(crate) state: Option<SandboxState>,
+    /// Only of this project, by id or name
+    #[arg(long, value_name = "PROJECT")]
+    pub(crate) project: Option<String>,
 }
 
 fn parse_state(text: &str) -> Result<SandboxState, String> {

@@ -8,12 +8,19 @@ pub(crate) enum SecretCommand {
     /// Store a secret, or a new value of one. The value is asked for, or read from standard input
     Set(SetSecretArgs),
     /// List secrets; values are never shown
-    Ls,
+    Ls {
+        /// Those of this project, by id or name
+        #[arg(long, value_name = "PROJECT")]
+        project: Option<String>,
+    },
     /// Remove secrets; rules that name them fail from then on
     Rm {
         /// Names
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
+        /// Those of this project, by id or name
+        #[arg(long, value_name = "PROJECT")]
+        project: Option<String>,
     },
     /// Show who used a secret, when, and where it went
     Audit {
@@ -34,6 +41,9 @@ pub(crate) enum SecretCommand {
 pub(crate) struct SetSecretArgs {
     /// Name, such as OPENAI_API_KEY
     pub(crate) name: String,
+    /// The project whose secret it is, by id or name
+    #[arg(long, value_name = "PROJECT")]
+    pub(crate) project: Option<String>,
     /// Host that may receive it, such as api.openai.com or *.example.com (repeatable)
     #[arg(long, value_name = "HOST", conflicts_with = "any_host")]
     pub(crate) host: Vec<DomainPattern>,

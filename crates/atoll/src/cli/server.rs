@@ -177,8 +177,8 @@ pub(crate) struct OidcArgs {
     #[arg(long, value_name = "FILE", requires = "oidc_issuer")]
     pub(crate) oidc_client_secret_file: Option<PathBuf>,
     /// Let people in of whom the issuer says this, with this scope (repeatable): groups=platform:manage,
-    /// email=ann@example.com:admin, email=*@example.com:read. Nobody else is let in
-    #[arg(long, value_name = "CLAIM=VALUE:SCOPE", requires = "oidc_issuer", value_parser = parse_oidc_rule)]
+    /// email=ann@example.com:admin, email=*@example.com:read; with @PROJECT behind it, as of that project. Nobody else is let in
+    #[arg(long, value_name = "CLAIM=VALUE:SCOPE[@PROJECT]", requires = "oidc_issuer", value_parser = parse_oidc_rule)]
     pub(crate) oidc_allow: Vec<Rule>,
     /// What to ask the issuer for, besides openid (repeatable) [default: email]
     #[arg(long, value_name = "SCOPE", requires = "oidc_issuer")]

@@ -88,11 +88,14 @@ fn parse_mode(text: &str) -> Result<PauseMode, String> {
 #[derive(Debug, Args)]
 pub(crate) struct UsageArgs {
     /// Add up by this
-    #[arg(long, value_name = "total|sandbox|key|hour", value_parser = parse_group, default_value = "sandbox")]
+    #[arg(long, value_name = "total|sandbox|key|project|hour", value_parser = parse_group, default_value = "sandbox")]
     pub(crate) by: UsageGroup,
     /// Only on account of the key with this id
     #[arg(long, value_name = "KEY")]
     pub(crate) key: Option<String>,
+    /// Only of sandboxes of this project, by id or name
+    #[arg(long, value_name = "PROJECT")]
+    pub(crate) project: Option<String>,
     /// Only the last of it, such as 24h; whole hours
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
     pub(crate) since: Option<u64>,
@@ -101,8 +104,8 @@ pub(crate) struct UsageArgs {
 }
 
 fn parse_group(text: &str) -> Result<UsageGroup, String> {
-    [UsageGroup::Total, UsageGroup::Sandbox, UsageGroup::Key, UsageGroup::Hour]
+    [UsageGroup::Total, UsageGroup::Sandbox, UsageGroup::Key, UsageGroup::Project, UsageGroup::Hour]
         .into_iter()
         .find(|group| group.as_str() == text)
-        .ok_or_else(|| format!("'{text}' is not total, sandbox, key or hour"))
+        .ok_or_else(|| format!("'{text}' is not total, sandbox, key, project or hour"))
 }

@@ -188,7 +188,7 @@ fn secrets(recipe: &Recipe, said: &[String]) -> Result<Vec<InjectRule>> {
 /// Gives the server a secret that it does not have: from the variable of its name, or asked for.
 async fn keep_secret(client: &Client, printer: Printer, rule: &InjectRule) -> Result<()> {
     let name = &rule.name;
-    match client.get_secret(name).await {
+    match client.get_secret(None, name).await {
         Ok(_) => return Ok(()),
         Err(error) if error.code() == Some(Code::SecretNotFound) => {}
         Err(error) => return Err(error.into()),
@@ -201,7 +201,7 @@ async fn keep_secret(client: &Client, printer: Printer, rule: &InjectRule) -> Re
     let names: Vec<String> = hosts.iter().map(ToString::to_string).collect();
     let scope = SecretScope { hosts, templates: Vec::new(), sandboxes: Vec::new(), keys: Vec::new() };
     let put = PutSecret { value: Some(value), scope: Some(scope), ..PutSecret::default() };
-    client.put_secret(name, &put).await?;
+    client.put_secret(None, name, &put).await?;
     printer.note(&format!(
         "the server keeps {name}, which goes to {} alone and into no sandbox",
         names.join(", ")

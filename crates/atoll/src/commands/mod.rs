@@ -26,6 +26,7 @@ mod pipe;
 mod policy;
 mod pool;
 mod port;
+mod project;
 mod purge;
 mod registry;
 mod restore;
@@ -198,6 +199,7 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Service(command) => service::service(client, printer, command).await,
         Command::Lease(command) => access::lease(client, printer, command).await,
         Command::Snapshot(command) => snapshot::snapshot(client, printer, command).await,
+        Command::Project(command) => project::project(client, printer, command).await,
         Command::Key(command) => key::key(client, printer, command).await,
         Command::Port(command) => port::port(client, printer, command).await,
         Command::Tunnel(args) => Box::pin(tunnel::tunnel(client, printer, args)).await,

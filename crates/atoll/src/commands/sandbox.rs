@@ -94,6 +94,7 @@ pub(super) async fn ls(client: &Client, printer: Printer, args: LsArgs) -> Resul
     let list = ListSandboxes {
         state: args.state,
         labels: args.label.into_iter().collect(),
+        project: args.project,
         ..ListSandboxes::default()
     };
     let mut items = all(client, list).await?;

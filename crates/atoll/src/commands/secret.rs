@@ -15,15 +15,15 @@ use crate::terminal;
 pub(super) async fn secret(client: &Client, printer: Printer, command: SecretCommand) -> Result<()> {
     match command {
         SecretCommand::Set(args) => set(client, printer, args).await,
-        SecretCommand::Ls => {
-            let list = client.list_secrets().await?;
+        SecretCommand::Ls { project } => {
+            let list = client.list_secrets(project.as_deref()).await?;
             printer.result(&list, || {
                 table(["NAME", "VERSION", "HOSTS", "FOR", "SET", "NOTE"], list.items.iter().map(row))
             })
         }
-        SecretCommand::Rm { names } => {
+        SecretCommand::Rm { names, project } => {
             for name in names {
-                client.delete_secret(&name).await?;
+                client.delete_secret(project.as_deref(), &name).await?;
             }
             Ok(())
         }
@@ -44,7 +44,7 @@ async fn set(client: &Client, printer: Printer, args: SetSecretArgs) -> Result<(
     let scope = scope(client, &args).await?;
     let value = if args.keep_value { None } else { Some(terminal::read_value("Value: ")?) };
     let put = PutSecret { value, scope, note: args.note };
-    let secret = client.put_secret(&args.name, &put).await?;
+    let secret = client.put_secret(args.project.as_deref(), &args.name, &put).await?;
     printer.result(&secret, || {
         let version = secret.versions.last().map_or(0, |version| version.version);
         let users = users_of(&secret);
@@ -60,7 +60,7 @@ async fn scope(client: &Client, args: &SetSecretArgs) -> Result<Option<SecretSco
     if hosts.is_empty() && !restricts && !args.any_sandbox {
         return Ok(None);
     }
-    let mut scope = match client.get_secret(&args.name).await {
+    let mut scope = match client.get_secret(args.project.as_deref(), &args.name).await {
         Ok(known) => known.scope,
         Err(error) if error.code() == Some(Code::SecretNotFound) => {
             SecretScope { hosts: Vec::new(), templates: Vec::new(), sandboxes: Vec::new(), keys: Vec::new() }

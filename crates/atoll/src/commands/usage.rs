@@ -1,6 +1,6 @@
 //! `pause`, `resume` and `usage`.
 
-use atoll_api::{PauseSandbox, SandboxList, UsageItem};
+use atoll_api::{PauseSandbox, SandboxList, UsageGroup, UsageItem, UsageList};
 use atoll_client::{Client, GetUsage};
 
 use crate::cli::{PauseArgs, ResumeArgs, UsageArgs};
@@ -40,25 +40,39 @@ pub(super) async fn usage(client: &Client, printer: Printer, args: UsageArgs) ->
     let query = GetUsage {
         sandbox: args.sandbox,
         key: args.key,
+        project: args.project,
         from_ms: args.since.map(|since| now_ms().saturating_sub(since)),
         to_ms: None,
         group: args.by,
     };
-    let list = client.usage(&query).await?;
+    let mut list = client.usage(&query).await?;
+    if args.by == UsageGroup::Project && !printer.is_json() {
+        name_projects(client, &mut list).await;
+    }
     printer.result(&list, || {
         table(
             ["WHAT", "CPU", "MEMORY", "DISK", "RUNNING", "SENT", "REQUESTS", "EXECS"],
-            list.items.iter().map(row),
+            list.items.iter().map(|item| row(item, args.by)),
         )
     })
 }
 
-fn row(item: &UsageItem) -> [String; 8] {
-    let what = match (&item.sandbox, &item.key, item.hour_at_ms) {
-        (Some(sandbox), ..) => sandbox.clone(),
-        (_, Some(key), _) => key.clone(),
+/// Puts names in the place of ids, as far as whoever asks may know them.
+async fn name_projects(client: &Client, list: &mut UsageList) {
+    let Ok(projects) = client.list_projects().await else { return };
+    for id in list.items.iter_mut().filter_map(|item| item.project.as_mut()) {
+        if let Some(project) = projects.items.iter().find(|project| project.id == *id) {
+            id.clone_from(&project.name);
+        }
+    }
+}
+
+fn row(item: &UsageItem, by: UsageGroup) -> [String; 8] {
+    let what = match (&item.sandbox, &item.key, &item.project, item.hour_at_ms) {
+        (Some(what), ..) | (_, Some(what), ..) | (_, _, Some(what), _) => what.clone(),
         (.., Some(hour)) => format!("{} ago", age(hour)),
-        (None, None, None) => "all".to_owned(),
+        (None, None, None, None) if by == UsageGroup::Project => "no project".to_owned(),
+        (None, None, None, None) => "all".to_owned(),
     };
     let used = &item.used;
     [

@@ -14,7 +14,8 @@ use crate::common::{argv, code};
 
 /// A key with a name of its own, and a client that uses it.
 async fn key(server: &Server, name: &str, scope: Scope) -> (String, Client) {
-    let create = CreateKey { name: name.into(), scope, ttl_ms: None, format: KeyFormat::Atoll };
+    let create =
+        CreateKey { name: name.into(), scope, ttl_ms: None, format: KeyFormat::Atoll, project: None };
     let made = server.client.create_key(&create).await.unwrap();
     (made.key.id, Client::new(&server.url, &made.secret).unwrap())
 }
@@ -236,8 +237,13 @@ async fn no_name_takes_the_place_of_an_id() {
 async fn private_snapshots_do_not_exist_for_others_in_any_protocol() {
     let server = Server::with(&["--visibility", "private"]);
     let (_, owner) = key(&server, "owner", Scope::Manage).await;
-    let other =
-        CreateKey { name: "other".into(), scope: Scope::Manage, ttl_ms: None, format: KeyFormat::Atoll };
+    let other = CreateKey {
+        name: "other".into(),
+        scope: Scope::Manage,
+        ttl_ms: None,
+        format: KeyFormat::Atoll,
+        project: None,
+    };
     let other = server.client.create_key(&other).await.unwrap();
     let sandbox = owner.create_sandbox(&CreateSandbox::default()).await.unwrap();
     let order = CreateSnapshot { tags: vec!["secret:1".into()], ..CreateSnapshot::default() };
@@ -291,8 +297,13 @@ async fn a_lease_that_comes_meanwhile_silences_an_open_socket() {
     use futures::{SinkExt as _, StreamExt as _};
     use tokio_tungstenite::tungstenite::{Message, client::IntoClientRequest as _};
     let server = Server::start();
-    let create =
-        CreateKey { name: "first".into(), scope: Scope::Exec, ttl_ms: None, format: KeyFormat::Atoll };
+    let create = CreateKey {
+        name: "first".into(),
+        scope: Scope::Exec,
+        ttl_ms: None,
+        format: KeyFormat::Atoll,
+        project: None,
+    };
     let first = server.client.create_key(&create).await.unwrap();
     let (_, second) = key(&server, "second", Scope::Exec).await;
     let id = server.sandbox().await.id;
@@ -326,7 +337,13 @@ async fn a_lease_that_comes_meanwhile_silences_an_open_socket() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_address_for_an_upload_ends_with_its_key() {
     let server = Server::start();
-    let create = CreateKey { name: "k".into(), scope: Scope::Manage, ttl_ms: None, format: KeyFormat::E2b };
+    let create = CreateKey {
+        name: "k".into(),
+        scope: Scope::Manage,
+        ttl_ms: None,
+        format: KeyFormat::E2b,
+        project: None,
+    };
     let made = server.client.create_key(&create).await.unwrap();
     let http = reqwest::Client::new();
     let address = async |hash: char| {

@@ -134,7 +134,8 @@ async fn who_is_attached_has_the_rights_of_the_key() {
     server.client.create_agent(&agent("bob", &sandbox, JSONL, Adapter::Jsonl)).await.unwrap();
     let session = begin(&server, "bob").await;
     let key = async |scope| {
-        let create = CreateKey { name: "x".into(), scope, ttl_ms: None, format: KeyFormat::default() };
+        let create =
+            CreateKey { name: "x".into(), scope, ttl_ms: None, format: KeyFormat::default(), project: None };
         let made = server.client.create_key(&create).await.unwrap();
         (made.key.id, Client::new(&server.url, &made.secret).unwrap())
     };

@@ -108,7 +108,7 @@ async fn fill(server: &Server) -> Made {
     let client = &server.client;
     let scope = serde_json::from_value(serde_json::json!({"hosts": ["*.example.com"]})).unwrap();
     let put = PutSecret { value: Some(Secret::new(SECRET)), scope: Some(scope), note: None };
-    client.put_secret("API_KEY", &put).await.unwrap();
+    client.put_secret(None, "API_KEY", &put).await.unwrap();
     let volume = CreateVolume { name: "data".into(), size_bytes: Some(32 << 20), ..CreateVolume::default() };
     client.create_volume(&volume).await.unwrap();
     let asleep = client.create_sandbox(&with_all()).await.unwrap().id;
@@ -124,8 +124,13 @@ async fn fill(server: &Server) -> Made {
     client.pause_sandbox(&asleep, &PauseSandbox { mode: Some(PauseMode::Filesystem) }).await.unwrap();
     let awake = client.create_sandbox(&with_all()).await.unwrap().id;
     server.shell(&awake, "while :; do date > /data/clock; sleep 0.05; done").await;
-    let create =
-        CreateKey { name: "other".into(), scope: Scope::Manage, ttl_ms: None, format: KeyFormat::Atoll };
+    let create = CreateKey {
+        name: "other".into(),
+        scope: Scope::Manage,
+        ttl_ms: None,
+        format: KeyFormat::Atoll,
+        project: None,
+    };
     let key = client.create_key(&create).await.unwrap().secret;
     let of_image = of_an_image(server).await;
     Made { of_image, asleep, awake, key }

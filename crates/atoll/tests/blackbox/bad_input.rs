@@ -479,7 +479,8 @@ async fn keys_do_what_their_scope_says() {
         ("GET", "/v1/doctor/cluster".into(), Value::Null, Scope::Admin),
     ];
     for scope in [Scope::Read, Scope::Exec, Scope::Manage, Scope::Admin] {
-        let create = CreateKey { name: "test".into(), scope, ttl_ms: None, format: KeyFormat::Atoll };
+        let create =
+            CreateKey { name: "test".into(), scope, ttl_ms: None, format: KeyFormat::Atoll, project: None };
         let made = server.client.create_key(&create).await.unwrap();
         for (method, path, body, needs) in &calls {
             let request = server.bare(method, path).bearer_auth(made.secret.reveal());
@@ -495,8 +496,13 @@ async fn keys_do_what_their_scope_says() {
         let answer = server.send(server.bare("GET", "/v1/info").bearer_auth(made.secret.reveal())).await;
         assert_eq!(answer.status, 401, "a deleted key works");
     }
-    let short =
-        CreateKey { name: "short".into(), scope: Scope::Read, ttl_ms: Some(1), format: KeyFormat::Atoll };
+    let short = CreateKey {
+        name: "short".into(),
+        scope: Scope::Read,
+        ttl_ms: Some(1),
+        format: KeyFormat::Atoll,
+        project: None,
+    };
     let short = server.client.create_key(&short).await.unwrap();
     let expired = async || {
         let answer = server.send(server.bare("GET", "/v1/info").bearer_auth(short.secret.reveal())).await;

@@ -114,7 +114,8 @@ fn header<'a>(answer: &'a Answer, name: &str) -> &'a str {
 }
 
 async fn key(server: &Server, name: &str, scope: Scope) -> (String, Client) {
-    let create = CreateKey { name: name.into(), scope, ttl_ms: None, format: KeyFormat::Atoll };
+    let create =
+        CreateKey { name: name.into(), scope, ttl_ms: None, format: KeyFormat::Atoll, project: None };
     let made = server.client.create_key(&create).await.unwrap();
     (made.key.id, Client::new(&server.url, &made.secret).unwrap())
 }

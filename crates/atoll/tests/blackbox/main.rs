@@ -41,6 +41,7 @@ mod lock;
 mod pause;
 mod pools;
 mod power_cut;
+mod projects;
 mod purge;
 mod sandboxes;
 mod services;

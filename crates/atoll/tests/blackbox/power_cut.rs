@@ -96,8 +96,13 @@ async fn with_file(server: &Server, text: &str) -> Sandbox {
 }
 
 async fn revoked_key(server: &Server) -> Secret {
-    let create =
-        CreateKey { name: "guest".into(), scope: Scope::Manage, ttl_ms: None, format: KeyFormat::Atoll };
+    let create = CreateKey {
+        name: "guest".into(),
+        scope: Scope::Manage,
+        ttl_ms: None,
+        format: KeyFormat::Atoll,
+        project: None,
+    };
     let made = server.client.create_key(&create).await.unwrap();
     let theirs = Client::new(&server.url, &made.secret).unwrap();
     theirs.list_sandboxes(&ListSandboxes::default()).await.unwrap();
@@ -115,7 +120,7 @@ async fn use_it(server: &Server, cuts: &mut Cuts) {
         scope: Some(serde_json::from_value(serde_json::json!({ "hosts": ["api.example.com"] })).unwrap()),
         note: None,
     };
-    server.client.put_secret("token", &put).await.unwrap();
+    server.client.put_secret(None, "token", &put).await.unwrap();
     kept.secret = true;
     cuts.take("a secret is put", &kept);
 
@@ -166,7 +171,7 @@ async fn check(server: &Server, kept: &Kept, when: &str) {
         assert_eq!(code(answer), Code::Unauthorized, "{when}: a revoked key");
     }
     if kept.secret {
-        client.get_secret("token").await.unwrap_or_else(|error| panic!("{when}: the secret: {error}"));
+        client.get_secret(None, "token").await.unwrap_or_else(|error| panic!("{when}: the secret: {error}"));
     }
     if let Some(snapshot) = &kept.snapshot {
         let create = CreateSandbox { snapshot: Some(snapshot.clone()), ..CreateSandbox::default() };

@@ -39,7 +39,8 @@ fn of<'a>(events: &'a [TraceEvent], kind: &str) -> Vec<&'a TraceEvent> {
 }
 
 async fn key(server: &Server, scope: Scope) -> (String, Client) {
-    let create = CreateKey { name: "other".into(), scope, ttl_ms: None, format: KeyFormat::Atoll };
+    let create =
+        CreateKey { name: "other".into(), scope, ttl_ms: None, format: KeyFormat::Atoll, project: None };
     let made = server.client.create_key(&create).await.unwrap();
     (made.key.id, Client::new(&server.url, &made.secret).unwrap())
 }

@@ -135,6 +135,7 @@ async fn top_shows_what_all_use_by_one_request() {
         scope: atoll_api::Scope::Read,
         ttl_ms: None,
         format: atoll_api::KeyFormat::Atoll,
+        project: None,
     };
     let key = server.client.create_key(&other).await.unwrap().secret;
     let answer =

@@ -133,7 +133,7 @@ fn rule(more: Value) -> Value {
 async fn intercepting(server: &Server, rules: Vec<Value>) -> String {
     let scope = serde_json::from_value(json!({"hosts": ["*.example.com"]})).unwrap();
     let put = PutSecret { value: Some(Secret::new(SECRET)), scope: Some(scope), note: None };
-    server.client.put_secret("KEY", &put).await.unwrap();
+    server.client.put_secret(None, "KEY", &put).await.unwrap();
     sandbox(server, policy(json!({"internet": "on", "inject": rules}))).await.id
 }
 

@@ -25,7 +25,7 @@ fn policy(rules: Vec<InjectRule>) -> EgressPolicy {
 async fn put(server: &Server, name: &str, hosts: &[&str]) {
     let scope = serde_json::from_value(json!({ "hosts": hosts })).unwrap();
     let put = PutSecret { value: Some(Secret::new(SECRET)), scope: Some(scope), note: None };
-    server.client.put_secret(name, &put).await.unwrap();
+    server.client.put_secret(None, name, &put).await.unwrap();
 }
 
 async fn sandbox(server: &Server, rules: Vec<InjectRule>) -> String {
@@ -235,7 +235,7 @@ async fn what_does_not_agree_gets_no_secret() {
     let update = UpdateSandbox { egress: Some(policy(vec![elsewhere])), ..UpdateSandbox::default() };
     assert_eq!(code(server.client.update_sandbox(&id, &update).await), Code::Forbidden);
     // A secret that goes away is refused by name.
-    server.client.delete_secret("KEY").await.unwrap();
+    server.client.delete_secret(None, "KEY").await.unwrap();
     let gone = ok(&server, &id, "curl -sSi https://api.example.com/echo").await.stdout;
     assert!(gone.starts_with("HTTP/1.1 403") && gone.contains("no secret 'KEY'"), "{gone}");
     assert!(!server.log().contains(SECRET));
@@ -280,7 +280,7 @@ async fn rules_change_while_a_sandbox_runs_and_outlive_the_server() {
     let answer = server.client.update_sandbox(&id, &update).await.unwrap();
     assert!(!serde_json::to_string(&answer).unwrap().contains("another-value"));
     assert!(ok(&server, &id, echo).await.stdout.contains("Bearer another-value"));
-    assert_eq!(server.client.list_secrets().await.unwrap().items.len(), 1, "it is not the server's");
+    assert_eq!(server.client.list_secrets(None).await.unwrap().items.len(), 1, "it is not the server's");
 
     // Somebody else who may change the sandbox cannot send its values elsewhere, neither as they are nor by way of an
     // older version.
@@ -289,6 +289,7 @@ async fn rules_change_while_a_sandbox_runs_and_outlive_the_server() {
         scope: Scope::Manage,
         ttl_ms: None,
         format: atoll_core::key::KeyFormat::Atoll,
+        project: None,
     };
     let other = server.client.create_key(&other).await.unwrap();
     let other = Client::new(&server.url, &other.secret).unwrap();
@@ -318,7 +319,7 @@ async fn errors_say_what_is_wrong_and_no_secret() {
         scope: Some(serde_json::from_value(json!({ "hosts": ["*"] })).unwrap()),
         note: None,
     };
-    server.client.put_secret("LINES", &newline).await.unwrap();
+    server.client.put_secret(None, "LINES", &newline).await.unwrap();
     let everywhere = |name: &str, host: &str, secret: &str| {
         rule(json!({"name": name, "hosts": [host], "bearer": format!("{{secret:{secret}}}"),
             "headers": {"x-key": format!("{{secret:{secret}}}")},

@@ -75,7 +75,7 @@ async fn agent(server: &Server, sandbox: &str) -> String {
 async fn with_secret(server: &Server) {
     let scope = serde_json::from_value(json!({"hosts": ["api.example.com"]})).unwrap();
     let put = PutSecret { value: Some(Secret::new(SECRET)), scope: Some(scope), note: None };
-    server.client.put_secret("MODEL", &put).await.unwrap();
+    server.client.put_secret(None, "MODEL", &put).await.unwrap();
 }
 
 const ASK: [&str; 6] = ["/usr/bin/curl", "-sS", "-m", "20", "https://api.example.com/echo", "-o-"];

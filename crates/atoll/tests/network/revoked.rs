@@ -66,7 +66,13 @@ impl Setup {
     }
 
     async fn key(&self, ttl_ms: Option<u64>) -> (String, String) {
-        let create = CreateKey { name: "k".to_owned(), scope: Scope::Exec, ttl_ms, format: KeyFormat::Atoll };
+        let create = CreateKey {
+            name: "k".to_owned(),
+            scope: Scope::Exec,
+            ttl_ms,
+            format: KeyFormat::Atoll,
+            project: None,
+        };
         let made = self.server.client.create_key(&create).await.unwrap();
         (made.key.id, made.secret.reveal().to_owned())
     }

@@ -34,20 +34,20 @@ async fn values_go_in_and_never_come_out() {
     assert!(first.code == Some(125) && first.stderr.contains("scope"), "{first:?}");
     let list = server.cli(&["secret", "ls"]).ok().stdout;
     assert!(list.contains("api.example.com") && list.contains("every sandbox"), "{list}");
-    let one = client.get_secret("A").await.unwrap();
+    let one = client.get_secret(None, "A").await.unwrap();
     assert_eq!(one.versions.iter().map(|version| version.version).collect::<Vec<_>>(), [1, 2]);
     assert_eq!(one.note, "x");
 
     // Only where it may go changes.
     server.cli(&["secret", "set", "A", "--keep-value", "--any-host", "--template", "t"]).ok();
-    let one = client.get_secret("A").await.unwrap();
+    let one = client.get_secret(None, "A").await.unwrap();
     assert_eq!((one.versions.len(), one.scope.templates.len()), (2, 1));
 
     // What is not said stays.
     let fewer = server.cli(&["secret", "set", "A", "--keep-value", "--host", "api.example.com"]).ok().stdout;
     assert_eq!(fewer, "A has version 2, for api.example.com; only template t\n");
     server.cli(&["secret", "set", "A", "--keep-value", "--any-sandbox"]).ok();
-    let one = client.get_secret("A").await.unwrap();
+    let one = client.get_secret(None, "A").await.unwrap();
     assert_eq!((one.scope.hosts.len(), one.scope.templates.len()), (1, 0));
 
     // Nothing that was ever answered or written holds a value.
@@ -69,7 +69,7 @@ async fn values_go_in_and_never_come_out() {
         ("B", new(&"x".repeat(40_000))),
         ("B", PutSecret { scope: Some(scope(json!({"hosts": []}))), ..new(VALUE) }),
     ] {
-        let error = client.put_secret(name, &put).await.unwrap_err();
+        let error = client.put_secret(None, name, &put).await.unwrap_err();
         assert_eq!(error.code(), Some(Code::InvalidArgument), "{error}");
         assert!(!error.to_string().contains(VALUE));
     }
@@ -77,8 +77,8 @@ async fn values_go_in_and_never_come_out() {
     assert_eq!(list.status, 400);
 
     server.cli(&["secret", "rm", "A"]).ok();
-    assert_eq!(code(client.get_secret("A").await), Code::SecretNotFound);
-    assert_eq!(code(client.delete_secret("A").await), Code::SecretNotFound);
+    assert_eq!(code(client.get_secret(None, "A").await), Code::SecretNotFound);
+    assert_eq!(code(client.delete_secret(None, "A").await), Code::SecretNotFound);
     server.finish().await;
 }
 
@@ -92,11 +92,12 @@ async fn scopes_are_kept_when_rules_are_set() {
             scope: Scope::Manage,
             ttl_ms: None,
             format: KeyFormat::Atoll,
+            project: None,
         })
         .await
         .unwrap();
     let keyed = scope(json!({"hosts": ["api.example.com"], "keys": [other.key.id]}));
-    client.put_secret("KEYED", &PutSecret { scope: Some(keyed), ..new(VALUE) }).await.unwrap();
+    client.put_secret(None, "KEYED", &PutSecret { scope: Some(keyed), ..new(VALUE) }).await.unwrap();
     let rule = serde_json::from_value(
         json!({"name": "r", "hosts": ["api.example.com"], "bearer": "{secret:KEYED}"}),
     )
@@ -111,9 +112,9 @@ async fn scopes_are_kept_when_rules_are_set() {
     assert_eq!(code(client.update_sandbox(&made.id, &update).await), Code::Forbidden);
     theirs.update_sandbox(&made.id, &update).await.unwrap();
     // Writing secrets is for admins.
-    assert_eq!(code(theirs.put_secret("X", &new(VALUE)).await), Code::Forbidden);
+    assert_eq!(code(theirs.put_secret(None, "X", &new(VALUE)).await), Code::Forbidden);
     assert_eq!(code(theirs.rotate_vault_key().await), Code::Forbidden);
-    theirs.list_secrets().await.unwrap();
+    theirs.list_secrets(None).await.unwrap();
     server.finish().await;
 }
 
@@ -121,7 +122,7 @@ async fn scopes_are_kept_when_rules_are_set() {
 async fn the_key_changes_and_a_crash_at_any_step_is_made_good() {
     let mut server = Server::with(&[]);
     for name in ["A", "B", "C"] {
-        server.client.put_secret(name, &new(VALUE)).await.unwrap();
+        server.client.put_secret(None, name, &new(VALUE)).await.unwrap();
     }
     let key = || std::fs::read(server.data().join("vault.key")).unwrap();
     let mut last = key();
@@ -159,7 +160,7 @@ async fn the_key_can_come_from_outside() {
     let command = format!("cat {}", key.display());
     let mut server = Server::with(&["--vault-key-command", &command]);
     assert!(!server.data().join("vault.key").try_exists().is_ok_and(|there| there));
-    server.client.put_secret("A", &new(VALUE)).await.unwrap();
+    server.client.put_secret(None, "A", &new(VALUE)).await.unwrap();
     assert_eq!(code(server.client.rotate_vault_key().await), Code::InvalidState);
     server.kill();
     std::fs::write(&key, format!("{}\n{}\n", "cd".repeat(32), "ab".repeat(32))).unwrap();
@@ -170,7 +171,7 @@ async fn the_key_can_come_from_outside() {
     server.restart();
     server
         .client
-        .put_secret("A", &PutSecret { value: Some(Secret::new("next-value")), ..PutSecret::default() })
+        .put_secret(None, "A", &PutSecret { value: Some(Secret::new("next-value")), ..PutSecret::default() })
         .await
         .unwrap();
     server.finish().await;

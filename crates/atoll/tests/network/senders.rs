@@ -138,7 +138,7 @@ async fn only_git_gets_the_token() {
     let server = Server::with(&world.args());
     let scope = serde_json::from_value(json!({"hosts": ["*.example.com"]})).unwrap();
     let put = PutSecret { value: Some(Secret::new(SECRET)), scope: Some(scope), note: None };
-    server.client.put_secret("TOKEN", &put).await.unwrap();
+    server.client.put_secret(None, "TOKEN", &put).await.unwrap();
     let of_git = json!({"program": "/usr/lib/git-core/*"});
     let rule = |name: &str, host: &str, from: &Value| {
         json!({"name": name, "hosts": [host], "bearer": "{secret:TOKEN}", "from": from,

@@ -103,6 +103,7 @@ fn sandbox(id: &str, state: SandboxState) -> Sandbox {
         volumes: Vec::new(),
         layers: [].into(),
         owner: None,
+        project: None,
     }
 }
 

@@ -82,6 +82,19 @@ where
 }
 
 impl ResourcesDraft {
+    /// Takes what is set here, the rest from `other`.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            cpu_millis: self.cpu_millis.or(other.cpu_millis),
+            memory_bytes: self.memory_bytes.or(other.memory_bytes),
+            pids: self.pids.or(other.pids),
+            disk_bytes: self.disk_bytes.or(other.disk_bytes),
+            io_bytes_per_second: self.io_bytes_per_second.or(other.io_bytes_per_second),
+            io_operations_per_second: self.io_operations_per_second.or(other.io_operations_per_second),
+        }
+    }
+
     /// Takes what is set here, the rest from `base`.
     #[must_use]
     pub fn over(self, base: Resources) -> Resources {

@@ -87,7 +87,7 @@ impl Failure {
             Code::Unauthorized => (StatusCode::UNAUTHORIZED, "UNAUTHORIZED"),
             Code::Forbidden | Code::SandboxLeased => (StatusCode::FORBIDDEN, "FORBIDDEN"),
             Code::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED"),
-            Code::LimitExceeded => (StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_REQUESTS"),
+            Code::LimitExceeded | Code::QuotaExceeded => (StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_REQUESTS"),
             Code::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "PAYLOAD_TOO_LARGE"),
             Code::InvalidState
             | Code::SandboxFailed

@@ -72,7 +72,7 @@ impl Failure {
             | Code::BuildNotFound
             | Code::AccessNotFound
             | Code::ExecNotFound => StatusCode::NOT_FOUND,
-            Code::LimitExceeded => StatusCode::TOO_MANY_REQUESTS,
+            Code::LimitExceeded | Code::QuotaExceeded => StatusCode::TOO_MANY_REQUESTS,
             Code::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Code::InvalidState
             | Code::SandboxFailed

@@ -162,7 +162,7 @@ fn router(host: Host) -> Router {
         .with_state(app.clone());
     Router::new().fallback(move |request: Request| {
         let (app, envd, control) = (app.clone(), envd.clone(), control.clone());
-        async move { answer(&app, &envd, control, request).await }
+        async move { Box::pin(answer(&app, &envd, control, request)).await }
     })
 }
 

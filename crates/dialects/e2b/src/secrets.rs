@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use atoll_core::policy::{DomainPattern, SecretScope};
 use atoll_core::secret::Secret;
 use atoll_core::{Code, Error};
-use atoll_engine::{Engine, SecretDraft, SecretIs};
+use atoll_engine::{Caller as EngineCaller, Engine, SecretDraft, SecretIs};
 use atoll_store::SecretRecord;
 use axum::Router;
 use axum::extract::State;
@@ -45,7 +45,9 @@ pub(crate) fn routes() -> Router<App> {
 fn told(error: &Error) -> Failure {
     match error.code {
         Code::SecretNotFound => Failure::not_found(sentence(error)),
-        Code::LimitExceeded => Failure::conflict(sentence(error)).with_code("secret_limit_reached"),
+        Code::LimitExceeded | Code::QuotaExceeded => {
+            Failure::conflict(sentence(error)).with_code("secret_limit_reached")
+        }
         _ => Failure::of(error),
     }
 }
@@ -109,17 +111,17 @@ fn note(metadata: &Metadata) -> Result<String> {
 }
 
 /// The name of the secret that a client means: names of this protocol have no capitals, those of the native API may.
-pub(crate) fn meant(engine: &Engine, name: &str) -> String {
-    if engine.secret(name).is_ok() { name.to_owned() } else { name.to_ascii_lowercase() }
+pub(crate) fn meant(engine: &Engine, caller: &EngineCaller, name: &str) -> String {
+    if engine.secret(caller.project(), name).is_ok() { name.to_owned() } else { name.to_ascii_lowercase() }
 }
 
 /// The secret of an id or a name.
-fn found(engine: &Engine, named: &str) -> Result<SecretRecord> {
+fn found(engine: &Engine, caller: &EngineCaller, named: &str) -> Result<SecretRecord> {
     if let Some(id) = named.strip_prefix(PREFIX) {
-        let found = engine.secrets().into_iter().find(|record| record.id.as_str() == id);
+        let found = engine.secrets(caller.project()).into_iter().find(|record| record.id.as_str() == id);
         return found.ok_or_else(|| missing(named));
     }
-    engine.secret(&meant(engine, named)).map_err(|_missing| missing(named))
+    engine.secret(caller.project(), &meant(engine, caller, named)).map_err(|_missing| missing(named))
 }
 
 #[derive(Debug, Deserialize)]
@@ -152,7 +154,8 @@ async fn create(
         note: Some(note(&new.metadata.unwrap_or_default())?),
         is: SecretIs::New,
     };
-    let made = app.host.engine().put_secret(&name, draft, caller.engine()).await;
+    let by = caller.engine();
+    let made = app.host.engine().put_secret(by.project(), &name, draft, by).await;
     Ok((StatusCode::CREATED, axum::Json(made.map_err(|error| told(&error))?.into())))
 }
 
@@ -170,29 +173,34 @@ async fn update(
     Json(update): Json<Update>,
 ) -> Result<axum::Json<View>> {
     let engine = app.host.engine();
-    let known = found(engine, &named)?;
+    let known = found(engine, caller.engine(), &named)?;
     let draft = SecretDraft {
         value: Some(update.value),
         note: update.metadata.as_ref().map(note).transpose()?,
         is: SecretIs::Known,
         ..SecretDraft::default()
     };
-    let changed = engine.put_secret(&known.name, draft, caller.engine()).await;
+    let by = caller.engine();
+    let changed = engine.put_secret(by.project(), &known.name, draft, by).await;
     Ok(axum::Json(changed.map_err(|error| told(&error))?.into()))
 }
 
 async fn one(
-    _: Caller<Manage>,
+    caller: Caller<Manage>,
     State(app): State<App>,
     Path(named): Path<String>,
 ) -> Result<axum::Json<View>> {
-    found(app.host.engine(), &named).map(|record| axum::Json(record.into()))
+    found(app.host.engine(), caller.engine(), &named).map(|record| axum::Json(record.into()))
 }
 
-async fn remove(_: Caller<Admin>, State(app): State<App>, Path(named): Path<String>) -> Result<StatusCode> {
+async fn remove(
+    caller: Caller<Admin>,
+    State(app): State<App>,
+    Path(named): Path<String>,
+) -> Result<StatusCode> {
     let engine = app.host.engine();
-    let known = found(engine, &named)?;
-    engine.delete_secret(&known.name).await.map_err(|error| told(&error))?;
+    let known = found(engine, caller.engine(), &named)?;
+    engine.delete_secret(caller.engine().project(), &known.name).await.map_err(|error| told(&error))?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -205,10 +213,10 @@ struct Page {
     next_token: Option<String>,
 }
 
-async fn list(_: Caller<Manage>, State(app): State<App>, Query(page): Query<Page>) -> Result<Response> {
+async fn list(caller: Caller<Manage>, State(app): State<App>, Query(page): Query<Page>) -> Result<Response> {
     let limit = limit(page.limit)?;
     // By name.
-    let mut all = app.host.engine().secrets();
+    let mut all = app.host.engine().secrets(caller.engine().project());
     if let Some(after) = page.next_token.as_deref().filter(|after| !after.is_empty()) {
         all.retain(|record| record.name.as_str() > after);
     }

@@ -68,6 +68,7 @@ impl Status {
             Code::NameTaken | Code::FileExists => Self::AlreadyExists,
             Code::Forbidden | Code::PermissionDenied => Self::PermissionDenied,
             Code::LimitExceeded
+            | Code::QuotaExceeded
             | Code::BudgetExhausted
             | Code::TooLarge
             | Code::DiskFull

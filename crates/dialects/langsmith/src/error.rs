@@ -65,7 +65,7 @@ impl Failure {
             Code::Unauthorized => (StatusCode::UNAUTHORIZED, "Unauthorized"),
             Code::Forbidden => (StatusCode::FORBIDDEN, "Forbidden"),
             Code::NameTaken => (StatusCode::CONFLICT, "Conflict"),
-            Code::LimitExceeded => (StatusCode::TOO_MANY_REQUESTS, "QuotaExceeded"),
+            Code::LimitExceeded | Code::QuotaExceeded => (StatusCode::TOO_MANY_REQUESTS, "QuotaExceeded"),
             Code::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "TooLarge"),
             Code::GuestUnavailable | Code::ShuttingDown | Code::StoreUnavailable | Code::NodeUnavailable => {
                 (StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable")
@@ -77,7 +77,7 @@ impl Failure {
         };
         let message = match error.code {
             // The clients look for the word to tell which limit it is.
-            Code::LimitExceeded => format!("limit reached: {}", sentence(error)),
+            Code::LimitExceeded | Code::QuotaExceeded => format!("limit reached: {}", sentence(error)),
             _ => sentence(error),
         };
         Self::new(status, kind, message)
@@ -129,7 +129,7 @@ impl Failure {
             Code::GuestUnavailable | Code::ShuttingDown | Code::StoreUnavailable | Code::NodeUnavailable => {
                 (StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable")
             }
-            Code::LimitExceeded => (StatusCode::TOO_MANY_REQUESTS, kind),
+            Code::LimitExceeded | Code::QuotaExceeded => (StatusCode::TOO_MANY_REQUESTS, kind),
             Code::Timeout => (StatusCode::REQUEST_TIMEOUT, kind),
             Code::DiskFull | Code::HostDiskFull => (StatusCode::INSUFFICIENT_STORAGE, kind),
             Code::Internal => (StatusCode::INTERNAL_SERVER_ERROR, kind),

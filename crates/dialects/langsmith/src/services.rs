@@ -177,8 +177,7 @@ pub(crate) async fn forward(
     // who has no token for it.
     let access = engine.verify_access(token.to_str().unwrap_or_default()).map_err(|_why| unauthorized())?;
     let sandbox = access.sandbox().clone();
-    let named = engine.resolve_sandbox(&ids::sandbox(id));
-    if named.as_ref() != Some(&sandbox) || !access.target().covers_port(port) {
+    if !engine.is_called(&sandbox, &ids::sandbox(id)) || !access.target().covers_port(port) {
         return Err(unauthorized());
     }
     // Secrets of ours are none of the server's inside.

@@ -137,6 +137,10 @@ async fn the_least_of_scope_and_role_counts() {
 async fn a_lease_keeps_all_others_out() {
     atoll_walk::leased(&world().await, &LangSmith).await;
 }
+#[tokio::test]
+async fn keys_of_other_projects_see_nothing() {
+    atoll_walk::apart(&world().await, &LangSmith).await;
+}
 
 #[tokio::test]
 async fn what_was_taken_back_is_good_for_nothing() {

@@ -290,6 +290,11 @@ async fn a_lease_keeps_all_others_out() {
     atoll_walk::leased(&world().await, &Control).await;
     atoll_walk::leased(&world().await, &Task).await;
 }
+#[tokio::test]
+async fn keys_of_other_projects_see_nothing() {
+    atoll_walk::apart(&world().await, &Control).await;
+    atoll_walk::apart(&world().await, &Task).await;
+}
 
 #[tokio::test]
 async fn what_was_taken_back_is_good_for_nothing() {

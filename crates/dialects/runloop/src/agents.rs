@@ -1,6 +1,7 @@
 //! Agents: `/v1/agents`. A name for where a program comes from (a repository, npm, PyPI, an object), and how it is set up. A
 //! devbox that mounts one gets it before it runs, from inside: the devbox must reach where it comes from.
 
+use atoll_engine::Caller as EngineCaller;
 use axum::Router;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
@@ -176,7 +177,7 @@ impl Api for Agent {
         &app.agents
     }
 
-    fn apply(&mut self, asked: Asked, _: &App) -> Result<()> {
+    fn apply(&mut self, asked: Asked, _: &App, _: &EngineCaller) -> Result<()> {
         check_words(&asked.name, None)?;
         let is_version = |text: &String| {
             text.len() <= 255 && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-+".contains(&b))

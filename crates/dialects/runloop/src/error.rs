@@ -87,7 +87,7 @@ impl Failure {
             | Code::AccessNotFound => StatusCode::NOT_FOUND,
             Code::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Code::NameTaken | Code::IdempotencyMismatch => StatusCode::UNPROCESSABLE_ENTITY,
-            Code::LimitExceeded => StatusCode::TOO_MANY_REQUESTS,
+            Code::LimitExceeded | Code::QuotaExceeded => StatusCode::TOO_MANY_REQUESTS,
             Code::GuestUnavailable
             | Code::ShuttingDown
             | Code::StoreUnavailable

@@ -3,6 +3,7 @@
 //! requests.
 
 use atoll_core::policy::{DomainPattern, InjectRule, Template};
+use atoll_engine::Caller as EngineCaller;
 use axum::Router;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
@@ -104,7 +105,13 @@ impl Gateway {
     ///
     /// # Errors
     /// 400.
-    pub(crate) fn rule(&self, app: &App, prefix: &str, secret: &str) -> Result<(InjectRule, String)> {
+    pub(crate) fn rule(
+        &self,
+        app: &App,
+        caller: &EngineCaller,
+        prefix: &str,
+        secret: &str,
+    ) -> Result<(InjectRule, String)> {
         let to = endpoint(&self.endpoint)?;
         let of_secret = format!("{{secret:{secret}}}");
         let mut placeholder = atoll_dialect_kit::secrets::placeholder(secret, prefix)?;
@@ -134,7 +141,7 @@ impl Gateway {
             let value = match (&header.secret, &header.value) {
                 (Some(id), None) => format!(
                     "{{secret:{}}}",
-                    secrets::find(app.host.engine(), id).map_err(Failure::of_body)?.name
+                    secrets::find(app.host.engine(), caller, id).map_err(Failure::of_body)?.name
                 ),
                 (None, Some(value)) if !value.contains("{secret:") => value.clone(),
                 _ => return Err(Failure::bad("custom_headers: each has a secret or a value")),
@@ -147,7 +154,7 @@ impl Gateway {
     }
 
     /// Checks it, and gives further headers' secrets by id.
-    fn check(&mut self, app: &App) -> Result<()> {
+    fn check(&mut self, app: &App, caller: &EngineCaller) -> Result<()> {
         check_words(&self.name, self.description.as_deref())?;
         if self.custom_headers.len() > HEADERS_MAX_COUNT {
             return Err(Failure::bad(format!("custom_headers: at most {HEADERS_MAX_COUNT}")));
@@ -162,11 +169,12 @@ impl Gateway {
         }
         for header in &mut self.custom_headers {
             if let Some(named) = &header.secret {
-                header.secret =
-                    Some(secrets::id(&secrets::find(app.host.engine(), named).map_err(Failure::of_body)?));
+                header.secret = Some(secrets::id(
+                    &secrets::find(app.host.engine(), caller, named).map_err(Failure::of_body)?,
+                ));
             }
         }
-        self.rule(app, "GATEWAY", "SECRET").map(drop)
+        self.rule(app, caller, "GATEWAY", "SECRET").map(drop)
     }
 }
 
@@ -189,7 +197,7 @@ impl Api for Gateway {
         &app.gateways
     }
 
-    fn apply(&mut self, asked: Asked, app: &App) -> Result<()> {
+    fn apply(&mut self, asked: Asked, app: &App, caller: &EngineCaller) -> Result<()> {
         let known = self.clone();
         *self = Self {
             name: asked.name.unwrap_or(known.name),
@@ -198,7 +206,7 @@ impl Api for Gateway {
             auth_mechanism: asked.auth_mechanism.unwrap_or(known.auth_mechanism),
             custom_headers: asked.custom_headers.unwrap_or(known.custom_headers),
         };
-        self.check(app)
+        self.check(app, caller)
     }
 
     fn view(record: &Record<Self>) -> Value {

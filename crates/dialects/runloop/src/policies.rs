@@ -2,6 +2,7 @@
 //! that begins.
 
 use atoll_core::policy::{Action, Cidr, EgressPolicy, Internet, PortRange, Rule, special};
+use atoll_engine::Caller as EngineCaller;
 use axum::Router;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
@@ -208,7 +209,7 @@ impl Api for NetworkPolicy {
         &app.policies
     }
 
-    fn apply(&mut self, asked: Asked, _: &App) -> Result<()> {
+    fn apply(&mut self, asked: Asked, _: &App, _: &EngineCaller) -> Result<()> {
         self.take(asked)
     }
 

@@ -7,7 +7,7 @@
 use atoll_core::Code;
 use atoll_core::policy::{DomainPattern, SecretScope};
 use atoll_core::secret::Secret;
-use atoll_engine::{Engine, SecretDraft, SecretIs};
+use atoll_engine::{Caller as EngineCaller, Engine, SecretDraft, SecretIs};
 use atoll_store::SecretRecord;
 use axum::Router;
 use axum::extract::State;
@@ -58,14 +58,14 @@ fn view(record: &SecretRecord) -> Value {
 ///
 /// # Errors
 /// 404.
-pub(crate) fn find(engine: &Engine, named: &str) -> Result<SecretRecord> {
+pub(crate) fn find(engine: &Engine, caller: &EngineCaller, named: &str) -> Result<SecretRecord> {
     let missing = || Failure::not_found(format!("Secret {} not found", atoll_core::error::shorten(named)));
     // A name may begin like an id.
-    if let Ok(record) = engine.secret(named) {
+    if let Ok(record) = engine.secret(caller.project(), named) {
         return Ok(record);
     }
     let id = named.strip_prefix(PREFIX).ok_or_else(missing)?;
-    engine.secrets().into_iter().find(|record| record.id.as_str() == id).ok_or_else(missing)
+    engine.secrets(caller.project()).into_iter().find(|record| record.id.as_str() == id).ok_or_else(missing)
 }
 
 #[derive(Debug, Deserialize)]
@@ -86,7 +86,7 @@ async fn create(
     let engine = app.host.engine();
     // An earlier server made it, and was killed before it said so.
     if promise.renewed
-        && let Ok(made) = engine.secret(&new.name)
+        && let Ok(made) = engine.secret(caller.engine().project(), &new.name)
         && made.created_ms >= promise.at_ms()
         && made.created_by.as_ref() == Some(&caller.key())
     {
@@ -104,7 +104,8 @@ async fn create(
         is: SecretIs::New,
         ..SecretDraft::default()
     };
-    Ok(Json(view(&engine.put_secret(&new.name, draft, caller.engine()).await?)))
+    let put = engine.put_secret(caller.engine().project(), &new.name, draft, caller.engine());
+    Ok(Json(view(&put.await?)))
 }
 
 #[derive(Debug, Deserialize)]
@@ -120,19 +121,28 @@ async fn update(
     Json(update): Json<Update>,
 ) -> Result<Json<Value>> {
     let engine = app.host.engine();
-    let known = find(engine, &named)?;
+    let known = find(engine, caller.engine(), &named)?;
     let draft = SecretDraft { value: Some(update.value), is: SecretIs::Known, ..SecretDraft::default() };
-    Ok(Json(view(&engine.put_secret(&known.name, draft, caller.engine()).await?)))
+    let put = engine.put_secret(caller.engine().project(), &known.name, draft, caller.engine());
+    Ok(Json(view(&put.await?)))
 }
 
-async fn one(_: Caller<Manage>, State(app): State<App>, Path(named): Path<String>) -> Result<Json<Value>> {
-    Ok(Json(view(&find(app.host.engine(), &named)?)))
+async fn one(
+    caller: Caller<Manage>,
+    State(app): State<App>,
+    Path(named): Path<String>,
+) -> Result<Json<Value>> {
+    Ok(Json(view(&find(app.host.engine(), caller.engine(), &named)?)))
 }
 
-async fn remove(_: Caller<Admin>, State(app): State<App>, Path(named): Path<String>) -> Result<Json<Value>> {
+async fn remove(
+    caller: Caller<Admin>,
+    State(app): State<App>,
+    Path(named): Path<String>,
+) -> Result<Json<Value>> {
     let engine = app.host.engine();
-    let known = find(engine, &named)?;
-    match engine.delete_secret(&known.name).await {
+    let known = find(engine, caller.engine(), &named)?;
+    match engine.delete_secret(caller.engine().project(), &known.name).await {
         Err(error) if error.code != Code::SecretNotFound => Err(error.into()),
         Ok(()) | Err(_) => Ok(Json(view(&known))),
     }
@@ -145,8 +155,12 @@ struct List {
 }
 
 /// `GET /v1/secrets`: by name.
-async fn list(_: Caller<Manage>, State(app): State<App>, Query(query): Query<List>) -> Result<Json<Value>> {
-    let (limit, all) = (limit(query.limit)?, app.host.engine().secrets());
+async fn list(
+    caller: Caller<Manage>,
+    State(app): State<App>,
+    Query(query): Query<List>,
+) -> Result<Json<Value>> {
+    let (limit, all) = (limit(query.limit)?, app.host.engine().secrets(caller.engine().project()));
     let items: Vec<Value> = all.iter().take(limit).map(view).collect();
     Ok(Json(json!({"secrets": items, "has_more": all.len() > limit, "total_count": all.len()})))
 }

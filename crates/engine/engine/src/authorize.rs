@@ -13,9 +13,9 @@
 
 use std::sync::Arc;
 
-use atoll_core::id::{BuildId, KeyId, SandboxId, SnapshotId, VolumeId};
+use atoll_core::id::{BuildId, KeyId, ProjectId, SandboxId, SnapshotId, VolumeId, is_id_shaped};
 use atoll_core::key::Scope;
-use atoll_core::sharing::{Needs, Requester, SnapshotOwnership};
+use atoll_core::sharing::{Belongs, Needs, Requester, SnapshotOwnership};
 use atoll_core::snapshot::Reference;
 use atoll_core::{Code, Error, Result};
 use atoll_store::{BuildRecord, SnapshotRecord, VisibleTo};
@@ -25,9 +25,13 @@ use crate::agent::AgentGrant;
 use crate::clock::now_ms;
 use crate::cluster;
 use crate::engine::Engine;
+use crate::errors::store_error;
 use crate::ingress::VerifiedAccess;
 use crate::keys::VerifiedKey;
 use crate::sandbox::SandboxShared;
+
+/// Sandboxes of one name that a refusal names.
+const AMBIGUOUS_SHOWN_COUNT: usize = 5;
 
 /// Who asks: the holder of a key, or the server itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +40,8 @@ pub struct Caller {
     pub(crate) key: Option<KeyId>,
     /// The login by which a person is here: what it opened ends with it.
     pub(crate) login: Option<KeyId>,
+    /// The project that it belongs to.
+    project: Option<ProjectId>,
     scope: Scope,
     /// The name it works under, to tell several that share a key apart.
     holder: Option<String>,
@@ -47,7 +53,7 @@ impl Caller {
     /// The server itself, for what it does of its own accord: it may do everything, and owns nothing.
     #[must_use]
     pub const fn system() -> Self {
-        Self { key: None, login: None, scope: Scope::Admin, holder: None, ssh_key: None }
+        Self { key: None, login: None, project: None, scope: Scope::Admin, holder: None, ssh_key: None }
     }
 
     /// The holder of a key.
@@ -56,6 +62,7 @@ impl Caller {
         Self {
             key: Some(key.id.clone()),
             login: key.login.clone(),
+            project: key.project.clone(),
             scope: key.scope,
             holder: None,
             ssh_key: None,
@@ -78,6 +85,12 @@ impl Caller {
     #[must_use]
     pub const fn key(&self) -> Option<&KeyId> {
         self.key.as_ref()
+    }
+
+    /// The project that it belongs to: what it makes belongs there, too, and of others it sees nothing.
+    #[must_use]
+    pub const fn project(&self) -> Option<&ProjectId> {
+        self.project.as_ref()
     }
 
     /// The most that it may do anywhere.
@@ -107,7 +120,8 @@ impl Caller {
     /// For questions about one sandbox; `None` for the server itself, which nothing is refused.
     pub(crate) fn requester(&self) -> Option<Requester<'_>> {
         let key = self.key.as_ref()?;
-        Some(Requester { key, scope: self.scope, holder: self.holder.as_deref() })
+        let project = self.project.as_ref();
+        Some(Requester { key, scope: self.scope, project, holder: self.holder.as_deref() })
     }
 }
 
@@ -171,7 +185,11 @@ struct SnapshotFacts {
 impl SnapshotFacts {
     fn of(record: &SnapshotRecord) -> Self {
         Self {
-            ownership: SnapshotOwnership { created_by: record.created_by.clone(), private: record.private },
+            ownership: SnapshotOwnership {
+                created_by: record.created_by.clone(),
+                project: record.project.clone(),
+                private: record.private,
+            },
             sandbox: record.sandbox.clone(),
             checkpoint: record.purpose.checkpoint().is_some(),
         }
@@ -316,12 +334,15 @@ impl Engine {
         if caller.scope < needs.scope {
             return Err(forbidden(needs.scope));
         }
+        if needs.common {
+            self.check_common(caller)?;
+        }
         // What is decided must be by what holds now.
         self.until_may_serve().await?;
         let resource = match target {
             Target::Installation => Resource::Installation,
             Target::Sandbox(text) => {
-                let found = self.resolve_settled(text).await?;
+                let found = self.resolve_settled(caller, text).await?;
                 let permission = self.on_sandbox(caller, &found);
                 let permission = permission.ok_or_else(|| SandboxId::not_found(text))?;
                 return grant(caller, needs, Resource::Sandbox(found.id.clone()), permission);
@@ -338,7 +359,7 @@ impl Engine {
                 Some(id) => Resource::Journal(id),
                 None => return Box::pin(self.authorize(caller, needs, Target::Sandbox(text))).await,
             },
-            Target::Volume(text) => Resource::Volume(self.inner.volume_id(text)?),
+            Target::Volume(text) => Resource::Volume(self.inner.volume_of(caller, text)?.id),
             Target::Build(text) => {
                 let record = self.build_record(&text.parse()?).await?;
                 if !self.sees_build(caller, &record) {
@@ -378,7 +399,8 @@ impl Engine {
             None => Some(caller.clone()),
             Some(key) => {
                 let lasts_with = caller.login.as_ref().unwrap_or(key);
-                Some(Caller { scope: self.verified_by_id(lasts_with)?.scope, ..caller.clone() })
+                let now = self.verified_by_id(lasts_with)?;
+                Some(Caller { scope: now.scope, project: now.project, ..caller.clone() })
             }
         }
     }
@@ -389,7 +411,11 @@ impl Engine {
             Resource::Sandbox(id) => self.on_sandbox(caller, &self.inner.find(id)?),
             Resource::Agent(agent) => self.on_sandbox(caller, &self.inner.find(&agent.sandbox)?),
             Resource::Snapshot(snapshot) => self.on_snapshot(caller, &snapshot.facts),
-            Resource::Installation | Resource::Volume(_) | Resource::Build(_) | Resource::Journal(_) => {
+            Resource::Volume(id) => {
+                self.inner.volume_of(caller, id.as_str()).ok()?;
+                Some(EffectivePermission { scope: caller.scope, leased: None })
+            }
+            Resource::Installation | Resource::Build(_) | Resource::Journal(_) => {
                 Some(EffectivePermission { scope: caller.scope, leased: None })
             }
         }
@@ -404,7 +430,9 @@ impl Engine {
             return Some(EffectivePermission { scope: caller.scope, leased: None });
         };
         let acl = self.inner.acl.get(&sandbox.id);
-        let scope = acl.scope_of(&who, sandbox.record().owner.as_ref(), self.inner.acl.default())?;
+        let record = sandbox.record();
+        let of = Belongs { owner: record.owner.as_ref(), project: record.project.as_ref() };
+        let scope = acl.scope_of(&who, of, self.inner.acl.default())?;
         Some(EffectivePermission { scope, leased: acl.admits(&who, now_ms()).err() })
     }
 
@@ -429,7 +457,7 @@ impl Engine {
         caller: &Caller,
         text: &str,
     ) -> Result<(SnapshotRecord, SnapshotGrant, EffectivePermission)> {
-        let (record, reference) = self.find_snapshot(text).await?;
+        let (record, reference) = self.find_snapshot(caller, text).await?;
         let facts = SnapshotFacts::of(&record);
         let permission = self.on_snapshot(caller, &facts);
         let permission = permission.ok_or_else(|| crate::snapshot::not_found(text))?;
@@ -454,20 +482,45 @@ impl Engine {
 
     /// Finds a sandbox. One that is on its way to another node is waited for: when it has gone it is not here, and the request
     /// follows it.
-    async fn resolve_settled(&self, text: &str) -> Result<Arc<SandboxShared>> {
-        let found = self.inner.resolve(text)?;
+    async fn resolve_settled(&self, caller: &Caller, text: &str) -> Result<Arc<SandboxShared>> {
+        let found = self.resolve_for(caller, text).await?;
         if !found.has_settled_here().await {
             return Ok(found);
         }
-        self.inner.resolve(text).inspect_err(|_gone| cluster::left())
+        self.inner.sandbox(&found.id).inspect_err(|_gone| cluster::left())
+    }
+
+    /// Finds what a caller means by an id or a name: a name in its project. An administrator, who is of none, may also mean
+    /// that of a project, when it is the only one.
+    async fn resolve_for(&self, caller: &Caller, text: &str) -> Result<Arc<SandboxShared>> {
+        let missing = match self.inner.resolve(&caller.kept(text)) {
+            Err(missing) if caller.is_admin() && !is_id_shaped(text) => missing,
+            found => return found,
+        };
+        let named = self.inner.store.sandboxes_named(text).await.map_err(store_error)?;
+        let own = named.iter().find(|(project, _)| project.is_none());
+        match (own, named.as_slice()) {
+            (Some((_, id)), _) | (None, [(_, id)]) => self.inner.sandbox(id),
+            (None, []) => Err(missing),
+            (None, several) => {
+                let one = |(project, id): &(Option<ProjectId>, SandboxId)| {
+                    let project = project.as_ref().map(|project| self.project_name(project));
+                    format!("{id} ({})", project.unwrap_or_default())
+                };
+                let ids: Vec<String> = several.iter().take(AMBIGUOUS_SHOWN_COUNT).map(one).collect();
+                let why =
+                    format!("{} projects have a sandbox of this name: {}", several.len(), ids.join(", "));
+                Err(Error::invalid("sandbox", why).hint("say its id"))
+            }
+        }
     }
 
     /// Finds a sandbox that a caller may know of, by id or name.
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`].
-    pub(crate) fn seen_sandbox(&self, caller: &Caller, text: &str) -> Result<Arc<SandboxShared>> {
-        let found = self.inner.resolve(text)?;
+    pub(crate) async fn seen_sandbox(&self, caller: &Caller, text: &str) -> Result<Arc<SandboxShared>> {
+        let found = self.resolve_for(caller, text).await?;
         self.on_sandbox(caller, &found).ok_or_else(|| SandboxId::not_found(text))?;
         Ok(found)
     }
@@ -475,25 +528,40 @@ impl Engine {
     /// Whose listing it is; `None` when it shows all.
     pub(crate) fn visible_to(&self, caller: &Caller) -> Option<VisibleTo> {
         let key = caller.key.clone().filter(|_| !caller.is_admin())?;
-        Some(VisibleTo { key, default: self.inner.acl.default() })
+        Some(VisibleTo { key, project: caller.project.clone(), default: self.inner.acl.default() })
     }
 
     /// Whether a caller may know of a build: everybody where things are shared unless somebody says otherwise, else
-    /// who began it.
+    /// who began it. Who is of a project begins none, and sees none.
     pub(crate) fn sees_build(&self, caller: &Caller, build: &BuildRecord) -> bool {
         self.is_shared_or_own(caller, build.created_by.as_ref())
     }
 
-    /// Whether something without a visibility of its own is a caller's to use: it follows the server's default.
+    /// Whether something that belongs to no project and has no visibility of its own is a caller's to use: it follows the
+    /// server's default.
     pub(crate) fn is_shared_or_own(&self, caller: &Caller, owner: Option<&KeyId>) -> bool {
         use atoll_core::sharing::Visibility;
         caller.is_admin()
-            || self.inner.acl.default() == Visibility::Shared
-            || owner.is_some() && caller.key.as_ref() == owner
+            || caller.project.is_none()
+                && (self.inner.acl.default() == Visibility::Shared
+                    || owner.is_some() && caller.key.as_ref() == owner)
     }
 
-    /// The id of the sandbox with this id or name. It gives no right to anything, and who gets it must not learn
-    /// from it whether the sandbox is there.
+    /// Whether a text is a sandbox's id, or its name within its project. It gives no right to anything.
+    #[must_use]
+    pub fn is_called(&self, sandbox: &SandboxId, text: &str) -> bool {
+        let found = self.inner.find(sandbox);
+        found.is_some_and(|found| found.id.as_str() == text || found.record().name.as_deref() == Some(text))
+    }
+
+    /// The id of the sandbox that has this name in a caller's project. It gives no right to anything.
+    #[must_use]
+    pub fn sandbox_called(&self, caller: &Caller, name: &str) -> Option<SandboxId> {
+        self.inner.resolve(&caller.kept(name)).ok().map(|sandbox| sandbox.id.clone())
+    }
+
+    /// The id of the sandbox with this id or, if it belongs to no project, this name: nobody is asking of whose project that
+    /// could be. It gives no right to anything, and who gets it must not learn from it whether the sandbox is there.
     #[must_use]
     pub fn resolve_sandbox(&self, text: &str) -> Option<SandboxId> {
         self.inner.resolve(text).ok().map(|sandbox| sandbox.id.clone())

@@ -61,7 +61,7 @@ impl Engine {
     /// The same. `template` stands in the place of the one that the draft names: a build tries out what is no version yet.
     pub(crate) async fn create_from(
         &self,
-        draft: SandboxDraft,
+        mut draft: SandboxDraft,
         template: Option<TemplateRecord>,
         caller: &Caller,
     ) -> Result<SandboxRecord> {
@@ -95,6 +95,9 @@ impl Engine {
             (template, _) => template,
         };
         let recipe = template.as_ref().map(|record| &record.spec);
+        if let Some(project) = caller.project().and_then(|id| self.inner.projects.get(id)) {
+            project.defaults.fill(&mut draft, recipe);
+        }
         // A build's sandboxes are where the build is.
         let bound = if draft.build.is_none() {
             self.place(&draft, recipe)?;
@@ -196,7 +199,11 @@ impl Engine {
         }
         // What only some may see must not become visible to all because a sandbox goes on from it.
         let inherited = snapshot.as_ref().filter(|found| self.is_private_snapshot(found));
-        let visibility = draft.visibility.or_else(|| inherited.map(|_| Visibility::Private));
+        let usual = caller.project().and_then(|id| inner.projects.get(id)?.defaults.visibility);
+        let visibility = draft.visibility.or_else(|| inherited.map(|_| Visibility::Private)).or(usual);
+        // What an administrator, who is of no project, makes of a snapshot of one stays there.
+        let named = draft.snapshot.as_ref().and(snapshot.as_ref()).filter(|_| caller.is_admin());
+        let project = caller.project().or(named.and_then(|found| found.project.as_ref())).cloned();
         let named = recipe.as_ref().map(|(name, spec)| (name.as_str(), *spec));
         let (root, image_digest, mut spec) = match &snapshot {
             Some(snapshot) => {
@@ -220,7 +227,7 @@ impl Engine {
         let driver = inner.driver(spec.isolation)?;
         driver.check_limits(&spec.resources).map_err(|error| limit_error(&error))?;
         let accelerator = driver.accelerator();
-        let volumes = inner.mounts(&draft.volumes)?;
+        let volumes = inner.mounts(caller, &draft.volumes)?;
         let mut spec = SandboxSpec { volumes, accelerator, image_until_ms, ..spec };
         spec.layers =
             inner.change_layers(&spec, draft.layers.iter().map(|(name, image)| (name, Some(image))))?;
@@ -256,6 +263,7 @@ impl Engine {
         let mut record = SandboxRecord {
             id,
             name: draft.name.clone(),
+            project,
             state: SandboxState::Creating,
             reason: None,
             spec,

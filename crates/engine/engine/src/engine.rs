@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_core::id::{ExecId, KeyId, SandboxId};
+use atoll_core::project::{kept_name, plain_name};
 use atoll_core::sandbox::SandboxState;
 use atoll_core::sharing::Visibility;
 use atoll_core::spec::{Accelerator, Caps, Defaults, IsolationLevel, RequestKey};
@@ -35,6 +36,7 @@ use crate::log::Logs;
 use crate::memory::{self, Memories};
 use crate::people::People;
 use crate::pool::{self, PoolConfig, Pools};
+use crate::projects::Projects;
 use crate::sandbox::SandboxShared;
 use crate::secrets::Secrets;
 use crate::sharing::AclTable;
@@ -146,6 +148,7 @@ pub(crate) struct Inner {
     pub(crate) images: Images,
     pub(crate) drivers: BTreeMap<IsolationLevel, Arc<dyn Isolation>>,
     pub(crate) keys: KeyCache,
+    pub(crate) projects: Projects,
     pub(crate) secrets: Secrets,
     pub(crate) gateway: Gateway,
     pub(crate) share_links: ShareLinks,
@@ -181,9 +184,15 @@ pub(crate) struct Inner {
 #[derive(Debug, Default)]
 struct Table {
     by_id: BTreeMap<SandboxId, Arc<SandboxShared>>,
+    /// By the name as it is kept: with its project.
     by_name: BTreeMap<String, SandboxId>,
     /// By who asked for it, and with which key.
     by_request: BTreeMap<(KeyId, String), SandboxId>,
+}
+
+/// The name of a sandbox as it is kept.
+fn kept(record: &SandboxRecord) -> Option<String> {
+    record.name.as_deref().map(|name| kept_name(record.project.as_ref(), name))
 }
 
 /// Under what a request for a sandbox is found again.
@@ -206,6 +215,7 @@ impl Engine {
     ) -> Result<Self> {
         let cluster = Cluster::of(&store);
         let keys = KeyCache::load(&store).await?;
+        let projects = Projects::load(&store).await?;
         let tokens = TokenKey::open(&store, &vault).await?;
         let secrets = Secrets::load(&store).await?;
         let acl = AclTable::load(&store, config.visibility).await?;
@@ -235,6 +245,7 @@ impl Engine {
                 images,
                 drivers: drivers.into_iter().map(|driver| (driver.level(), driver)).collect(),
                 keys,
+                projects,
                 secrets,
                 share_links,
                 fetching: Fetching::default(),
@@ -422,13 +433,14 @@ impl Inner {
         })
     }
 
-    /// The sandbox with this id or name. What has the form of an id is one: no name has it.
+    /// The sandbox with this id, or this name as it is kept ([`Caller::kept`](crate::Caller)). What has the form of an id is
+    /// one: no name has it.
     pub(crate) fn resolve(&self, id_or_name: &str) -> Result<Arc<SandboxShared>> {
         let table = self.table();
         let id = id_or_name.parse().ok().or_else(|| table.by_name.get(id_or_name).cloned());
         id.and_then(|id| table.by_id.get(&id).cloned()).ok_or_else(|| {
             cluster::missing(Whereabouts::Sandbox(id_or_name.to_owned()));
-            SandboxId::not_found(id_or_name)
+            SandboxId::not_found(plain_name(id_or_name))
         })
     }
 
@@ -482,11 +494,11 @@ impl Inner {
             )
             .hint("ask again"));
         }
-        if let Some(name) = &record.name {
-            if table.by_name.contains_key(name) {
-                return Err(name_taken(name));
+        if let Some(name) = kept(&record) {
+            if table.by_name.contains_key(&name) {
+                return Err(name_taken(&name));
             }
-            table.by_name.insert(name.clone(), record.id.clone());
+            table.by_name.insert(name, record.id.clone());
         }
         table.by_request.extend(request.map(|request| (request, record.id.clone())));
         table.by_id.insert(record.id.clone(), Arc::clone(sandbox));
@@ -494,22 +506,24 @@ impl Inner {
     }
 
     /// Gives a sandbox another name as well, if that is free.
-    pub(crate) fn enter_name(&self, id: &SandboxId, name: &str) -> Result<()> {
+    pub(crate) fn enter_name(&self, of: &SandboxRecord, name: &str) -> Result<()> {
+        let name = kept_name(of.project.as_ref(), name);
         let mut table = self.table();
-        match table.by_name.get(name) {
-            Some(owner) if owner != id => Err(name_taken(name)),
+        match table.by_name.get(&name) {
+            Some(owner) if *owner != of.id => Err(name_taken(&name)),
             _ => {
-                table.by_name.insert(name.to_owned(), id.clone());
+                table.by_name.insert(name, of.id.clone());
                 Ok(())
             }
         }
     }
 
     /// Takes one name of a sandbox away.
-    pub(crate) fn leave_name(&self, id: &SandboxId, name: &str) {
+    pub(crate) fn leave_name(&self, of: &SandboxRecord, name: &str) {
+        let name = kept_name(of.project.as_ref(), name);
         let mut table = self.table();
-        if table.by_name.get(name) == Some(id) {
-            table.by_name.remove(name);
+        if table.by_name.get(&name) == Some(&of.id) {
+            table.by_name.remove(&name);
         }
     }
 
@@ -520,10 +534,10 @@ impl Inner {
         self.config.trace.end(id);
         let mut table = self.table();
         if let Some(record) = table.by_id.remove(id).map(|sandbox| sandbox.record()) {
-            if let Some(name) = &record.name
-                && table.by_name.get(name) == Some(id)
+            if let Some(name) = kept(&record)
+                && table.by_name.get(&name) == Some(id)
             {
-                table.by_name.remove(name);
+                table.by_name.remove(&name);
             }
             if let Some(request) = request_of(&record)
                 && table.by_request.get(&request) == Some(id)
@@ -569,7 +583,7 @@ impl Inner {
     }
 }
 
-fn name_taken(name: &str) -> Error {
-    Error::new(Code::NameTaken, format!("another sandbox is named '{name}'"))
+fn name_taken(kept: &str) -> Error {
+    Error::new(Code::NameTaken, format!("another sandbox is named '{}'", plain_name(kept)))
         .hint("choose another name, or delete the sandbox that has it")
 }

@@ -29,6 +29,7 @@ pub(crate) fn store_error(error: StoreError) -> Error {
     match &error {
         StoreError::NameTaken => Error::new(Code::NameTaken, "another sandbox has this name")
             .hint("choose another name, or delete the sandbox that has it"),
+        StoreError::Quota { error } => Error::clone(error),
         StoreError::Nul => Error::new(Code::InvalidArgument, "a text contains a NUL byte"),
         StoreError::Conflict => {
             Error::new(Code::InvalidState, "it was changed by somebody else at the same time")

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use atoll_core::id::KeyId;
+use atoll_core::id::{KeyId, ProjectId};
 pub use atoll_core::key::{KeyFormat, Scope as KeyScope};
+use atoll_core::person::Person;
 use atoll_core::secret::Secret;
 use atoll_core::{Code, Error, Result};
-use atoll_store::{KeyKind, KeyRecord, Login, LoginBy, Store};
+use atoll_store::{KeyKind, KeyRecord, Login, LoginBy, Store, StoreError};
 use atoll_vault::ApiKey;
 
 use crate::clock::{now_ms, random};
@@ -113,6 +114,8 @@ pub struct VerifiedKey {
     pub id: KeyId,
     /// By which of the person's logins it was shown.
     pub login: Option<KeyId>,
+    /// The project that it belongs to.
+    pub project: Option<ProjectId>,
     /// The highest thing it may do.
     pub scope: KeyScope,
 }
@@ -126,6 +129,15 @@ impl VerifiedKey {
             None => &self.id,
         }
     }
+}
+
+/// What a key may do, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyRight {
+    /// The highest thing it may do.
+    pub scope: KeyScope,
+    /// The project that it belongs to.
+    pub project: Option<ProjectId>,
 }
 
 /// A new key, with its secret.
@@ -184,7 +196,8 @@ impl Engine {
                 VerifiedKey { login: Some(record.id.clone()), ..person }
             }
             KeyKind::Key | KeyKind::Person(_) => {
-                VerifiedKey { id: record.id.clone(), login: None, scope: self.scope_of_key(record)? }
+                let KeyRight { scope, project } = self.right_of_key(record)?;
+                VerifiedKey { id: record.id.clone(), login: None, project, scope }
             }
         };
         if record.last_used_ms.is_none_or(|used| now.saturating_sub(used) > TOUCH_EVERY_MS) {
@@ -193,15 +206,28 @@ impl Engine {
         Some(verified)
     }
 
-    /// What a key may do; nothing when that cannot be read, or no rule names the person any more. A login has no scope of
-    /// its own.
+    /// What a key may do; nothing when that cannot be read, or no rule names the person any more, or the rule names a project
+    /// that is not there. A login has no right of its own.
     #[must_use]
-    pub fn scope_of_key(&self, record: &KeyRecord) -> Option<KeyScope> {
+    pub fn right_of_key(&self, record: &KeyRecord) -> Option<KeyRight> {
         match &record.kind {
-            KeyKind::Key => record.scopes.first().and_then(|text| KeyScope::parse(text)),
-            KeyKind::Person(person) => self.inner.config.people.rules.scope_of(person),
+            KeyKind::Key => {
+                let scope = record.scopes.first().and_then(|text| KeyScope::parse(text))?;
+                Some(KeyRight { scope, project: record.project.clone() })
+            }
+            KeyKind::Person(person) => self.right_of_person(person),
             KeyKind::Login(_) => None,
         }
+    }
+
+    /// What a person may do.
+    pub(crate) fn right_of_person(&self, person: &Person) -> Option<KeyRight> {
+        let right = self.inner.config.people.rules.right_of(person)?;
+        let project = match right.project {
+            Some(name) => Some(self.inner.projects.named(name)?.id.clone()),
+            None => None,
+        };
+        Some(KeyRight { scope: right.scope, project })
     }
 
     /// Records the use, off the request's path.
@@ -221,19 +247,20 @@ impl Engine {
     /// # Errors
     /// As [`Self::create_key_as`].
     pub async fn create_key(&self, name: &str, scope: KeyScope, ttl_ms: Option<u64>) -> Result<NewKey> {
-        self.create_key_as(KeyFormat::Atoll, name, scope, ttl_ms).await
+        self.create_key_as(KeyFormat::Atoll, name, scope, ttl_ms, None).await
     }
 
-    /// Makes a key. Whatever it looks like, it opens the same, everywhere.
+    /// Makes a key, of the project with this id or name, or of none. Whatever it looks like, it opens the same, everywhere.
     ///
     /// # Errors
-    /// [`Code::InvalidArgument`] for the name.
+    /// [`Code::InvalidArgument`] for the name, and for an administrator of a project; [`Code::ProjectNotFound`].
     pub async fn create_key_as(
         &self,
         format: KeyFormat,
         name: &str,
         scope: KeyScope,
         ttl_ms: Option<u64>,
+        project: Option<&str>,
     ) -> Result<NewKey> {
         if name.is_empty() || name.len() > NAME_MAX_BYTES || name.chars().any(char::is_control) {
             return Err(Error::invalid("name", "must have 1 to 128 bytes without control characters"));
@@ -241,6 +268,11 @@ impl Engine {
         if ttl_ms == Some(0) {
             return Err(Error::invalid("ttl_ms", "must be at least 1"));
         }
+        if project.is_some() && scope == KeyScope::Admin {
+            return Err(Error::invalid("scope", "administrators belong to no project")
+                .hint("the most that a key of a project may have is 'manage'"));
+        }
+        let project = project.map(|text| self.project(text)).transpose()?;
         let created_ms = now_ms();
         let key = ApiKey::generate(format).map_err(|error| {
             tracing::error!(%error, "no randomness for a key");
@@ -251,13 +283,18 @@ impl Engine {
             name: name.to_owned(),
             hash: key.hash().to_vec(),
             scopes: vec![scope.as_str().to_owned()],
+            project: project.as_ref().map(|project| project.id.clone()),
             created_ms,
             expires_ms: ttl_ms.map(|ttl| created_ms.saturating_add(ttl)),
             last_used_ms: None,
             kind: KeyKind::Key,
         };
         let _turn = self.inner.keys.changing.lock().await;
-        self.inner.store.insert_key(&record).await.map_err(store_error)?;
+        self.inner.store.insert_key(&record).await.map_err(|error| match (error, &project) {
+            // It was removed at the same moment.
+            (StoreError::NotFound, Some(project)) => ProjectId::not_found(&project.name),
+            (error, _) => store_error(error),
+        })?;
         self.inner.keys.put(record.clone());
         Ok(NewKey { record, secret: key.text().clone() })
     }

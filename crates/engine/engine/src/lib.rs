@@ -45,6 +45,7 @@ mod log;
 mod memory;
 mod people;
 mod pool;
+mod projects;
 mod query;
 mod recovery;
 mod registries;
@@ -82,12 +83,13 @@ pub use exec::{ExecView, OutputEvent, OutputReader};
 pub use ingress::{
     Access, NewAccess, NewSshKey, NewSshToken, PortConnection, PortListener, SshSeed, VerifiedAccess,
 };
-pub use keys::{KeyFormat, KeyScope, NewKey, VerifiedKey};
+pub use keys::{KeyFormat, KeyRight, KeyScope, NewKey, VerifiedKey};
 pub use live::LiveUsage;
 pub use log::{Extent, Piece, READ_MAX_BYTES};
 pub use memory::{TemplateMemory, TemplateMemoryState};
 pub use people::{LOGIN_MS, People};
 pub use pool::{PoolConfig, PoolName, PoolOrigin, PoolView, PoolsView};
+pub use projects::{ProjectUpdate, ProjectView};
 pub use query::{ExecQuery, SandboxQuery};
 pub use sandbox::{GuestLease, SandboxMetrics};
 pub use secrets::{SecretDoor, SecretDraft, SecretIs, UseQuery};

@@ -60,10 +60,14 @@ impl Engine {
     /// # Errors
     /// [`Code::Forbidden`] when no rule names them; [`Code::Unauthorized`] when the exchange has opened a login before.
     pub async fn log_in(&self, person: Person, by: LoginBy, exchange: &[u8]) -> Result<NewKey> {
-        let Some(scope) = self.inner.config.people.rules.scope_of(&person) else {
+        let Some(right) = self.right_of_person(&person) else {
             tracing::warn!(subject = ?person.subject, email = ?person.email, "nobody may log in whom no rule names");
-            return Err(Error::new(Code::Forbidden, format!("no rule lets {} in", person.name()))
-                .hint("who runs the server can add one: 'atoll serve --oidc-allow'"));
+            let hint = match self.inner.config.people.rules.right_of(&person).and_then(|right| right.project)
+            {
+                Some(project) => format!("the rule names the project '{project}', which is not there"),
+                None => "who runs the server can add one: 'atoll serve --oidc-allow'".to_owned(),
+            };
+            return Err(Error::new(Code::Forbidden, format!("no rule lets {} in", person.name())).hint(hint));
         };
         let created_ms = now_ms();
         let expires_ms = created_ms.saturating_add(self.inner.config.people.login_ms.min(LOGIN_MAX_MS));
@@ -76,6 +80,7 @@ impl Engine {
             name: person.name().to_owned(),
             hash,
             scopes: Vec::new(),
+            project: None,
             created_ms,
             expires_ms: Some(expires_ms),
             last_used_ms: None,
@@ -99,7 +104,7 @@ impl Engine {
         };
         tracing::info!(
             key = %stored.id, login = %login.id, subject = ?person.subject, email = ?person.email,
-            scope = scope.as_str(), by = by.as_str(), "a person logged in"
+            scope = right.scope.as_str(), by = by.as_str(), "a person logged in"
         );
         // With it logins may have gone.
         self.reload_keys().await?;

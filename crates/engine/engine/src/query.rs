@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use atoll_core::exec::ExecState;
-use atoll_core::id::{KeyId, SandboxId};
+use atoll_core::id::{KeyId, ProjectId, SandboxId};
 use atoll_core::limits::{PAGE_DEFAULT_COUNT, PAGE_MAX_COUNT};
 use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::spec::SandboxUpdate;
@@ -25,6 +25,8 @@ pub struct SandboxQuery {
     pub labels: BTreeMap<String, String>,
     /// With a name that begins so.
     pub name_prefix: Option<String>,
+    /// Of this project, by id or name.
+    pub project: Option<String>,
     /// Where the last page ended.
     pub cursor: Option<String>,
     /// Most items.
@@ -65,7 +67,11 @@ impl Engine {
         Ok(self.inner.sandbox(id)?.record())
     }
 
-    /// A page of the sandboxes that a caller may know of, newest first.
+    /// The project that a listing is of, if one is said.
+    pub(crate) fn project_filter(&self, text: Option<&str>, caller: &Caller) -> Result<Option<ProjectId>> {
+        text.map(|text| Ok(self.seen_project(text, caller)?.id.clone())).transpose()
+    }
+
     /// Every sandbox with the key that made it.
     #[must_use]
     pub fn owners(&self) -> Vec<(SandboxId, Option<KeyId>)> {
@@ -73,15 +79,17 @@ impl Engine {
         all.iter().map(|sandbox| (sandbox.id.clone(), sandbox.record().owner)).collect()
     }
 
+    /// A page of the sandboxes that a caller may know of, newest first.
     ///
     /// # Errors
-    /// [`atoll_core::Code::InvalidArgument`] for the cursor or the limit.
+    /// [`atoll_core::Code::InvalidArgument`] for the cursor or the limit; [`Code::ProjectNotFound`].
     pub async fn sandboxes(&self, query: &SandboxQuery, caller: &Caller) -> Result<Page<SandboxRecord>> {
         let filter = SandboxFilter {
             states: query.states.clone(),
             labels: query.labels.clone(),
             name_prefix: query.name_prefix.clone(),
             visible_to: self.visible_to(caller),
+            project: self.project_filter(query.project.as_deref(), caller)?,
             here: false,
         };
         let after = cursor(query.cursor.as_deref())?;

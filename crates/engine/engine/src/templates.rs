@@ -129,12 +129,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Refuses changes of a template by others than who made its newest version, where things are private unless
-    /// somebody says otherwise. All may use it: a template is there to be used.
+    /// Refuses changes of a template by keys of a project, and by others than who made its newest version where things are
+    /// private unless somebody says otherwise. All may use it: a template is there to be used.
     ///
     /// # Errors
     /// [`Code::Forbidden`].
     pub(crate) async fn check_template_is_own(&self, name: &str, caller: &Caller) -> Result<()> {
+        self.check_common(caller)?;
         let newest = self.inner.store.template(name, None).await.map_err(store_error)?;
         match newest {
             Some(newest) if !self.is_shared_or_own(caller, newest.created_by.as_ref()) => {

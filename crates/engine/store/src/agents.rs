@@ -2,6 +2,7 @@
 
 use atoll_core::agent::{AgentSpec, EventKind, NewEvent, SessionStatus};
 use atoll_core::id::{AgentId, SandboxId, SessionId};
+use atoll_core::project::plain_name;
 use serde_json::Value;
 
 use crate::Store;
@@ -17,7 +18,7 @@ const SPEC_VERSION: i64 = 1;
 pub struct AgentRecord {
     /// Its id.
     pub id: AgentId,
-    /// Its name; no two agents have the same.
+    /// Its name; no two agents in sandboxes of one project, or of none, have the same.
     pub name: String,
     /// The sandbox it lives in.
     pub sandbox: SandboxId,
@@ -64,7 +65,7 @@ impl Store {
     /// [`StoreError::NameTaken`]; [`StoreError::NotFound`] when there is no such sandbox.
     pub async fn insert_agent(&self, agent: &AgentRecord) -> Result<(), StoreError> {
         const SQL: &str = "INSERT INTO agents (id, name, sandbox_id, spec, spec_version, created_ms) \
-             VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (name) DO NOTHING";
+             SELECT $1, COALESCE(project || '/', '') || $2, id, $4, $5, $6 FROM sandboxes WHERE id = $3 ON CONFLICT (name) DO NOTHING";
         let values = args![
             agent.id.as_str(),
             agent.name.as_str(),
@@ -333,7 +334,7 @@ fn read_size(row: &Row) -> Result<(u64, u64), BadColumn> {
 fn read_agent(row: &Row) -> Result<AgentRecord, BadColumn> {
     Ok(AgentRecord {
         id: row.parse("id")?,
-        name: row.text("name")?,
+        name: plain_name(&row.text("name")?).to_owned(),
         sandbox: row.parse("sandbox_id")?,
         spec: row.spec(SPEC_VERSION)?,
         created_ms: row.uint("created_ms")?,

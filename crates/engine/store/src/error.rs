@@ -19,6 +19,12 @@ pub enum StoreError {
     /// The record changed since it was read, or is not in a state that was expected.
     #[error("the record was changed by somebody else")]
     Conflict,
+    /// A project may not have, or run, more. Nothing was changed.
+    #[error("{error}")]
+    Quota {
+        /// Of what, and what to do.
+        error: Box<atoll_core::Error>,
+    },
     /// This node is there already, or another has taken over what it had. Nothing was changed.
     #[error("another server has taken this node's place")]
     Claimed,

@@ -1,6 +1,6 @@
 //! API keys in the database: hashes only.
 
-use atoll_core::id::KeyId;
+use atoll_core::id::{KeyId, ProjectId};
 
 use crate::Store;
 use crate::db::{BadColumn, Row, Value, args, json};
@@ -8,10 +8,12 @@ use crate::error::StoreError;
 use crate::record::{KeyKind, KeyRecord, Login, LoginBy};
 
 const INSERT: &str = "INSERT INTO api_keys (id, name, hash, scopes, created_ms, expires_ms, last_used_ms, \
-     person, login_of, login_by, login_exchange) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
+     person, login_of, login_by, login_exchange, project, project_scope) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, \
+     $10, $11, $12, $13)";
 /// The same for a person who may be known: the id stays. Who logs in for a shorter time ends no other login.
 const PERSON: &str = "INSERT INTO api_keys (id, name, hash, scopes, created_ms, expires_ms, last_used_ms, \
-     person, login_of, login_by, login_exchange) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) \
+     person, login_of, login_by, login_exchange, project, project_scope) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, \
+     $10, $11, $12, $13) \
      ON CONFLICT (hash) DO UPDATE SET name = EXCLUDED.name, person = EXCLUDED.person, expires_ms = CASE \
      WHEN api_keys.expires_ms > EXCLUDED.expires_ms THEN api_keys.expires_ms ELSE EXCLUDED.expires_ms END RETURNING *";
 
@@ -19,7 +21,7 @@ impl Store {
     /// Stores a new key.
     ///
     /// # Errors
-    /// [`StoreError::AlreadyExists`] for the id or the hash.
+    /// [`StoreError::AlreadyExists`] for the id or the hash; [`StoreError::NotFound`] when its project is gone.
     pub async fn insert_key(&self, key: &KeyRecord) -> Result<(), StoreError> {
         let values = values(key)?;
         self.change_keys(INSERT, values).await.map(drop)
@@ -129,7 +131,11 @@ fn read(row: &Row) -> Result<KeyRecord, BadColumn> {
         id: row.parse("id")?,
         name: row.text("name")?,
         hash: row.bytes("hash")?,
-        scopes: row.json("scopes")?,
+        scopes: match row.text_opt("project_scope")? {
+            Some(scope) => vec![scope],
+            None => row.json("scopes")?,
+        },
+        project: row.parse_opt("project")?,
         created_ms: row.uint("created_ms")?,
         expires_ms: row.uint_opt("expires_ms")?,
         last_used_ms: row.uint_opt("last_used_ms")?,
@@ -149,11 +155,17 @@ fn kind(row: &Row) -> Result<KeyKind, BadColumn> {
 }
 
 fn values(key: &KeyRecord) -> Result<Vec<Value>, StoreError> {
+    // A server that knows of no projects finds no scope, and lets it do nothing.
+    let none = Vec::new();
+    let (scopes, project_scope) = match &key.project {
+        Some(_) => (&none, key.scopes.first()),
+        None => (&key.scopes, None),
+    };
     let mut values = args![
         key.id.as_str(),
         key.name.as_str(),
         key.hash.as_slice(),
-        json(&key.scopes)?,
+        json(scopes)?,
         key.created_ms,
         key.expires_ms,
         key.last_used_ms,
@@ -168,5 +180,6 @@ fn values(key: &KeyRecord) -> Result<Vec<Value>, StoreError> {
             Value::Bytes(login.exchange.clone()),
         ],
     });
+    values.extend(args![key.project.as_ref().map(ProjectId::as_str), project_scope.map(String::as_str)]);
     Ok(values)
 }

@@ -36,6 +36,7 @@ mod keys;
 mod membership;
 mod nodes;
 mod pools;
+mod projects;
 mod record;
 mod registries;
 mod sandboxes;
@@ -64,6 +65,7 @@ pub use error::StoreError;
 pub use kept::{Arrival, CopyRecord, KeptRecord, Left, Staying};
 pub use membership::{Lease, Told, boot_ns};
 pub use nodes::{NodeDraft, NodeRecord, Whereabouts};
+pub use projects::{Belongings, ProjectRecord};
 pub use record::{
     AccessRecord, Cursor, ExecRecord, Insertion, InvalidCursor, KeyKind, KeyRecord, Login, LoginBy, Page,
     PoolRecord, RegistryRecord, Restored, SandboxFilter, SandboxRecord, SnapshotFilter, SnapshotRecord,

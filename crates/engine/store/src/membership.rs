@@ -60,6 +60,7 @@ BEGIN
         ('secret_versions', 'secrets', 'INSERT OR DELETE OR UPDATE'),
         ('ssh_keys', 'ssh_keys', 'DELETE OR UPDATE'),
         ('pools', 'pools', 'INSERT OR DELETE OR UPDATE'),
+        ('projects', 'projects', 'INSERT OR DELETE OR UPDATE'),
         ('arrivals', 'arrivals', 'INSERT')
     ) AS list (on_table, what, at) LOOP
         IF NOT EXISTS (SELECT 1 FROM pg_trigger

@@ -6,7 +6,9 @@ use std::str::FromStr;
 
 use atoll_core::access::Target;
 use atoll_core::exec::{ExecState, Exit};
-use atoll_core::id::{AccessId, ExecId, KeyId, SandboxId, SnapshotId, SshKeyId, TemplateId, VolumeId};
+use atoll_core::id::{
+    AccessId, ExecId, KeyId, ProjectId, SandboxId, SnapshotId, SshKeyId, TemplateId, VolumeId,
+};
 use atoll_core::person::Person;
 use atoll_core::pool::PoolSpec;
 use atoll_core::sandbox::{PauseMode, SandboxState};
@@ -20,8 +22,10 @@ use atoll_core::volume::VolumeState;
 pub struct SandboxRecord {
     /// Its id.
     pub id: SandboxId,
-    /// Its name; no two stored sandboxes have the same.
+    /// Its name; no two stored sandboxes of one project, or of none, have the same.
     pub name: Option<String>,
+    /// The project that it belongs to, for good.
+    pub project: Option<ProjectId>,
     /// Where it is in its life.
     pub state: SandboxState,
     /// Why it failed.
@@ -147,6 +151,8 @@ pub struct SnapshotRecord {
     pub created_ms: u64,
     /// The API key that asked.
     pub created_by: Option<KeyId>,
+    /// The project that it belongs to: its sandbox's, or that of who brought it here.
+    pub project: Option<ProjectId>,
     /// Whether others see it when its sandbox, whose visibility counts as long as it lives, is gone.
     pub private: bool,
     /// References that point to it, by name and tag.
@@ -181,6 +187,8 @@ pub struct KeyRecord {
     pub hash: Vec<u8>,
     /// What it may do.
     pub scopes: Vec<String>,
+    /// The project that it belongs to. A person's follows from the rules and is not here.
+    pub project: Option<ProjectId>,
     /// When it was made.
     pub created_ms: u64,
     /// When it ends.
@@ -299,8 +307,10 @@ pub struct PoolRecord {
 pub struct VolumeRecord {
     /// Its id.
     pub id: VolumeId,
-    /// Its name; no two volumes have the same.
+    /// Its name; no two volumes of one project, or of none, have the same.
     pub name: String,
+    /// The project that it belongs to.
+    pub project: Option<ProjectId>,
     /// Where it is in its life.
     pub state: VolumeState,
     /// Its size.
@@ -341,6 +351,8 @@ pub struct SandboxFilter {
     pub name_prefix: Option<String>,
     /// Visible to this key.
     pub visible_to: Option<VisibleTo>,
+    /// Of this project.
+    pub project: Option<ProjectId>,
     /// Only those on this node.
     pub here: bool,
 }
@@ -350,6 +362,8 @@ pub struct SandboxFilter {
 pub struct VisibleTo {
     /// The key: it sees what it made and what it was granted a role on.
     pub key: KeyId,
+    /// The project that it belongs to: of others it sees what it was granted a role on.
+    pub project: Option<ProjectId>,
     /// What it sees of the others, where nothing was said about one.
     pub default: Visibility,
 }

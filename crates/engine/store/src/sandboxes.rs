@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
-use atoll_core::id::{NodeId, SandboxId};
+use atoll_core::id::{NodeId, ProjectId, SandboxId};
 use atoll_core::limits::PAGE_MAX_COUNT;
+use atoll_core::project::{kept_name, plain_name};
 use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::sharing::Visibility;
 use atoll_core::spec::RequestKey;
@@ -13,6 +14,7 @@ use crate::Store;
 use crate::db::{BadColumn, Conn, Row, Value, args, json};
 use crate::error::StoreError;
 use crate::execs::insert_or_get;
+use crate::projects::turn;
 use crate::record::{Cursor, ExecRecord, Insertion, Page, Restored, SandboxFilter, SandboxRecord, VisibleTo};
 use crate::services::{ServiceRecord, insert_service};
 
@@ -23,11 +25,12 @@ impl Store {
     /// Stores a new sandbox. Its generation is 1, whatever the record says.
     ///
     /// # Errors
-    /// [`StoreError::NameTaken`], [`StoreError::AlreadyExists`] for the id.
+    /// [`StoreError::NameTaken`], [`StoreError::AlreadyExists`] for the id; [`StoreError::Quota`];
+    /// [`StoreError::NotFound`] when its project is gone.
     pub async fn insert_sandbox(&self, sandbox: &SandboxRecord) -> Result<(), StoreError> {
         let (sandbox, node) = (sandbox.clone(), self.node().cloned());
-        // Labels are rows of their own: with them it is more than one statement.
-        if sandbox.labels.is_empty() {
+        // Labels are rows of their own, and a quota may refuse: with these it is more than one statement.
+        if sandbox.labels.is_empty() && sandbox.project.is_none() {
             self.write_one_soon(move |conn| Box::pin(insert(conn, sandbox, node))).await
         } else {
             self.write_soon(move |conn| Box::pin(insert(conn, sandbox, node))).await
@@ -110,7 +113,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Conflict`] when it changed meanwhile, [`StoreError::NotFound`],
-    /// [`StoreError::NameTaken`].
+    /// [`StoreError::NameTaken`]; [`StoreError::Quota`].
     pub async fn update_sandbox(&self, sandbox: &SandboxRecord) -> Result<i64, StoreError> {
         let sandbox = sandbox.clone();
         self.write(move |conn| Box::pin(update(conn, sandbox))).await
@@ -164,9 +167,19 @@ impl Store {
     /// generation. What stays put to disk stays kept, if it is.
     ///
     /// # Errors
-    /// [`StoreError::Conflict`] when it is in another state, [`StoreError::NotFound`].
+    /// [`StoreError::Conflict`] when it is in another state, [`StoreError::NotFound`]; [`StoreError::Quota`].
     pub async fn set_pause(&self, sandbox: &SandboxRecord, from: &[SandboxState]) -> Result<i64, StoreError> {
         let (sandbox, from) = (sandbox.clone(), from.to_vec());
+        if let Some(project) = sandbox.project.clone().filter(|_| sandbox.state != SandboxState::Paused) {
+            let woken = self.write(move |mut conn| {
+                Box::pin(async move {
+                    let turn = turn(&mut conn, &project).await?;
+                    let generation = set_pause(conn.again(), &sandbox, &from).await?;
+                    turn.check(&mut conn).await.map(|()| generation)
+                })
+            });
+            return woken.await;
+        }
         self.write_one(move |conn| Box::pin(async move { set_pause(conn, &sandbox, &from).await })).await
     }
 
@@ -235,11 +248,16 @@ pub(crate) async fn set_pause(
 async fn insert(mut conn: Conn<'_>, sandbox: SandboxRecord, node: Option<NodeId>) -> Result<(), StoreError> {
     const SQL: &str = "INSERT INTO sandboxes (id, name, state, reason, spec, spec_version, labels, \
          image_digest, owner, created_ms, expires_ms, last_active_ms, paused, paused_ms, pauses_ms, boot_id, \
-         annotations, request_key, request_digest, node, generation) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, \
-         $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, 1) ON CONFLICT (name) DO NOTHING";
-    let values = args![
+         annotations, request_key, request_digest, node, project, cpu_millis, memory_bytes, disk_bytes, generation) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, \
+         $23, $24, 1) ON CONFLICT (name) DO NOTHING";
+    let turn = match &sandbox.project {
+        Some(project) => Some(turn(&mut conn, project).await?),
+        None => None,
+    };
+    let mut values = args![
         sandbox.id.as_str(),
-        sandbox.name.as_deref(),
+        kept(&sandbox).as_deref(),
         sandbox.state.as_str(),
         sandbox.reason.as_deref().map(clean).as_deref(),
         json(&sandbox.spec)?,
@@ -258,11 +276,32 @@ async fn insert(mut conn: Conn<'_>, sandbox: SandboxRecord, node: Option<NodeId>
         sandbox.request.as_ref().map(|request| request.key.as_str()),
         sandbox.request.as_ref().map(|request| request.digest.as_str()),
         node.as_ref().map(NodeId::as_str),
+        sandbox.project.as_ref().map(ProjectId::as_str),
     ];
+    values.extend(limits(&sandbox));
     if conn.execute(SQL, values).await? == 0 {
         return Err(StoreError::NameTaken);
     }
-    insert_labels(&mut conn, &sandbox).await
+    insert_labels(&mut conn, &sandbox).await?;
+    match turn {
+        Some(turn) => turn.check(&mut conn).await,
+        None => Ok(()),
+    }
+}
+
+/// The name as it is kept.
+fn kept(sandbox: &SandboxRecord) -> Option<String> {
+    sandbox.name.as_deref().map(|name| kept_name(sandbox.project.as_ref(), name))
+}
+
+/// What a sandbox counts for in its project's quota.
+fn limits(sandbox: &SandboxRecord) -> [Value; 3] {
+    let of_project = sandbox.project.as_ref().map(|_| sandbox.spec.resources);
+    [
+        of_project.map(|limits| limits.cpu_millis).into(),
+        of_project.map(|limits| limits.memory_bytes).into(),
+        of_project.map(|limits| limits.disk_bytes).into(),
+    ]
 }
 
 async fn insert_labels(conn: &mut Conn<'_>, sandbox: &SandboxRecord) -> Result<(), StoreError> {
@@ -276,12 +315,16 @@ async fn insert_labels(conn: &mut Conn<'_>, sandbox: &SandboxRecord) -> Result<(
 async fn update(mut conn: Conn<'_>, sandbox: SandboxRecord) -> Result<i64, StoreError> {
     const SQL: &str = "UPDATE sandboxes SET name = $3, state = $4, reason = $5, spec = $6, spec_version = $7, \
          labels = $8, image_digest = $9, expires_ms = $10, last_active_ms = $11, annotations = $12, \
-         generation = generation + 1 \
+         cpu_millis = $13, memory_bytes = $14, disk_bytes = $15, generation = generation + 1 \
          WHERE id = $1 AND generation = $2 RETURNING generation";
-    let values = args![
+    let turn = match &sandbox.project {
+        Some(project) => Some(turn(&mut conn, project).await?),
+        None => None,
+    };
+    let mut values = args![
         sandbox.id.as_str(),
         sandbox.generation,
-        sandbox.name.as_deref(),
+        kept(&sandbox).as_deref(),
         sandbox.state.as_str(),
         sandbox.reason.as_deref().map(clean).as_deref(),
         json(&sandbox.spec)?,
@@ -292,6 +335,7 @@ async fn update(mut conn: Conn<'_>, sandbox: SandboxRecord) -> Result<i64, Store
         sandbox.last_active_ms,
         json(&sandbox.annotations)?,
     ];
+    values.extend(limits(&sandbox));
     // Only the name can collide: the id is not changed.
     let row = match conn.row(SQL, values).await {
         Err(StoreError::AlreadyExists) => return Err(StoreError::NameTaken),
@@ -300,6 +344,9 @@ async fn update(mut conn: Conn<'_>, sandbox: SandboxRecord) -> Result<i64, Store
     let generation = changed(&mut conn, row, &sandbox.id).await?;
     conn.execute("DELETE FROM sandbox_labels WHERE sandbox_id = $1", args![sandbox.id.as_str()]).await?;
     insert_labels(&mut conn, &sandbox).await?;
+    if let Some(turn) = turn {
+        turn.check(&mut conn).await?;
+    }
     Ok(generation)
 }
 
@@ -348,23 +395,39 @@ fn list_query(
         // Not LIKE: it ignores case in SQLite, and the prefix would have to be escaped.
         values.push(prefix.as_str().into());
         let n = values.len();
-        add(&mut sql, format_args!(" AND substr(name, 1, length(${n})) = ${n}"));
+        const PLAIN: &str = "CASE WHEN project IS NULL THEN name ELSE substr(name, length(project) + 2) END";
+        add(&mut sql, format_args!(" AND substr({PLAIN}, 1, length(${n})) = ${n}"));
     }
-    if let Some(VisibleTo { key, default }) = &filter.visible_to {
-        values.extend(args![key.as_str(), default.as_str(), Visibility::Shared.as_str()]);
-        let (key, default, shared) = (values.len() - 2, values.len() - 1, values.len());
-        add(
-            &mut sql,
-            format_args!(
-                " AND (owner = ${key} OR EXISTS (SELECT 1 FROM sandbox_grants \
-                 WHERE sandbox_id = sandboxes.id AND key_id = ${key}) \
-                 OR COALESCE((SELECT visibility FROM sandbox_access \
-                 WHERE sandbox_id = sandboxes.id), ${default}) = ${shared})"
-            ),
-        );
+    if let Some(project) = &filter.project {
+        values.push(project.as_str().into());
+        add(&mut sql, format_args!(" AND project = ${}", values.len()));
+    }
+    if let Some(to) = &filter.visible_to {
+        let first = values.len() + 1;
+        values.extend(to.values());
+        add(&mut sql, format_args!(" AND {}", visible(first)));
     }
     newest_first(&mut sql, &mut values, after, limit);
     (sql, values)
+}
+
+/// What holds for sandboxes that a key may see, of which [`VisibleTo::values`] begin with this number: those that it was
+/// granted a role on, and of its own project, or of none, its own and those that are shared.
+pub(crate) fn visible(key: usize) -> String {
+    let (project, default, shared) = (key + 1, key + 2, key + 3);
+    format!(
+        "(EXISTS (SELECT 1 FROM sandbox_grants WHERE sandbox_id = sandboxes.id AND key_id = ${key}) \
+         OR COALESCE(sandboxes.project, '') = ${project} AND (sandboxes.owner = ${key} \
+         OR COALESCE((SELECT visibility FROM sandbox_access WHERE sandbox_id = sandboxes.id), ${default}) = ${shared}))"
+    )
+}
+
+impl VisibleTo {
+    /// The values of [`visible`].
+    pub(crate) fn values(&self) -> Vec<Value> {
+        let project = self.project.as_ref().map_or("", ProjectId::as_str);
+        args![self.key.as_str(), project, self.default.as_str(), Visibility::Shared.as_str()]
+    }
 }
 
 /// Leaves out what is on other nodes.
@@ -437,7 +500,8 @@ fn decode(row: Row) -> Result<SandboxRecord, StoreError> {
 fn read(row: &Row) -> Result<SandboxRecord, BadColumn> {
     Ok(SandboxRecord {
         id: row.parse("id")?,
-        name: row.text_opt("name")?,
+        name: row.text_opt("name")?.map(|kept| plain_name(&kept).to_owned()),
+        project: row.parse_opt("project")?,
         state: row.sandbox_state()?,
         reason: row.text_opt("reason")?,
         spec: row.spec(SPEC_VERSION)?,

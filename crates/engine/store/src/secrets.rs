@@ -1,6 +1,6 @@
 //! Secrets in the database: sealed values, and the record of their uses.
 
-use atoll_core::id::{KeyId, SandboxId, SecretId};
+use atoll_core::id::{KeyId, ProjectId, SandboxId, SecretId};
 use atoll_core::policy::SecretScope;
 
 use crate::Store;
@@ -14,6 +14,8 @@ pub struct SecretRecord {
     pub id: SecretId,
     /// The one sandbox that it is for; `None` for a secret of the installation.
     pub sandbox: Option<SandboxId>,
+    /// The project that it is for; `None` for one of a sandbox, or of no project.
+    pub project: Option<ProjectId>,
     /// Its name, unique among those of the same owner.
     pub name: String,
     /// Where it may go.
@@ -65,6 +67,8 @@ pub struct SecretUse {
     pub version: u32,
     /// The sandbox.
     pub sandbox: SandboxId,
+    /// The project of that.
+    pub project: Option<ProjectId>,
     /// The host that received it.
     pub host: String,
     /// The request's method.
@@ -97,8 +101,8 @@ pub enum SealedAt {
     },
 }
 
-const USE_COLUMNS: &str = "INSERT INTO secret_uses (id, at_ms, secret, version, sandbox_id, host, method, path, rule) \
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+const USE_COLUMNS: &str = "INSERT INTO secret_uses (id, at_ms, secret, version, sandbox_id, host, method, path, rule, \
+     project) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
 
 impl Store {
     /// Stores a secret with its first version.
@@ -275,6 +279,7 @@ impl Store {
                         one.method.as_str(),
                         one.path.as_str(),
                         one.rule.as_str(),
+                        one.project.as_ref().map(ProjectId::as_str),
                     ];
                     conn.execute(USE_COLUMNS, values).await?;
                 }
@@ -316,18 +321,20 @@ impl Store {
 }
 
 async fn insert(mut conn: Conn<'_>, secret: SecretRecord) -> Result<(), StoreError> {
-    const SQL: &str = "INSERT INTO secrets (id, owner, sandbox_id, name, scope, note, created_ms, created_by) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
+    const SQL: &str = "INSERT INTO secrets (id, owner, sandbox_id, name, scope, note, created_ms, created_by, \
+         project) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
     let sandbox = secret.sandbox.as_ref().map(SandboxId::as_str);
+    let project = secret.project.as_ref().map(ProjectId::as_str);
     let values = args![
         secret.id.as_str(),
-        sandbox.unwrap_or_default(),
+        sandbox.or(project).unwrap_or_default(),
         sandbox,
         secret.name.as_str(),
         json(&secret.scope)?,
         secret.note.as_str(),
         secret.created_ms,
         secret.created_by.as_ref().map(KeyId::as_str),
+        project,
     ];
     conn.execute(SQL, values).await?;
     for version in &secret.versions {
@@ -370,6 +377,7 @@ fn read(row: &Row) -> Result<SecretRecord, BadColumn> {
     Ok(SecretRecord {
         id: row.parse("id")?,
         sandbox: row.parse_opt("sandbox_id")?,
+        project: row.parse_opt("project")?,
         name: row.text("name")?,
         scope: row.json("scope")?,
         note: row.text("note")?,
@@ -408,6 +416,7 @@ fn read_use(row: &Row) -> Result<SecretUse, BadColumn> {
         secret: row.text("secret")?,
         version: version(row)?,
         sandbox: row.parse("sandbox_id")?,
+        project: row.parse_opt("project")?,
         host: row.text("host")?,
         method: row.text("method")?,
         path: row.text("path")?,

@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use atoll_core::id::{NodeId, SandboxId, SnapshotId};
+use atoll_core::id::{NodeId, ProjectId, SandboxId, SnapshotId};
 use atoll_core::limits::PAGE_MAX_COUNT;
+use atoll_core::project::{kept_name, plain_name};
 use atoll_core::sandbox::SandboxState;
-use atoll_core::sharing::Visibility;
 use atoll_core::snapshot::{CopyMethod, Purpose, Reference, SnapshotState};
 use sqlx::AssertSqlSafe;
 
 use crate::Store;
 use crate::db::{BadColumn, Conn, Row, Value, args, json};
 use crate::error::StoreError;
-use crate::record::{Cursor, Page, SandboxRecord, SnapshotFilter, SnapshotRecord, VisibleTo};
-use crate::sandboxes::{add, any_of, decoded, here, newest_first, next_page, set_pause};
+use crate::record::{Cursor, Page, SandboxRecord, SnapshotFilter, SnapshotRecord};
+use crate::sandboxes::{self, add, any_of, decoded, here, newest_first, next_page, set_pause};
 
 /// Version of the JSON form of a manifest.
 const MANIFEST_VERSION: i64 = 1;
@@ -116,16 +116,33 @@ impl Store {
         self.one_snapshot(SQL, args![id.as_str()]).await
     }
 
-    /// The snapshot that a reference points to.
+    /// The snapshot that a reference of a project, or of none, points to.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] when its row cannot be read.
-    pub async fn tagged_snapshot(&self, reference: &Reference) -> Result<Option<SnapshotRecord>, StoreError> {
+    pub async fn tagged_snapshot(
+        &self,
+        project: Option<&ProjectId>,
+        reference: &Reference,
+    ) -> Result<Option<SnapshotRecord>, StoreError> {
         const SQL: &str = concat!(
             select!(),
             " WHERE id = (SELECT snapshot_id FROM snapshot_tags WHERE name = $1 AND tag = $2)"
         );
-        self.one_snapshot(SQL, args![reference.name.as_str(), reference.tag.as_str()]).await
+        let name = kept_name(project, &reference.name);
+        self.one_snapshot(SQL, args![name, reference.tag.as_str()]).await
+    }
+
+    /// The snapshots that a reference of any project points to.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] when a row cannot be read.
+    pub async fn snapshots_tagged(&self, reference: &Reference) -> Result<Vec<SnapshotId>, StoreError> {
+        const SQL: &str = "SELECT id FROM snapshots WHERE EXISTS (SELECT 1 FROM snapshot_tags \
+             WHERE snapshot_id = snapshots.id AND name = snapshots.project || '/' || $1 AND tag = $2) ORDER BY id";
+        let values = args![reference.name.as_str(), reference.tag.as_str()];
+        let rows = self.read(move |mut conn| Box::pin(async move { conn.rows(SQL, values).await })).await?;
+        rows.iter().map(|row| row.decode(TABLE, "id", |row| row.parse("id"))).collect()
     }
 
     async fn one_snapshot(
@@ -258,7 +275,8 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`].
     pub async fn untag_snapshot(&self, reference: &Reference, id: &SnapshotId) -> Result<bool, StoreError> {
-        const SQL: &str = "DELETE FROM snapshot_tags WHERE name = $1 AND tag = $2 AND snapshot_id = $3";
+        const SQL: &str = "DELETE FROM snapshot_tags WHERE tag = $2 AND snapshot_id = $3 \
+             AND name IN ($1, (SELECT project || '/' || $1 FROM snapshots WHERE id = $3))";
         let values = args![reference.name.as_str(), reference.tag.as_str(), id.as_str()];
         self.write_one(move |mut conn| Box::pin(async move { Ok(conn.execute(SQL, values).await? > 0) }))
             .await
@@ -334,8 +352,8 @@ async fn insert(
     node: Option<NodeId>,
 ) -> Result<Purpose, StoreError> {
     const INSERT: &str = "INSERT INTO snapshots (id, state, sandbox_id, checkpoint, held_by, comment, manifest, \
-         manifest_version, digest, stored_bytes, paused_us, method, created_ms, created_by, node) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
+         manifest_version, digest, stored_bytes, paused_us, method, created_ms, created_by, node, project) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)";
     let purpose = match (snapshot.purpose, &snapshot.sandbox) {
         (Purpose::Checkpoint(_), Some(sandbox)) => Purpose::Checkpoint(number(&mut conn, sandbox).await?),
         (Purpose::AutoCheckpoint(_), Some(sandbox)) => {
@@ -366,6 +384,7 @@ async fn insert(
         snapshot.created_ms,
         snapshot.created_by.as_ref().map(|key| key.as_str()),
         node.as_ref().map(NodeId::as_str),
+        snapshot.project.as_ref().map(ProjectId::as_str),
     ];
     conn.execute(INSERT, values).await?;
     if snapshot.private {
@@ -389,7 +408,8 @@ async fn number(conn: &mut Conn<'_>, sandbox: &SandboxId) -> Result<u32, StoreEr
 }
 
 async fn set_tag(conn: &mut Conn<'_>, reference: &Reference, id: &SnapshotId) -> Result<(), StoreError> {
-    const SQL: &str = "INSERT INTO snapshot_tags (name, tag, snapshot_id) VALUES ($1, $2, $3) \
+    const SQL: &str = "INSERT INTO snapshot_tags (name, tag, snapshot_id) \
+         SELECT COALESCE(project || '/', '') || $1, CAST($2 AS TEXT), id FROM snapshots WHERE id = $3 \
          ON CONFLICT (name, tag) DO UPDATE SET snapshot_id = excluded.snapshot_id";
     let values = args![reference.name.as_str(), reference.tag.as_str(), id.as_str()];
     conn.execute(SQL, values).await.map(drop)
@@ -408,7 +428,8 @@ async fn with_tags(
     let mut tags: BTreeMap<String, Vec<Reference>> = BTreeMap::new();
     for row in conn.rows(AssertSqlSafe(sql), values).await? {
         let (id, reference) = row.decode("snapshot_tags", "snapshot_id", |row| {
-            Ok((row.text("snapshot_id")?, Reference { name: row.text("name")?, tag: row.text("tag")? }))
+            let name = plain_name(&row.text("name")?).to_owned();
+            Ok((row.text("snapshot_id")?, Reference { name, tag: row.text("tag")? }))
         })?;
         tags.entry(id).or_default().push(reference);
     }
@@ -418,16 +439,15 @@ async fn with_tags(
     Ok(records)
 }
 
-/// What holds for snapshots that a key may see, which is the value with this number; the next two are the
-/// visibility of sandboxes that do not say, and the word for shared. Its own are among them; those of a sandbox that
-/// lives, as it sees that; of all others those that are not private.
+/// What holds for snapshots that a key may see, of which [`VisibleTo::values`] begin with this number. Those of a sandbox that
+/// lives it sees as it sees that; of its own project, or of none, also those that it made, and when their sandbox is
+/// gone those that are not private.
 fn visible(key: usize) -> String {
-    let (default, shared) = (key + 1, key + 2);
+    let (project, of_sandbox) = (key + 1, sandboxes::visible(key));
     format!(
-        "(created_by = ${key} OR EXISTS (SELECT 1 FROM sandboxes WHERE id = snapshots.sandbox_id AND (owner = ${key} \
-         OR EXISTS (SELECT 1 FROM sandbox_grants WHERE sandbox_id = sandboxes.id AND key_id = ${key}) \
-         OR COALESCE((SELECT visibility FROM sandbox_access WHERE sandbox_id = sandboxes.id), ${default}) = ${shared})) \
-         OR (NOT EXISTS (SELECT 1 FROM sandboxes WHERE id = snapshots.sandbox_id) \
+        "(EXISTS (SELECT 1 FROM sandboxes WHERE id = snapshots.sandbox_id AND {of_sandbox}) \
+         OR COALESCE(snapshots.project, '') = ${project} AND (created_by = ${key} \
+         OR NOT EXISTS (SELECT 1 FROM sandboxes WHERE id = snapshots.sandbox_id) \
          AND NOT EXISTS (SELECT 1 FROM private_snapshots WHERE snapshot_id = snapshots.id)))"
     )
 }
@@ -450,12 +470,12 @@ fn list_query(
     if let Some(name) = &filter.name {
         values.push(name.as_str().into());
         let n = values.len();
-        let tagged = "SELECT 1 FROM snapshot_tags WHERE snapshot_id = snapshots.id AND name =";
-        add(&mut sql, format_args!(" AND EXISTS ({tagged} ${n})"));
+        let tagged = "SELECT 1 FROM snapshot_tags WHERE snapshot_id = snapshots.id AND name";
+        add(&mut sql, format_args!(" AND EXISTS ({tagged} IN (${n}, snapshots.project || '/' || ${n}))"));
     }
-    if let Some(VisibleTo { key, default }) = &filter.visible_to {
+    if let Some(to) = &filter.visible_to {
         let first = values.len() + 1;
-        values.extend(args![key.as_str(), default.as_str(), Visibility::Shared.as_str()]);
+        values.extend(to.values());
         add(&mut sql, format_args!(" AND {}", visible(first)));
     }
     if !filter.held {
@@ -500,6 +520,7 @@ fn read(row: &Row) -> Result<SnapshotRecord, BadColumn> {
         method: method.map(|text| CopyMethod::parse(&text).ok_or("method")).transpose()?,
         created_ms: row.uint("created_ms")?,
         created_by: row.parse_opt("created_by")?,
+        project: row.parse_opt("project")?,
         private: row.int("private")? != 0,
         tags: Vec::new(),
     })

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use atoll_core::id::{KeyId, SandboxId};
+use atoll_core::id::{KeyId, ProjectId, SandboxId};
 use atoll_core::limits::USAGE_ROWS_MAX_COUNT;
 use atoll_core::usage::Usage;
 use sqlx::AssertSqlSafe;
@@ -24,6 +24,8 @@ pub struct UsageRow {
     pub sandbox: SandboxId,
     /// The key: the sandbox's owner, or who started the execs.
     pub key: Option<KeyId>,
+    /// The project of the sandbox.
+    pub project: Option<ProjectId>,
     /// How much.
     pub used: Usage,
 }
@@ -44,6 +46,8 @@ pub struct UsageFilter {
     pub sandbox: Option<SandboxId>,
     /// On account of this key.
     pub key: Option<KeyId>,
+    /// In this project.
+    pub project: Option<ProjectId>,
     /// Hours that end after this.
     pub from_ms: Option<u64>,
     /// Hours that begin before this.
@@ -59,12 +63,13 @@ impl Store {
     pub async fn add_usage(
         &self,
         sandbox: &SandboxId,
+        project: Option<&ProjectId>,
         used: &BTreeMap<Option<KeyId>, Usage>,
         mark: Option<UsageMark>,
         at_ms: u64,
     ) -> Result<(), StoreError> {
-        let (sandbox, used) = (sandbox.clone(), used.clone());
-        self.write_soon(move |conn| Box::pin(insert(conn, sandbox, used, mark, at_ms))).await
+        let (sandbox, project, used) = (sandbox.clone(), project.cloned(), used.clone());
+        self.write_soon(move |conn| Box::pin(insert(conn, sandbox, project, used, mark, at_ms))).await
     }
 
     /// Rows that match `filter`, the newest hour first, those after `after`, at most [`USAGE_ROWS_MAX_COUNT`]. There
@@ -86,6 +91,10 @@ impl Store {
         if let Some(key) = &filter.key {
             values.extend(args![key.as_str()]);
             add(&mut sql, format_args!(" AND key_id = ${}", values.len()));
+        }
+        if let Some(project) = &filter.project {
+            values.extend(args![project.as_str()]);
+            add(&mut sql, format_args!(" AND project = ${}", values.len()));
         }
         if let Some(from) = filter.from_ms {
             values.extend(args![HOUR_MS, from]);
@@ -156,13 +165,14 @@ impl Store {
 async fn insert(
     mut conn: Conn<'_>,
     sandbox: SandboxId,
+    project: Option<ProjectId>,
     used: BTreeMap<Option<KeyId>, Usage>,
     mark: Option<UsageMark>,
     at_ms: u64,
 ) -> Result<(), StoreError> {
     const ADD: &str = "INSERT INTO usage (hour_ms, sandbox_id, key_id, cpu_us, memory_byte_seconds, \
-         disk_byte_seconds, running_ms, egress_bytes, requests, execs, exec_cpu_us) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) \
+         disk_byte_seconds, running_ms, egress_bytes, requests, execs, exec_cpu_us, project) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) \
          ON CONFLICT (hour_ms, sandbox_id, key_id) DO UPDATE SET \
          cpu_us = usage.cpu_us + excluded.cpu_us, \
          memory_byte_seconds = usage.memory_byte_seconds + excluded.memory_byte_seconds, \
@@ -187,6 +197,7 @@ async fn insert(
             used.requests,
             used.execs,
             used.exec_cpu_us,
+            project.as_ref().map(ProjectId::as_str),
         ];
         conn.execute(ADD, values).await?;
     }
@@ -203,6 +214,7 @@ fn read(row: &Row) -> Result<UsageRow, BadColumn> {
         hour_ms: row.uint("hour_ms")?,
         sandbox: row.parse("sandbox_id")?,
         key,
+        project: row.parse_opt("project")?,
         used: Usage {
             cpu_us: row.uint("cpu_us")?,
             memory_byte_seconds: row.uint("memory_byte_seconds")?,

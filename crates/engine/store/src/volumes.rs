@@ -1,6 +1,7 @@
 //! Volumes in the database.
 
-use atoll_core::id::{NodeId, VolumeId};
+use atoll_core::id::{NodeId, ProjectId, VolumeId};
+use atoll_core::project::{kept_name, plain_name};
 use atoll_core::volume::VolumeState;
 
 use crate::Store;
@@ -15,10 +16,10 @@ impl Store {
     /// [`StoreError::NameTaken`].
     pub async fn insert_volume(&self, volume: &VolumeRecord) -> Result<(), StoreError> {
         const SQL: &str = "INSERT INTO volumes (id, name, state, size_bytes, source, read_only, owner, \
-             created_ms, node) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (name) DO NOTHING";
+             created_ms, node, project) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT (name) DO NOTHING";
         let values = args![
             volume.id.as_str(),
-            volume.name.as_str(),
+            kept_name(volume.project.as_ref(), &volume.name),
             volume.state.as_str(),
             volume.size_bytes,
             volume.source.as_deref(),
@@ -26,6 +27,7 @@ impl Store {
             volume.owner.as_ref().map(|key| key.as_str()),
             volume.created_ms,
             self.node().map(NodeId::as_str),
+            volume.project.as_ref().map(ProjectId::as_str),
         ];
         let there =
             self.write_one(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await })).await?;
@@ -80,7 +82,8 @@ impl Store {
 fn read(row: &Row) -> Result<VolumeRecord, BadColumn> {
     Ok(VolumeRecord {
         id: row.parse("id")?,
-        name: row.text("name")?,
+        name: plain_name(&row.text("name")?).to_owned(),
+        project: row.parse_opt("project")?,
         state: VolumeState::parse(&row.text("state")?).ok_or("state")?,
         size_bytes: row.uint("size_bytes")?,
         source: row.text_opt("source")?,

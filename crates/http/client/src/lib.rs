@@ -32,6 +32,7 @@ mod network;
 mod nodes;
 mod pools;
 mod ports;
+mod projects;
 mod resume;
 mod sandboxes;
 mod secrets;

@@ -19,6 +19,8 @@ pub struct ListSandboxes {
     pub labels: BTreeMap<String, String>,
     /// Only with names that begin so.
     pub name_prefix: Option<String>,
+    /// Only of this project: id or name.
+    pub project: Option<String>,
     /// Size of the page.
     pub limit: Option<u32>,
     /// Where the page before ended.
@@ -46,6 +48,7 @@ impl Client {
             .target(["v1", "sandboxes"])
             .maybe("state", list.state)
             .maybe("name_prefix", list.name_prefix.as_deref())
+            .maybe("project", list.project.as_deref())
             .maybe("limit", list.limit)
             .maybe("cursor", list.cursor.as_deref());
         for (key, value) in &list.labels {

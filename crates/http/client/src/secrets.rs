@@ -16,27 +16,33 @@ pub struct ListSecretUses {
     pub limit: Option<u32>,
 }
 
+/// `project` is the project whose secret it is; that of the key, or none, when absent.
+///
 /// # Errors
 /// Every call fails with [`crate::ClientError`].
 impl Client {
     /// Makes a secret, gives it a new value, or changes its scope or note.
-    pub async fn put_secret(&self, name: &str, put: &PutSecret) -> Result<Secret> {
-        self.submit(Method::PUT, self.target(["v1", "secrets", name]), put).await
+    pub async fn put_secret(&self, project: Option<&str>, name: &str, put: &PutSecret) -> Result<Secret> {
+        self.submit(Method::PUT, self.target(["v1", "secrets", name]).maybe("project", project), put).await
     }
 
     /// All secrets, without values.
-    pub async fn list_secrets(&self) -> Result<SecretList> {
-        self.call(self.request(Method::GET, self.target(["v1", "secrets"]))).await
+    pub async fn list_secrets(&self, project: Option<&str>) -> Result<SecretList> {
+        self.call(self.request(Method::GET, self.target(["v1", "secrets"]).maybe("project", project))).await
     }
 
     /// One secret, without its value.
-    pub async fn get_secret(&self, name: &str) -> Result<Secret> {
-        self.call(self.request(Method::GET, self.target(["v1", "secrets", name]))).await
+    pub async fn get_secret(&self, project: Option<&str>, name: &str) -> Result<Secret> {
+        self.call(self.request(Method::GET, self.target(["v1", "secrets", name]).maybe("project", project)))
+            .await
     }
 
     /// Deletes a secret with all its versions.
-    pub async fn delete_secret(&self, name: &str) -> Result<()> {
-        self.call_empty(self.request(Method::DELETE, self.target(["v1", "secrets", name]))).await
+    pub async fn delete_secret(&self, project: Option<&str>, name: &str) -> Result<()> {
+        self.call_empty(
+            self.request(Method::DELETE, self.target(["v1", "secrets", name]).maybe("project", project)),
+        )
+        .await
     }
 
     /// Uses of secrets, newest first.

@@ -12,6 +12,8 @@ pub struct GetUsage {
     pub sandbox: Option<String>,
     /// On account of the key with this id.
     pub key: Option<String>,
+    /// Of sandboxes of this project: id or name.
+    pub project: Option<String>,
     /// From the hour that holds this time on, milliseconds since the epoch.
     pub from_ms: Option<u64>,
     /// In hours that begin before this time.
@@ -39,6 +41,7 @@ impl Client {
             .target(["v1", "usage"])
             .maybe("sandbox", get.sandbox.as_deref())
             .maybe("key", get.key.as_deref())
+            .maybe("project", get.project.as_deref())
             .maybe("from_ms", get.from_ms)
             .maybe("to_ms", get.to_ms)
             .query("group", get.group);

@@ -67,6 +67,14 @@ requires! {
     Release = Needs::EXEC.despite_lease();
 }
 
+/// To make, change and delete what all projects use.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum ManageCommon {}
+
+impl Requires for ManageCommon {
+    const NEEDS: Needs = Needs::MANAGE.common();
+}
+
 /// To read the journal of a sandbox, which may be gone.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ReadJournal {}

@@ -8,14 +8,15 @@ use atoll_core::sandbox::SandboxState;
 use atoll_core::sharing::Lease;
 use atoll_core::snapshot::Purpose;
 use atoll_engine::{
-    AccessView, BuildView, CacheEntry, ExecView, PoolName, PoolOrigin, PoolView, PoolsView, SandboxMetrics,
-    TemplateMemory, TemplateMemoryState, UsageItem, VolumeFile, VolumeFileKind, VolumeView,
+    AccessView, BuildView, CacheEntry, ExecView, KeyRight, PoolName, PoolOrigin, PoolView, PoolsView,
+    ProjectView, SandboxMetrics, TemplateMemory, TemplateMemoryState, UsageItem, VolumeFile, VolumeFileKind,
+    VolumeView,
 };
 use atoll_guest_protocol::messages;
 use atoll_isolation::Resource;
 use atoll_store::{
-    BuildRecord, KeyKind, KeyRecord, Page, RegistryRecord, SandboxRecord, SecretRecord, SecretUse,
-    SnapshotRecord, TemplateRecord,
+    Belongings, BuildRecord, KeyKind, KeyRecord, Page, ProjectRecord, RegistryRecord, SandboxRecord,
+    SecretRecord, SecretUse, SnapshotRecord, TemplateRecord,
 };
 
 const NANOS_PER_MS: i64 = 1_000_000;
@@ -64,6 +65,7 @@ pub(crate) fn sandbox(record: SandboxRecord) -> api::Sandbox {
         volumes: spec.volumes,
         layers: spec.layers,
         owner: record.owner.map(Into::into),
+        project: record.project.map(Into::into),
     }
 }
 
@@ -376,25 +378,44 @@ pub(crate) fn registry(record: RegistryRecord) -> api::RegistryEntry {
 }
 
 /// `scope` is what it may do, if it may do anything.
-pub(crate) fn key(record: KeyRecord, scope: Option<Scope>) -> api::Key {
+pub(crate) fn key(record: KeyRecord, right: Option<KeyRight>) -> api::Key {
     api::Key {
         id: record.id.into(),
         name: record.name,
         // One that may do nothing does not work either; it is shown as the least.
-        scope: scope.unwrap_or(Scope::Read),
+        scope: right.as_ref().map_or(Scope::Read, |right| right.scope),
         created_at_ms: record.created_ms,
         expires_at_ms: record.expires_ms,
         last_used_at_ms: record.last_used_ms,
+        project: right.as_ref().and_then(|right| right.project.clone()).or(record.project).map(Into::into),
         person: match record.kind {
             KeyKind::Person(person) => Some(api::KeyPerson {
                 issuer: person.issuer,
                 subject: person.subject,
                 email: person.email,
-                allowed: scope.is_some(),
+                allowed: right.is_some(),
             }),
             KeyKind::Key | KeyKind::Login(_) => None,
         },
     }
+}
+
+pub(crate) fn project(record: &ProjectRecord) -> api::Project {
+    api::Project {
+        id: record.id.to_string(),
+        name: record.name.clone(),
+        quota: record.quota,
+        defaults: record.defaults.clone(),
+        used: None,
+        has: None,
+        created_at_ms: record.created_ms,
+    }
+}
+
+pub(crate) fn project_view(view: &ProjectView) -> api::Project {
+    let Belongings { keys, sandboxes, snapshots, volumes, secrets } = view.belongings;
+    let has = api::ProjectContent { keys, sandboxes, snapshots, volumes, secrets };
+    api::Project { used: Some(view.used), has: Some(has), ..project(&view.record) }
 }
 
 pub(crate) fn secret(record: SecretRecord) -> api::Secret {
@@ -428,6 +449,7 @@ pub(crate) fn usage(item: UsageItem) -> api::UsageItem {
     api::UsageItem {
         sandbox: item.sandbox.map(Into::into),
         key: item.key.map(Into::into),
+        project: item.project.map(Into::into),
         hour_at_ms: item.hour_ms,
         used: item.used,
     }

@@ -88,6 +88,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::VolumeNotFound
         | Code::SnapshotNotFound
         | Code::KeyNotFound
+        | Code::ProjectNotFound
         | Code::BuildNotFound
         | Code::AccessNotFound
         | Code::SshKeyNotFound
@@ -108,6 +109,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::ImageInUse
         | Code::VolumeBusy
         | Code::SnapshotInUse
+        | Code::ProjectInUse
         | Code::ExecEnded
         | Code::StdinClosed
         | Code::NotATerminal
@@ -139,7 +141,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::PauseUnavailable
         | Code::PoolTooLarge => StatusCode::UNPROCESSABLE_ENTITY,
         Code::BudgetExhausted => StatusCode::PAYMENT_REQUIRED,
-        Code::LimitExceeded => StatusCode::TOO_MANY_REQUESTS,
+        Code::LimitExceeded | Code::QuotaExceeded => StatusCode::TOO_MANY_REQUESTS,
         Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         Code::DigestMismatch
         | Code::ObjectsDenied

@@ -47,6 +47,7 @@ use crate::{once, routes};
         (name = "pools", description = "Running sandboxes that wait to be handed out"),
         (name = "images", description = "OCI images and where they come from"),
         (name = "secrets", description = "Values that sandboxes use and never see"),
+        (name = "projects", description = "Keys and what they make, apart from those of others, with quotas and defaults"),
         (name = "keys", description = "API keys"),
         (name = "usage", description = "What was used"),
         (name = "system", description = "The server itself"),

@@ -94,7 +94,9 @@ impl Claim {
     pub(crate) async fn make_here(&self, engine: &Engine) -> Option<Login> {
         let wanted = Wanted::of(&self.name).ok().filter(|wanted| wanted.may_make)?;
         let (key, ssh_key) = match (&self.key, &self.password) {
-            (Some(fingerprint), _) => (engine.verify_ssh_key(fingerprint).await.ok()?.0, Some(fingerprint.clone())),
+            (Some(fingerprint), _) => {
+                (engine.verify_ssh_key(fingerprint).await.ok()?.0, Some(fingerprint.clone()))
+            }
             (None, Some(password)) => (engine.verify_key(password.reveal()).ok()?, None),
             (None, None) => return None,
         };

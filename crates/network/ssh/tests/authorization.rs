@@ -112,9 +112,7 @@ async fn a_login_makes_a_sandbox_for_who_may_make_one() {
     let owner = ssh.world.key(Scope::Manage).await;
     let worker = ssh.world.key(Scope::Exec).await;
     let everybody = ssh.world.key(Scope::Admin).await.caller;
-    let list = async || {
-        ssh.world.engine.sandboxes(&SandboxQuery::default(), &everybody).await.unwrap().items
-    };
+    let list = async || ssh.world.engine.sandboxes(&SandboxQuery::default(), &everybody).await.unwrap().items;
     let count = async || list().await.len();
     for (login, password) in [
         ("new+made", "wrong"),
@@ -142,7 +140,10 @@ async fn a_login_makes_a_sandbox_for_who_may_make_one() {
         assert!(ssh.log_in("new", &owner.secret).await.is_some());
         assert_eq!(count().await, so_far);
     }
-    assert_eq!(list().await.iter().filter(|one| one.name.is_none() && one.spec.idle_timeout_ms.is_some()).count(), 2);
+    assert_eq!(
+        list().await.iter().filter(|one| one.name.is_none() && one.spec.idle_timeout_ms.is_some()).count(),
+        2
+    );
     // What is somebody else's alone is neither found nor made again.
     let hidden = ssh.world.objects(&owner, "hidden").await;
     let stranger = ssh.world.key(Scope::Manage).await;

@@ -1,5 +1,5 @@
 //! Walks every route of a protocol, on real objects, with every kind of key: none, a wrong one, strangers' of every
-//! scope, every role, under somebody else's lease, and such as are taken back before a request or in the middle of it.
+//! scope, those of another project and of none, every role, under somebody else's lease, and such as are taken back before a request or in the middle of it.
 //!
 //! A protocol brings a table of its routes with what each needs ([`Route`]), and says how a route is called and which
 //! answers are refusals ([`Protocol`]). [`routes_in`] reads the routes out of a router's source, so that one that is
@@ -18,7 +18,7 @@ use atoll_core::key::Scope;
 
 pub use cut::cut_off;
 pub use source::routes_in;
-pub use walks::{leased, private, revoked, roles};
+pub use walks::{apart, leased, private, revoked, roles};
 pub use world::{Key, Objects, World};
 
 /// What a route is about.

@@ -46,6 +46,48 @@ pub async fn private<P: Protocol>(world: &World, protocol: &P) {
     }
 }
 
+/// What is shared is so within its project: to a key of another project, or of none, it looks exactly as if it were not
+/// there, and what is in no project looks so to a key of one. The same names are there, too: they mean others.
+pub async fn apart<P: Protocol>(world: &World, protocol: &P) {
+    let [one, other] = [world.project("one").await, world.project("other").await];
+    let nothing = Objects::nothing();
+    let homes = [Some(one.as_str()), None];
+    for home in homes {
+        let owner = world.key_of(Scope::Manage, home).await;
+        let name = if home.is_some() { "apart-in-one" } else { "apart-in-none" };
+        let on = world.shared_objects(&owner, name).await;
+        let friend = world.key_of(Scope::Manage, home).await;
+        let strange = if home.is_some() {
+            [Some(other.as_str()), None]
+        } else {
+            [Some(other.as_str()), Some(one.as_str())]
+        };
+        let of_objects = |route: &Route| route.about != About::Server;
+        for project in strange {
+            let stranger = world.key_of(Scope::Manage, project).await;
+            for route in protocol.routes().into_iter().filter(of_objects) {
+                let what = format!("by a key of {project:?} on what is in {home:?}");
+                let shown = protocol.shown(world, &stranger, &on);
+                let answer = world.ask(protocol, &route, &on, Some(&shown)).await;
+                expect(protocol, &route, &what, &answer, protocol.hides_as());
+                if protocol.hides_existence() {
+                    let shown = protocol.shown(world, &stranger, &nothing);
+                    let missing = world.ask(protocol, &route, &nothing, Some(&shown)).await;
+                    assert_eq!(answer, missing, "{} {} {what} tells", route.method, route.path);
+                }
+            }
+        }
+        // Another key of the project is let in.
+        let shown = protocol.shown(world, &friend, &on);
+        for route in
+            protocol.routes().into_iter().filter(of_objects).filter(|route| route.needs == Scope::Read)
+        {
+            let answer = world.ask(protocol, &route, &on, Some(&shown)).await;
+            expect(protocol, &route, "by another key of the project", &answer, Verdict::Admitted);
+        }
+    }
+}
+
 /// The least of scope and role counts, and who has it is let in.
 pub async fn roles<P: Protocol>(world: &World, protocol: &P) {
     let owner = world.key(Scope::Manage).await;

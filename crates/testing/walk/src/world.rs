@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_core::id::{KeyId, SandboxId, SnapshotId};
-use atoll_core::key::Scope;
+use atoll_core::key::{KeyFormat, Scope};
+use atoll_core::project::{ProjectDefaults, Quota};
 use atoll_core::sharing::{Role, Visibility};
 use atoll_core::spec::{Caps, Command, Defaults, ExecDraft, SandboxDraft};
 use atoll_engine::{Caller, Config, EgressConfig, Engine, PoolConfig, SnapshotOrder, Trust};
@@ -112,7 +113,20 @@ impl World {
 
     /// A new key.
     pub async fn key(&self, scope: Scope) -> Key {
-        let made = self.engine.create_key(scope.as_str(), scope, None).await.expect("a key");
+        self.key_of(scope, None).await
+    }
+
+    /// A new project; its id.
+    pub async fn project(&self, name: &str) -> String {
+        let made = self.engine.create_project(name, Quota::default(), ProjectDefaults::default()).await;
+        made.expect("a project").id.to_string()
+    }
+
+    /// A new key of a project, or of none.
+    pub async fn key_of(&self, scope: Scope, project: Option<&str>) -> Key {
+        let format = KeyFormat::default();
+        let made =
+            self.engine.create_key_as(format, scope.as_str(), scope, None, project).await.expect("a key");
         let secret = made.secret.reveal().to_owned();
         let caller = Caller::of(&self.engine.verify_key(&secret).expect("it is good"));
         Key { caller, id: made.record.id, secret }
@@ -120,9 +134,18 @@ impl World {
 
     /// A private sandbox with a snapshot.
     pub async fn objects(&self, owner: &Key, name: &str) -> Objects {
+        self.objects_seen(owner, name, Visibility::Private).await
+    }
+
+    /// A shared one.
+    pub async fn shared_objects(&self, owner: &Key, name: &str) -> Objects {
+        self.objects_seen(owner, name, Visibility::Shared).await
+    }
+
+    async fn objects_seen(&self, owner: &Key, name: &str, visibility: Visibility) -> Objects {
         let draft = SandboxDraft {
             name: Some(name.to_owned()),
-            visibility: Some(Visibility::Private),
+            visibility: Some(visibility),
             ..SandboxDraft::default()
         };
         let sandbox = self.engine.create_sandbox(draft, &owner.caller).await.expect("a sandbox").id;

@@ -480,6 +480,22 @@ class CreateKey(_CreateKeyRequired, total=False):
     """It stops working this long from now."""
     format: KeyFormat
     """What it looks like, for clients of other vendors that want keys of theirs. It opens the same."""
+    project: str | None
+    """The project that it belongs to, by id or name; none when absent. Administrators are of none."""
+
+
+class _CreateProjectRequired(TypedDict):
+    name: str
+    """Its name."""
+
+
+class CreateProject(_CreateProjectRequired, total=False):
+    """Makes a project."""
+
+    quota: Quota
+    """How much it may have; what is absent is not limited."""
+    defaults: ProjectDefaults
+    """What its sandboxes are when neither request nor template says."""
 
 
 class CreateSandbox(TypedDict, total=False):
@@ -1091,6 +1107,25 @@ class Profiles(TypedDict, total=False):
     """
 
 
+class ProjectDefaults(TypedDict, total=False):
+    """What sandboxes of a project are when neither caller nor template says: before the server's own defaults."""
+
+    image: str | None
+    """The image."""
+    isolation: IsolationLevel | None
+    """The isolation level."""
+    resources: ResourcesDraft
+    """Limits."""
+    visibility: Visibility | None
+    """Whether the other keys of the project see a sandbox."""
+    ttl_ms: int | None
+    """Delete it this long after creation."""
+    idle_timeout_ms: int | None
+    """Delete it after this long without a running exec or a request."""
+    egress: EgressPolicy | None
+    """What it may reach."""
+
+
 class PruneBuildCache(TypedDict, total=False):
     """How much of the cache to keep."""
 
@@ -1176,6 +1211,21 @@ class PutSecret(TypedDict, total=False):
     """Where it may go and who may use it. A new secret needs it."""
     note: str | None
     """What people should know about it."""
+
+
+class Quota(TypedDict, total=False):
+    """How much a project may have. What is absent has no limit of the project's."""
+
+    sandboxes: int | None
+    """Sandboxes that exist."""
+    running: int | None
+    """Sandboxes that run: all but those that are paused or have failed."""
+    cpu_millis: int | None
+    """The CPU limits of those that run together, thousandths of a core."""
+    memory_bytes: int | None
+    """The memory limits of those that run together, bytes."""
+    disk_bytes: int | None
+    """The disk limits of those that exist together, bytes."""
 
 
 class Ready(TypedDict, total=False):
@@ -1502,6 +1552,17 @@ class UpdateNode(TypedDict):
 
     draining: bool
     """Whether it takes no new sandboxes."""
+
+
+class UpdateProject(TypedDict, total=False):
+    """Changes a project. Absent fields stay as they are."""
+
+    name: str | None
+    """A new name."""
+    quota: Quota | None
+    """Replaces the whole quota. What is above it already stays: nothing more comes until there is less."""
+    defaults: ProjectDefaults | None
+    """Replaces all defaults."""
 
 
 class UpdateSandbox(TypedDict, total=False):

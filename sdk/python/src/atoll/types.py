@@ -91,6 +91,8 @@ Code = Literal[
     "snapshot_not_found",
     "image_not_found",
     "key_not_found",
+    "project_not_found",
+    "project_in_use",
     "access_not_found",
     "ssh_key_not_found",
     "registry_not_found",
@@ -103,6 +105,7 @@ Code = Literal[
     "budget_exhausted",
     "idempotency_mismatch",
     "limit_exceeded",
+    "quota_exceeded",
     "image_platform_mismatch",
     "image_invalid",
     "image_in_use",
@@ -421,6 +424,7 @@ UsageGroup = Literal[
     "total",
     "sandbox",
     "key",
+    "project",
     "hour",
 ]
 """What one line of usage stands for."""
@@ -2424,6 +2428,8 @@ class Key:
     """When it stops working."""
     last_used_at_ms: int | None
     """When it was last used, to the minute."""
+    project: str | None
+    """Id of the project that it belongs to."""
     person: KeyPerson | None
     """Who it is, if it is no key that somebody made but a person who logged in. The scope is what rules give them
     now, and `expires_at_ms` when their last login ends.
@@ -2439,6 +2445,7 @@ class Key:
             o["created_at_ms"],
             o.get("expires_at_ms"),
             o.get("last_used_at_ms"),
+            o.get("project"),
             KeyPerson.from_json(v) if (v := o.get("person")) is not None else None,
         )
 
@@ -3196,6 +3203,114 @@ class Profiles:
 
 
 @dataclass(frozen=True, slots=True)
+class Project:
+    """A project."""
+
+    id: str
+    """Its id."""
+    name: str
+    """Its name."""
+    quota: Quota
+    """How much it may have."""
+    defaults: ProjectDefaults
+    """What its sandboxes are when nobody says."""
+    used: QuotaUsed | None
+    """How much of its quota it has. Absent in listings."""
+    has: ProjectContent | None
+    """What belongs to it. Absent in listings."""
+    created_at_ms: int
+    """When it was made."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> Project:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o["id"],
+            o["name"],
+            Quota.from_json(o["quota"]),
+            ProjectDefaults.from_json(o["defaults"]),
+            QuotaUsed.from_json(v) if (v := o.get("used")) is not None else None,
+            ProjectContent.from_json(v) if (v := o.get("has")) is not None else None,
+            o["created_at_ms"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectContent:
+    """What belongs to a project: while anything does it is not removed."""
+
+    keys: int
+    """Keys."""
+    sandboxes: int
+    """Sandboxes."""
+    snapshots: int
+    """Snapshots, also such as something else holds."""
+    volumes: int
+    """Volumes."""
+    secrets: int
+    """Secrets."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> ProjectContent:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o["keys"],
+            o["sandboxes"],
+            o["snapshots"],
+            o["volumes"],
+            o["secrets"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectDefaults:
+    """What sandboxes of a project are when neither caller nor template says: before the server's own defaults."""
+
+    image: str | None
+    """The image."""
+    isolation: IsolationLevel | None
+    """The isolation level."""
+    resources: ResourcesDraft | None
+    """Limits."""
+    visibility: Visibility | None
+    """Whether the other keys of the project see a sandbox."""
+    ttl_ms: int | None
+    """Delete it this long after creation."""
+    idle_timeout_ms: int | None
+    """Delete it after this long without a running exec or a request."""
+    egress: EgressPolicy | None
+    """What it may reach."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> ProjectDefaults:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o.get("image"),
+            o.get("isolation"),
+            ResourcesDraft.from_json(v) if (v := o.get("resources")) is not None else None,
+            o.get("visibility"),
+            o.get("ttl_ms"),
+            o.get("idle_timeout_ms"),
+            EgressPolicy.from_json(v) if (v := o.get("egress")) is not None else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectList:
+    """All projects."""
+
+    items: list[Project]
+    """The projects, by age."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> ProjectList:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            [Project.from_json(one) for one in o["items"]],
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class PruneResult:
     """What pruning did."""
 
@@ -3231,6 +3346,60 @@ class PushedSnapshot:
             o["digest"],
             o["tags"],
             o["sent_bytes"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """How much a project may have. What is absent has no limit of the project's."""
+
+    sandboxes: int | None
+    """Sandboxes that exist."""
+    running: int | None
+    """Sandboxes that run: all but those that are paused or have failed."""
+    cpu_millis: int | None
+    """The CPU limits of those that run together, thousandths of a core."""
+    memory_bytes: int | None
+    """The memory limits of those that run together, bytes."""
+    disk_bytes: int | None
+    """The disk limits of those that exist together, bytes."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> Quota:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o.get("sandboxes"),
+            o.get("running"),
+            o.get("cpu_millis"),
+            o.get("memory_bytes"),
+            o.get("disk_bytes"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaUsed:
+    """How much of its quota a project has."""
+
+    sandboxes: int
+    """See [`Quota::sandboxes`]."""
+    running: int
+    """See [`Quota::running`]."""
+    cpu_millis: int
+    """See [`Quota::cpu_millis`]."""
+    memory_bytes: int
+    """See [`Quota::memory_bytes`]."""
+    disk_bytes: int
+    """See [`Quota::disk_bytes`]."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> QuotaUsed:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o["sandboxes"],
+            o["running"],
+            o["cpu_millis"],
+            o["memory_bytes"],
+            o["disk_bytes"],
         )
 
 
@@ -3533,6 +3702,8 @@ class Sandbox:
     """When it was last used."""
     owner: str | None
     """Id of the key that made it."""
+    project: str | None
+    """Id of the project that it belongs to."""
     volumes: list[VolumeMount]
     """Volumes that are mounted in it."""
     layers: dict[str, Layer]
@@ -3579,6 +3750,7 @@ class Sandbox:
             Budget.from_json(v) if (v := o.get("budget")) is not None else None,
             o["last_active_at_ms"],
             o.get("owner"),
+            o.get("project"),
             [VolumeMount.from_json(one) for one in o.get("volumes", [])],
             {key: Layer.from_json(one) for key, one in o.get("layers", {}).items()},
         )
@@ -4604,6 +4776,8 @@ class UsageItem:
     """Id of the sandbox, which may be gone."""
     key: str | None
     """Id of the key, which may be gone."""
+    project: str | None
+    """Id of the project, which may be gone."""
     hour_at_ms: int | None
     """When the hour began."""
 
@@ -4621,6 +4795,7 @@ class UsageItem:
             o["exec_cpu_us"],
             o.get("sandbox"),
             o.get("key"),
+            o.get("project"),
             o.get("hour_at_ms"),
         )
 

@@ -200,7 +200,7 @@ impl Create {
         }
         let secrets = self.secrets.clone().unwrap_or_default();
         draft.egress =
-            secrets::egress(engine, &secrets, draft.egress.take(), draft.template.as_deref()).await?;
+            secrets::egress(engine, by, &secrets, draft.egress.take(), draft.template.as_deref()).await?;
         // A disk is at least as large as was asked for: that of an image with steps has a size of its own.
         keep_larger_disk(engine, &mut draft).await?;
         self.intervals(&mut draft)?;

@@ -114,6 +114,7 @@ pub(super) async fn create(
     Json(asked): Json<Create>,
 ) -> Result<(StatusCode, Json<Value>)> {
     let engine = app.host.engine();
+    engine.check_common(caller.engine())?;
     let spec = size(asked.pool)?;
     if asked.snapshot.is_empty() {
         return Err(Failure::bad("snapshot: is missing"));
@@ -138,12 +139,13 @@ pub(super) async fn create(
 
 /// `PATCH /warm-pools/{id}`.
 pub(super) async fn update(
-    _: Caller<Manage>,
+    caller: Caller<Manage>,
     State(app): State<App>,
     Path(text): Path<String>,
     Json(asked): Json<Update>,
 ) -> Result<Json<Value>> {
     let engine = app.host.engine();
+    engine.check_common(caller.engine())?;
     let spec = size(asked.pool)?;
     let _turn = app.turns.take(TURN).await;
     let view = engine.put_pool(find(engine, &text).await?, spec).await?;
@@ -152,11 +154,12 @@ pub(super) async fn update(
 
 /// `DELETE /warm-pools/{id}`.
 pub(super) async fn remove(
-    _: Caller<Manage>,
+    caller: Caller<Manage>,
     State(app): State<App>,
     Path(text): Path<String>,
 ) -> Result<StatusCode> {
     let engine = app.host.engine();
+    engine.check_common(caller.engine())?;
     let _turn = app.turns.take(TURN).await;
     engine.delete_pool(&find(engine, &text).await?).await?;
     Ok(StatusCode::NO_CONTENT)

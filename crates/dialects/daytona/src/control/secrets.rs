@@ -10,7 +10,7 @@ use atoll_core::spec::SandboxUpdate;
 use atoll_core::{Code, Error};
 use atoll_dialect_kit::request::{Admin, Caller};
 use atoll_dialect_kit::{secrets as stand_ins, time};
-use atoll_engine::{Engine, SecretDraft, SecretIs};
+use atoll_engine::{Caller as EngineCaller, Engine, SecretDraft, SecretIs};
 use atoll_store::SecretRecord;
 use axum::extract::State;
 use http::StatusCode;
@@ -56,9 +56,9 @@ fn missing(named: &str) -> Failure {
 }
 
 /// The secret of an id or a name.
-fn find(engine: &Engine, named: &str) -> Result<SecretRecord> {
-    let by_id = engine.secrets().into_iter().find(|record| record.id.as_str() == named);
-    by_id.or_else(|| engine.secret(named).ok()).ok_or_else(|| missing(named))
+fn find(engine: &Engine, caller: &EngineCaller, named: &str) -> Result<SecretRecord> {
+    let by_id = engine.secrets(caller.project()).into_iter().find(|record| record.id.as_str() == named);
+    by_id.or_else(|| engine.secret(caller.project(), named).ok()).ok_or_else(|| missing(named))
 }
 
 #[derive(Debug, Deserialize)]
@@ -95,7 +95,8 @@ pub(super) async fn create(
         note: new.description,
         is: SecretIs::New,
     };
-    let made = app.host.engine().put_secret(&new.name, draft, caller.engine()).await?;
+    let by = caller.engine();
+    let made = app.host.engine().put_secret(by.project(), &new.name, draft, by).await?;
     Ok((StatusCode::CREATED, Json(shown(&made))))
 }
 
@@ -115,40 +116,41 @@ pub(super) async fn update(
     Json(asked): Json<Update>,
 ) -> Result<Json<Value>> {
     let engine = app.host.engine();
-    let known = find(engine, &named)?;
+    let known = find(engine, caller.engine(), &named)?;
     let draft = SecretDraft {
         value: asked.value,
         scope: scope(asked.hosts, Some(&known.scope)),
         note: asked.description,
         is: SecretIs::Known,
     };
-    Ok(Json(shown(&engine.put_secret(&known.name, draft, caller.engine()).await?)))
+    let by = caller.engine();
+    Ok(Json(shown(&engine.put_secret(by.project(), &known.name, draft, by).await?)))
 }
 
 pub(super) async fn read(
-    _: Caller<Manage>,
+    caller: Caller<Manage>,
     State(app): State<App>,
     Path(named): Path<String>,
 ) -> Result<Json<Value>> {
-    Ok(Json(shown(&find(app.host.engine(), &named)?)))
+    Ok(Json(shown(&find(app.host.engine(), caller.engine(), &named)?)))
 }
 
 pub(super) async fn remove(
-    _: Caller<Admin>,
+    caller: Caller<Admin>,
     State(app): State<App>,
     Path(named): Path<String>,
 ) -> Result<StatusCode> {
     let engine = app.host.engine();
-    let known = find(engine, &named)?;
-    match engine.delete_secret(&known.name).await {
+    let known = find(engine, caller.engine(), &named)?;
+    match engine.delete_secret(caller.engine().project(), &known.name).await {
         Err(error) if error.code == Code::SecretNotFound => Err(missing(&named)),
         removed => Ok(removed.map(|()| StatusCode::NO_CONTENT)?),
     }
 }
 
 /// All of them, by name.
-pub(super) async fn list(_: Caller<Manage>, State(app): State<App>) -> Json<Vec<Value>> {
-    Json(app.host.engine().secrets().iter().map(shown).collect())
+pub(super) async fn list(caller: Caller<Manage>, State(app): State<App>) -> Json<Vec<Value>> {
+    Json(app.host.engine().secrets(caller.engine().project()).iter().map(shown).collect())
 }
 
 /// Which page, in which order.
@@ -164,7 +166,7 @@ pub(super) struct Page {
 }
 
 pub(super) async fn page(
-    _: Caller<Manage>,
+    caller: Caller<Manage>,
     State(app): State<App>,
     Query(page): Query<Page>,
 ) -> Result<Json<Value>> {
@@ -172,7 +174,7 @@ pub(super) async fn page(
     if !(1..=PAGE_MAX_COUNT).contains(&limit) {
         return Err(Failure::bad(format!("limit: must lie between 1 and {PAGE_MAX_COUNT}")));
     }
-    let mut all = app.host.engine().secrets();
+    let mut all = app.host.engine().secrets(caller.engine().project());
     if let Some(part) = &page.name {
         all.retain(|record| record.name.contains(part.as_str()));
     }
@@ -200,11 +202,16 @@ pub(super) async fn page(
 }
 
 /// The rules for the secrets that a sandbox is asked to have, which reaches what `egress` says.
-fn rules(engine: &Engine, asked: &Asked, egress: &EgressPolicy) -> Result<Vec<InjectRule>> {
+fn rules(
+    engine: &Engine,
+    caller: &EngineCaller,
+    asked: &Asked,
+    egress: &EgressPolicy,
+) -> Result<Vec<InjectRule>> {
     let mut rules = Vec::new();
     for (variable, named) in asked.iter().flatten() {
         let gone = || Failure::bad(format!("secrets: '{}' is not there", atoll_core::error::shorten(named)));
-        let secret = engine.secret(named).map_err(|_missing| gone())?;
+        let secret = engine.secret(caller.project(), named).map_err(|_missing| gone())?;
         let name = format!("{RULE}{variable}");
         let mut rule = stand_ins::rule("secrets", &name, variable, &secret, egress)?;
         for one in &mut rule.placeholders {
@@ -218,6 +225,7 @@ fn rules(engine: &Engine, asked: &Asked, egress: &EgressPolicy) -> Result<Vec<In
 /// What a sandbox reaches that is asked to have these secrets; `None` where nothing is said about it.
 pub(super) async fn egress(
     engine: &Engine,
+    caller: &EngineCaller,
     asked: &Asked,
     said: Option<EgressPolicy>,
     template: Option<&str>,
@@ -228,9 +236,9 @@ pub(super) async fn egress(
     let told = said.is_some();
     let mut egress = match said {
         Some(policy) => policy,
-        None => engine.egress_unless_told(template).await?,
+        None => engine.egress_unless_told(caller.project(), template).await?,
     };
-    let rules = rules(engine, asked, &egress)?;
+    let rules = rules(engine, caller, asked, &egress)?;
     if !told {
         stand_ins::open(&mut egress, &rules);
     }
@@ -254,7 +262,7 @@ pub(super) async fn replace(
     let engine = app.host.engine();
     let mut egress = engine.sandbox(&on.id)?.spec.egress;
     egress.inject.retain(|rule| !rule.name.starts_with(RULE));
-    let rules = rules(engine, &asked.secrets, &egress)?;
+    let rules = rules(engine, on.caller.engine(), &asked.secrets, &egress)?;
     egress.inject.extend(rules);
     let update =
         SandboxUpdate { egress: Some(egress), asked_by: Some(on.caller.key()), ..SandboxUpdate::default() };

@@ -88,9 +88,11 @@ impl Fault {
             Code::FileExists => Kind::AlreadyExists,
             Code::Unauthorized | Code::UserNotFound => Kind::Unauthenticated,
             Code::Forbidden | Code::PermissionDenied => Kind::PermissionDenied,
-            Code::TooLarge | Code::LimitExceeded | Code::DiskFull | Code::HostDiskFull => {
-                Kind::ResourceExhausted
-            }
+            Code::TooLarge
+            | Code::LimitExceeded
+            | Code::QuotaExceeded
+            | Code::DiskFull
+            | Code::HostDiskFull => Kind::ResourceExhausted,
             Code::SandboxLeased | Code::NotATerminal => Kind::FailedPrecondition,
             Code::Timeout => Kind::DeadlineExceeded,
             Code::GuestUnavailable | Code::ShuttingDown | Code::StoreUnavailable | Code::NodeUnavailable => {

@@ -227,7 +227,7 @@ async fn draft(
     let metadata = request.metadata.unwrap_or_default();
     draft.labels = labels(&metadata);
     let network = request.network.unwrap_or_default();
-    let meant = |name: &str| secrets::meant(engine, name);
+    let meant = |name: &str| secrets::meant(engine, by, name);
     if let Some(plan) = network::plan(&network, request.allow_internet_access, meant)? {
         draft.egress = Some(plan.policy);
         draft.secrets = plan.secrets;

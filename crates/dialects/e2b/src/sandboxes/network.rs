@@ -275,12 +275,12 @@ pub(super) async fn update(
     let record = engine.sandbox(&id).map_err(|error| Failure::of(&error))?;
     let mut extras = Extras::of(&record);
     let internet = network.allow_internet_access;
-    let plan = match plan(&network, internet, |name| secrets::meant(engine, name))? {
+    let plan = match plan(&network, internet, |name| secrets::meant(engine, caller.engine(), name))? {
         Some(plan) => plan,
         // Nothing said is nothing denied beyond what the server or the template denies.
         None => Plan {
             policy: engine
-                .egress_unless_told(record.spec.template.as_deref())
+                .egress_unless_told(record.project.as_ref(), record.spec.template.as_deref())
                 .await
                 .map_err(|error| Failure::of(&error))?,
             secrets: BTreeMap::new(),

@@ -237,7 +237,10 @@ pub(crate) async fn create(
     }
     request.rest(&mut draft, template_idle_ms)?;
     if let Some(config) = &request.proxy_config {
-        let reach = engine.egress_unless_told(draft.template.as_deref()).await.map_err(fail)?;
+        let reach = engine
+            .egress_unless_told(caller.engine().project(), draft.template.as_deref())
+            .await
+            .map_err(fail)?;
         let plan = proxy::plan(config, &reach, None)?;
         extras.opened = plan.opened;
         draft.secrets = plan.secrets;
@@ -262,7 +265,8 @@ async fn within(
     time: Duration,
 ) -> Result<SandboxRecord> {
     let (engine, name) = (host.engine().clone(), draft.name.clone().unwrap_or_default());
-    let mut making = atoll_engine::spawn(async move { engine.create_sandbox(draft, &caller).await });
+    let by = caller.clone();
+    let mut making = atoll_engine::spawn(async move { engine.create_sandbox(draft, &by).await });
     if let Ok(made) = tokio::time::timeout(time, &mut making).await {
         let made = made.unwrap_or_else(|_panic| Err(Error::new(Code::Internal, "the creation failed")));
         return made.map_err(|error| Failure::create(&error));
@@ -270,7 +274,7 @@ async fn within(
     let engine = host.engine().clone();
     tokio::spawn(async move {
         // Its readiness may be far away. By its name, if it is ours that has it.
-        if let Some(id) = engine.resolve_sandbox(&name)
+        if let Some(id) = engine.sandbox_called(&caller, &name)
             && let Ok(record) = engine.sandbox(&id)
             && Extras::of(&record).creation == Some(creation)
         {

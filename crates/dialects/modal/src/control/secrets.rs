@@ -83,11 +83,11 @@ impl Given {
         let (engine, told) = (asker.engine(), asked.is_some());
         let mut egress = match asked {
             Some(policy) => policy,
-            None => engine.egress_unless_told(template).await?,
+            None => engine.egress_unless_told(asker.caller().project(), template).await?,
         };
         let mut rules = Vec::new();
         for (variable, secret) in &self.named {
-            let secret = engine.secret(secret)?;
+            let secret = engine.secret(asker.caller().project(), secret)?;
             let name = format!("modal-secret-{variable}");
             rules.push(stand_ins::rule("secrets", &name, variable, &secret, &egress)?);
         }
@@ -151,7 +151,7 @@ fn named(asker: &Asker, name: &str, keys: &[String]) -> Result<SecretGetOrCreate
         let name = atoll_core::error::shorten(name);
         Fault::not_found(format!("Secret '{name}' not found: 'atoll secret set {name} --host HOST' makes it"))
     };
-    let secret = asker.engine().secret(name).map_err(missing)?;
+    let secret = asker.engine().secret(asker.caller().project(), name).map_err(missing)?;
     let variable = match keys {
         [] => name.replace(|c: char| !c.is_ascii_alphanumeric(), "_").to_ascii_uppercase(),
         [key] => key.clone(),

@@ -81,7 +81,7 @@ pub(super) async fn set_network_access(
     let egress = match control::policy(request.network_access.as_ref(), false)? {
         Some(policy) => policy,
         // Open is what it would have if nobody had said anything.
-        None => engine.egress_unless_told(record.spec.template.as_deref()).await?,
+        None => engine.egress_unless_told(record.project.as_ref(), record.spec.template.as_deref()).await?,
     };
     // What stands for secrets stays.
     let egress = EgressPolicy { inject: record.spec.egress.inject, ..egress };

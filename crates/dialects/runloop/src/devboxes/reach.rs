@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use atoll_core::policy::{EgressPolicy, InjectRule};
 use atoll_dialect_kit::secrets as stand_ins;
-use atoll_engine::Engine;
+use atoll_engine::{Caller as EngineCaller, Engine};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -64,14 +64,14 @@ impl Asked {
         let mut reach = Reach::default();
         let mut egress = match &policy {
             Some(policy) => policy.egress()?,
-            None => app.host.engine().egress_unless_told(template).await?,
+            None => app.host.engine().egress_unless_told(caller.engine().project(), template).await?,
         };
         let rules = self.gateway_rules(app, caller, &mut reach).await?;
         if policy.as_ref().is_none_or(NetworkPolicy::admits_gateways) {
             stand_ins::open(&mut egress, &rules);
         }
         egress.inject.extend(rules);
-        let rules = self.secret_rules(app.host.engine(), &egress)?;
+        let rules = self.secret_rules(app.host.engine(), caller.engine(), &egress)?;
         if policy.is_none() {
             stand_ins::open(&mut egress, &rules);
         }
@@ -90,8 +90,9 @@ impl Asked {
         let mut told = json!({});
         for (prefix, spec) in &self.gateways {
             let gateway = app.gateways.named(caller, &spec.gateway).await.map_err(Failure::of_body)?;
-            let secret = secrets::find(app.host.engine(), &spec.secret).map_err(Failure::of_body)?;
-            let (rule, address) = gateway.what.rule(app, prefix, &secret.name)?;
+            let secret =
+                secrets::find(app.host.engine(), caller.engine(), &spec.secret).map_err(Failure::of_body)?;
+            let (rule, address) = gateway.what.rule(app, caller.engine(), prefix, &secret.name)?;
             rules.push(rule);
             reach.env.insert(format!("{prefix}_URL"), address);
             told[prefix] = json!({"gateway_config_id": gateway.id, "secret_id": secrets::id(&secret)});
@@ -100,10 +101,15 @@ impl Asked {
         Ok(rules)
     }
 
-    fn secret_rules(&self, engine: &Engine, egress: &EgressPolicy) -> Result<Vec<InjectRule>> {
+    fn secret_rules(
+        &self,
+        engine: &Engine,
+        caller: &EngineCaller,
+        egress: &EgressPolicy,
+    ) -> Result<Vec<InjectRule>> {
         let mut rules = Vec::new();
         for (variable, named) in &self.secrets {
-            let secret = secrets::find(engine, named).map_err(Failure::of_body)?;
+            let secret = secrets::find(engine, caller, named).map_err(Failure::of_body)?;
             let (field, name) = (format!("secrets.{variable}"), format!("runloop-secret-{variable}"));
             rules.push(stand_ins::rule(&field, &name, variable, &secret, egress)?);
         }

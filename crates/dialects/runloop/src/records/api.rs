@@ -1,5 +1,6 @@
 //! The calls that every kind of record has.
 
+use atoll_engine::Caller as EngineCaller;
 use axum::extract::State;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -24,7 +25,7 @@ pub(crate) trait Api: Kind + Default {
     ///
     /// # Errors
     /// 400.
-    fn apply(&mut self, asked: Self::Asked, app: &App) -> Result<()>;
+    fn apply(&mut self, asked: Self::Asked, app: &App, caller: &EngineCaller) -> Result<()>;
 
     /// One as its clients see it.
     fn view(record: &Record<Self>) -> Value;
@@ -37,7 +38,7 @@ pub(crate) async fn create<T: Api>(
     Json(asked): Json<T::Asked>,
 ) -> Result<Json<Value>> {
     let mut what = T::default();
-    what.apply(asked, &app)?;
+    what.apply(asked, &app, caller.engine())?;
     Ok(Json(T::view(&T::records(&app).create(&caller, what, promised).await?)))
 }
 
@@ -64,8 +65,8 @@ pub(crate) async fn update<T: Api>(
     Path(id): Path<String>,
     Json(asked): Json<T::Asked>,
 ) -> Result<Json<Value>> {
-    let with = app.clone();
-    let changed = T::records(&app).change(&caller, &id, move |what| what.apply(asked, &with)).await?;
+    let (with, by) = (app.clone(), caller.engine().clone());
+    let changed = T::records(&app).change(&caller, &id, move |what| what.apply(asked, &with, &by)).await?;
     Ok(Json(T::view(&changed)))
 }
 

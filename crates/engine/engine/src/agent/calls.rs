@@ -62,7 +62,7 @@ impl Engine {
         let created_ms = now_ms();
         let id = AgentId::from_parts(created_ms, random()?);
         let record = AgentRecord { id, name, sandbox: sandbox.id.clone(), spec, created_ms };
-        let shared = AgentShared::new(record.clone());
+        let shared = AgentShared::new(record.clone(), sandbox.record().project.as_ref());
         self.forget_gone_agents();
         self.inner.agents.enter(&shared)?;
         if let Err(error) = self.inner.store.insert_agent(&record).await {
@@ -89,6 +89,14 @@ impl Engine {
         self.inner.agents.get(text).filter(|agent| self.inner.find(agent.sandbox()).is_some())
     }
 
+    /// The agent that an administrator means by a name that none has which is of no project: that of a project, when it is
+    /// the only one.
+    fn only_agent(&self, caller: &Caller, name: &str) -> Option<Arc<AgentShared>> {
+        let mut named = self.inner.agents.all().into_iter().filter(|agent| agent.record.name == name);
+        let found = named.next().filter(|_| caller.is_admin())?;
+        if named.next().is_none() { Some(found) } else { None }
+    }
+
     /// Finds an agent that a caller may know of, and what it may do with the sandbox that this lives in.
     ///
     /// # Errors
@@ -99,9 +107,10 @@ impl Engine {
         text: &str,
     ) -> Result<(AgentGrant, EffectivePermission)> {
         let missing = || agent_not_found(text);
-        let found = self.find_agent(text);
+        let kept = caller.kept(text);
+        let found = self.find_agent(&kept).or_else(|| self.only_agent(caller, text));
         if found.is_none() {
-            cluster::missing(Whereabouts::Agent(text.to_owned()));
+            cluster::missing(Whereabouts::Agent(kept));
         }
         let agent = found.ok_or_else(missing)?;
         let sandbox = self.inner.find(agent.sandbox()).ok_or_else(missing)?;
@@ -359,7 +368,8 @@ impl Engine {
     pub(crate) async fn recover_agents_of(&self, only: Option<&SandboxId>) -> Result<()> {
         let is_of = |agent: &AgentShared| only.is_none_or(|only| agent.sandbox() == only);
         for record in self.inner.store.list_agents().await.map_err(store_error)? {
-            let agent = AgentShared::new(record);
+            let project = self.inner.find(&record.sandbox).and_then(|sandbox| sandbox.record().project);
+            let agent = AgentShared::new(record, project.as_ref());
             if !is_of(&agent) {
                 continue;
             }

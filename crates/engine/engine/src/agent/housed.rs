@@ -32,14 +32,15 @@ impl Engine {
         spec::name("name", &name)?;
         spec.validate()?;
         self.forget_gone_agents();
-        if self.inner.agents.get(&name).is_some() {
+        if self.inner.agents.get(&caller.kept(&name)).is_some() {
             return Err(name_taken(&name));
         }
         let template = match &sandbox.template {
             Some(template) => self.find_template(template).await?.spec.ttl_ms,
             None => None,
         };
-        let ttl_ms = sandbox.ttl_ms.or(template);
+        let of_project = || self.inner.projects.get(caller.project()?)?.defaults.ttl_ms;
+        let ttl_ms = sandbox.ttl_ms.or(template).or_else(of_project);
         let (engine, caller) = (self.clone(), caller.clone());
         let making = async move {
             let draft = SandboxDraft { ttl_ms: Some(UNINHABITED_MS), ..sandbox };

@@ -27,8 +27,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_core::agent::{ModelUsage, SessionState};
 use atoll_core::error::shorten;
-use atoll_core::id::{AgentId, SandboxId, ScheduleId, SessionId};
+use atoll_core::id::{AgentId, ProjectId, SandboxId, ScheduleId, SessionId};
 use atoll_core::limits::{AGENT_SESSIONS_MAX_COUNT, AGENTS_MAX_COUNT};
+use atoll_core::project::kept_name;
 use atoll_core::{Code, Error, Result};
 use atoll_store::{AgentRecord, ScheduleRecord, SessionRecord};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -175,6 +176,8 @@ impl SessionShared {
 #[derive(Debug)]
 pub(crate) struct AgentShared {
     record: AgentRecord,
+    /// Its name as it is kept: with its sandbox's project.
+    kept: String,
     sessions: Mutex<BTreeMap<SessionId, Arc<SessionShared>>>,
     /// Who makes a session has the turn.
     making: tokio::sync::Mutex<()>,
@@ -188,9 +191,10 @@ pub(crate) struct AgentShared {
 }
 
 impl AgentShared {
-    fn new(record: AgentRecord) -> Arc<Self> {
+    fn new(record: AgentRecord, project: Option<&ProjectId>) -> Arc<Self> {
         let spent = Mutex::new(record.spec.spent);
         Arc::new(Self {
+            kept: kept_name(project, &record.name),
             record,
             sessions: Mutex::default(),
             making: tokio::sync::Mutex::default(),
@@ -259,7 +263,7 @@ impl AgentShared {
     }
 }
 
-/// Every agent, by name.
+/// Every agent, by its name as it is kept.
 #[derive(Debug, Default)]
 pub(crate) struct Agents {
     by_name: Mutex<BTreeMap<String, Arc<AgentShared>>>,
@@ -288,10 +292,9 @@ impl Agents {
 
     /// Enters an agent, if its name is free and there is room.
     fn enter(&self, agent: &Arc<AgentShared>) -> Result<()> {
-        let name = &agent.record.name;
         let mut agents = self.lock();
-        if agents.contains_key(name) {
-            return Err(name_taken(name));
+        if agents.contains_key(&agent.kept) {
+            return Err(name_taken(&agent.record.name));
         }
         if agents.len() >= AGENTS_MAX_COUNT {
             return Err(Error::new(
@@ -300,7 +303,7 @@ impl Agents {
             )
             .hint("delete some"));
         }
-        agents.insert(name.clone(), Arc::clone(agent));
+        agents.insert(agent.kept.clone(), Arc::clone(agent));
         Ok(())
     }
 
@@ -322,8 +325,8 @@ impl Agents {
 
     fn leave(&self, agent: &AgentShared) {
         let mut agents = self.lock();
-        if agents.get(&agent.record.name).is_some_and(|there| there.record.id == agent.record.id) {
-            agents.remove(&agent.record.name);
+        if agents.get(&agent.kept).is_some_and(|there| there.record.id == agent.record.id) {
+            agents.remove(&agent.kept);
         }
         drop(agents);
         agent.wake_readers();

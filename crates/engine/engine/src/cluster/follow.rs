@@ -38,6 +38,7 @@ impl Engine {
                 continue;
             }
             match what.as_str() {
+                "projects" => self.reload_projects().await?,
                 "keys" => self.reload_keys().await?,
                 "secrets" => self.inner.reload_secrets().await?,
                 "ssh_keys" => self.inner.acl.ssh_key_changed(),

@@ -47,6 +47,26 @@ impl Engine {
         Ok(self.nodes().await?.iter().any(|node| node.is_alive && node.id != *cluster.id()))
     }
 
+    /// Refuses what nodes of another version might not keep to.
+    ///
+    /// # Errors
+    /// [`Code::InvalidState`].
+    pub(crate) async fn refuse_beside_other_versions(&self) -> Result<()> {
+        let Some(cluster) = &self.inner.cluster else { return Ok(()) };
+        let nodes = self.nodes().await?;
+        let own = nodes.iter().find(|node| node.id == *cluster.id()).map(|node| node.version.clone());
+        match nodes.iter().find(|node| node.is_alive && Some(&node.version) != own.as_ref()) {
+            Some(other) => {
+                let name = &other.name;
+                let why = format!(
+                    "the node '{name}' has another version of the program, which may know no projects"
+                );
+                Err(Error::new(Code::InvalidState, why).hint("bring all nodes to the same version first"))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// The node with this id or name.
     ///
     /// # Errors

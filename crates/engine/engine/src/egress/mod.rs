@@ -4,7 +4,7 @@
 //! The gate is taken before the guest is spoken to, so nothing that runs inside ever meets a network
 //! that is not held to its policy. Between servers there is no gate, hence no traffic.
 
-use atoll_core::id::SandboxId;
+use atoll_core::id::{ProjectId, SandboxId};
 use atoll_core::network::{NetworkView, Transferred};
 use atoll_core::policy::{EgressMode, EgressPolicy};
 use atoll_core::spec::SandboxSpec;
@@ -39,16 +39,22 @@ impl Engine {
         })
     }
 
-    /// What a sandbox may reach whose caller does not say: what its template says, or else the server's default.
+    /// What a sandbox of a project, or of none, may reach whose caller does not say: what its template says, or else its
+    /// project's default, or else the server's.
     ///
     /// # Errors
     /// [`Code::TemplateNotFound`].
-    pub async fn egress_unless_told(&self, template: Option<&str>) -> Result<EgressPolicy> {
+    pub async fn egress_unless_told(
+        &self,
+        project: Option<&ProjectId>,
+        template: Option<&str>,
+    ) -> Result<EgressPolicy> {
         let told = match template {
             Some(name) => self.find_template(name).await?.spec.egress,
             None => None,
         };
-        Ok(told.unwrap_or_else(|| self.inner.config.egress.default_policy.clone()))
+        let of_project = || self.inner.projects.get(project?)?.defaults.egress.clone();
+        Ok(told.or_else(of_project).unwrap_or_else(|| self.inner.config.egress.default_policy.clone()))
     }
 
     /// Bytes that a sandbox has moved since this server took up its network.

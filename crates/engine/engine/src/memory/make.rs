@@ -61,6 +61,7 @@ async fn save(engine: &Engine, template: &str, member: &mut Member) -> Result<Sa
         method: None,
         created_ms,
         created_by: None,
+        project: None,
         private: true,
         tags: Vec::new(),
     };

@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use atoll_core::error::shorten;
-use atoll_core::id::{KeyId, SandboxId, SecretId};
+use atoll_core::id::{KeyId, ProjectId, SandboxId, SecretId};
 use atoll_core::limits::{SECRET_VERSIONS_MAX_COUNT, SECRETS_MAX_COUNT};
 use atoll_core::policy::{HostName, SecretRef, SecretScope, SecretUser, secret_name, secret_value};
 use atoll_core::secret::Secret;
@@ -40,7 +40,7 @@ pub use door::SecretDoor;
 use private::Held;
 pub(crate) use record::Recorder;
 pub use record::UseQuery;
-use table::Table;
+use table::{Owner, Table};
 
 /// Longest note about a secret, bytes.
 const NOTE_MAX_BYTES: usize = 10 << 10;
@@ -120,31 +120,38 @@ fn not_found(name: &str) -> Error {
 }
 
 impl Engine {
-    /// Makes a secret, gives it a new value, or changes its scope or note. The value is in no answer.
+    /// Makes a secret of a project, or of none, gives it a new value, or changes its scope or note. The value is in no answer.
     ///
     /// # Errors
     /// [`Code::InvalidArgument`] naming the field; [`Code::LimitExceeded`]; [`Code::NameTaken`] and
     /// [`Code::SecretNotFound`] when it is not as [`SecretDraft::is`] says.
-    pub async fn put_secret(&self, name: &str, draft: SecretDraft, caller: &Caller) -> Result<SecretRecord> {
+    pub async fn put_secret(
+        &self,
+        project: Option<&ProjectId>,
+        name: &str,
+        draft: SecretDraft,
+        caller: &Caller,
+    ) -> Result<SecretRecord> {
         secret_name("name", name)?;
         if draft.note.as_ref().is_some_and(|note| note.len() > NOTE_MAX_BYTES || note.contains('\0')) {
             return Err(Error::invalid("note", "is longer than 10 KiB or contains NUL"));
         }
-        self.inner.put_secret(None, name, draft, caller.key()).await
+        self.inner.put_secret(Owner::project(project), name, draft, caller.key()).await
     }
 
-    /// Every secret of the installation, by name. Values in them are sealed.
+    /// Every secret of a project, or of none, by name. Values in them are sealed.
     #[must_use]
-    pub fn secrets(&self) -> Vec<SecretRecord> {
-        self.inner.secrets.table.shared()
+    pub fn secrets(&self, project: Option<&ProjectId>) -> Vec<SecretRecord> {
+        let of = self.inner.secrets.table.of(&Owner::project(project));
+        of.iter().map(|record| SecretRecord::clone(record)).collect()
     }
 
     /// One secret.
     ///
     /// # Errors
     /// [`Code::SecretNotFound`].
-    pub fn secret(&self, name: &str) -> Result<SecretRecord> {
-        let found = self.inner.secrets.table.find(None, name);
+    pub fn secret(&self, project: Option<&ProjectId>, name: &str) -> Result<SecretRecord> {
+        let found = self.inner.secrets.table.find(Owner::project(project), name);
         found.map(|record| SecretRecord::clone(&record)).ok_or_else(|| not_found(name))
     }
 
@@ -152,10 +159,10 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SecretNotFound`].
-    pub async fn delete_secret(&self, name: &str) -> Result<()> {
+    pub async fn delete_secret(&self, project: Option<&ProjectId>, name: &str) -> Result<()> {
         let secrets = &self.inner.secrets;
         let _turn = secrets.sealing.lock().await;
-        let record = secrets.table.find(None, name).ok_or_else(|| not_found(name))?;
+        let record = secrets.table.find(Owner::project(project), name).ok_or_else(|| not_found(name))?;
         // Out of memory first: whatever the database says, no request gets it any more.
         secrets.table.remove(&record);
         self.inner.store.delete_secret(&record.id).await.map_err(store_error)?;
@@ -166,7 +173,7 @@ impl Engine {
 impl Inner {
     async fn put_secret(
         &self,
-        sandbox: Option<&SandboxId>,
+        owner: Owner,
         name: &str,
         draft: SecretDraft,
         by: Option<&KeyId>,
@@ -179,7 +186,7 @@ impl Inner {
         }
         let secrets = &self.secrets;
         let _turn = secrets.sealing.lock().await;
-        let record = match secrets.table.find(sandbox, name) {
+        let record = match secrets.table.find(owner.clone(), name) {
             Some(_) if draft.is == SecretIs::New => {
                 return Err(Error::new(
                     Code::NameTaken,
@@ -188,7 +195,7 @@ impl Inner {
             }
             None if draft.is == SecretIs::Known => return Err(not_found(name)),
             Some(known) => self.change_secret(&known, draft).await?,
-            None => self.new_secret(sandbox, name, draft, by).await?,
+            None => self.new_secret(owner, name, draft, by).await?,
         };
         secrets.table.put(record.clone());
         Ok(record)
@@ -196,7 +203,7 @@ impl Inner {
 
     async fn new_secret(
         &self,
-        sandbox: Option<&SandboxId>,
+        owner: Owner,
         name: &str,
         draft: SecretDraft,
         by: Option<&KeyId>,
@@ -215,9 +222,15 @@ impl Inner {
         let created_ms = now_ms();
         let id = SecretId::from_parts(created_ms, random()?);
         let first = self.seal_version(&id, 1, &value, created_ms)?;
+        let (sandbox, project) = match owner {
+            Owner::Installation => (None, None),
+            Owner::Project(project) => (None, Some(project)),
+            Owner::Sandbox(sandbox) => (Some(sandbox), None),
+        };
         let record = SecretRecord {
             id,
-            sandbox: sandbox.cloned(),
+            sandbox,
+            project,
             name: name.to_owned(),
             scope,
             note: draft.note.unwrap_or_default(),
@@ -265,10 +278,13 @@ impl Inner {
         Ok(SecretVersion { version, sealed, created_ms })
     }
 
-    /// The secret that a sandbox's rule means: its own before the installation's.
+    /// The secret that a sandbox's rule means: its own before its project's, or before those of none if it is of none.
     fn secret_of(&self, sandbox: &SandboxId, name: &str) -> Option<Arc<SecretRecord>> {
         let table = &self.secrets.table;
-        table.find(Some(sandbox), name).or_else(|| table.find(None, name))
+        let project = self.find(sandbox).and_then(|sandbox| sandbox.record().project);
+        table
+            .find(Owner::Sandbox(sandbox.clone()), name)
+            .or_else(|| table.find(Owner::project(project.as_ref()), name))
     }
 
     /// Opens a secret for one request of a sandbox to `host`.

@@ -12,6 +12,7 @@ use atoll_core::policy::{DomainPattern, EgressPolicy, HostName, SecretScope};
 use atoll_core::secret::Secret;
 use atoll_store::SandboxRecord;
 
+use super::table::Owner;
 use super::{SecretDraft, Secrets};
 use crate::engine::Inner;
 use crate::errors::store_error;
@@ -55,14 +56,14 @@ impl Inner {
         };
         for (name, value) in &held.values {
             // A copy is no gift: whoever copies a sandbox may send its secrets nowhere else.
-            let known = self.secrets.table.find(Some(original), name);
+            let known = self.secrets.table.find(Owner::Sandbox(original.clone()), name);
             let (scope, by) = match known {
                 Some(known) => (known.scope.clone(), known.created_by.clone()),
                 None => (scope_for(&sandbox.spec.egress, name, None), None),
             };
             let draft =
                 SecretDraft { value: Some(value.clone()), scope: Some(scope), ..SecretDraft::default() };
-            self.put_secret(Some(&sandbox.id), name, draft, by.as_ref()).await?;
+            self.put_secret(Owner::Sandbox(sandbox.id.clone()), name, draft, by.as_ref()).await?;
         }
         Ok(())
     }
@@ -70,7 +71,7 @@ impl Inner {
     /// The newest values that a sandbox has of its own, for one that goes on from it.
     pub(crate) fn private_secrets(&self, sandbox: &SandboxId) -> Result<BTreeMap<String, Secret>> {
         let mut values = BTreeMap::new();
-        for record in self.secrets.table.private(sandbox) {
+        for record in self.secrets.table.of(&Owner::Sandbox(sandbox.clone())) {
             if let Some(newest) = record.versions.last() {
                 values.insert(record.name.clone(), self.unseal_version(&record, newest)?);
             }
@@ -92,13 +93,13 @@ impl Inner {
             let scope = scope_for(policy, name, None);
             let draft =
                 SecretDraft { value: Some(value.clone()), scope: Some(scope), ..SecretDraft::default() };
-            self.put_secret(Some(&sandbox.id), name, draft, by).await?;
+            self.put_secret(Owner::Sandbox(sandbox.id.clone()), name, draft, by).await?;
         }
-        for known in self.secrets.table.private(&sandbox.id) {
+        for known in self.secrets.table.of(&Owner::Sandbox(sandbox.id.clone())) {
             let wider = scope_for(policy, &known.name, Some(&known.scope));
             if known.created_by.as_ref() == by && wider != known.scope {
                 let draft = SecretDraft { scope: Some(wider), ..SecretDraft::default() };
-                self.put_secret(Some(&sandbox.id), &known.name, draft, by).await?;
+                self.put_secret(Owner::Sandbox(sandbox.id.clone()), &known.name, draft, by).await?;
             }
         }
         Ok(())
@@ -111,7 +112,9 @@ impl Inner {
     async fn forget_strange(&self, sandbox: &SandboxId, name: &str, by: Option<&KeyId>) -> Result<()> {
         let _turn = self.secrets.sealing.lock().await;
         let table = &self.secrets.table;
-        if let Some(known) = table.find(Some(sandbox), name).filter(|known| known.created_by.as_ref() != by) {
+        if let Some(known) =
+            table.find(Owner::Sandbox(sandbox.clone()), name).filter(|known| known.created_by.as_ref() != by)
+        {
             table.remove(&known);
             self.store.delete_secret(&known.id).await.map_err(store_error)?;
         }

@@ -92,6 +92,7 @@ impl Inner {
             at_ms,
             secret: used.secret.name,
             version: used.version,
+            project: self.find(&used.sandbox).and_then(|sandbox| sandbox.record().project),
             sandbox: used.sandbox,
             host: used.host.into(),
             method: used.method,

@@ -11,6 +11,7 @@ use atoll_guest_protocol::messages::InstallTrust;
 use atoll_store::SandboxRecord;
 
 use super::not_found;
+use super::table::Owner;
 use crate::engine::Inner;
 use crate::errors::guest_error;
 
@@ -83,7 +84,7 @@ impl Inner {
                 if private.contains_key(&secret.name) {
                     continue;
                 }
-                if let Some(own) = table.find(Some(&sandbox.id), &secret.name) {
+                if let Some(own) = table.find(Owner::Sandbox(sandbox.id.clone()), &secret.name) {
                     // Who gave it may send it elsewhere; others only to where it goes already.
                     let strange = |host: &&DomainPattern| !reachable(&own.scope, host);
                     match rule.hosts.iter().find(strange).filter(|_| own.created_by.as_ref() != by) {
@@ -91,7 +92,8 @@ impl Inner {
                         Some(host) => return Err(redirected(&rule.name, &secret.name, host)),
                     }
                 }
-                let record = table.find(None, &secret.name).ok_or_else(|| not_found(&secret.name))?;
+                let shared = Owner::project(sandbox.project.as_ref());
+                let record = table.find(shared, &secret.name).ok_or_else(|| not_found(&secret.name))?;
                 record.scope.admits_user(&secret.name, user)?;
                 if let Some(host) = rule.hosts.iter().find(|host| !reachable(&record.scope, host)) {
                     let why = format!("the rule '{}' sends '{}' to {host}", rule.name, secret.name);

@@ -3,11 +3,27 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use atoll_core::id::SandboxId;
+use atoll_core::id::{ProjectId, SandboxId};
 use atoll_store::SecretRecord;
 
-/// By owner (none for the installation) and name.
-type Map = BTreeMap<(Option<SandboxId>, String), Arc<SecretRecord>>;
+/// Whose a secret is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Owner {
+    /// Everybody's who is of no project.
+    Installation,
+    /// A project's.
+    Project(ProjectId),
+    /// One sandbox's.
+    Sandbox(SandboxId),
+}
+
+impl Owner {
+    pub(super) fn project(project: Option<&ProjectId>) -> Self {
+        project.cloned().map_or(Self::Installation, Self::Project)
+    }
+}
+
+type Map = BTreeMap<(Owner, String), Arc<SecretRecord>>;
 
 #[derive(Debug)]
 pub(super) struct Table {
@@ -32,21 +48,14 @@ impl Table {
         self.read().len()
     }
 
-    pub(super) fn find(&self, sandbox: Option<&SandboxId>, name: &str) -> Option<Arc<SecretRecord>> {
-        self.read().get(&(sandbox.cloned(), name.to_owned())).cloned()
+    pub(super) fn find(&self, owner: Owner, name: &str) -> Option<Arc<SecretRecord>> {
+        self.read().get(&(owner, name.to_owned())).cloned()
     }
 
-    /// Those of the installation, by name.
-    pub(super) fn shared(&self) -> Vec<SecretRecord> {
+    /// Those of one owner, by name.
+    pub(super) fn of(&self, owner: &Owner) -> Vec<Arc<SecretRecord>> {
         let map = self.read();
-        let shared = map.iter().take_while(|((owner, _), _)| owner.is_none());
-        shared.map(|(_, record)| SecretRecord::clone(record)).collect()
-    }
-
-    /// Those of one sandbox.
-    pub(super) fn private(&self, sandbox: &SandboxId) -> Vec<Arc<SecretRecord>> {
-        let map = self.read();
-        map.values().filter(|record| record.sandbox.as_ref() == Some(sandbox)).cloned().collect()
+        map.iter().filter(|((of, _), _)| of == owner).map(|(_, record)| Arc::clone(record)).collect()
     }
 
     pub(super) fn put(&self, record: SecretRecord) {
@@ -58,7 +67,7 @@ impl Table {
     }
 
     pub(super) fn forget(&self, sandbox: &SandboxId) {
-        self.write().retain(|(owner, _), _| owner.as_ref() != Some(sandbox));
+        self.write().retain(|_, record| record.sandbox.as_ref() != Some(sandbox));
     }
 
     /// Takes what the database holds in place of everything.
@@ -68,6 +77,10 @@ impl Table {
     }
 }
 
-fn key(record: &SecretRecord) -> (Option<SandboxId>, String) {
-    (record.sandbox.clone(), record.name.clone())
+fn key(record: &SecretRecord) -> (Owner, String) {
+    let owner = match &record.sandbox {
+        Some(sandbox) => Owner::Sandbox(sandbox.clone()),
+        None => Owner::project(record.project.as_ref()),
+    };
+    (owner, record.name.clone())
 }

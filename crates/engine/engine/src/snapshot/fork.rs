@@ -126,6 +126,7 @@ impl Engine {
             state: SandboxState::Creating,
             reason: None,
             owner: caller.key.clone(),
+            project: caller.project().or(parent.project.as_ref().filter(|_| caller.is_admin())).cloned(),
             request: None,
             created_ms,
             expires_ms: order.ttl_ms.or_else(|| life(parent)).map(|ttl| created_ms.saturating_add(ttl)),

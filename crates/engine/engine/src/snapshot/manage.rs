@@ -1,7 +1,7 @@
 //! Looking at snapshots, naming and removing them.
 
 use atoll_core::error::shorten;
-use atoll_core::id::SnapshotId;
+use atoll_core::id::{ProjectId, SnapshotId};
 use atoll_core::sharing::Needs;
 use atoll_core::snapshot::{Purpose, Reference, SnapshotState};
 use atoll_core::{Code, Error, Result};
@@ -47,7 +47,7 @@ impl Engine {
             // A sandbox may be gone while its snapshots are there: then it is known by its id.
             Some(text) => Some(match text.parse() {
                 Ok(id) => id,
-                Err(_) => self.seen_sandbox(caller, text)?.id.clone(),
+                Err(_) => self.seen_sandbox(caller, text).await?.id.clone(),
             }),
             None => None,
         };
@@ -75,8 +75,13 @@ impl Engine {
         Ok(found)
     }
 
-    /// The snapshot with this id or reference, and that reference.
-    pub(crate) async fn find_snapshot(&self, text: &str) -> Result<(SnapshotRecord, Option<Reference>)> {
+    /// The snapshot with this id or reference, and that reference: of the caller's project. An administrator may also mean one
+    /// of another project, when it is the only one.
+    pub(crate) async fn find_snapshot(
+        &self,
+        caller: &Caller,
+        text: &str,
+    ) -> Result<(SnapshotRecord, Option<Reference>)> {
         if let Ok(id) = text.parse::<SnapshotId>() {
             let found = self.inner.store.snapshot(&id).await.map_err(store_error)?;
             let found = found.ok_or_else(|| not_found(text))?;
@@ -84,7 +89,19 @@ impl Engine {
             return Ok((found, None));
         }
         let reference: Reference = text.parse()?;
-        let found = self.inner.store.tagged_snapshot(&reference).await.map_err(store_error)?;
+        let store = &self.inner.store;
+        let mut found = store.tagged_snapshot(caller.project(), &reference).await.map_err(store_error)?;
+        if found.is_none() && caller.is_admin() {
+            found = match store.snapshots_tagged(&reference).await.map_err(store_error)?.as_slice() {
+                [] => None,
+                [one] => store.snapshot(one).await.map_err(store_error)?,
+                several => {
+                    let ids: Vec<&str> = several.iter().map(SnapshotId::as_str).collect();
+                    let why = format!("several projects have a snapshot of this name: {}", ids.join(", "));
+                    return Err(Error::invalid("snapshot", why).hint("say its id"));
+                }
+            };
+        }
         let found = found.ok_or_else(|| not_found(text))?;
         self.inner.must_be_here(Whereabouts::Snapshot(found.id.clone()), not_found(text)).await?;
         Ok((found, Some(reference)))
@@ -132,7 +149,7 @@ impl Engine {
         }
         {
             let _turn = self.inner.snapshots.naming.lock().await;
-            self.check_references(std::slice::from_ref(reference), caller).await?;
+            self.check_references(found.project.as_ref(), std::slice::from_ref(reference), caller).await?;
             self.inner.store.tag_snapshot(reference, &found.id).await.map_err(|error| match error {
                 StoreError::NotFound => SnapshotId::not_found(id.as_str()),
                 other => store_error(other),
@@ -141,12 +158,17 @@ impl Engine {
         self.snapshot(&found.id).await
     }
 
-    /// Refuses references that point to what is not the caller's to change: who makes sandboxes of a name must not
+    /// Refuses references of a project, or of none, that point to what is not the caller's to change: who makes sandboxes of a name must not
     /// get what somebody else put there. Whoever moves them afterwards holds [`super::Snapshots::naming`] from
     /// before this.
-    pub(super) async fn check_references(&self, references: &[Reference], caller: &Caller) -> Result<()> {
+    pub(super) async fn check_references(
+        &self,
+        project: Option<&ProjectId>,
+        references: &[Reference],
+        caller: &Caller,
+    ) -> Result<()> {
         for reference in references {
-            let found = self.inner.store.tagged_snapshot(reference).await.map_err(store_error)?;
+            let found = self.inner.store.tagged_snapshot(project, reference).await.map_err(store_error)?;
             let Some(found) = found else { continue };
             let permission = self.permission_on(caller, &found);
             if permission.is_none_or(|permission| permission.allow(Needs::MANAGE).is_err()) {

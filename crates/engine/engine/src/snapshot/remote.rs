@@ -11,7 +11,7 @@
 //! there is private again.
 
 use atoll_core::error::shorten;
-use atoll_core::id::{KeyId, SnapshotId};
+use atoll_core::id::{KeyId, ProjectId, SnapshotId};
 use atoll_core::sharing::Visibility;
 use atoll_core::snapshot::Reference;
 use atoll_core::{Code, Error, Result};
@@ -62,7 +62,11 @@ impl Engine {
         let objects = self.objects()?;
         let (record, stream) = self.export_snapshot(id).await?;
         let digest = record.digest.clone().unwrap_or_default();
-        let area = if self.is_private_snapshot(&record) { own_area(caller) } else { SHARED.to_owned() };
+        let area = if self.is_private_snapshot(&record) {
+            own_area(caller)
+        } else {
+            shared_area(record.project.as_ref())
+        };
         let name = object_name(&area, &digest)?;
         let mut sent_bytes = 0;
         if !objects.exists(&name).await.map_err(|error| objects_error(&error))? {
@@ -93,7 +97,7 @@ impl Engine {
         let own = own_area(caller);
         match self.pull_from(&own, from, tags.clone(), Some(Visibility::Private), caller).await {
             Err(error) if error.code == Code::SnapshotNotFound => {
-                self.pull_from(SHARED, from, tags, visibility, caller).await
+                self.pull_from(&shared_area(caller.project()), from, tags, visibility, caller).await
             }
             pulled => pulled,
         }
@@ -146,6 +150,11 @@ fn object_name(area: &str, digest: &str) -> Result<String> {
 
 fn tag_name(area: &str, tag: &Reference) -> String {
     format!("{area}tags/{}/{}", tag.name, tag.tag)
+}
+
+/// Where the shared snapshots of a project, or of none, lie.
+fn shared_area(project: Option<&ProjectId>) -> String {
+    project.map_or_else(|| SHARED.to_owned(), |project| format!("projects/{project}/"))
 }
 
 /// Where the private snapshots of a caller lie.

@@ -108,7 +108,7 @@ impl Engine {
         order.validate()?;
         let sandbox = self.inner.sandbox(sandbox)?;
         // Asked again when it is there: this says it before the work.
-        self.check_references(&order.tags, caller).await?;
+        self.check_references(sandbox.record().project.as_ref(), &order.tags, caller).await?;
         let using = sandbox.usable().await?;
         let (engine, caller) = (self.clone(), caller.clone());
         let taking = async move {
@@ -204,7 +204,7 @@ impl Engine {
     ) -> Result<SnapshotRecord> {
         let finished = async {
             let _turn = self.inner.snapshots.naming.lock().await;
-            self.check_references(&outcome.tags, caller).await?;
+            self.check_references(record.project.as_ref(), &outcome.tags, caller).await?;
             self.inner.store.finish_snapshot(&record.id, outcome).await.map_err(store_error)
         };
         if let Err(error) = finished.await {
@@ -275,6 +275,7 @@ fn new_record(
         method: None,
         created_ms,
         created_by: caller.key.clone(),
+        project: sandbox.project.clone(),
         private: false,
         tags: Vec::new(),
     })

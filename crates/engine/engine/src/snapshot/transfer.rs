@@ -104,7 +104,7 @@ impl Engine {
         visibility: Option<Visibility>,
         caller: &Caller,
     ) -> Result<SnapshotRecord> {
-        self.check_references(&tags, caller).await?;
+        self.check_references(caller.project(), &tags, caller).await?;
         let bridge = SyncIoBridge::new(stream);
         let (header, reader) = blocking(move || open(bridge)).await??;
         header.manifest.validate(&self.inner.config.caps)?;
@@ -133,6 +133,7 @@ impl Engine {
             method: None,
             created_ms,
             created_by: caller.key.clone(),
+            project: caller.project().cloned(),
             private: visibility.unwrap_or(self.inner.acl.default()) == Visibility::Private,
             tags: Vec::new(),
         };

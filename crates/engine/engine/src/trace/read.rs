@@ -1,9 +1,10 @@
 //! Reading journals: who may, from where, which events.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_core::id::{ExecId, KeyId, SandboxId};
+use atoll_core::id::{ExecId, KeyId, ProjectId, SandboxId};
 use atoll_core::{Code, Error, Result};
 use atoll_recorder::event::KINDS;
 use atoll_recorder::{Numbered, Reader, Recorder, Report, journals, verify};
@@ -13,6 +14,7 @@ use tokio::sync::broadcast::error::RecvError;
 use super::elsewhere::base;
 use crate::authorize::Caller;
 use crate::engine::Engine;
+use crate::errors::store_error;
 
 /// A reader looks again after this, whether or not somebody told it to.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
@@ -69,7 +71,7 @@ type Reading = tokio::task::JoinHandle<(Reader, std::io::Result<Vec<Numbered>>)>
 pub struct EventReader {
     recorder: Recorder,
     /// Whose sandboxes, for a reader of many; such a reader finds new ones by their activity.
-    of: Option<Option<KeyId>>,
+    of: Option<Whose>,
     readers: Vec<(SandboxId, Reader)>,
     /// The one of them that is read now.
     reading: Option<(SandboxId, Reading)>,
@@ -160,7 +162,7 @@ impl EventReader {
             self.fresh.insert(sandbox);
         } else if let Some(of) = self.of.clone() {
             let reader = self.recorder.reader(&sandbox, 1);
-            if is_of(&reader, of.as_ref()) {
+            if of.has(&sandbox, &reader) {
                 self.readers.push((sandbox.clone(), reader));
                 self.fresh.insert(sandbox);
             }
@@ -168,10 +170,33 @@ impl EventReader {
     }
 }
 
-/// Whether the sandbox was made by this key; all are nobody's in particular.
-fn is_of(reader: &Reader, key: Option<&KeyId>) -> bool {
-    let Some(key) = key else { return true };
-    reader.owner().is_ok_and(|owner| owner.flatten().as_deref() == Some(key.as_str()))
+/// Whose sandboxes somebody reads of.
+#[derive(Debug, Clone)]
+struct Whose {
+    /// Made by this key; all are nobody's in particular.
+    key: Option<KeyId>,
+    /// Of this project.
+    project: Option<OfProject>,
+}
+
+/// The sandboxes of a project: those that were known when the reading began, also such as are gone, and those that live.
+#[derive(Debug, Clone)]
+struct OfProject {
+    engine: Engine,
+    id: ProjectId,
+    known: Arc<BTreeSet<SandboxId>>,
+}
+
+impl Whose {
+    fn has(&self, sandbox: &SandboxId, reader: &Reader) -> bool {
+        let in_project = self.project.as_ref().is_none_or(|of| {
+            let lives = || of.engine.inner.find(sandbox);
+            of.known.contains(sandbox)
+                || lives().is_some_and(|found| found.record().project.as_ref() == Some(&of.id))
+        });
+        let Some(key) = &self.key else { return in_project };
+        in_project && reader.owner().is_ok_and(|owner| owner.flatten().as_deref() == Some(key.as_str()))
+    }
 }
 
 fn unreadable() -> Error {
@@ -235,29 +260,40 @@ impl Engine {
     }
 
     /// Reads the events of all sandboxes that a caller's key made, also of those that it makes from now on; of all
-    /// sandboxes for an administrator.
+    /// sandboxes for an administrator. Only of those of a project, by id or name, if one is said.
     ///
     /// # Errors
     /// As [`Self::events`]; [`Code::Internal`] when the journals cannot be listed.
-    pub async fn events_of(&self, caller: &Caller, filter: TraceFilter) -> Result<EventReader> {
+    pub async fn events_of(
+        &self,
+        caller: &Caller,
+        project: Option<&str>,
+        filter: TraceFilter,
+    ) -> Result<EventReader> {
         filter.validate()?;
+        let project = match self.project_filter(project, caller)? {
+            Some(id) => {
+                let known = self.inner.store.sandboxes_ever_in(&id).await.map_err(store_error)?;
+                Some(OfProject { engine: self.clone(), id, known: Arc::new(known) })
+            }
+            None => None,
+        };
         let recorder = self.must_record()?.clone();
         let activity = recorder.activity();
         let key = caller.key().filter(|_| !caller.is_admin()).cloned();
-        let (of, looks) = (key.clone(), recorder.clone());
+        let whose = Whose { key, project };
+        let (of, looks) = (whose.clone(), recorder.clone());
         let readers = tokio::task::spawn_blocking(move || {
             let ids = journals(looks.dir())?;
             let readers = ids.into_iter().map(|id| (id.clone(), looks.reader(&id, 1)));
-            Ok::<_, std::io::Error>(
-                readers.filter(|(_, reader)| is_of(reader, of.as_ref())).collect::<Vec<_>>(),
-            )
+            Ok::<_, std::io::Error>(readers.filter(|(id, reader)| of.has(id, reader)).collect::<Vec<_>>())
         });
         let readers = readers.await.map_err(|_panicked| unreadable())?.map_err(|error| {
             tracing::error!(%error, "the journals cannot be listed");
             unreadable()
         })?;
         let fresh = readers.iter().map(|(id, _)| id.clone()).collect();
-        Ok(EventReader { recorder, of: Some(key), readers, reading: None, filter, activity, fresh })
+        Ok(EventReader { recorder, of: Some(whose), readers, reading: None, filter, activity, fresh })
     }
 
     /// Verifies the journal of a sandbox with this installation's key.

@@ -101,6 +101,7 @@ pub(super) fn held(sandbox: &SandboxRecord, holder: &str, created_ms: u64) -> Re
         method: None,
         created_ms,
         created_by: None,
+        project: sandbox.project.clone(),
         private: true,
         tags: Vec::new(),
     })

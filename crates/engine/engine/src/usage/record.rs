@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use atoll_core::id::{KeyId, SandboxId};
+use atoll_core::id::{KeyId, ProjectId, SandboxId};
 use atoll_core::limits::{USAGE_KEPT_MS, USAGE_ROWS_MAX_COUNT};
 use atoll_core::sandbox::SandboxState;
 use atoll_core::usage::Usage;
@@ -31,6 +31,8 @@ pub enum UsageGroup {
     Sandbox,
     /// One key.
     Key,
+    /// One project.
+    Project,
     /// One hour.
     Hour,
 }
@@ -42,6 +44,8 @@ pub struct UsageQuery {
     pub sandbox: Option<String>,
     /// On account of this key.
     pub key: Option<KeyId>,
+    /// In this project, by id or name.
+    pub project: Option<String>,
     /// In hours that end after this, milliseconds since the epoch.
     pub from_ms: Option<u64>,
     /// In hours that begin before this.
@@ -57,6 +61,8 @@ pub struct UsageItem {
     pub sandbox: Option<SandboxId>,
     /// The key; absent, too, for what no key asked for.
     pub key: Option<KeyId>,
+    /// The project; absent, too, for what is in none.
+    pub project: Option<ProjectId>,
     /// When the hour began.
     pub hour_ms: Option<u64>,
     /// How much.
@@ -79,7 +85,7 @@ impl Engine {
             // By its id it may be gone; what it used is not.
             Some(text) => Some(match text.parse() {
                 Ok(id) => id,
-                Err(_) => self.seen_sandbox(caller, text)?.id.clone(),
+                Err(_) => self.seen_sandbox(caller, text).await?.id.clone(),
             }),
             None => None,
         };
@@ -88,8 +94,13 @@ impl Engine {
             Some(None) => {}
             None => settle_all(&self.inner).await,
         }
-        let filter =
-            UsageFilter { sandbox, key: query.key.clone(), from_ms: query.from_ms, to_ms: query.to_ms };
+        let filter = UsageFilter {
+            sandbox,
+            key: query.key.clone(),
+            project: self.project_filter(query.project.as_deref(), caller)?,
+            from_ms: query.from_ms,
+            to_ms: query.to_ms,
+        };
         let only = caller.key().filter(|_| !caller.is_admin());
         let (mut groups, mut seen, mut after) = (BTreeMap::new(), BTreeMap::new(), None);
         loop {
@@ -111,23 +122,31 @@ impl Engine {
     }
 }
 
-/// What a line stands for: an hour, a sandbox, a key, as far as they are told apart.
-type Group = (Option<u64>, Option<SandboxId>, Option<KeyId>);
+/// What a line stands for, as far as lines are told apart: only one of them is there.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Group {
+    hour_ms: Option<u64>,
+    sandbox: Option<SandboxId>,
+    key: Option<KeyId>,
+    project: Option<ProjectId>,
+}
 
 fn group(groups: &mut BTreeMap<Group, Usage>, rows: impl Iterator<Item = UsageRow>, by: UsageGroup) {
     for row in rows {
         let group = match by {
-            UsageGroup::Total => (None, None, None),
-            UsageGroup::Sandbox => (None, Some(row.sandbox), None),
-            UsageGroup::Key => (None, None, row.key),
-            UsageGroup::Hour => (Some(row.hour_ms), None, None),
+            UsageGroup::Total => Group::default(),
+            UsageGroup::Sandbox => Group { sandbox: Some(row.sandbox), ..Group::default() },
+            UsageGroup::Key => Group { key: row.key, ..Group::default() },
+            UsageGroup::Project => Group { project: row.project, ..Group::default() },
+            UsageGroup::Hour => Group { hour_ms: Some(row.hour_ms), ..Group::default() },
         };
         groups.entry(group).or_default().add(&row.used);
     }
 }
 
 fn items(groups: BTreeMap<Group, Usage>) -> Vec<UsageItem> {
-    let item = |((hour_ms, sandbox, key), used)| UsageItem { sandbox, key, hour_ms, used };
+    let item =
+        |(Group { hour_ms, sandbox, key, project }, used)| UsageItem { sandbox, key, project, hour_ms, used };
     // The newest first, as in every listing: ids begin with their time.
     groups.into_iter().rev().map(item).collect()
 }
@@ -184,7 +203,9 @@ pub(crate) async fn settle(inner: &Inner, sandbox: &SandboxShared) {
     if used.is_empty() {
         return;
     }
-    if let Err(error) = inner.store.add_usage(&sandbox.id, &used, mark, now_ms()).await {
+    let project = sandbox.record().project;
+    let added = inner.store.add_usage(&sandbox.id, project.as_ref(), &used, mark, now_ms());
+    if let Err(error) = added.await {
         tracing::warn!(sandbox = %sandbox.id, error = chain(&error), "usage cannot be recorded now");
         sandbox.meter.give_back(used);
         return;

@@ -28,6 +28,7 @@ use crate::clock::{now_ms, random};
 use crate::cluster;
 use crate::engine::{Engine, Inner};
 use crate::errors::{isolation_error, store_error};
+use crate::projects::stored_in;
 
 /// Users of a volume that a refusal names.
 const USERS_SHOWN_COUNT: usize = 5;
@@ -42,20 +43,9 @@ impl VolumeTable {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn find(&self, id_or_name: &str) -> Result<VolumeRecord> {
-        let table = self.lock();
-        let found = match id_or_name.parse::<VolumeId>() {
-            Ok(id) => table.get(&id).cloned(),
-            Err(_) => table.values().find(|record| record.name == id_or_name).cloned(),
-        };
-        found.filter(|record| record.state != VolumeState::Deleting).ok_or_else(|| {
-            cluster::missing(Whereabouts::Volume(id_or_name.to_owned()));
-            VolumeId::not_found(id_or_name).hint("'atoll volume ls' shows what there is")
-        })
-    }
-
     fn get(&self, id: &VolumeId) -> Result<VolumeRecord> {
-        self.find(id.as_str())
+        let found = self.lock().get(id).cloned();
+        found.filter(is_there).ok_or_else(|| missing(id.as_str(), id.as_str()))
     }
 
     fn set_state(&self, id: &VolumeId, state: VolumeState) {
@@ -63,6 +53,21 @@ impl VolumeTable {
             record.state = state;
         }
     }
+}
+
+fn is_there(record: &VolumeRecord) -> bool {
+    record.state != VolumeState::Deleting
+}
+
+/// The answer for what is not here; `kept` is how it would be found elsewhere.
+fn missing(text: &str, kept: &str) -> Error {
+    cluster::missing(Whereabouts::Volume(kept.to_owned()));
+    VolumeId::not_found(text).hint("'atoll volume ls' shows what there is")
+}
+
+/// Whether a caller may know of a volume: all are shared, within their project.
+fn sees(caller: &Caller, record: &VolumeRecord) -> bool {
+    caller.is_admin() || caller.project() == record.project.as_ref()
 }
 
 /// A volume as it is now.
@@ -151,12 +156,31 @@ impl Inner {
         users
     }
 
-    /// The id of the volume with this id or name.
+    /// The volume with this id or name, if a caller may know of it. A name means that of its project; an administrator may also
+    /// mean one of another project, when it is the only one.
     ///
     /// # Errors
-    /// [`Code::VolumeNotFound`].
-    pub(crate) fn volume_id(&self, id_or_name: &str) -> Result<VolumeId> {
-        Ok(self.volumes.find(id_or_name)?.id)
+    /// [`Code::VolumeNotFound`]; [`Code::InvalidArgument`] when several projects have one.
+    pub(crate) fn volume_of(&self, caller: &Caller, id_or_name: &str) -> Result<VolumeRecord> {
+        let named: Vec<VolumeRecord> = {
+            let table = self.volumes.lock();
+            match id_or_name.parse::<VolumeId>() {
+                Ok(id) => table.get(&id).into_iter().cloned().collect(),
+                Err(_) => table.values().filter(|record| record.name == id_or_name).cloned().collect(),
+            }
+        };
+        let seen: Vec<VolumeRecord> =
+            named.into_iter().filter(|record| is_there(record) && sees(caller, record)).collect();
+        let own = seen.iter().find(|record| record.project.as_ref() == caller.project());
+        match (own, seen.as_slice()) {
+            (Some(found), _) | (None, [found]) => Ok(found.clone()),
+            (None, []) => Err(missing(id_or_name, &caller.kept(id_or_name))),
+            (None, several) => {
+                let ids: Vec<&str> = several.iter().map(|record| record.id.as_str()).collect();
+                let why = format!("several projects have a volume of this name: {}", ids.join(", "));
+                Err(Error::invalid("volume", why).hint("say its id"))
+            }
+        }
     }
 }
 
@@ -220,13 +244,15 @@ impl Engine {
         inner.disk.check()?;
         let host = inner.volume_host()?;
         let source = match &draft.from {
-            Some(text) => Some(ready(inner.volumes.find(text)?)?),
+            Some(text) => Some(ready(inner.volume_of(caller, text)?)?),
             None => None,
         };
         let created_ms = now_ms();
         let record = VolumeRecord {
             id: VolumeId::from_parts(created_ms, random()?),
             name: draft.name.clone(),
+            // A copy stays where its original is, also when an administrator makes it.
+            project: caller.project().or(source.as_ref().and_then(|source| source.project.as_ref())).cloned(),
             state: VolumeState::Creating,
             size_bytes: source.as_ref().map_or(draft.size(), |source| source.size_bytes),
             source: source.as_ref().map(|source| source.name.clone()),
@@ -243,7 +269,7 @@ impl Engine {
                 )
                 .hint("remove some with 'atoll volume rm'"));
             }
-            if table.values().any(|other| other.name == record.name) {
+            if table.values().any(|other| other.name == record.name && other.project == record.project) {
                 return Err(name_taken(&record.name));
             }
             table.insert(record.id.clone(), record.clone());
@@ -251,7 +277,7 @@ impl Engine {
         let made = async {
             inner.store.insert_volume(&record).await.map_err(|error| match error {
                 StoreError::NameTaken => name_taken(&record.name),
-                error => store_error(error),
+                error => stored_in(record.project.as_ref(), error),
             })?;
             atoll_failpoint::fail_point!("engine.volume.journalled");
             match &source {
@@ -289,10 +315,13 @@ impl Engine {
         users.filter(|sandbox| self.sees(caller, sandbox)).map(Into::into).collect()
     }
 
-    /// Every volume, by name. Space is not measured.
+    /// Every volume that a caller may know of, by name. Space is not measured.
     #[must_use]
     pub fn volumes(&self, caller: &Caller) -> Vec<VolumeView> {
-        let mut records: Vec<VolumeRecord> = self.inner.volumes.lock().values().cloned().collect();
+        let mut records: Vec<VolumeRecord> = {
+            let table = self.inner.volumes.lock();
+            table.values().filter(|record| sees(caller, record)).cloned().collect()
+        };
         records.sort_by(|a, b| a.name.cmp(&b.name));
         let view = |record: VolumeRecord| {
             let used_by = self.seen_users_of(&record.id, caller);

@@ -7,6 +7,7 @@ use atoll_isolation::PlannedVolume;
 use atoll_isolation::volumes::VolumeError;
 
 use super::{ready, volume_error};
+use crate::authorize::Caller;
 use crate::engine::Inner;
 
 /// Why a directory of a volume cannot be mounted.
@@ -24,10 +25,10 @@ fn part_error(mount: &VolumeMount, error: &VolumeError) -> Error {
 
 impl Inner {
     /// Finds the volumes that a draft names.
-    pub(crate) fn mounts(&self, drafts: &[VolumeMountDraft]) -> Result<Vec<VolumeMount>> {
+    pub(crate) fn mounts(&self, caller: &Caller, drafts: &[VolumeMountDraft]) -> Result<Vec<VolumeMount>> {
         check_mounts(drafts)?;
         let mount = |draft: &VolumeMountDraft| {
-            let record = ready(self.volumes.find(&draft.volume)?)?;
+            let record = ready(self.volume_of(caller, &draft.volume)?)?;
             Ok(VolumeMount {
                 read_only: draft.read_only || record.read_only,
                 id: record.id,

@@ -108,7 +108,7 @@ fn totals_are_of_everything() {
     let sandbox = server.sandbox();
     let one = Usage { requests: 1, ..Usage::default() };
     let used = (0..KEYS).map(|n| (Some(KeyId::from_parts(n, n)), one)).collect();
-    server.run(server.store.add_usage(&sandbox.id, &used, None, 3_600_000)).unwrap();
+    server.run(server.store.add_usage(&sandbox.id, None, &used, None, 3_600_000)).unwrap();
     let query = UsageQuery { group: UsageGroup::Total, to_ms: Some(7_200_000), ..UsageQuery::default() };
     let items = server.run(server.engine.usage(&query, &Caller::system())).unwrap();
     assert_eq!(items.iter().map(|item| item.used.requests).sum::<u64>(), KEYS);

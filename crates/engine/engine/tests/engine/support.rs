@@ -368,6 +368,7 @@ pub(crate) fn exec_row(sandbox: &SandboxRecord, n: u64) -> ExecRecord {
         idempotency_key: None,
         request_digest: "digest".to_owned(),
         spec: ExecSpec::resolve(argv(&["sleep", "1000"]), &sandbox.spec).unwrap(),
+        project: None,
         state: ExecState::Starting,
         pid: None,
         exit: None,

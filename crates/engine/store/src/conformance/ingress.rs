@@ -43,6 +43,7 @@ pub(super) async fn ssh_keys(store: &Store) {
         name: "k".to_owned(),
         hash: vec![1; 32],
         scopes: vec!["exec".to_owned()],
+        project: None,
         created_ms: 1,
         expires_ms: None,
         last_used_ms: None,

@@ -14,6 +14,7 @@ mod execs;
 mod ingress;
 mod kept;
 mod others;
+mod projects;
 mod sandboxes;
 mod secrets;
 mod services;
@@ -91,6 +92,10 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
         kept::uploads,
         kept::what_is_kept_is_so_until_it_is_woken,
         others::pools,
+        projects::life,
+        projects::names_and_lists_are_apart,
+        projects::quotas_hold,
+        projects::racing_creations_keep_to_the_quota,
     );
 }
 
@@ -110,6 +115,7 @@ pub fn sandbox(ms: u64, n: u64) -> SandboxRecord {
     SandboxRecord {
         id: SandboxId::from_parts(ms, n),
         name: None,
+        project: None,
         state: SandboxState::Creating,
         reason: None,
         spec: spec.unwrap(),

@@ -63,6 +63,7 @@ pub(super) async fn keys(store: &Store) {
         name: format!("key {n}"),
         hash: vec![n; 32],
         scopes: vec!["all".to_owned(), "ü".to_owned()],
+        project: None,
         created_ms: n.into(),
         expires_ms: (n == 1).then_some(99),
         last_used_ms: None,
@@ -89,6 +90,7 @@ pub(super) async fn people(store: &Store) {
         name: format!("row {n}"),
         hash: vec![n; 32],
         scopes: Vec::new(),
+        project: None,
         created_ms: n.into(),
         expires_ms: Some(expires_ms),
         last_used_ms: None,
@@ -177,6 +179,7 @@ pub(super) async fn access(store: &Store) {
         name: format!("key {n}"),
         hash: vec![n; 32],
         scopes: vec!["manage".to_owned()],
+        project: None,
         created_ms: n.into(),
         expires_ms: None,
         last_used_ms: None,
@@ -208,7 +211,7 @@ pub(super) async fn access(store: &Store) {
     assert_eq!(all[&free.id].visibility, Some(Visibility::Shared));
 
     let seen = async |key: &KeyRecord, default| {
-        let visible_to = Some(VisibleTo { key: key.id.clone(), default });
+        let visible_to = Some(VisibleTo { key: key.id.clone(), project: None, default });
         let filter = SandboxFilter { visible_to, ..SandboxFilter::default() };
         let page = store.list_sandboxes(&filter, None, 10).await.unwrap();
         page.items.into_iter().map(|record| record.id).collect::<Vec<_>>()
@@ -239,6 +242,7 @@ pub(super) async fn volumes(store: &Store) {
     let volume = |n: u64, name: &str| VolumeRecord {
         id: VolumeId::from_parts(n, n),
         name: name.to_owned(),
+        project: None,
         state: VolumeState::Creating,
         size_bytes: 1 << 30,
         source: (n == 1).then(|| "other".to_owned()),

@@ -16,6 +16,7 @@ fn secret(n: u64, name: &str) -> SecretRecord {
     SecretRecord {
         id: SecretId::from_parts(n, n),
         sandbox: None,
+        project: None,
         name: name.to_owned(),
         scope: SecretScope {
             hosts: vec!["*.example.com".parse().unwrap()],
@@ -105,6 +106,7 @@ pub(super) async fn uses(store: &Store) {
         secret: name.to_owned(),
         version: 3,
         sandbox: atoll_core::id::SandboxId::from_parts(n % 2, 0),
+        project: None,
         host: "h".to_owned(),
         method: "GET".to_owned(),
         path: "/p".to_owned(),

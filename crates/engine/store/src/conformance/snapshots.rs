@@ -8,7 +8,7 @@ use atoll_core::spec::{IsolationLevel, Resources};
 use super::sandbox;
 use crate::{SandboxRecord, SnapshotFilter, SnapshotOutcome, SnapshotRecord, Store, StoreError};
 
-fn snapshot(n: u64, purpose: Purpose) -> SnapshotRecord {
+pub(super) fn snapshot(n: u64, purpose: Purpose) -> SnapshotRecord {
     SnapshotRecord {
         id: SnapshotId::from_parts(n, n),
         state: SnapshotState::Creating,
@@ -33,6 +33,7 @@ fn snapshot(n: u64, purpose: Purpose) -> SnapshotRecord {
         method: None,
         created_ms: n,
         created_by: None,
+        project: None,
         private: false,
         tags: Vec::new(),
     }
@@ -57,7 +58,7 @@ pub(super) async fn tags_move(store: &Store) {
     assert!(matches!(store.tag_snapshot(&reference, &first.id).await, Err(StoreError::NotFound)));
     store.finish_snapshot(&first.id, &outcome(&["web:v1", "web"])).await.unwrap();
     assert!(matches!(store.finish_snapshot(&first.id, &outcome(&[])).await, Err(StoreError::Conflict)));
-    let made = store.tagged_snapshot(&reference).await.unwrap().unwrap();
+    let made = store.tagged_snapshot(None, &reference).await.unwrap().unwrap();
     let expected = SnapshotRecord {
         state: SnapshotState::Ready,
         stored_bytes: 7,
@@ -69,14 +70,14 @@ pub(super) async fn tags_move(store: &Store) {
     assert_eq!(made, expected);
     store.insert_snapshot(&second).await.unwrap();
     store.finish_snapshot(&second.id, &outcome(&["web:v1"])).await.unwrap();
-    assert_eq!(store.tagged_snapshot(&reference).await.unwrap().unwrap().id, second.id);
+    assert_eq!(store.tagged_snapshot(None, &reference).await.unwrap().unwrap().id, second.id);
     assert_eq!(store.snapshot(&first.id).await.unwrap().unwrap().tags.len(), 1);
     store.tag_snapshot(&reference, &first.id).await.unwrap();
     assert_eq!(store.snapshot(&first.id).await.unwrap().unwrap().tags.len(), 2);
     assert!(!store.untag_snapshot(&reference, &second.id).await.unwrap(), "it points to another");
     assert!(store.untag_snapshot(&reference, &first.id).await.unwrap());
     assert!(!store.untag_snapshot(&reference, &first.id).await.unwrap());
-    assert_eq!(store.tagged_snapshot(&reference).await.unwrap(), None);
+    assert_eq!(store.tagged_snapshot(None, &reference).await.unwrap(), None);
     store.set_snapshot_digest(&second.id, "blake3:00", 9).await.unwrap();
     let found = store.snapshot(&second.id).await.unwrap().unwrap();
     assert_eq!((found.digest.as_deref(), found.stored_bytes), (Some("blake3:00"), 9));

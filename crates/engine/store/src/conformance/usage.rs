@@ -23,11 +23,11 @@ pub(super) async fn usage_adds_up(store: &Store) {
     let key = KeyId::from_parts(9, 9);
     let both = BTreeMap::from([(None, used(5)), (Some(key.clone()), used(7))]);
     let mark = UsageMark { cpu_us: 12, at_ms: 100 };
-    store.add_usage(&one.id, &both, Some(mark), 100).await.unwrap();
-    store.add_usage(&one.id, &both, None, 200).await.unwrap();
-    store.add_usage(&one.id, &both, None, HOUR_MS + 1).await.unwrap();
+    store.add_usage(&one.id, None, &both, Some(mark), 100).await.unwrap();
+    store.add_usage(&one.id, None, &both, None, 200).await.unwrap();
+    store.add_usage(&one.id, None, &both, None, HOUR_MS + 1).await.unwrap();
     let nothing = BTreeMap::from([(None, Usage::default())]);
-    store.add_usage(&other.id, &nothing, Some(mark), 100).await.unwrap();
+    store.add_usage(&other.id, None, &nothing, Some(mark), 100).await.unwrap();
     let rows = store.usage(&UsageFilter::default(), None).await.unwrap();
     let seen: Vec<_> = rows.iter().map(|row| (row.hour_ms, row.key.clone(), row.used.cpu_us)).collect();
     let some = Some(key.clone());
@@ -45,7 +45,7 @@ pub(super) async fn usage_adds_up(store: &Store) {
     assert_eq!(store.usage_mark(&one.id).await.unwrap(), Some(mark));
     // The marks go with the sandbox, what it used stays, and more may still come.
     store.delete_sandbox(&one.id).await.unwrap();
-    store.add_usage(&one.id, &both, Some(mark), 300).await.unwrap();
+    store.add_usage(&one.id, None, &both, Some(mark), 300).await.unwrap();
     assert_eq!(store.usage_mark(&one.id).await.unwrap(), None);
     let total = store.usage_of(&one.id).await.unwrap();
     assert_eq!((total.cpu_us, total.memory_byte_seconds, total.requests), (48, 96, 8));

@@ -6,13 +6,14 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use atoll_core::exec::ExecState;
-    use atoll_core::id::{KeyId, NodeId};
+    use atoll_core::id::{KeyId, NodeId, ProjectId};
     use atoll_core::node::NodeFacts;
+    use atoll_core::project::{ProjectDefaults, Quota};
     use atoll_core::sandbox::{PauseMode, SandboxState};
     use atoll_core::spec::IsolationLevel;
     use atoll_store::{
-        Arrival, CopyRecord, KeyRecord, NodeDraft, NodeRecord, Restored, SandboxRecord, Store, StoreError,
-        StoreUrl, Whereabouts, boot_ns, conformance,
+        Arrival, CopyRecord, KeyRecord, NodeDraft, NodeRecord, ProjectRecord, Restored, SandboxRecord, Store,
+        StoreError, StoreUrl, Whereabouts, boot_ns, conformance,
     };
 
     use crate::support::{Postgres, once};
@@ -302,6 +303,35 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_quota_holds_whichever_node_is_asked() {
+        let postgres = Postgres::start().await;
+        let url = postgres.fresh().await;
+        let ((one, _), (two, _)) = (enter(&url, 1).await, enter(&url, 2).await);
+        let quota = Quota { sandboxes: Some(10), ..Quota::default() };
+        let project = ProjectRecord {
+            id: ProjectId::from_parts(1, 1),
+            name: "team".to_owned(),
+            quota,
+            defaults: ProjectDefaults::default(),
+            created_ms: 1,
+        };
+        one.insert_project(&project, 9).await.unwrap();
+        let inserts = (1..=50).map(|n| {
+            let store = if n % 2 == 0 { one.clone() } else { two.clone() };
+            let record = SandboxRecord { project: Some(project.id.clone()), ..conformance::sandbox(n, n) };
+            async move { store.insert_sandbox(&record).await }
+        });
+        let outcomes = futures::future::join_all(inserts).await;
+        let refused = |outcome: &&Result<(), StoreError>| matches!(outcome, Err(StoreError::Quota { .. }));
+        assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 10);
+        assert_eq!(outcomes.iter().filter(refused).count(), 40);
+        assert_eq!(two.changes().await.unwrap().get("projects"), Some(&1), "the other node hears of it");
+        one.close().await;
+        two.close().await;
+        postgres.clean().await;
+    }
+
+    #[tokio::test]
     async fn changes_of_what_servers_keep_in_memory_are_counted() {
         let postgres = Postgres::start().await;
         let (store, _) = enter(&postgres.fresh().await, 1).await;
@@ -312,6 +342,7 @@ mod tests {
             name: "k".to_owned(),
             hash: vec![1; 32],
             scopes: vec!["admin".to_owned()],
+            project: None,
             created_ms: 1,
             expires_ms: None,
             last_used_ms: None,

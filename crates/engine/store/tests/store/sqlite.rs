@@ -6,8 +6,10 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
     use std::process::{Command, Stdio};
 
-    use atoll_core::id::ExecId;
-    use atoll_store::{Store, StoreError, StoreUrl, conformance};
+    use atoll_core::id::{ExecId, KeyId, ProjectId};
+    use atoll_core::project::{ProjectDefaults, Quota};
+    use atoll_store::{KeyKind, KeyRecord, ProjectRecord, Store, StoreError, StoreUrl, conformance};
+    use sqlx::{Connection as _, SqliteConnection};
 
     use crate::support::registry;
 
@@ -29,6 +31,40 @@ mod tests {
     #[tokio::test]
     async fn conforms_in_memory() {
         Box::pin(conformance::run(async || Store::open(&StoreUrl::SqliteMemory).await.unwrap())).await;
+    }
+
+    /// During an upgrade a program that knows of no projects reads the same rows: it must find no scope that it could let in.
+    #[tokio::test]
+    async fn a_key_of_a_project_may_do_nothing_by_what_programs_of_before_read() {
+        let dir = tempfile::Builder::new().prefix("atoll-store").tempdir().unwrap();
+        let store = open(&dir, "a.db").await.unwrap();
+        let project = ProjectRecord {
+            id: ProjectId::from_parts(1, 1),
+            name: "team".to_owned(),
+            quota: Quota::default(),
+            defaults: ProjectDefaults::default(),
+            created_ms: 1,
+        };
+        store.insert_project(&project, 9).await.unwrap();
+        let key = KeyRecord {
+            id: KeyId::from_parts(1, 1),
+            name: "k".to_owned(),
+            hash: vec![1; 32],
+            scopes: vec!["manage".to_owned()],
+            project: Some(project.id),
+            created_ms: 1,
+            expires_ms: None,
+            last_used_ms: None,
+            kind: KeyKind::Key,
+        };
+        store.insert_key(&key).await.unwrap();
+        assert_eq!(store.list_keys().await.unwrap(), [key]);
+        store.close().await;
+        let path = dir.path().join("a.db");
+        let mut conn = SqliteConnection::connect(&format!("sqlite://{}", path.display())).await.unwrap();
+        let scopes: String =
+            sqlx::query_scalar("SELECT scopes FROM api_keys").fetch_one(&mut conn).await.unwrap();
+        assert_eq!(scopes, "[]");
     }
 
     #[tokio::test]

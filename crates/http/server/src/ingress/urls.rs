@@ -35,7 +35,9 @@ fn server(app: &App, host: Option<&str>) -> String {
 /// The address of a port, by host name; the sandbox by its name if that fits.
 pub(crate) fn port(app: &App, sandbox: &SandboxRecord, port: u16, host: Option<&str>) -> String {
     let domain = &app.config.ports_domain;
-    let named = sandbox.name.as_deref().and_then(|name| host_name(name, port, domain));
+    // A name within a project says nothing to who comes without a key.
+    let name = sandbox.name.as_deref().filter(|_| sandbox.project.is_none());
+    let named = name.and_then(|name| host_name(name, port, domain));
     let name = named.or_else(|| host_name(sandbox.id.as_str(), port, domain)).unwrap_or_default();
     let (scheme, port) = scheme_and_port(app, host);
     format!("{scheme}://{name}{port}/")

@@ -22,7 +22,7 @@ use utoipa::IntoParams;
 
 use super::events::last_event_id;
 use super::wait;
-use crate::auth::{Caller, Manage, OnBuild, Read};
+use crate::auth::{Caller, Manage, ManageCommon, OnBuild, Read};
 use crate::body::reader;
 use crate::convert;
 use crate::error::{ApiResult, body_of, json};
@@ -227,7 +227,7 @@ pub(crate) async fn list_build_cache(
 #[utoipa::path(post, path = "/v1/build-cache/prune", tag = "builds", security(("key" = ["manage"])),
     request_body = PruneBuildCache, responses((status = 200, body = BuildCachePruned)))]
 pub(crate) async fn prune_build_cache(
-    _: Caller<Manage>,
+    _: Caller<ManageCommon>,
     State(app): State<App>,
     Json(request): Json<PruneBuildCache>,
 ) -> ApiResult<Json<BuildCachePruned>> {

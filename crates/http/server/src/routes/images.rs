@@ -5,7 +5,7 @@ use atoll_core::Result;
 use atoll_image::ImageError;
 use axum::extract::State;
 
-use crate::auth::{Caller, Manage, Read};
+use crate::auth::{Caller, ManageCommon, Read};
 use crate::convert;
 use crate::error::ApiResult;
 use crate::extract::{Json, Path};
@@ -25,7 +25,7 @@ pub(crate) async fn list_images(_: Caller<Read>, State(app): State<App>) -> Json
     params(("name" = String, Path, description = "Name, reference or digest; may contain slashes")),
     responses((status = 200, body = RemovedImage)))]
 pub(crate) async fn remove_image(
-    _: Caller<Manage>,
+    _: Caller<ManageCommon>,
     State(app): State<App>,
     Path(name): Path<String>,
 ) -> ApiResult<Json<RemovedImage>> {
@@ -37,7 +37,10 @@ pub(crate) async fn remove_image(
 /// Removes images that have no name and that nothing uses, and what interrupted pulls left.
 #[utoipa::path(post, path = "/v1/images/prune", tag = "images", security(("key" = ["manage"])),
     responses((status = 200, body = PruneResult)))]
-pub(crate) async fn prune_images(_: Caller<Manage>, State(app): State<App>) -> ApiResult<Json<PruneResult>> {
+pub(crate) async fn prune_images(
+    _: Caller<ManageCommon>,
+    State(app): State<App>,
+) -> ApiResult<Json<PruneResult>> {
     Ok(Json(prune(&app).await?))
 }
 

@@ -18,8 +18,10 @@ pub(crate) async fn create_key(
     State(app): State<App>,
     Json(request): Json<CreateKey>,
 ) -> ApiResult<(StatusCode, Json<KeyCreated>)> {
-    let new = app.engine.create_key_as(request.format, &request.name, request.scope, request.ttl_ms).await?;
-    let key = convert::key(new.record, Some(request.scope));
+    let CreateKey { name, scope, ttl_ms, format, project } = request;
+    let new = app.engine.create_key_as(format, &name, scope, ttl_ms, project.as_deref()).await?;
+    let right = app.engine.right_of_key(&new.record);
+    let key = convert::key(new.record, right);
     let created = KeyCreated { key, secret: new.secret };
     Ok((StatusCode::CREATED, Json(created)))
 }
@@ -30,8 +32,8 @@ pub(crate) async fn create_key(
 pub(crate) async fn list_keys(_: Caller<Admin>, State(app): State<App>) -> ApiResult<Json<KeyList>> {
     let records = app.engine.keys().await?;
     let key = |record| {
-        let scope = app.engine.scope_of_key(&record);
-        convert::key(record, scope)
+        let right = app.engine.right_of_key(&record);
+        convert::key(record, right)
     };
     Ok(Json(KeyList { items: records.into_iter().map(key).collect() }))
 }

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::pull::{Board, with_progress};
-use crate::auth::{Caller, Manage};
+use crate::auth::{Caller, ManageCommon};
 use crate::body::reader;
 use crate::error::ApiResult;
 use crate::extract::Query;
@@ -35,7 +35,7 @@ pub(crate) struct LoadImages {
     params(LoadImages), request_body(content = Vec<u8>, content_type = "application/x-tar"),
     responses((status = 200, content_type = "application/x-ndjson", body = atoll_api::ImageProgress)))]
 pub(crate) async fn load_images(
-    caller: Caller<Manage>,
+    caller: Caller<ManageCommon>,
     State(app): State<App>,
     Query(query): Query<LoadImages>,
     Extension(client): Extension<ClientGone>,
@@ -69,7 +69,7 @@ pub(crate) struct ImportImage {
     params(ImportImage), request_body(content = Vec<u8>, content_type = "application/x-tar"),
     responses((status = 200, content_type = "application/x-ndjson", body = atoll_api::ImageProgress)))]
 pub(crate) async fn import_image(
-    caller: Caller<Manage>,
+    caller: Caller<ManageCommon>,
     State(app): State<App>,
     Query(query): Query<ImportImage>,
     Extension(client): Extension<ClientGone>,

@@ -28,6 +28,7 @@ mod nodes;
 mod output;
 mod pause;
 mod pools;
+mod projects;
 mod pull;
 mod registries;
 mod sandboxes;
@@ -182,6 +183,8 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(secrets::get_secret, secrets::put_secret, secrets::delete_secret))
         .routes(routes!(secrets::list_secret_uses))
         .routes(routes!(secrets::rotate_vault_key))
+        .routes(routes!(projects::create_project, projects::list_projects))
+        .routes(routes!(projects::get_project, projects::update_project, projects::delete_project))
         .routes(routes!(keys::create_key, keys::list_keys))
         .routes(routes!(keys::delete_key))
         .routes(routes!(keys::end_logins))

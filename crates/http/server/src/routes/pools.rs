@@ -8,7 +8,7 @@ use http::StatusCode;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use crate::auth::{Caller, Manage, Read};
+use crate::auth::{Caller, ManageCommon, Read};
 use crate::convert;
 use crate::error::ApiResult;
 use crate::extract::{Json, Query};
@@ -44,7 +44,7 @@ pub(crate) async fn list_pools(_: Caller<Read>, State(app): State<App>) -> Json<
 #[utoipa::path(put, path = "/v1/pools", tag = "pools", security(("key" = ["manage"])),
     request_body = PutPool, responses((status = 200, body = Pool)))]
 pub(crate) async fn put_pool(
-    _: Caller<Manage>,
+    _: Caller<ManageCommon>,
     State(app): State<App>,
     Json(request): Json<PutPool>,
 ) -> ApiResult<Json<Pool>> {
@@ -57,7 +57,7 @@ pub(crate) async fn put_pool(
 #[utoipa::path(delete, path = "/v1/pools", tag = "pools", security(("key" = ["manage"])),
     params(Of), responses((status = 204)))]
 pub(crate) async fn delete_pool(
-    _: Caller<Manage>,
+    _: Caller<ManageCommon>,
     State(app): State<App>,
     Query(of): Query<Of>,
 ) -> ApiResult<StatusCode> {

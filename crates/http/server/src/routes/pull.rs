@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::images::image_error;
-use crate::auth::{Caller, Manage};
+use crate::auth::{Caller, ManageCommon};
 use crate::convert;
 use crate::error::{ApiResult, body_of, json};
 use crate::extract::Json;
@@ -51,7 +51,7 @@ const NDJSON: &str = "application/x-ndjson";
     request_body = PullImage,
     responses((status = 200, content_type = "application/x-ndjson", body = ImageProgress)))]
 pub(crate) async fn pull_image(
-    caller: Caller<Manage>,
+    caller: Caller<ManageCommon>,
     State(app): State<App>,
     Extension(client): Extension<ClientGone>,
     Json(request): Json<PullImage>,

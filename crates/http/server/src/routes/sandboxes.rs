@@ -88,6 +88,8 @@ pub(crate) struct ListSandboxes {
     label: Vec<String>,
     /// With a name that begins so.
     name_prefix: Option<String>,
+    /// Of this project: id or name.
+    project: Option<String>,
     /// Most items: 1 to 1000, 100 when absent.
     limit: Option<u32>,
     /// `next_cursor` of the last page.
@@ -102,6 +104,7 @@ impl TryFrom<ListSandboxes> for SandboxQuery {
             states: query.state,
             labels: labels(&query.label)?,
             name_prefix: query.name_prefix,
+            project: query.project,
             cursor: query.cursor,
             limit: query.limit,
         })

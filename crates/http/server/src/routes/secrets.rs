@@ -13,52 +13,73 @@ use crate::error::ApiResult;
 use crate::extract::{Json, Path, Query};
 use crate::shared::App;
 
+/// Whose secrets.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Of {
+    /// Of this project: id or name. When absent, of the key's project, or else of none.
+    project: Option<String>,
+}
+
 /// Lists secrets, without their values.
 #[utoipa::path(get, path = "/v1/secrets", tag = "secrets", security(("key" = ["manage"])),
-    responses((status = 200, body = SecretList)))]
-pub(crate) async fn list_secrets(_: Caller<Manage>, State(app): State<App>) -> ApiResult<Json<SecretList>> {
-    let items = app.engine.secrets().into_iter().map(convert::secret).collect();
+    params(Of), responses((status = 200, body = SecretList)))]
+pub(crate) async fn list_secrets(
+    caller: Caller<Manage>,
+    State(app): State<App>,
+    Query(of): Query<Of>,
+) -> ApiResult<Json<SecretList>> {
+    let project = app.engine.project_for(of.project.as_deref(), caller.engine())?;
+    let items = app.engine.secrets(project.as_ref()).into_iter().map(convert::secret).collect();
     Ok(Json(SecretList { items }))
 }
 
 /// One secret, without its value.
 #[utoipa::path(get, path = "/v1/secrets/{name}", tag = "secrets", security(("key" = ["manage"])),
-    params(("name" = String, Path)), responses((status = 200, body = Secret)))]
+    params(("name" = String, Path), Of), responses((status = 200, body = Secret)))]
 pub(crate) async fn get_secret(
-    _: Caller<Manage>,
+    caller: Caller<Manage>,
     State(app): State<App>,
     Path(name): Path<String>,
+    Query(of): Query<Of>,
 ) -> ApiResult<Json<Secret>> {
-    Ok(Json(convert::secret(app.engine.secret(&name)?)))
+    let project = app.engine.project_for(of.project.as_deref(), caller.engine())?;
+    Ok(Json(convert::secret(app.engine.secret(project.as_ref(), &name)?)))
 }
 
 /// Makes a secret, gives it a new value (the next version), or changes its scope or note.
 #[utoipa::path(put, path = "/v1/secrets/{name}", tag = "secrets", security(("key" = ["admin"])),
-    params(("name" = String, Path)), request_body = PutSecret, responses((status = 200, body = Secret)))]
+    params(("name" = String, Path), Of), request_body = PutSecret, responses((status = 200, body = Secret)))]
 pub(crate) async fn put_secret(
     caller: Caller<Admin>,
     State(app): State<App>,
     Path(name): Path<String>,
+    Query(of): Query<Of>,
     Json(request): Json<PutSecret>,
 ) -> ApiResult<Json<Secret>> {
+    let project = app.engine.project_for(of.project.as_deref(), caller.engine())?;
     let draft = SecretDraft {
         value: request.value,
         scope: request.scope,
         note: request.note,
         ..SecretDraft::default()
     };
-    Ok(Json(convert::secret(app.engine.put_secret(&name, draft, caller.engine()).await?)))
+    let put = app.engine.put_secret(project.as_ref(), &name, draft, caller.engine());
+    Ok(Json(convert::secret(put.await?)))
 }
 
 /// Deletes a secret with all its versions. Rules that name it fail from now on.
 #[utoipa::path(delete, path = "/v1/secrets/{name}", tag = "secrets", security(("key" = ["admin"])),
-    params(("name" = String, Path)), responses((status = 204)))]
+    params(("name" = String, Path), Of), responses((status = 204)))]
 pub(crate) async fn delete_secret(
-    _: Caller<Admin>,
+    caller: Caller<Admin>,
     State(app): State<App>,
     Path(name): Path<String>,
+    Query(of): Query<Of>,
 ) -> ApiResult<StatusCode> {
-    app.engine.delete_secret(&name).await?;
+    let project = app.engine.project_for(of.project.as_deref(), caller.engine())?;
+    app.engine.delete_secret(project.as_ref(), &name).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

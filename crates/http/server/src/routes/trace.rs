@@ -75,6 +75,8 @@ pub(crate) struct StreamAll {
     /// Of this kind; may be repeated.
     #[serde(default)]
     kind: Vec<String>,
+    /// Of sandboxes of this project: id or name.
+    project: Option<String>,
     /// Not older than this, milliseconds since the epoch.
     #[serde(default)]
     since_ms: u64,
@@ -168,7 +170,7 @@ pub(crate) async fn stream_all(
         None => query.since_ms.saturating_mul(1000),
     };
     let filter = TraceFilter { kinds: query.kind.into_iter().collect(), exec: None, since_us };
-    let reader = app.engine.events_of(caller.engine(), filter).await?;
+    let reader = app.engine.events_of(caller.engine(), query.project.as_deref(), filter).await?;
     let mut others = streams_of_others(&app, &parts).await?;
     if others.is_empty()
         && let Ok(upgrade) = upgrade

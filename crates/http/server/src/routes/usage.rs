@@ -22,6 +22,8 @@ pub(crate) struct GetUsage {
     sandbox: Option<String>,
     /// On account of the key with this id.
     key: Option<String>,
+    /// Of sandboxes of this project: id or name.
+    project: Option<String>,
     /// From the hour that holds this time on, milliseconds since the epoch.
     from_ms: Option<u64>,
     /// In hours that begin before this time.
@@ -38,12 +40,14 @@ impl TryFrom<GetUsage> for UsageQuery {
         Ok(Self {
             sandbox: query.sandbox,
             key: query.key.map(|key| key.parse()).transpose()?,
+            project: query.project,
             from_ms: query.from_ms,
             to_ms: query.to_ms,
             group: match query.group {
                 UsageGroup::Total => atoll_engine::UsageGroup::Total,
                 UsageGroup::Sandbox => atoll_engine::UsageGroup::Sandbox,
                 UsageGroup::Key => atoll_engine::UsageGroup::Key,
+                UsageGroup::Project => atoll_engine::UsageGroup::Project,
                 UsageGroup::Hour => atoll_engine::UsageGroup::Hour,
             },
         })

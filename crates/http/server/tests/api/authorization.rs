@@ -1,7 +1,9 @@
 //! Every operation on real objects, with every kind of key, against one table. The operations come from the OpenAPI
 //! document: one that is added is walked, and one that forgets whose its object is fails here.
 
-use atoll_core::key::Scope;
+use atoll_core::Code;
+use atoll_core::key::{KeyFormat, Scope};
+use atoll_core::project::{ProjectDefaults, Quota};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -77,8 +79,12 @@ struct Objects {
 }
 
 async fn objects(harness: &Harness, owner: &Key) -> Objects {
+    objects_seen(harness, owner, "private").await
+}
+
+async fn objects_seen(harness: &Harness, owner: &Key, visibility: &str) -> Objects {
     let by = |method, path: &str| harness.bare(method, path).bearer_auth(&owner.secret);
-    let made = harness.send(by(Method::POST, "/v1/sandboxes").json(&json!({"visibility": "private"}))).await;
+    let made = harness.send(by(Method::POST, "/v1/sandboxes").json(&json!({"visibility": visibility}))).await;
     assert_eq!(made.status, 201, "{made:?}");
     let sandbox = made.body["id"].as_str().unwrap().to_owned();
     let path = format!("/v1/sandboxes/{sandbox}");
@@ -169,6 +175,78 @@ async fn what_is_private_exists_for_its_own_only() {
             }
         }
     }
+}
+
+/// What is shared is so within its project.
+#[tokio::test]
+async fn what_is_in_a_project_does_not_exist_outside() {
+    let harness = Harness::start().await;
+    for name in ["one", "other"] {
+        let made = harness.engine.create_project(name, Quota::default(), ProjectDefaults::default()).await;
+        made.unwrap();
+    }
+    let key_of = async |project| {
+        let made =
+            harness.engine.create_key_as(KeyFormat::Atoll, "k", Scope::Manage, None, project).await.unwrap();
+        Key { id: made.record.id.into(), secret: made.secret.reveal().to_owned() }
+    };
+    let kinds = [
+        ("{sandbox}", "sandbox_not_found"),
+        ("{snapshot}", "snapshot_not_found"),
+        ("{agent}", "agent_not_found"),
+    ];
+    for (home, strange) in [(Some("one"), [Some("other"), None]), (None, [Some("one"), Some("other")])] {
+        let owner = key_of(home).await;
+        let on = objects_seen(&harness, &owner, "shared").await;
+        let friend = key_of(home).await;
+        for project in strange {
+            let stranger = key_of(project).await;
+            for (named, code) in kinds {
+                for operation in operations(named) {
+                    let answered = call(&harness, &operation, &on, Some(&stranger.secret)).await;
+                    let what = format!("{} by {project:?} in {home:?}", operation.name);
+                    assert_eq!((answered.0, answered.1.as_str()), (404, code), "{what}");
+                }
+            }
+            for path in ["sandboxes", "snapshots", "agents", "live"] {
+                let list = harness.bare(Method::GET, &format!("/v1/{path}")).bearer_auth(&stranger.secret);
+                let list = harness.send(list).await;
+                assert_eq!(list.body["items"], json!([]), "{path} by {project:?} in {home:?}: {list:?}");
+            }
+        }
+        let seen = harness.bare(Method::GET, &format!("/v1/sandboxes/{}", on.sandbox));
+        assert_eq!(harness.send(seen.bearer_auth(&friend.secret)).await.status, 200);
+        remove(&harness, &on).await;
+    }
+}
+
+/// What all projects have together is changed with keys of none.
+#[tokio::test]
+async fn a_key_of_a_project_changes_nothing_that_all_use() {
+    let harness = Harness::start().await;
+    harness.engine.create_project("one", Quota::default(), ProjectDefaults::default()).await.unwrap();
+    let made =
+        harness.engine.create_key_as(KeyFormat::Atoll, "k", Scope::Manage, None, Some("one")).await.unwrap();
+    let by = |method, path: &str| harness.bare(method, path).bearer_auth(made.secret.reveal());
+    for request in [
+        by(Method::POST, "/v1/templates").json(&json!({"name": "t", "image": "host"})),
+        by(Method::DELETE, "/v1/templates/t"),
+        by(Method::POST, "/v1/builds").json(&json!({"name": "t", "dockerfile": "FROM host"})),
+        by(Method::DELETE, "/v1/images/host"),
+        by(Method::PUT, "/v1/pools").json(&json!({"image": "host", "min_idle": 1})),
+    ] {
+        let answered = harness.send(request).await;
+        assert_eq!(
+            (answered.status, answered.body["code"].as_str()),
+            (403, Some("forbidden")),
+            "{answered:?}"
+        );
+    }
+    let templates = harness.send(by(Method::GET, "/v1/templates")).await;
+    assert_eq!(templates.status, 200);
+    // An administrator of a project there is none.
+    let admin = harness.engine.create_key_as(KeyFormat::Atoll, "k", Scope::Admin, None, Some("one")).await;
+    assert_eq!(admin.unwrap_err().code, Code::InvalidArgument);
 }
 
 /// The least of scope and role, on a sandbox and on its snapshots.

@@ -74,7 +74,7 @@ async fn agrees(harness: &Harness) -> Option<()> {
     let stored: BTreeMap<_, _> =
         store.list_secrets().await.unwrap().into_iter().map(|one| (one.name, one.versions)).collect();
     let known: BTreeMap<_, _> =
-        harness.engine.secrets().into_iter().map(|one| (one.name, one.versions)).collect();
+        harness.engine.secrets(None).into_iter().map(|one| (one.name, one.versions)).collect();
     (stored == known).then_some(())
 }
 

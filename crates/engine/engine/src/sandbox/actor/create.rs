@@ -1,6 +1,7 @@
 //! Coming into being: made, gone on from a template's memory, or taken over from a pool.
 
 use super::*;
+use crate::projects::stored_in;
 use crate::sandbox::teardown::remove_logs;
 
 impl Actor {
@@ -85,7 +86,8 @@ impl Actor {
     async fn insert(&self, record: &SandboxRecord, exec: Option<&ExecRecord>) -> Result<()> {
         let visibility = self.inner.acl.get(&record.id).visibility;
         let services = self.shared.services.records();
-        self.inner.store.insert_sandbox_with(record, visibility, exec, &services).await.map_err(store_error)
+        let stored = self.inner.store.insert_sandbox_with(record, visibility, exec, &services).await;
+        stored.map_err(|error| stored_in(record.project.as_ref(), error))
     }
 
     /// The creation saga. Its only undo is [`Self::undo_create`], whatever step failed.

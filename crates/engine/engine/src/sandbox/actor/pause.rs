@@ -287,6 +287,7 @@ impl Actor {
                 if mode == PauseMode::Frozen {
                     self.go_on().await?;
                 } else {
+                    self.inner.store.check_wake(&self.record).await.map_err(store_error)?;
                     match (self.record.state, mode) {
                         (SandboxState::Pausing, PauseMode::Memory) => self.put_to_sleep().await?,
                         (SandboxState::Pausing, _) => self.put_to_disk(mode).await?,

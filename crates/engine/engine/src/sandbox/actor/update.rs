@@ -63,14 +63,14 @@ impl Actor {
         // From here on something changes: what fails puts back what was done before it.
         let renamed = update.name.as_ref().filter(|name| self.record.name.as_ref() != Some(name));
         if let Some(name) = renamed {
-            self.inner.enter_name(&next.id, name)?;
+            self.inner.enter_name(&next, name)?;
             next.name = Some(name.clone());
         }
         match self.apply(&next, limits, update).await {
             Ok(generation) => next.generation = generation,
             Err(error) => {
                 if let Some(name) = renamed {
-                    self.inner.leave_name(&next.id, name);
+                    self.inner.leave_name(&next, name);
                 }
                 return Err(error);
             }
@@ -84,7 +84,7 @@ impl Actor {
         }
         self.shared.publish(self.record.clone());
         if let Some(old) = before.name.filter(|_| renamed.is_some()) {
-            self.inner.leave_name(&self.record.id, &old);
+            self.inner.leave_name(&self.record, &old);
         }
         self.shared.touch();
         Ok(self.shared.record())
