@@ -252,8 +252,8 @@ async fn what_some_writers_leave_out_is_not_missed() {
     let whole = tar_of(&[Entry::file("a", &[7; 2000])]);
     for end in [512 + 2000, 512 + 2001, 512 + 2048, whole.len()] {
         let store = Store::new();
-        let image = store.import_bytes(whole[..end].to_vec()).await.unwrap();
-        assert_eq!(image.size_bytes, store.import_bytes(whole.clone()).await.unwrap().size_bytes, "{end}");
+        let root = store.import_bytes(whole[..end].to_vec()).await.unwrap();
+        assert_eq!(std::fs::read(root.join("a")).unwrap(), [7; 2000], "{end}");
     }
     let store = Store::new();
     assert!(store.import_bytes(whole[..512 + 1999].to_vec()).await.is_err());

@@ -337,6 +337,7 @@ pub(crate) fn row(n: u64, state: SandboxState) -> SandboxRecord {
         &Caps::default(),
     );
     SandboxRecord {
+        project: None,
         id: SandboxId::from_parts(n, n),
         name: Some(format!("row-{n}")),
         state,
@@ -368,7 +369,6 @@ pub(crate) fn exec_row(sandbox: &SandboxRecord, n: u64) -> ExecRecord {
         idempotency_key: None,
         request_digest: "digest".to_owned(),
         spec: ExecSpec::resolve(argv(&["sleep", "1000"]), &sandbox.spec).unwrap(),
-        project: None,
         state: ExecState::Starting,
         pid: None,
         exit: None,
