@@ -119,7 +119,7 @@ codes! {
     /// A limit on how many or how much is reached.
     LimitExceeded = "limit_exceeded", true;
     /// The project may not have, or run, more; the message says of what.
-    QuotaExceeded = "quota_exceeded", false;
+    QuotaExceeded = "quota_exceeded", true;
     /// The image is for another processor architecture.
     ImagePlatformMismatch = "image_platform_mismatch", false;
     /// The image, or a layer of it, is malformed or hostile.
