@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use atoll_api::{
     CreateAgent, CreateKey, CreateProject, CreateSandbox, CreateSnapshot, CreateVolume, ForkSandbox,
-    KeyFormat, PauseSandbox, PutSecret, Quota, UpdateProject, UpdateSandbox, UsageGroup,
+    KeyFormat, PauseSandbox, PutSecret, Quota, UpdateProject, UpdateSandbox, UsageGroup, VolumeMountDraft,
 };
 use atoll_blackbox::Server;
-use atoll_client::{Client, GetUsage, ListSandboxes, ListSnapshots};
+use atoll_client::{Client, ClientError, GetUsage, ListSandboxes, ListSnapshots};
 use atoll_core::Code;
 use atoll_core::key::Scope;
 use atoll_core::project::ProjectDefaults;
@@ -135,6 +135,56 @@ async fn what_a_team_makes_does_not_exist_for_another() {
     let refused = server.client.delete_project("beta").await.unwrap_err();
     assert_eq!(refused.code(), Some(Code::ProjectInUse));
     assert!(refused.to_string().contains("1 keys, 1 sandboxes, 1 snapshots, 1 volumes"), "{refused}");
+}
+
+/// A role may be taken away again; what a child of another project has stays with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_role_on_a_sandbox_takes_neither_its_volumes_nor_its_secrets_along() {
+    let server = Server::start();
+    for name in ["alpha", "beta"] {
+        project(&server, name, Quota::default()).await;
+    }
+    let (alpha_id, alpha) = key(&server, Some("alpha"), Scope::Manage).await;
+    let (_, beta) = key(&server, Some("beta"), Scope::Manage).await;
+    let volume = CreateVolume { name: "data".into(), size_bytes: Some(64 << 20), ..CreateVolume::default() };
+    beta.create_volume(&volume).await.unwrap();
+    let mount =
+        VolumeMountDraft { volume: "data".into(), path: "/data".into(), read_only: false, subpath: None };
+    let with_volume = CreateSandbox { volumes: vec![mount], ..CreateSandbox::default() };
+    let secrets = BTreeMap::from([("TOKEN".to_owned(), Secret::new("value of beta's"))]);
+    let with_secret = CreateSandbox { secrets, ..CreateSandbox::default() };
+    for (create, code) in
+        [(with_volume, Some(Code::Forbidden)), (with_secret, Some(Code::Forbidden)), (named("plain"), None)]
+    {
+        let parent = beta.create_sandbox(&create).await.unwrap();
+        beta.grant(&parent.id, &alpha_id, Role::Manage).await.unwrap();
+        let fork = ForkSandbox { count: 1, ..ForkSandbox::default() };
+        let children = alpha.fork_sandbox(&parent.id, &fork).await.unwrap();
+        assert_eq!(children.results[0].error.as_ref().map(|error| error.code), code);
+        assert_eq!(ids(&beta).await, [parent.id.as_str()]);
+        assert!(beta.fork_sandbox(&parent.id, &fork).await.unwrap().results[0].error.is_none());
+        for id in ids(&beta).await {
+            beta.delete_sandbox(&id).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_frozen_has_its_memory() {
+    let server = Server::start();
+    let quota = Quota { memory_bytes: Some(2 << 30), ..Quota::default() };
+    project(&server, "team", quota).await;
+    let (_, client) = key(&server, Some("team"), Scope::Manage).await;
+    let first = client.create_sandbox(&CreateSandbox::default()).await.unwrap().id;
+    for (mode, code) in [(PauseMode::Frozen, Some(Code::QuotaExceeded)), (PauseMode::Filesystem, None)] {
+        client.pause_sandbox(&first, &PauseSandbox { mode: Some(mode) }).await.unwrap();
+        let second = client.create_sandbox(&CreateSandbox::default()).await;
+        assert_eq!(second.as_ref().err().and_then(ClientError::code), code, "{mode:?}");
+        if let Ok(second) = second {
+            client.delete_sandbox(&second.id).await.unwrap();
+        }
+        client.resume_sandbox(&first).await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

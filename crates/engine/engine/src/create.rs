@@ -17,6 +17,7 @@ use crate::cluster;
 use crate::engine::{Engine, Inner};
 use crate::errors::limit_error;
 use crate::execution::execution;
+use crate::projects::stored_in;
 use crate::sandbox::{self, Message, Origin, SandboxShared};
 use crate::service::{Declared, check_declared};
 use crate::snapshot::check_memory;
@@ -109,6 +110,9 @@ impl Engine {
         let mut planned = self.plan_from(&draft, template, caller).await?;
         // Only now that it is clear that it would be made here.
         bound?;
+        // Before a member of a pool is taken, which would be lost.
+        let room = self.inner.store.check_new(&planned.record).await;
+        room.map_err(|error| stored_in(planned.record.project.as_ref(), error))?;
         let pools = &self.inner.pools;
         let template = planned.record.spec.template.as_deref().and_then(|text| text.split(':').next());
         // What goes on from memory is made anew.

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 
 use atoll_core::id::{ProjectId, SandboxId};
 use atoll_core::project::{ProjectDefaults, Quota, QuotaUsed};
+use atoll_core::sandbox::PauseMode;
 
 use crate::Store;
 use crate::db::{BadColumn, Conn, Row, args, json};
@@ -176,28 +177,57 @@ impl Store {
         rows.iter().map(|row| row.decode("sandboxes", "id", |row| row.parse("id"))).collect()
     }
 
+    /// Refuses a new sandbox for whose project it would be too much. Its insertion asks again: this says it before the work.
+    ///
+    /// # Errors
+    /// [`StoreError::Quota`].
+    pub async fn check_new(&self, sandbox: &SandboxRecord) -> Result<(), StoreError> {
+        let disk_bytes = sandbox.spec.resources.disk_bytes;
+        self.check_room(sandbox, QuotaUsed { sandboxes: 1, disk_bytes, ..running(sandbox) }).await
+    }
+
     /// Refuses to wake a sandbox whose project has no room for it. [`Self::set_pause`] asks again: this says it before the work.
     ///
     /// # Errors
     /// [`StoreError::Quota`].
     pub async fn check_wake(&self, sandbox: &SandboxRecord) -> Result<(), StoreError> {
+        // One that is frozen has its memory.
+        let memory_bytes = match sandbox.paused {
+            Some(PauseMode::Frozen) => 0,
+            _ => sandbox.spec.resources.memory_bytes,
+        };
+        self.check_room(sandbox, QuotaUsed { memory_bytes, ..running(sandbox) }).await
+    }
+
+    async fn check_room(&self, sandbox: &SandboxRecord, more: QuotaUsed) -> Result<(), StoreError> {
         let Some(id) = sandbox.project.clone() else { return Ok(()) };
-        let limits = sandbox.spec.resources;
         self.read(move |mut conn| {
             Box::pin(async move {
                 let row = conn.row("SELECT * FROM projects WHERE id = $1", args![id.as_str()]).await?;
                 let project = row.ok_or(StoreError::NotFound)?.decode("projects", "id", read)?;
                 let before = used(&mut conn, &id).await?;
                 let after = QuotaUsed {
-                    running: before.running + 1,
-                    cpu_millis: before.cpu_millis + u64::from(limits.cpu_millis),
-                    memory_bytes: before.memory_bytes + limits.memory_bytes,
-                    ..before
+                    sandboxes: before.sandboxes + more.sandboxes,
+                    running: before.running + more.running,
+                    cpu_millis: before.cpu_millis + more.cpu_millis,
+                    memory_bytes: before.memory_bytes + more.memory_bytes,
+                    disk_bytes: before.disk_bytes + more.disk_bytes,
                 };
                 refused(project.quota.check(&project.name, &before, &after))
             })
         })
         .await
+    }
+}
+
+/// What a sandbox adds when it runs.
+fn running(sandbox: &SandboxRecord) -> QuotaUsed {
+    let limits = sandbox.spec.resources;
+    QuotaUsed {
+        running: 1,
+        cpu_millis: u64::from(limits.cpu_millis),
+        memory_bytes: limits.memory_bytes,
+        ..QuotaUsed::default()
     }
 }
 
@@ -241,10 +271,12 @@ async fn used(conn: &mut Conn<'_>, id: &ProjectId) -> Result<QuotaUsed, StoreErr
     const SQL: &str = "SELECT COUNT(*) AS sandboxes, \
          CAST(COALESCE(SUM(runs), 0) AS BIGINT) AS running, \
          CAST(COALESCE(SUM(runs * cpu_millis), 0) AS BIGINT) AS cpu_millis, \
-         CAST(COALESCE(SUM(runs * memory_bytes), 0) AS BIGINT) AS memory_bytes, \
+         CAST(COALESCE(SUM(resident * memory_bytes), 0) AS BIGINT) AS memory_bytes, \
          CAST(COALESCE(SUM(disk_bytes), 0) AS BIGINT) AS disk_bytes \
          FROM (SELECT cpu_millis, memory_bytes, disk_bytes, \
-         CASE WHEN state IN ('creating', 'running', 'pausing', 'resuming') THEN 1 ELSE 0 END AS runs \
+         CASE WHEN state IN ('creating', 'running', 'pausing', 'resuming') THEN 1 ELSE 0 END AS runs, \
+         CASE WHEN state IN ('creating', 'running', 'pausing', 'resuming') OR paused = 'frozen' THEN 1 ELSE 0 END \
+         AS resident \
          FROM sandboxes WHERE project = $1) AS of_project";
     let row = conn.row(SQL, args![id.as_str()]).await?.ok_or(StoreError::NotFound)?;
     row.decode("sandboxes", "project", |row| {

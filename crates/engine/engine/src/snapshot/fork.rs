@@ -12,7 +12,7 @@ use atoll_core::id::SandboxId;
 use atoll_core::limits::FORK_MAX_COUNT;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::snapshot::{Purpose, SnapshotKind};
-use atoll_core::{Error, Result, spec};
+use atoll_core::{Code, Error, Result, spec};
 use atoll_isolation::{DiskSource, Plan};
 use atoll_recorder::What;
 use atoll_store::{SandboxRecord, SnapshotRecord};
@@ -108,7 +108,7 @@ impl Engine {
             children
         };
         let made = self.inner.tracker.spawn(making).await;
-        made.map_err(|_panicked| Error::new(atoll_core::Code::Internal, "the fork broke off"))
+        made.map_err(|_panicked| Error::new(Code::Internal, "the fork broke off"))
     }
 
     async fn child(
@@ -148,6 +148,11 @@ impl Engine {
         spec::env("env", &record.spec.env)?;
         // What may be injected for the parent is checked anew for the child and who asks for it.
         let secrets = self.inner.private_secrets(&parent.id)?;
+        if record.project != parent.project && !(record.spec.volumes.is_empty() && secrets.is_empty()) {
+            // A role on the sandbox is none on these, and may be taken away again.
+            let why = "its volumes, or its own secrets, belong to another project";
+            return Err(Error::new(Code::Forbidden, why).hint("fork it with a key of its project"));
+        }
         let (before, mut egress) = (parent.spec.egress.clone(), parent.spec.egress.clone());
         self.inner.prepare_rules(&record, caller.key(), &mut egress, &before, &secrets)?;
         record.spec.egress = egress;
