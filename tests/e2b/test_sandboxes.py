@@ -149,7 +149,7 @@ def test_creations_of_both_generations_and_once():
 
 @containers_only
 def test_pause_keeps_what_runs(own):
-    command = own.commands.run("while :; do date +%s%N > /tmp/tick; sleep 0.05; done", background=True)
+    command = own.commands.run("while :; do date +%s%N > /tmp/new; mv /tmp/new /tmp/tick; sleep 0.05; done", background=True)
     until(lambda: own.files.exists("/tmp/tick") and own.files.read("/tmp/tick"))
     pause = own.pause if VERSION >= (2, 40) else own.beta_pause
     pause()
