@@ -1,7 +1,9 @@
 """Prime Intellect's verifiers: its runtime for E2B, which rollouts of an environment run in."""
 
 import asyncio
+import os
 
+import httpx
 import pytest
 from recipes import recipes
 
@@ -41,9 +43,19 @@ async def test_a_process_whose_output_is_bytes(runtime):
     assert await asyncio.wait_for(process.wait(), 30) != 0
 
 
-async def test_a_server_inside_is_reached(runtime):
+async def test_a_server_inside_has_an_address_and_answers(runtime):
+    await runtime.write("index.html", b"from inside")
     await runtime.run_background(["python3", "-m", "http.server", "8000"], {}, "/tmp/log")
-    assert (await runtime.expose(8000)).startswith("https://8000-")
+    assert (await runtime.expose(8000)).startswith(f"https://8000-{runtime.info.id}.")
+    # Host names need a domain; the same port, named by headers.
+    named = {"E2b-Sandbox-Id": runtime.info.id, "E2b-Sandbox-Port": "8000"}
+    async with httpx.AsyncClient() as client:
+        for _ in range(100):
+            answer = await client.get(os.environ["E2B_SANDBOX_URL"], headers=named)
+            if answer.status_code == 200:
+                break
+            await asyncio.sleep(0.1)
+    assert answer.text == "from inside"
 
 
 async def test_the_network_policy_of_a_rollout():
