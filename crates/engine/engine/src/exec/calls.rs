@@ -136,8 +136,8 @@ impl Engine {
     /// # Errors
     /// [`Code::SandboxNotFound`].
     pub fn running_execs(&self, sandbox: &SandboxId) -> Result<Vec<ExecView>> {
-        let execs = self.inner.sandbox(sandbox)?.live_execs();
-        let views = execs.iter().filter(|exec| !exec.is_part()).map(|exec| exec.view());
+        let execs = self.inner.sandbox(sandbox)?.commands();
+        let views = execs.iter().map(|exec| exec.view());
         Ok(views.filter(|view| !view.record.state.is_final()).collect())
     }
 

@@ -137,6 +137,16 @@ impl ExecShared {
         self.record.idempotency_key.as_deref().is_some_and(is_part)
     }
 
+    /// When it was begun, milliseconds since the epoch.
+    pub(crate) const fn created_ms(&self) -> u64 {
+        self.record.created_ms
+    }
+
+    /// Whether nothing more comes of it.
+    pub(crate) fn is_over(&self) -> bool {
+        self.progress.borrow().is_over()
+    }
+
     /// The record as it was inserted.
     pub(super) const fn inserted(&self) -> &ExecRecord {
         &self.record

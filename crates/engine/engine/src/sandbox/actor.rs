@@ -31,6 +31,7 @@ use crate::travel::Keeping;
 use crate::{exec, usage};
 
 use pause::Due;
+pub(crate) use travel::SETTLE_MAX;
 
 use super::lease::wait_for_guest;
 use super::link;

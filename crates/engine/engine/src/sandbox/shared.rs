@@ -483,6 +483,13 @@ impl SandboxShared {
         self.live_map().values().cloned().collect()
     }
 
+    /// The execs that run, but for what its template starts, services and agents.
+    pub(crate) fn commands(&self) -> Vec<Arc<ExecShared>> {
+        let mut execs = self.live_execs();
+        execs.retain(|exec| !exec.is_part() && !exec.is_over());
+        execs
+    }
+
     pub(crate) fn live_exec(&self, id: &ExecId) -> Option<Arc<ExecShared>> {
         self.live_map().get(id).cloned()
     }
