@@ -554,9 +554,9 @@ impl Session {
         let start = self.sandbox.services.start_key().unwrap_or_default();
         let prunes = self.sandbox.count_ended() % PRUNE_EVERY_COUNT == PRUNE_EVERY_COUNT - 1;
         self.inner.tracker.spawn(async move {
-            if let Some(link) = link
-                && let Err(error) = link.client.forget_exec(exec.as_str()).await
-            {
+            // A guest that stands still does not answer, and the next process tells it again.
+            let forget = async { link?.client.forget_exec(exec.as_str()).await.err() };
+            if let Some(Some(error)) = inner.shutdown.run_until_cancelled(forget).await {
                 tracing::debug!(%exec, error = chain(&error), "the guest was not told to forget an exec");
             }
             if !prunes {
