@@ -24,7 +24,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::agent::Agents;
 use crate::build::{BuildStats, Builds};
-use crate::clock;
+use crate::clock::{self, Clock};
 use crate::cluster::{self, Cluster};
 use crate::disk::{self, DiskState};
 use crate::egress::EgressConfig;
@@ -50,6 +50,8 @@ use crate::volumes::VolumeTable;
 /// What the engine is told at start.
 #[derive(Debug, Clone)]
 pub struct Config {
+    /// What time it is.
+    pub clock: Clock,
     /// Where output logs live: `<data_dir>/logs`.
     pub data_dir: PathBuf,
     /// Upper bounds for one sandbox.
@@ -142,6 +144,7 @@ pub struct Engine {
 
 #[derive(Debug)]
 pub(crate) struct Inner {
+    pub(crate) clock: Clock,
     pub(crate) config: Config,
     pub(crate) store: Store,
     pub(crate) vault: Vault,
@@ -216,13 +219,14 @@ impl Engine {
         let cluster = Cluster::of(&store);
         let keys = KeyCache::load(&store).await?;
         let projects = Projects::load(&store).await?;
-        let tokens = TokenKey::open(&store, &vault).await?;
+        let tokens = TokenKey::open(&store, &vault, &config.clock).await?;
         let secrets = Secrets::load(&store).await?;
         let acl = AclTable::load(&store, config.visibility).await?;
         let share_links = ShareLinks::load(&store).await?;
         let travel = Travel::open(&config, &store).await?.map(Arc::new);
         let engine = Self {
             inner: Arc::new(Inner {
+                clock: config.clock.clone(),
                 creates: Semaphore::new(config.creates_max),
                 gateway: Gateway::new(config.egress.gateway.clone()),
                 builds: Builds::default(),
@@ -297,6 +301,12 @@ impl Engine {
             recorder.close().await;
         }
         self.inner.store.close().await;
+    }
+
+    /// Milliseconds since the epoch, by the engine's clock.
+    #[must_use]
+    pub fn now_ms(&self) -> u64 {
+        self.inner.now_ms()
     }
 
     /// The image store.
@@ -463,6 +473,10 @@ impl Inner {
         }
         Err(Error::new(Code::IdempotencyMismatch, "the idempotency key was used before with another request")
             .hint("use a new key for a new request"))
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.clock.now_ms()
     }
 
     pub(crate) fn all_sandboxes(&self) -> Vec<Arc<SandboxShared>> {

@@ -31,7 +31,6 @@ use tokio::sync::mpsc;
 use tokio_util::io::SyncIoBridge;
 
 use crate::authorize::Caller;
-use crate::clock::now_ms;
 use crate::engine::{Engine, Inner};
 use crate::errors::{chain, isolation_error};
 
@@ -119,7 +118,7 @@ impl Engine {
             .inner
             .driver(header.manifest.isolation)
             .map_err(|error| Error { code: Code::SnapshotIncompatible, ..error })?;
-        let created_ms = now_ms();
+        let created_ms = self.inner.now_ms();
         let mut record = SnapshotRecord {
             id: Inner::new_snapshot_id(created_ms)?,
             state: SnapshotState::Creating,
