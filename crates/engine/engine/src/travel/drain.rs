@@ -7,14 +7,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use atoll_core::id::SandboxId;
 use atoll_core::sandbox::SandboxState;
 use futures::StreamExt as _;
 
 use super::bound_here;
-use crate::clock::now_ms;
 use crate::engine::Engine;
 use crate::sandbox::{Message, SETTLE_MAX, SandboxShared};
 
@@ -43,7 +42,7 @@ pub(super) async fn keep(engine: Engine) {
 #[derive(Default)]
 struct Seen {
     /// Since when the node is drained.
-    since: Option<Instant>,
+    since: Option<tokio::time::Instant>,
     /// Why each stays, as it is written down.
     said: BTreeMap<SandboxId, String>,
     /// For how many looks no node took one.
@@ -87,7 +86,8 @@ enum Outcome {
 impl Engine {
     async fn move_away(&self, seen: &mut Seen) {
         let all = self.inner.all_sandboxes();
-        let patient = seen.since.get_or_insert_with(Instant::now).elapsed() < COMMANDS_MAX;
+        let clock = &self.inner.clock;
+        let patient = clock.since(*seen.since.get_or_insert_with(|| clock.instant())) < COMMANDS_MAX;
         let outcomes: Vec<(SandboxId, Outcome)> = futures::stream::iter(all)
             .map(|sandbox| async move { (sandbox.id.clone(), self.move_one(&sandbox, patient).await) })
             .buffer_unordered(AT_ONCE_MAX_COUNT)
@@ -108,7 +108,7 @@ impl Engine {
         if let Some(outcome) = self.why_not(sandbox) {
             return outcome;
         }
-        if patient && runs_for_long(sandbox) {
+        if patient && self.runs_for_long(sandbox) {
             return Outcome::Later;
         }
         let to = match self.place_away(&sandbox.record()) {
@@ -130,6 +130,13 @@ impl Engine {
                 Outcome::Stays(error.message)
             }
         }
+    }
+
+    /// Whether a command runs in it for longer than a move waits.
+    fn runs_for_long(&self, sandbox: &SandboxShared) -> bool {
+        let settling = u64::try_from(SETTLE_MAX.as_millis()).unwrap_or(u64::MAX);
+        let long_ago = self.inner.now_ms().saturating_sub(settling);
+        sandbox.commands().iter().any(|exec| exec.created_ms() < long_ago)
     }
 
     /// Why a sandbox cannot go anywhere, or not now.
@@ -156,12 +163,6 @@ impl Engine {
         }
         None
     }
-}
-
-/// Whether a command runs in it for longer than a move waits.
-fn runs_for_long(sandbox: &SandboxShared) -> bool {
-    let long_ago = now_ms().saturating_sub(u64::try_from(SETTLE_MAX.as_millis()).unwrap_or(u64::MAX));
-    sandbox.commands().iter().any(|exec| exec.created_ms() < long_ago)
 }
 
 #[cfg(test)]

@@ -157,7 +157,7 @@ impl Actor {
                 exec.over().await;
             }
         };
-        drop(tokio::time::timeout(SETTLE_MAX, all_ended).await);
+        let _ended = self.inner.clock.timeout(SETTLE_MAX, all_ended).await;
     }
 
     /// It did not go: it runs on here.
