@@ -289,6 +289,17 @@ impl Store {
             .await
     }
 
+    /// The disk is of no template any more.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn remove_shared_snapshot(&self, id: &SnapshotId) -> Result<(), StoreError> {
+        const SQL: &str = "DELETE FROM shared_snapshots WHERE snapshot_id = $1";
+        let values = args![id.as_str()];
+        self.write_one(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await.map(drop) }))
+            .await
+    }
+
     /// Forgets the layers that no image needs and that this node sent, or one that does not live; gives how many. Nothing may be
     /// sent by this node meanwhile.
     ///

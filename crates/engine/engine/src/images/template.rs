@@ -73,6 +73,7 @@ pub(super) async fn keep(engine: Engine) {
         let done = async {
             engine.find_copies(&shared).await?;
             engine.send_templates(&shared).await?;
+            engine.forget_templates().await?;
             engine.remove_copies(&shared).await
         };
         if let Err(error) = done.await {
@@ -134,6 +135,17 @@ impl Engine {
             // The template went meanwhile. If this fails it is collected.
             Err(StoreError::NotFound) => drop(shared.objects.remove(&name).await),
             Err(error) => return Err(store_error(error)),
+        }
+        Ok(())
+    }
+
+    /// Forgets disks on which no template stands any more: the cache of builds may keep the snapshots.
+    async fn forget_templates(&self) -> Result<()> {
+        // Templates afterwards: a disk is told of only while its template is there.
+        let index = self.inner.store.shared_index().await.map_err(store_error)?;
+        let used = self.template_snapshots().await?;
+        for id in index.snapshots.difference(&used) {
+            self.inner.store.remove_shared_snapshot(id).await.map_err(store_error)?;
         }
         Ok(())
     }

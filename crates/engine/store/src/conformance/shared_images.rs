@@ -2,8 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use atoll_core::id::SnapshotId;
+use atoll_core::snapshot::Purpose;
+
 use super::sandbox;
-use crate::{SandboxRecord, SharedImage, Store, StoreError};
+use crate::{SandboxRecord, SharedImage, SharedSnapshot, Store, StoreError};
 
 fn image(digest: &str, names: &[&str]) -> SharedImage {
     SharedImage {
@@ -39,8 +42,8 @@ pub(super) async fn life(store: &Store) {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         store.find_shared_images(&names, digest).await.unwrap()
     };
-    assert_eq!(find(&["app:latest", "other"], None).await, [two.clone()]);
-    assert_eq!(find(&[], Some("sha256:aa")).await, [one.clone()]);
+    assert_eq!(find(&["app:latest", "other"], None).await, std::slice::from_ref(&two));
+    assert_eq!(find(&[], Some("sha256:aa")).await, std::slice::from_ref(&one));
     assert_eq!(find(&["app:1"], Some("sha256:ab2")).await, [one, two]);
     assert!(find(&[], Some("sha256:%")).await.is_empty());
     assert!(find(&[], None).await.is_empty());
@@ -63,6 +66,23 @@ pub(super) async fn life(store: &Store) {
     let left = store.shared_objects().await.unwrap();
     assert_eq!(left.layers, BTreeSet::from([("l1".to_owned(), "u1".to_owned())]));
     assert!(left.uploads.is_empty(), "nobody is a node here");
+    // A disk of a template is there as long as its snapshot.
+    let snapshot = SnapshotId::from_parts(1, 1);
+    let there = SharedSnapshot { upload: "u1".to_owned(), digest: "blake3:1".to_owned() };
+    let early = store.put_shared_snapshot(&snapshot, &there, 7).await;
+    assert!(matches!(early, Err(StoreError::NotFound)), "{early:?}");
+    assert_eq!(store.shared_snapshot(&snapshot).await.unwrap(), None);
+    let made = super::snapshots::snapshot(1, Purpose::Snapshot);
+    store.insert_snapshot(&made).await.unwrap();
+    store.put_shared_snapshot(&made.id, &there, 7).await.unwrap();
+    assert_eq!(store.shared_snapshot(&made.id).await.unwrap(), Some(there.clone()));
+    assert_eq!(store.shared_index().await.unwrap().snapshots, BTreeSet::from([made.id.clone()]));
+    store.remove_shared_snapshot(&made.id).await.unwrap();
+    assert_eq!(store.shared_snapshot(&made.id).await.unwrap(), None);
+    store.put_shared_snapshot(&made.id, &there, 7).await.unwrap();
+    store.delete_snapshot(&made.id).await.unwrap();
+    assert_eq!(store.shared_snapshot(&made.id).await.unwrap(), None);
+
     assert!(store.remove_shared_image("sha256:ab2").await.unwrap());
     assert_eq!(store.shared_index().await.unwrap(), Default::default());
 }
