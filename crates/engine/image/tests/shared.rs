@@ -39,7 +39,7 @@ fn images(dir: &Path, place: &Arc<Place>) -> Images {
 fn layout() -> Layout {
     let layers = [
         vec![Entry::file("a", b"one"), Entry::file("c", b"kept")],
-        vec![Entry::file(".wh.a", b""), Entry::file("b", b"two"), Entry::hardlink("d", "c")],
+        vec![Entry::file(".wh.a", b""), Entry::file("b", b"two"), Entry::hardlink("d", "b")],
     ];
     Layout::new(&layers).config(&["--config.env=A=b"])
 }
