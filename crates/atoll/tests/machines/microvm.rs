@@ -12,6 +12,7 @@ use atoll_core::pool::PoolSpec;
 use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::snapshot::SnapshotKind;
 use atoll_core::spec::{IsolationLevel, ResourcesDraft};
+use atoll_core::volume::VolumeMountDraft;
 
 /// The VMM of a sandbox.
 fn vmm(sandbox: &str) -> i32 {
@@ -64,6 +65,17 @@ async fn a_sandbox_with_a_kernel_of_its_own() {
     let mounted =
         server.cli(&["create", "--image", "debian", "--isolation", "microvm", "--volume", "data:/data"]);
     assert!(mounted.code != Some(0) && mounted.stderr.contains("volumes cannot be mounted"), "{mounted:?}");
+    let part = VolumeMountDraft {
+        volume: "data".to_owned(),
+        path: "/data".to_owned(),
+        read_only: false,
+        subpath: Some("users/ann".to_owned()),
+    };
+    let mounted = CreateSandbox { volumes: vec![part], ..machine() };
+    let refused = server.client.create_sandbox(&mounted).await.unwrap_err().to_string();
+    assert!(refused.contains("volumes cannot be mounted"), "{refused}");
+    let made = server.client.list_volume_files("data", "/").await.unwrap();
+    assert!(made.items.is_empty(), "a refusal leaves nothing behind: {made:?}");
     server.cli(&["volume", "rm", "data"]).ok();
     server.client.delete_sandbox("box").await.unwrap();
     server.finish().await;

@@ -15,7 +15,7 @@ use crate::authorize::Caller;
 use crate::clock::{now_ms, random};
 use crate::cluster;
 use crate::engine::{Engine, Inner};
-use crate::errors::limit_error;
+use crate::errors::{isolation_error, limit_error};
 use crate::execution::execution;
 use crate::projects::stored_in;
 use crate::sandbox::{self, Message, Origin, SandboxShared};
@@ -240,6 +240,9 @@ impl Engine {
         driver.check_limits(&spec.resources).map_err(|error| limit_error(&error))?;
         let accelerator = driver.accelerator();
         let volumes = inner.mounts(caller, &draft.volumes)?;
+        if !volumes.is_empty() {
+            driver.check_volumes().map_err(|error| isolation_error(&error))?;
+        }
         let mut spec = SandboxSpec { volumes, accelerator, image_until_ms, ..spec };
         for image in draft.layers.values() {
             self.obtain_image(image).await?;

@@ -206,8 +206,8 @@ impl Engine {
         Some(verified)
     }
 
-    /// What a key may do; nothing when that cannot be read, or no rule names the person any more, or the rule names a project
-    /// that is not there. A login has no right of its own.
+    /// What a key may do; nothing when that cannot be read, or no rule names the person any more, or the rule names another
+    /// project than this person of it is of, or one that is not there. A login has no right of its own.
     #[must_use]
     pub fn right_of_key(&self, record: &KeyRecord) -> Option<KeyRight> {
         match &record.kind {
@@ -215,7 +215,9 @@ impl Engine {
                 let scope = record.scopes.first().and_then(|text| KeyScope::parse(text))?;
                 Some(KeyRight { scope, project: record.project.clone() })
             }
-            KeyKind::Person(person) => self.right_of_person(person),
+            KeyKind::Person(person) => {
+                self.right_of_person(person).filter(|right| right.project == record.project)
+            }
             KeyKind::Login(_) => None,
         }
     }

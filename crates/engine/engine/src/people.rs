@@ -1,11 +1,15 @@
 //! People who log in at an issuer of identities. Who somebody is was verified before anything here is called.
 //!
 //! A person is a row of the keys, and so is each of their logins: what is open ends with them as it does with keys, and every node
-//! of a cluster knows of them. What a person may do is asked of the rules at every request ([`Engine::scope_of_key`]).
+//! of a cluster knows of them. What a person may do is asked of the rules at every request ([`Engine::right_of_key`]).
+//!
+//! One whom a rule moves to another project is somebody else there ([`hash_of`]): of what is on the account of who they were
+//! (sandboxes, roles, journals, usage, what an idempotency key answers) they have nothing, and all of it again when they are moved
+//! back. Their logins of before work no more.
 
 use std::sync::Arc;
 
-use atoll_core::id::KeyId;
+use atoll_core::id::{KeyId, ProjectId};
 use atoll_core::person::{LOGIN_MAX_MS, Person, Rules};
 use atoll_core::secret::Secret;
 use atoll_core::{Code, Error, Result};
@@ -42,10 +46,11 @@ impl Default for People {
     }
 }
 
-/// The number by which an issuer's person is found again. Nothing that a client could show has it.
-fn hash_of(person: &Person) -> Vec<u8> {
+/// The number by which an issuer's person is found again in a project. Nothing that a client could show has it.
+fn hash_of(person: &Person, project: Option<&ProjectId>) -> Vec<u8> {
     let mut hasher = blake3::Hasher::new_derive_key("atoll 2026 person of an issuer");
-    for part in [&person.issuer, &person.subject] {
+    let project = project.map(ProjectId::as_str);
+    for part in [person.issuer.as_str(), person.subject.as_str()].into_iter().chain(project) {
         // With its length, so that no two people read the same.
         hasher.update(&(part.len() as u64).to_le_bytes());
         hasher.update(part.as_bytes());
@@ -75,23 +80,24 @@ impl Engine {
             tracing::error!(%error, "no randomness for a login");
             Error::new(Code::Internal, "the host's random generator failed")
         })?;
-        let row = |id, hash, kind| KeyRecord {
+        let row = |id, hash, kind, project| KeyRecord {
             id,
             name: person.name().to_owned(),
             hash,
             scopes: Vec::new(),
-            project: None,
+            project,
             created_ms,
             expires_ms: Some(expires_ms),
             last_used_ms: None,
             kind,
         };
-        let account =
-            row(KeyId::from_parts(created_ms, random()?), hash_of(&person), KeyKind::Person(person.clone()));
+        let hash = hash_of(&person, right.project.as_ref());
+        let account = KeyKind::Person(person.clone());
+        let account = row(KeyId::from_parts(created_ms, random()?), hash, account, right.project);
         let login =
             Login { person: account.id.clone(), by, exchange: blake3::hash(exchange).as_bytes().to_vec() };
         let id = KeyId::from_parts(created_ms, random()?);
-        let login = row(id, key.hash().to_vec(), KeyKind::Login(login));
+        let login = row(id, key.hash().to_vec(), KeyKind::Login(login), None);
         let stored = {
             let _turn = self.inner.keys.changing.lock().await;
             let stored = self.inner.store.log_in(&account, &login, LOGINS_MAX_COUNT).await;
@@ -190,16 +196,22 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     #[test]
     fn no_two_people_have_one_number() {
-        let of = |issuer: &str, subject: &str| {
+        let of = |issuer: &str, subject: &str, project: Option<&ProjectId>| {
             let (issuer, subject) = (issuer.to_owned(), subject.to_owned());
-            hash_of(&Person { issuer, subject, email: None, claims: std::collections::BTreeMap::new() })
+            hash_of(&Person { issuer, subject, email: None, claims: BTreeMap::new() }, project)
         };
-        assert_eq!(of("https://a", "1"), of("https://a", "1"));
-        assert_ne!(of("https://a", "1"), of("https://a1", ""));
-        assert_ne!(of("https://a", "1"), of("https://b", "1"));
+        let (one, other) = (ProjectId::from_parts(1, 1), ProjectId::from_parts(1, 2));
+        assert_eq!(of("https://a", "1", None), of("https://a", "1", None));
+        assert_ne!(of("https://a", "1", None), of("https://a1", "", None));
+        assert_ne!(of("https://a", "1", None), of("https://b", "1", None));
+        assert_eq!(of("https://a", "1", Some(&one)), of("https://a", "1", Some(&one)));
+        assert_ne!(of("https://a", "1", Some(&one)), of("https://a", "1", Some(&other)));
+        assert_ne!(of("https://a", "1", Some(&one)), of("https://a", "1", None));
     }
 }

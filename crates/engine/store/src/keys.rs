@@ -3,7 +3,7 @@
 use atoll_core::id::{KeyId, ProjectId};
 
 use crate::Store;
-use crate::db::{BadColumn, Row, Value, args, json};
+use crate::db::{BadColumn, Conn, Row, Value, args, json};
 use crate::error::StoreError;
 use crate::record::{KeyKind, KeyRecord, Login, LoginBy};
 
@@ -27,8 +27,8 @@ impl Store {
         self.change_keys(INSERT, values).await.map(drop)
     }
 
-    /// Stores a login, and what is known of the person now; the person's record has the id that it had before, and comes
-    /// back. What ran out of their logins goes, and the oldest beyond `logins_max`.
+    /// Stores a login, and what is known of the person now, also in the records that they have in other projects; the person's
+    /// record has the id that it had before, and comes back. What ran out of their logins goes, and the oldest beyond `logins_max`.
     ///
     /// # Errors
     /// [`StoreError::AlreadyExists`] when a login was opened by the same exchange.
@@ -48,6 +48,7 @@ impl Store {
                 let rows = conn.rows(PERSON, of_person).await?;
                 let row = rows.first().ok_or(StoreError::Conflict)?;
                 let person: KeyRecord = row.decode("api_keys", "id", read)?;
+                renew_others(&mut conn, &person).await?;
                 let login = match login.kind {
                     KeyKind::Login(of) => {
                         KeyRecord { kind: KeyKind::Login(Login { person: person.id.clone(), ..of }), ..login }
@@ -124,6 +125,22 @@ impl Store {
     async fn change_keys(&self, sql: &'static str, values: Vec<Value>) -> Result<bool, StoreError> {
         self.write(move |mut conn| Box::pin(async move { Ok(conn.execute(sql, values).await? > 0) })).await
     }
+}
+
+/// Notes what the issuer said of a person in all other records of theirs: what they may do as of another project follows from it, too.
+async fn renew_others(conn: &mut Conn<'_>, person: &KeyRecord) -> Result<(), StoreError> {
+    const PEOPLE: &str = "SELECT * FROM api_keys WHERE person IS NOT NULL AND id <> $1";
+    const RENEW: &str = "UPDATE api_keys SET name = $2, person = $3 WHERE id = $1";
+    let KeyKind::Person(said) = &person.kind else { return Ok(()) };
+    for row in conn.rows(PEOPLE, args![person.id.as_str()]).await? {
+        let other: KeyRecord = row.decode("api_keys", "id", read)?;
+        let same = matches!(&other.kind, KeyKind::Person(other)
+            if other.issuer == said.issuer && other.subject == said.subject);
+        if same {
+            conn.execute(RENEW, args![other.id.as_str(), person.name.as_str(), json(said)?]).await?;
+        }
+    }
+    Ok(())
 }
 
 fn read(row: &Row) -> Result<KeyRecord, BadColumn> {

@@ -1,6 +1,10 @@
 //! What of an HTTP message concerns one connection only (RFC 9110, 7.6.1), for everything in Atoll that passes
 //! messages on: the gateway for requests in clear, the one that looks into TLS, and the ports of sandboxes.
 
+mod body;
+
+pub use body::SendFirst;
+
 use http::header::{
     CONNECTION, CONTENT_LENGTH, COOKIE, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
     PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use atoll_core::secret::Secret;
 use atoll_engine::Engine;
+use atoll_hop::SendFirst;
 use atoll_tls::NodeTls;
 use axum::Router;
 use futures::future::BoxFuture;
@@ -376,6 +377,7 @@ where
         + 'static,
     S::Future: Send + 'static,
 {
+    let service = service.map_response(|response| response.map(SendFirst::new));
     let (stream, service) = (TokioIo::new(stream), TowerToHyperService::new(service));
     let ended = if let Some(of) = two {
         let mut builder = http2::Builder::new(TokioExecutor::new());

@@ -45,9 +45,10 @@ pub(crate) fn check(plan: &Plan) -> Result<(), IsolationError> {
     if !plan.layers.is_empty() {
         return Err(atoll_isolation::layers::no_layers(IsolationLevel::Microvm));
     }
-    if plan.volumes.is_empty() {
-        return Ok(());
-    }
+    if plan.volumes.is_empty() { Ok(()) } else { no_volumes() }
+}
+
+pub(crate) fn no_volumes() -> Result<(), IsolationError> {
     Err(IsolationError::Unenforceable(
         "volumes cannot be mounted at the isolation level 'microvm': a disk that several kernels write to would be lost"
             .to_owned(),

@@ -13,6 +13,7 @@ use atoll_isolation::{
 };
 use atoll_isolation_storage::filesystem;
 
+use crate::create::no_volumes;
 use crate::step::Step;
 use crate::{Inner, MicrovmIsolation};
 
@@ -32,6 +33,10 @@ impl Isolation for MicrovmIsolation {
 
     fn check_limits(&self, _resources: &Resources) -> Result<(), IsolationError> {
         Ok(())
+    }
+
+    fn check_volumes(&self) -> Result<(), IsolationError> {
+        no_volumes()
     }
 
     async fn memory_available(&self) -> Option<u64> {

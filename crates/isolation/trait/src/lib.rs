@@ -305,6 +305,11 @@ pub trait Isolation: Lifecycle + StandingStill + Artifacts + Gates {
         self.check_execution(execution)
     }
 
+    /// Whether instances can have volumes; [`IsolationError::Unenforceable`] says why not.
+    fn check_volumes(&self) -> Result<(), IsolationError> {
+        Ok(())
+    }
+
     /// Whether instances can have agent layers; [`IsolationError::UnenforceablePolicy`] says why not.
     fn check_layers(&self) -> Result<(), IsolationError> {
         Err(layers::no_layers(self.level()))

@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use atoll_core::key::Scope;
 use atoll_core::person::{Person, Rules};
+use atoll_core::project::{ProjectDefaults, Quota};
 use atoll_engine::People;
 use atoll_oidc::{Issuer, IssuerConfig};
 use atoll_server::{PeopleConfig, ServerConfig};
@@ -67,7 +68,12 @@ impl Fake {
     }
 
     fn people(&self, login_ms: u64) -> People {
-        let rules = ["email=ann@example.com:exec", "email=root@example.com:admin"];
+        let rules = [
+            "email=ann@example.com:exec",
+            "email=root@example.com:admin",
+            "team=alpha:manage@alpha",
+            "team=beta:manage@beta",
+        ];
         let rules = rules.into_iter().map(|rule| rule.parse().unwrap()).collect();
         People { rules: Rules::new(self.url.clone(), rules), login_ms }
     }
@@ -340,4 +346,55 @@ async fn people_keep_what_they_have_and_rules_count_at_once() {
     assert!(harness.engine.verify_key(third.secret.reveal()).is_err());
     let anew = log_in(b"5", &["ann@example.com"]).await.unwrap();
     assert_ne!(harness.engine.verify_key(anew.secret.reveal()).unwrap().id, one.id);
+}
+
+/// Of what is on the account of who they were, a person whom a rule moves to another project has nothing, until they are back.
+#[tokio::test]
+async fn in_another_project_a_person_is_somebody_else() {
+    let fake = Fake::start().await;
+    let harness = fake.harness(60_000).await;
+    let log_in = async |exchange: &[u8], team: &str| {
+        let claims = std::iter::once(("team".to_owned(), vec![team.to_owned()])).collect();
+        let person = Person { issuer: fake.url.clone(), subject: "1".to_owned(), email: None, claims };
+        harness.engine.log_in(person, atoll_store::LoginBy::Key, exchange).await
+    };
+    assert_eq!(log_in(b"0", "alpha").await.unwrap_err().code, atoll_core::Code::Forbidden, "no such project");
+    for project in ["alpha", "beta"] {
+        harness.engine.create_project(project, Quota::default(), ProjectDefaults::default()).await.unwrap();
+    }
+    let key_of = |login: &atoll_engine::NewKey| login.secret.reveal().to_owned();
+    let made_by = async |key: &str| {
+        let request = harness.bare(Method::POST, "/v1/sandboxes").bearer_auth(key);
+        let answered = harness.send(request.header("idempotency-key", "same").json(&json!({}))).await;
+        assert!([200, 201].contains(&answered.status), "{answered:?}");
+        answered.body["id"].as_str().unwrap().to_owned()
+    };
+    let used_by = async |key: &str, id: &str| {
+        let request = harness.bare(Method::GET, &format!("/v1/usage?group=sandbox&sandbox={id}"));
+        let answered = harness.send(request.bearer_auth(key)).await;
+        assert_eq!(answered.status, 200, "{answered:?}");
+        answered.body["items"].as_array().unwrap().len()
+    };
+    let first = log_in(b"1", "alpha").await.unwrap();
+    let of_alpha = harness.engine.verify_key(first.secret.reveal()).unwrap();
+    let sandbox = made_by(&key_of(&first)).await;
+    assert_eq!(used_by(&key_of(&first), &sandbox).await, 1);
+
+    let moved = log_in(b"2", "beta").await.unwrap();
+    let of_beta = harness.engine.verify_key(moved.secret.reveal()).unwrap();
+    assert_ne!(of_alpha.id, of_beta.id);
+    // What the issuer said last counts for all that they are.
+    assert!(harness.engine.verify_key(first.secret.reveal()).is_err());
+    assert!(harness.engine.key_behind(&of_alpha.id).is_err(), "links and SSH keys");
+    let other = made_by(&key_of(&moved)).await;
+    assert_ne!(other, sandbox, "another's idempotency key");
+    assert_eq!(used_by(&key_of(&moved), &sandbox).await, 0);
+    for path in [format!("/v1/sandboxes/{sandbox}"), format!("/v1/sandboxes/{sandbox}/events")] {
+        let answered = harness.send(harness.bare(Method::GET, &path).bearer_auth(key_of(&moved))).await;
+        assert_eq!(answered.status, 404, "{path}");
+    }
+
+    let back = log_in(b"3", "alpha").await.unwrap();
+    assert_eq!(harness.engine.verify_key(back.secret.reveal()).unwrap().id, of_alpha.id);
+    assert_eq!(made_by(&key_of(&back)).await, sandbox);
 }

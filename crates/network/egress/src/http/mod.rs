@@ -18,6 +18,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use atoll_core::policy::HostName;
+use atoll_hop::SendFirst;
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
@@ -99,7 +100,7 @@ where
     context.connection.begin_requests();
     let service = service_fn(move |request| {
         let answered = answer(request);
-        async move { Ok::<_, Infallible>(answered.await) }
+        async move { Ok::<_, Infallible>(answered.await.map(SendFirst::new)) }
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_core::policy::{InjectRule, RequestFacts};
-use atoll_hop::{frame_body, set_upgrade, strip_hop_by_hop, upgrade};
+use atoll_hop::{SendFirst, frame_body, set_upgrade, strip_hop_by_hop, upgrade};
 use bytes::Bytes;
 use http::header::{ALT_SVC, CONTENT_ENCODING, CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
@@ -147,7 +147,10 @@ impl Session {
         let _end = EndTasks(tasks.clone());
         let stream = TokioIo::new(stream);
         let session = Arc::clone(&self);
-        let service = service_fn(move |request| Arc::clone(&session).handle(request));
+        let service = service_fn(move |request| {
+            let answered = Arc::clone(&session).handle(request);
+            async move { Ok::<_, Aborted>(answered.await?.map(SendFirst::new)) }
+        });
         let served = match protocol {
             Protocol::Http1 => {
                 hyper::server::conn::http1::Builder::new()
