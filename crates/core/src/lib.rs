@@ -12,6 +12,7 @@
 //! - [`network`]: what can be seen of a sandbox's network
 //! - [`node`]: the nodes of a cluster, and what they say of themselves
 //! - [`placement`]: which of them gets a new sandbox
+//! - [`draw`]: numbers that follow from a seed
 //! - [`snapshot`]: what is kept of a sandbox, and its names
 //! - [`policy`]: what a sandbox may reach, and how that is decided
 //! - [`sharing`]: who may do what with one sandbox, and leases
@@ -34,6 +35,7 @@ pub mod access;
 pub mod agent;
 pub mod build;
 pub mod code;
+pub mod draw;
 pub mod error;
 pub mod exec;
 pub mod execution;

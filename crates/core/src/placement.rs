@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::draw::Draw;
 use crate::id::NodeId;
 use crate::node::{NodeFacts, NodeLoad};
 use crate::spec::IsolationLevel;
@@ -163,28 +164,10 @@ fn per_mille(part: u64, whole: u64) -> u32 {
     u32::try_from(share.min(1000)).unwrap_or(1000)
 }
 
-/// Numbers that follow from one that was drawn (SplitMix64).
-struct Draw(u64);
-
-impl Draw {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, count: usize) -> usize {
-        // `count` fits: it is the length of a slice.
-        usize::try_from(self.next() % count.max(1) as u64).unwrap_or_default()
-    }
-}
-
 /// The best of those that have room, or of a few of them that are drawn. `draw` is any number, a new one each time.
 #[must_use]
 pub fn best<'a, 'b>(wanted: &Wanted<'_>, nodes: &'b [Candidate<'a>], draw: u64) -> Option<&'b Candidate<'a>> {
-    let mut draw = Draw(draw);
+    let mut draw = Draw::new(draw);
     let fits = |node: &&'b Candidate<'a>| node.fits(wanted);
     let mut some: Vec<&Candidate<'a>> = if nodes.len() <= SAMPLE_COUNT {
         nodes.iter().filter(fits).collect()
@@ -198,7 +181,7 @@ pub fn best<'a, 'b>(wanted: &Wanted<'_>, nodes: &'b [Candidate<'a>], draw: u64) 
         some = (0..SAMPLE_COUNT).filter_map(|_| all.get(draw.below(all.len())).copied()).collect();
     }
     let sandboxes = |node: &Candidate<'_>| node.load.sandboxes.saturating_add(node.handed.sandboxes);
-    some.into_iter().min_by_key(|node| (node.cost(wanted) / STEP, sandboxes(node), draw.next()))
+    some.into_iter().min_by_key(|node| (node.cost(wanted) / STEP, sandboxes(node), draw.number()))
 }
 
 /// Where a sandbox is to be made that `home` was asked for. `draw` is any number, a new one each time.

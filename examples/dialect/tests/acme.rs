@@ -12,7 +12,7 @@ use std::sync::Arc;
 use atoll_core::key::Scope;
 use atoll_core::sharing::Visibility;
 use atoll_core::spec::{Caps, Defaults};
-use atoll_engine::{Config, EgressConfig, Engine, PoolConfig, Trust};
+use atoll_engine::{Clock, Config, EgressConfig, Engine, PoolConfig, Trust};
 use atoll_example_dialect::DIALECT;
 use atoll_image::Images;
 use atoll_isolation::fake::FakeHost;
@@ -40,6 +40,7 @@ impl Acme {
         let vault = Vault::open(&dir.path().join("vault.key")).unwrap();
         let images = Images::open(&dir.path().join("images")).unwrap();
         let config = Config {
+            clock: Clock::default(),
             objects: None,
             disk: None,
             logs_max_bytes: u64::MAX,

@@ -38,7 +38,7 @@ use atoll_core::trace::TraceMode;
 use atoll_core::{Code, Error};
 use atoll_egress::intercept::TlsInterceptor;
 use atoll_engine::{
-    EgressConfig, Engine, KeyScope, NewKey, People, PoolConfig, SecretDoor, TraceConfig, Trust,
+    Clock, EgressConfig, Engine, KeyScope, NewKey, People, PoolConfig, SecretDoor, TraceConfig, Trust,
 };
 use atoll_image::{Images, Reach, Settings};
 use atoll_isolation::volumes::Volumes;
@@ -308,8 +308,14 @@ fn open_vault(dir: &DataDir, key: Option<&VaultKey>) -> Result<Vault> {
 }
 
 /// Opens the flight recorder. It is there with `--trace off`, too, for sandboxes that ask for it.
-async fn open_recorder(dir: &DataDir, store: &Store, vault: &Vault, limits: &Limits) -> Result<Recorder> {
-    let key = atoll_engine::open_trace_key(store, vault).await.map_err(Failure::Plain)?;
+async fn open_recorder(
+    dir: &DataDir,
+    store: &Store,
+    vault: &Vault,
+    limits: &Limits,
+    clock: &Clock,
+) -> Result<Recorder> {
+    let key = atoll_engine::open_trace_key(store, vault, clock).await.map_err(Failure::Plain)?;
     let keep = limits.trace_keep;
     Recorder::open(atoll_recorder::Config { dir: dir.path().join("trace"), key, keep })
         .map_err(|error| Failure::io("the recorder cannot write below the data directory", error))
@@ -321,10 +327,11 @@ async fn server_authority(
     vault: &Vault,
     installation: &str,
     names: Vec<String>,
+    clock: &Clock,
 ) -> Result<Authority> {
     let make = || Authority::generate(installation).map(|made| (made.certificate_pem, made.key_pem));
     let (certificate, key) =
-        atoll_engine::kept_authority(store, vault, SERVER_CA, make).await.map_err(Failure::Plain)?;
+        atoll_engine::kept_authority(store, vault, SERVER_CA, clock, make).await.map_err(Failure::Plain)?;
     Authority::open(&certificate, &key, names)
         .map_err(|error| Failure::plain(Code::Internal, crate::failure::chain(&error)))
 }
@@ -340,11 +347,12 @@ impl Daemon {
         refuse_copy(&dir)?;
         let store = open_store(&dir, database).await?;
         let vault = open_vault(&dir, limits.vault_key.as_ref())?;
+        let clock = Clock::default();
         let keep_packed = limits.objects.is_some() && limits.node.is_some() && store.is_shared();
         let settings = Settings { reach: limits.registries.clone(), keep_packed, ..Settings::default() };
         let images = Images::open_with(&dir.path().join("images"), settings)
             .map_err(|error| Failure::Plain(error.to_core()))?;
-        let recorder = open_recorder(&dir, &store, &vault, limits).await?;
+        let recorder = open_recorder(&dir, &store, &vault, limits, &clock).await?;
         let witness = kernel::open_witness(&dir, &recorder, limits.trace).await;
         let Levels { storage, volumes, drivers } = {
             let (machines, sentries) = (limits.machines.as_ref(), limits.sentries.as_ref());
@@ -356,7 +364,7 @@ impl Daemon {
             let nodes = match &limits.node {
                 Some(settings) if store.is_shared() => {
                     let max = limits.sandboxes_max;
-                    Some(Arc::new(node::enter(&dir, &store, &vault, settings, max, &drivers).await?))
+                    Some(Arc::new(node::enter(&dir, &store, &vault, settings, max, &drivers, &clock).await?))
                 }
                 _ => None,
             };
@@ -374,12 +382,12 @@ impl Daemon {
             });
             let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
             let door = SecretDoor::default();
-            let authority = atoll_engine::open_authority(&store, &vault, dir.installation())
+            let authority = atoll_engine::open_authority(&store, &vault, dir.installation(), &clock)
                 .await
                 .map_err(Failure::Plain)?;
             let own = match &limits.own_names {
                 Some(names) => {
-                    Some(server_authority(&store, &vault, dir.installation(), names.clone()).await?)
+                    Some(server_authority(&store, &vault, dir.installation(), names.clone(), &clock).await?)
                 }
                 None => None,
             };
@@ -400,6 +408,7 @@ impl Daemon {
             egress.gateway.interceptor = Some(Arc::new(interceptor));
             egress.gateway.recorder = Some(recorder.clone());
             let config = atoll_engine::Config {
+                clock,
                 objects: limits.objects.clone(),
                 data_dir: dir.path().to_owned(),
                 caps: Caps::default(),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use atoll_core::id::NodeId;
 use atoll_core::node::NodeFacts;
 use atoll_core::{Code, Error};
+use atoll_engine::Clock;
 use atoll_isolation::Isolation;
 use atoll_store::{NodeDraft, Store, StoreError};
 use atoll_tls::{Authority, NodeTls};
@@ -41,12 +42,13 @@ pub(super) async fn enter(
     settings: &NodeSettings,
     sandboxes_max: usize,
     drivers: &[Arc<dyn Isolation>],
+    clock: &Clock,
 ) -> Result<NodeTls> {
-    let id = identity(dir.path())?;
+    let id = identity(dir.path(), clock)?;
     let make = || Authority::generate("nodes").map(|made| (made.certificate_pem, made.key_pem));
     // Before anything is entered: a node with another key of the vault cannot read this.
     let (certificate, key) =
-        atoll_engine::kept_authority(store, vault, NODE_CA, make).await.map_err(Failure::Plain)?;
+        atoll_engine::kept_authority(store, vault, NODE_CA, clock, make).await.map_err(Failure::Plain)?;
     let tls = NodeTls::open(&certificate, &key, id.as_str())
         .map_err(|error| Failure::plain(Code::Internal, chain(&error)))?;
     let facts = NodeFacts {
@@ -65,7 +67,7 @@ pub(super) async fn enter(
         facts: serde_json::to_string(&facts)
             .map_err(|error| Failure::plain(Code::Internal, error.to_string()))?,
         lease_ms: settings.lease_ms,
-        now_ms: now_ms(),
+        now_ms: clock.now_ms(),
     };
     let lease = LeaseFile::open(dir.path())?;
     let mut entered = store.enter(&draft, lease.told()).await;
@@ -120,7 +122,7 @@ async fn remove_foreign(store: &Store, drivers: &[Arc<dyn Isolation>]) -> Result
 }
 
 /// Who this node is, made on first use.
-fn identity(dir: &Path) -> Result<NodeId> {
+fn identity(dir: &Path, clock: &Clock) -> Result<NodeId> {
     let path = dir.join(IDENTITY);
     let failed = |error| Failure::io(format!("cannot name the node of {}", dir.display()), error);
     match std::fs::read_to_string(&path) {
@@ -131,7 +133,7 @@ fn identity(dir: &Path) -> Result<NodeId> {
         Err(error) => return Err(failed(error)),
     }
     let random = getrandom::u64().map_err(|error| failed(std::io::Error::other(error)))?;
-    let id = NodeId::from_parts(now_ms(), random);
+    let id = NodeId::from_parts(clock.now_ms(), random);
     let written = (|| {
         use std::io::Write as _;
         let mut file = tempfile::NamedTempFile::new_in(dir)?;
@@ -150,9 +152,4 @@ fn host_name() -> String {
     let fits = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
     let name: String = name.chars().map(fits).take(40).collect();
     if name.is_empty() { "node".to_owned() } else { name }
-}
-
-fn now_ms() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

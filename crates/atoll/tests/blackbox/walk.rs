@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use atoll_blackbox::{Server, wait_until};
+use atoll_core::draw::Draw;
 use reqwest::RequestBuilder;
 use serde_json::{Value, json};
 
@@ -28,29 +29,8 @@ const KILL_WITHIN_US: u64 = 40_000;
 /// The file that each sandbox's steps append to.
 const FILE: &str = "/root/walk";
 
-/// Numbers that look random and are the same for the same seed (splitmix64).
-struct Dice(u64);
-
-impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        usize::try_from(self.next() % bound as u64).unwrap()
-    }
-
-    fn pick<K: Clone, V>(&mut self, from: &BTreeMap<K, V>) -> Option<K> {
-        if from.is_empty() {
-            return None;
-        }
-        let index = self.below(from.len());
-        from.keys().nth(index).cloned()
-    }
+fn pick<K: Clone, V>(draw: &mut Draw, from: &BTreeMap<K, V>) -> Option<K> {
+    from.keys().nth(draw.below(from.len())).cloned()
 }
 
 /// Something that is asked of the server.
@@ -120,7 +100,7 @@ struct Known {
 
 struct Walk {
     server: Server,
-    dice: Dice,
+    draw: Draw,
     sandboxes: BTreeMap<String, Known>,
     snapshots: BTreeMap<String, String>,
     step: u64,
@@ -163,29 +143,29 @@ impl Walk {
 
     /// What to do next; nothing when there is nothing to do it with.
     fn choose(&mut self) -> Option<Op> {
-        let dice = &mut self.dice;
-        let what = dice.below(100);
+        let draw = &mut self.draw;
+        let what = draw.below(100);
         let room = SANDBOXES_MAX - self.sandboxes.len();
         if what < 20 && room > 0 {
-            let snapshot = if dice.below(3) == 0 { dice.pick(&self.snapshots) } else { None };
+            let snapshot = if draw.below(3) == 0 { pick(draw, &self.snapshots) } else { None };
             return Some(Op::Create { snapshot });
         }
         if (80..84).contains(&what) || (66..72).contains(&what) && self.snapshots.len() == SNAPSHOTS_MAX {
-            return Some(Op::DeleteSnapshot { snapshot: dice.pick(&self.snapshots)? });
+            return Some(Op::DeleteSnapshot { snapshot: pick(draw, &self.snapshots)? });
         }
-        let sandbox = dice.pick(&self.sandboxes)?;
+        let sandbox = pick(draw, &self.sandboxes)?;
         let known = &self.sandboxes[&sandbox];
         Some(match what {
             20..44 => Op::Append { sandbox, line: self.step.to_string() },
             44..54 => {
-                let mode = if dice.below(2) == 0 { "frozen" } else { "filesystem" };
+                let mode = if draw.below(2) == 0 { "frozen" } else { "filesystem" };
                 Op::Pause { sandbox, mode }
             }
             54..60 => Op::Resume { sandbox },
             60..66 if room > 0 => Op::Fork { sandbox, count: room.min(2) },
             66..72 => Op::Snapshot { sandbox },
             72..80 if known.checkpoints.len() < CHECKPOINTS_MAX => Op::Checkpoint { sandbox },
-            84..92 => Op::Rollback { to: dice.pick(&known.checkpoints)?, sandbox },
+            84..92 => Op::Rollback { to: pick(draw, &known.checkpoints)?, sandbox },
             _ => Op::Delete { sandbox },
         })
     }
@@ -263,7 +243,7 @@ impl Walk {
 
     async fn step(&mut self) {
         let Some(op) = self.choose() else { return };
-        if self.dice.below(KILL_EVERY) == 0 {
+        if self.draw.below(KILL_EVERY) == 0 {
             return self.kill_during(&op).await;
         }
         let answer = self.server.send(self.send(&op)).await;
@@ -276,7 +256,7 @@ impl Walk {
     /// `kill -9` while something is under way, then a restart.
     async fn kill_during(&mut self, op: &Op) {
         let under_way = tokio::spawn(self.send(op).send());
-        let wait = self.dice.next() % KILL_WITHIN_US;
+        let wait = self.draw.number() % KILL_WITHIN_US;
         tokio::time::sleep(Duration::from_micros(wait)).await;
         self.server.kill();
         // The whole answer, or none.
@@ -396,7 +376,7 @@ async fn a_random_walk_agrees_with_its_model() {
     eprintln!("ATOLL_WALK_SEED={seed}");
     let mut walk = Walk {
         server: Server::start(),
-        dice: Dice(seed),
+        draw: Draw::new(seed),
         sandboxes: BTreeMap::new(),
         snapshots: BTreeMap::new(),
         step: 0,

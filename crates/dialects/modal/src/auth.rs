@@ -10,6 +10,7 @@ use atoll_core::secret::Secret;
 use atoll_core::sharing::Needs;
 use atoll_core::{Code, Error};
 use atoll_dialect_kit::status::Status;
+use atoll_dialect_kit::time::now_ms;
 use atoll_engine::{Caller as EngineCaller, Engine, Grant, Target, VerifiedKey};
 use atoll_server::dialect::{ClientGone, Origin, credentials};
 use base64::Engine as _;
@@ -103,7 +104,7 @@ impl Asker {
         let refused = || Fault::new(Status::Unauthenticated, "the token is not valid for this task");
         let shown = credentials::bearer(&head.headers).ok_or_else(refused)?;
         let engine = app.host.engine();
-        let (key, sandbox) = read(engine, shown.reveal(), now_s()).ok_or_else(refused)?;
+        let (key, sandbox) = read(engine, shown.reveal(), engine.now_ms() / 1000).ok_or_else(refused)?;
         let caller = EngineCaller::of(&key);
         let grant = engine.authorize(&caller, Needs::scope(needs), Target::Sandbox(sandbox.as_str())).await?;
         app.host.fill(&head.extensions, grant);
@@ -162,7 +163,7 @@ impl Asker {
 
     /// A token for the task of a sandbox.
     pub(crate) fn token(&self, sandbox: &SandboxId) -> String {
-        let end = now_s() + TOKEN_S;
+        let end = self.engine().now_ms() / 1000 + TOKEN_S;
         let code = self.engine().sandbox_token(&purpose(end), &self.key, sandbox);
         let claims = serde_json::json!({"exp": end, "task": sandbox.as_str()}).to_string();
         let part = |text: &str| BASE64_URL_SAFE_NO_PAD.encode(text);
@@ -201,7 +202,7 @@ fn read(engine: &Engine, token: &str, now_s: u64) -> Option<(VerifiedKey, Sandbo
 /// A token that allows nothing, for the metadata of calls whose clients want to show one beside their key.
 pub(crate) fn empty_token() -> String {
     let part = |text: &str| BASE64_URL_SAFE_NO_PAD.encode(text);
-    let claims = serde_json::json!({"exp": now_s() + TOKEN_S}).to_string();
+    let claims = serde_json::json!({"exp": now_ms() / 1000 + TOKEN_S}).to_string();
     format!("{}.{}.{}", part(HEAD), part(&claims), part("atoll"))
 }
 
@@ -220,15 +221,4 @@ pub(crate) async fn sandbox(
         _ => fault,
     })?;
     Ok((id, generation))
-}
-
-/// Seconds since the epoch.
-pub(crate) fn now_s() -> u64 {
-    now_ms() / 1000
-}
-
-/// Milliseconds since the epoch.
-pub(crate) fn now_ms() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -3,7 +3,6 @@
 use atoll_core::exec::OutputStream;
 use atoll_core::limits::PAGE_MAX_COUNT;
 use atoll_dialect_kit::exec::{Counting, Event, Feed, Offsets};
-use atoll_dialect_kit::time::now_ms;
 use atoll_engine::{ExecQuery, ExecView};
 use axum::Router;
 use axum::extract::State;
@@ -99,7 +98,7 @@ async fn tell(app: &App, exec: &ExecView, told: &mut Vec<Value>, left: &mut usiz
 /// What a devbox took so far: its limits, for as long as it ran.
 async fn usage(caller: Caller<Read>, State(app): State<App>, Path(id): Path<String>) -> Result<Json<Value>> {
     let record = request::record(app.host.engine(), &caller, &id)?;
-    let now = now_ms();
+    let now = app.host.engine().now_ms();
     let paused = record.pauses_ms + record.paused_ms.map_or(0, |since| now.saturating_sub(since));
     let elapsed_s = now.saturating_sub(record.created_ms) / 1000;
     let active_s = now.saturating_sub(record.created_ms).saturating_sub(paused) / 1000;

@@ -6,7 +6,6 @@ use atoll_core::{Code, Error};
 use atoll_store::SealedValue;
 
 use crate::authority::context;
-use crate::clock::now_ms;
 use crate::engine::Engine;
 use crate::errors::store_error;
 
@@ -48,7 +47,7 @@ impl Engine {
                 Error::new(Code::Internal, format!("{} cannot be sealed", one.name))
             })?;
             let (name, visible) = (one.name.clone(), one.visible.clone());
-            Ok::<_, Error>(SealedValue { name, visible, sealed, created_ms: now_ms() })
+            Ok::<_, Error>(SealedValue { name, visible, sealed, created_ms: self.inner.now_ms() })
         });
         let sealed = sealed.transpose()?;
         self.inner.store.set_acme(name, state, version, sealed.as_ref()).await.map_err(store_error)

@@ -6,7 +6,7 @@ use atoll_egress::intercept::Authority;
 use atoll_store::{SealedValue, Store};
 use atoll_vault::Vault;
 
-use crate::clock::now_ms;
+use crate::clock::Clock;
 use crate::engine::Engine;
 use crate::errors::store_error;
 
@@ -27,9 +27,9 @@ fn broken(name: &str, what: &str, error: &dyn std::error::Error) -> Error {
 ///
 /// # Errors
 /// [`Code::StoreUnavailable`]; [`Code::Internal`] when it cannot be opened with the vault's key.
-pub async fn open(store: &Store, vault: &Vault, installation: &str) -> Result<Authority> {
+pub async fn open(store: &Store, vault: &Vault, installation: &str, clock: &Clock) -> Result<Authority> {
     let make = || Authority::generate(installation).map(|made| (made.certificate_pem, made.key_pem));
-    let (certificate, key) = kept(store, vault, INTERCEPTION, make).await?;
+    let (certificate, key) = kept(store, vault, INTERCEPTION, clock, make).await?;
     Authority::open(&certificate, &key).map_err(|error| broken(INTERCEPTION, "read", &error))
 }
 
@@ -41,12 +41,13 @@ pub async fn kept<E: std::error::Error>(
     store: &Store,
     vault: &Vault,
     name: &str,
+    clock: &Clock,
     make: impl FnOnce() -> std::result::Result<(String, Secret), E>,
 ) -> Result<(String, Secret)> {
     if store.sealed_value(name).await.map_err(store_error)?.is_none() {
         let (visible, key) = make().map_err(|error| broken(name, "made", &error))?;
         let sealed = vault.seal(&context(name), &key).map_err(|error| broken(name, "sealed", &error))?;
-        let value = SealedValue { name: name.to_owned(), visible, sealed, created_ms: now_ms() };
+        let value = SealedValue { name: name.to_owned(), visible, sealed, created_ms: clock.now_ms() };
         // Another server of the same database may have been faster: what is read next stands.
         store.insert_sealed_value(&value).await.map_err(store_error)?;
     }
@@ -71,7 +72,7 @@ impl Engine {
         name: &str,
         make: impl FnOnce() -> std::result::Result<(String, Secret), E>,
     ) -> Result<(String, Secret)> {
-        kept(&self.inner.store, &self.inner.vault, name, make).await
+        kept(&self.inner.store, &self.inner.vault, name, &self.inner.clock, make).await
     }
 }
 
@@ -79,7 +80,7 @@ impl Engine {
 ///
 /// # Errors
 /// As [`kept`]; when nothing was kept yet.
-pub(crate) async fn opens(store: &Store, vault: &Vault) -> Result<()> {
+pub(crate) async fn opens(store: &Store, vault: &Vault, clock: &Clock) -> Result<()> {
     let none = || Err::<(String, Secret), _>(std::io::Error::other("nothing is kept yet"));
-    kept(store, vault, INTERCEPTION, none).await.map(drop)
+    kept(store, vault, INTERCEPTION, clock, none).await.map(drop)
 }

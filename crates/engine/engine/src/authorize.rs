@@ -22,7 +22,6 @@ use atoll_store::{BuildRecord, SnapshotRecord, VisibleTo};
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::AgentGrant;
-use crate::clock::now_ms;
 use crate::cluster;
 use crate::engine::Engine;
 use crate::errors::store_error;
@@ -433,7 +432,7 @@ impl Engine {
         let record = sandbox.record();
         let of = Belongs { owner: record.owner.as_ref(), project: record.project.as_ref() };
         let scope = acl.scope_of(&who, of, self.inner.acl.default())?;
-        Some(EffectivePermission { scope, leased: acl.admits(&who, now_ms()).err() })
+        Some(EffectivePermission { scope, leased: acl.admits(&who, self.inner.now_ms()).err() })
     }
 
     fn on_snapshot(&self, caller: &Caller, facts: &SnapshotFacts) -> Option<EffectivePermission> {

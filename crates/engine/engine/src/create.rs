@@ -12,7 +12,7 @@ use atoll_isolation::{DiskSource, Plan, RootFs};
 use atoll_store::{SandboxRecord, TemplateRecord, Whereabouts};
 
 use crate::authorize::Caller;
-use crate::clock::{now_ms, random};
+use crate::clock::random;
 use crate::cluster;
 use crate::engine::{Engine, Inner};
 use crate::errors::{isolation_error, limit_error};
@@ -252,7 +252,7 @@ impl Engine {
         inner.check_execution(&spec)?;
         check_declared(&spec)?;
 
-        let created_ms = now_ms();
+        let created_ms = inner.now_ms();
         let id = Inner::new_sandbox_id(created_ms)?;
         let ttl_ms = draft.ttl_ms.or_else(|| recipe.as_ref().and_then(|(_, spec)| spec.ttl_ms));
         let mut labels = recipe.map(|(_, spec)| spec.labels.clone()).unwrap_or_default();

@@ -24,7 +24,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::agent::Agents;
 use crate::build::{BuildStats, Builds};
-use crate::clock;
+use crate::clock::{self, Clock};
 use crate::cluster::{self, Cluster};
 use crate::disk::{self, DiskState};
 use crate::egress::EgressConfig;
@@ -51,6 +51,8 @@ use crate::volumes::VolumeTable;
 /// What the engine is told at start.
 #[derive(Debug, Clone)]
 pub struct Config {
+    /// What time it is.
+    pub clock: Clock,
     /// Where output logs live: `<data_dir>/logs`.
     pub data_dir: PathBuf,
     /// Upper bounds for one sandbox.
@@ -143,6 +145,7 @@ pub struct Engine {
 
 #[derive(Debug)]
 pub(crate) struct Inner {
+    pub(crate) clock: Clock,
     pub(crate) config: Config,
     pub(crate) store: Store,
     pub(crate) vault: Vault,
@@ -219,7 +222,7 @@ impl Engine {
         let cluster = Cluster::of(&store);
         let keys = KeyCache::load(&store).await?;
         let projects = Projects::load(&store).await?;
-        let tokens = TokenKey::open(&store, &vault).await?;
+        let tokens = TokenKey::open(&store, &vault, &config.clock).await?;
         let secrets = Secrets::load(&store).await?;
         let acl = AclTable::load(&store, config.visibility).await?;
         let share_links = ShareLinks::load(&store).await?;
@@ -227,6 +230,7 @@ impl Engine {
         let shared_images = Shared::open(&config, &store, &images).await?.map(Arc::new);
         let engine = Self {
             inner: Arc::new(Inner {
+                clock: config.clock.clone(),
                 creates: Semaphore::new(config.creates_max),
                 gateway: Gateway::new(config.egress.gateway.clone()),
                 builds: Builds::default(),
@@ -303,6 +307,12 @@ impl Engine {
             recorder.close().await;
         }
         self.inner.store.close().await;
+    }
+
+    /// Milliseconds since the epoch, by the engine's clock.
+    #[must_use]
+    pub fn now_ms(&self) -> u64 {
+        self.inner.now_ms()
     }
 
     /// The image store.
@@ -469,6 +479,10 @@ impl Inner {
         }
         Err(Error::new(Code::IdempotencyMismatch, "the idempotency key was used before with another request")
             .hint("use a new key for a new request"))
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.clock.now_ms()
     }
 
     pub(crate) fn all_sandboxes(&self) -> Vec<Arc<SandboxShared>> {

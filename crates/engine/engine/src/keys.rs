@@ -11,7 +11,7 @@ use atoll_core::{Code, Error, Result};
 use atoll_store::{KeyKind, KeyRecord, Login, LoginBy, Store, StoreError};
 use atoll_vault::ApiKey;
 
-use crate::clock::{now_ms, random};
+use crate::clock::random;
 use crate::engine::Engine;
 use crate::errors::store_error;
 
@@ -186,7 +186,7 @@ impl Engine {
     }
 
     pub(crate) fn verified(&self, record: &KeyRecord) -> Option<VerifiedKey> {
-        let now = now_ms();
+        let now = self.inner.now_ms();
         if record.expires_ms.is_some_and(|end| end <= now) {
             return None;
         }
@@ -275,7 +275,7 @@ impl Engine {
                 .hint("the most that a key of a project may have is 'manage'"));
         }
         let project = project.map(|text| self.project(text)).transpose()?;
-        let created_ms = now_ms();
+        let created_ms = self.inner.now_ms();
         let key = ApiKey::generate(format).map_err(|error| {
             tracing::error!(%error, "no randomness for a key");
             Error::new(Code::Internal, "the host's random generator failed")

@@ -74,6 +74,7 @@ pub use authorize::{Caller, EffectivePermission, Grant, Resource, SnapshotGrant,
 pub use build::{
     BuildLog, BuildSecrets, BuildStats, BuildView, CacheEntry, CachePruned, ImageLogin, LogEntry, LogPage,
 };
+pub use clock::{Clock, Time};
 pub use cluster::{Asked, Route, spawn};
 pub use code::{CellEvent, CellInfo, CellPage, CellView, ContextDraft};
 pub use egress::EgressConfig;

@@ -5,14 +5,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use atoll_core::id::SandboxId;
 use atoll_core::sandbox::{PauseMode, SandboxState};
 use futures::StreamExt as _;
+use tokio::time::Instant;
 
 use crate::authorize::Caller;
-use crate::clock::now_ms;
 use crate::engine::{Engine, Inner};
 use crate::sandbox::SandboxShared;
 
@@ -83,7 +83,7 @@ async fn measure(inner: &Inner, sandbox: &SandboxShared) -> LiveUsage {
         state: record.state,
         paused: record.paused,
         created_ms: record.created_ms,
-        at_ms: now_ms(),
+        at_ms: inner.now_ms(),
         cpu_us: usage.cpu_us,
         memory_bytes: usage.memory_bytes,
         disk_bytes: usage.disk_bytes,
@@ -108,7 +108,7 @@ impl Engine {
         // Whoever comes meanwhile waits for this look and takes what it gave.
         let mut last = self.inner.live.last.lock().await;
         if let Some((at, all)) = &*last
-            && at.elapsed() < COUNTS_FOR
+            && self.inner.clock.since(*at) < COUNTS_FOR
         {
             return Arc::clone(all);
         }
@@ -117,7 +117,7 @@ impl Engine {
         let mut all: Vec<_> = looks.buffer_unordered(AT_ONCE_MAX_COUNT).collect().await;
         all.sort_by(|one, other| other.id.cmp(&one.id));
         let all = Arc::new(all);
-        *last = Some((Instant::now(), Arc::clone(&all)));
+        *last = Some((self.inner.clock.instant(), Arc::clone(&all)));
         all
     }
 }

@@ -18,7 +18,7 @@ use atoll_vault::ApiKey;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-use crate::clock::{now_ms, random};
+use crate::clock::random;
 use crate::engine::Engine;
 use crate::errors::store_error;
 use crate::keys::{KeyFormat, NewKey};
@@ -74,7 +74,7 @@ impl Engine {
             };
             return Err(Error::new(Code::Forbidden, format!("no rule lets {} in", person.name())).hint(hint));
         };
-        let created_ms = now_ms();
+        let created_ms = self.inner.now_ms();
         let expires_ms = created_ms.saturating_add(self.inner.config.people.login_ms.min(LOGIN_MAX_MS));
         let key = ApiKey::generate(KeyFormat::Atoll).map_err(|error| {
             tracing::error!(%error, "no randomness for a login");
@@ -166,7 +166,7 @@ impl Engine {
     async fn end_logins(&self, person: &KeyId, login: Option<&KeyId>) -> Result<()> {
         {
             let _turn = self.inner.keys.changing.lock().await;
-            self.inner.store.end_logins(person, login, now_ms()).await.map_err(store_error)?;
+            self.inner.store.end_logins(person, login, self.inner.now_ms()).await.map_err(store_error)?;
         }
         self.reload_keys().await
     }

@@ -11,7 +11,7 @@ use atoll_core::{Code, Error, Result};
 use atoll_store::{Belongings, ProjectRecord, Store, StoreError};
 
 use crate::authorize::Caller;
-use crate::clock::{now_ms, random};
+use crate::clock::random;
 use crate::engine::Engine;
 use crate::errors::store_error;
 
@@ -112,7 +112,7 @@ impl Engine {
         validate_name(name)?;
         defaults.validate(&self.inner.config.caps)?;
         self.refuse_beside_other_versions().await?;
-        let created_ms = now_ms();
+        let created_ms = self.inner.now_ms();
         let id = ProjectId::from_parts(created_ms, random()?);
         let record = ProjectRecord { id, name: name.to_owned(), quota, defaults, created_ms };
         let _turn = self.inner.projects.changing.lock().await;

@@ -25,7 +25,6 @@ use atoll_core::{Error, Result};
 use atoll_isolation::IsolationError;
 use atoll_store::{SandboxFilter, SandboxRecord};
 
-use crate::clock::now_ms;
 use crate::engine::Engine;
 use crate::errors::{isolation_error, store_error};
 use crate::execution::execution;
@@ -105,7 +104,7 @@ impl Engine {
         rollback: Option<SnapshotId>,
     ) -> Result<()> {
         // The time in which the server was away is nobody's idleness.
-        record.last_active_ms = now_ms();
+        record.last_active_ms = self.inner.now_ms();
         if let (SandboxState::Running, Some(to)) = (record.state, rollback) {
             // Whether it is the old one that lives, the new one, or none: it becomes the new one.
             return self.start_actor(record, Origin::FinishRollback(to));
@@ -178,7 +177,7 @@ impl Engine {
     /// A sandbox that died while the server was away.
     async fn bury(&self, record: SandboxRecord) -> Result<SandboxRecord> {
         tracing::warn!(sandbox = %record.id, "a sandbox died while the server was away");
-        self.inner.store.lose_execs(&record.id, now_ms()).await.map_err(store_error)?;
+        self.inner.store.lose_execs(&record.id, self.inner.now_ms()).await.map_err(store_error)?;
         self.set_state(record, SandboxState::Failed, Some("it died while the server was away")).await
     }
 

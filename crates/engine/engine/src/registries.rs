@@ -6,7 +6,6 @@ use atoll_core::{Code, Error, Result, spec};
 use atoll_image::Credentials;
 use atoll_store::RegistryRecord;
 
-use crate::clock::now_ms;
 use crate::engine::Engine;
 use crate::errors::store_error;
 
@@ -68,7 +67,7 @@ impl Engine {
             name: name.map(str::to_owned),
             username: username.to_owned(),
             sealed,
-            updated_ms: now_ms(),
+            updated_ms: self.inner.now_ms(),
         };
         self.inner.store.put_registry(&record).await.map_err(store_error)?;
         Ok(record)

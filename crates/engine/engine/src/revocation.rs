@@ -9,12 +9,8 @@ use std::time::Duration;
 use atoll_core::Code;
 
 use crate::authorize::{Caller, Grant, Resource};
-use crate::clock::now_ms;
 use crate::engine::Engine;
-use crate::ingress::VerifiedAccess;
 
-/// Long enough; a timer cannot take much more.
-const FOREVER: Duration = Duration::from_secs(24 * 60 * 60);
 /// When a database that was away is asked again.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -34,35 +30,49 @@ impl Engine {
     async fn until_credential_ends(&self, grant: &Grant) {
         let Some(caller) = grant.caller() else {
             if let Some(link) = grant.link() {
-                until_over(link).await;
+                let revoked = link.revoked();
+                tokio::select! {
+                    () = revoked.cancelled() => {}
+                    () = self.inner.clock.sleep_until_ms(link.expires_ms().unwrap_or(u64::MAX)) => {}
+                }
             }
             return;
         };
         let mut changes = self.inner.acl.changed();
         loop {
-            let Some(left) = self.left_by(caller, grant).await else { return };
+            let Some(holds) = self.holds(caller, grant).await else { return };
+            let over = async {
+                match holds {
+                    Holds::Until(end) => self.inner.clock.sleep_until_ms(end).await,
+                    Holds::ForNow => tokio::time::sleep(RETRY).await,
+                }
+            };
             tokio::select! {
                 // The sender lives as long as the engine.
                 _ = changes.changed() => {}
-                () = tokio::time::sleep(left) => {}
+                () = over => {}
             }
         }
     }
 
     /// For how long a right holds if nothing changes.
-    async fn left_by(&self, caller: &Caller, grant: &Grant) -> Option<Duration> {
-        let Some(fingerprint) = caller.ssh_key() else { return self.left_of(caller, grant) };
+    async fn holds(&self, caller: &Caller, grant: &Grant) -> Option<Holds> {
+        let Some(fingerprint) = caller.ssh_key() else {
+            return self.holds_until(caller, grant).map(Holds::Until);
+        };
         match self.verify_ssh_key(fingerprint).await {
             Ok((key, expires_ms)) if Some(&key.id) == caller.key() => {
-                Some(self.left_of(caller, grant)?.min(left(expires_ms)))
+                let end = self.holds_until(caller, grant)?;
+                Some(Holds::Until(expires_ms.map_or(end, |expires| expires.min(end))))
             }
             // A database that is away takes nobody's rights.
-            Err(error) if error.code == Code::StoreUnavailable => Some(RETRY),
+            Err(error) if error.code == Code::StoreUnavailable => Some(Holds::ForNow),
             Ok(_) | Err(_) => None,
         }
     }
 
-    fn left_of(&self, caller: &Caller, grant: &Grant) -> Option<Duration> {
+    /// When a right ends by itself, milliseconds since the epoch.
+    fn holds_until(&self, caller: &Caller, grant: &Grant) -> Option<u64> {
         let now = self.caller_now(caller)?;
         let lasts_with = caller.login.as_ref().or(caller.key());
         let expires_ms = lasts_with.and_then(|key| self.inner.keys.expires_ms(key));
@@ -73,24 +83,14 @@ impl Engine {
         };
         // What is open on a sandbox that is gone ends with that, and may have to tell it first.
         let scope = if gone { now.scope() } else { self.on_resource(&now, grant.resource())?.scope };
-        (scope >= grant.needs().scope).then(|| left(expires_ms))
+        (scope >= grant.needs().scope).then(|| expires_ms.unwrap_or(u64::MAX))
     }
 }
 
-/// How long it is until a moment that may not be set.
-fn left(end_ms: Option<u64>) -> Duration {
-    end_ms.map_or(FOREVER, |end| Duration::from_millis(end.saturating_sub(now_ms())).min(FOREVER))
-}
-
-async fn until_over(access: &VerifiedAccess) {
-    let revoked = access.revoked();
-    let ended = async {
-        while access.expires_ms().is_none_or(|end| end > now_ms()) {
-            tokio::time::sleep(left(access.expires_ms())).await;
-        }
-    };
-    tokio::select! {
-        () = revoked.cancelled() => {}
-        () = ended => {}
-    }
+/// For how long a right holds.
+enum Holds {
+    /// Milliseconds since the epoch.
+    Until(u64),
+    /// Nobody can say: the database is away.
+    ForNow,
 }

@@ -12,7 +12,6 @@ use atoll_store::{Store, StoreError};
 use tokio::sync::{Mutex, MutexGuard, watch};
 
 use crate::authorize::Caller;
-use crate::clock::now_ms;
 use crate::engine::{Engine, Inner};
 use crate::errors::store_error;
 use crate::sandbox::SandboxShared;
@@ -209,7 +208,7 @@ impl Engine {
     pub fn lease(&self, sandbox: &SandboxId) -> Result<Option<Lease>> {
         let found = self.inner.sandbox(sandbox)?;
         let lease = self.inner.acl.get(&found.id).lease.clone();
-        Ok(lease.filter(|lease| !lease.has_ended(now_ms())))
+        Ok(lease.filter(|lease| !lease.has_ended(self.inner.now_ms())))
     }
 
     /// Takes a sandbox for oneself, or goes on having it, for `ttl_ms` from now. The caller's
@@ -223,7 +222,7 @@ impl Engine {
         Lease::validate(holder, ttl_ms)?;
         let found = self.inner.sandbox(sandbox)?;
         let _turn = self.inner.acl.changing.lock().await;
-        let now = now_ms();
+        let now = self.inner.now_ms();
         let access = self.inner.acl.get(&found.id);
         access.admits(&who, now)?;
         let before = access.lease.as_ref().filter(|lease| !lease.has_ended(now));
@@ -249,7 +248,7 @@ impl Engine {
         let _turn = self.inner.acl.changing.lock().await;
         if !force {
             let who = caller.requester().ok_or_else(nobody)?;
-            self.inner.acl.get(&found.id).admits(&who, now_ms())?;
+            self.inner.acl.get(&found.id).admits(&who, self.inner.now_ms())?;
         }
         self.inner.store.delete_lease(&found.id).await.map_err(store_error)?;
         self.inner.acl.change(&found.id, |access| access.lease = None);

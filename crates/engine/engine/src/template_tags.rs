@@ -7,7 +7,6 @@ use atoll_core::{Code, Error, Result};
 use atoll_store::{StoreError, TemplateRecord, TemplateTag};
 
 use crate::authorize::Caller;
-use crate::clock::now_ms;
 use crate::engine::Engine;
 use crate::errors::store_error;
 use crate::templates::not_found;
@@ -77,7 +76,7 @@ impl Engine {
         self.check_template_is_own(name, caller).await?;
         let record = self.template(name, version).await?;
         self.check_room_for_tags(name, tags).await?;
-        let set_ms = now_ms();
+        let set_ms = self.inner.now_ms();
         let done = self.inner.store.tag_template(name, record.version, tags, set_ms).await;
         done.map_err(|error| match error {
             StoreError::NotFound => not_found(name, Some(record.version)),

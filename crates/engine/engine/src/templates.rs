@@ -9,7 +9,7 @@ use atoll_isolation::Execution;
 use atoll_store::TemplateRecord;
 
 use crate::authorize::Caller;
-use crate::clock::{now_ms, random};
+use crate::clock::random;
 use crate::engine::{Engine, Inner};
 use crate::errors::{isolation_error, limit_error, store_error};
 use crate::pool::PoolName;
@@ -72,7 +72,7 @@ impl Engine {
             let starts = recipe.start.is_some() && recipe.ready.is_some();
             self.check_can_keep_memory(level, starts, recipe.egress.as_ref())?;
         }
-        let created_ms = now_ms();
+        let created_ms = self.inner.now_ms();
         let mut record = TemplateRecord {
             id: TemplateId::from_parts(created_ms, random()?),
             name: name.to_owned(),

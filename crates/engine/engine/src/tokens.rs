@@ -11,7 +11,7 @@ use atoll_store::{SealedValue, Store};
 use atoll_vault::Vault;
 
 use crate::authority::context;
-use crate::clock::now_ms;
+use crate::clock::Clock;
 use crate::engine::Engine;
 use crate::errors::store_error;
 use crate::keys::VerifiedKey;
@@ -32,7 +32,7 @@ impl std::fmt::Debug for TokenKey {
 
 impl TokenKey {
     /// Reads it, making it first when there is none.
-    pub(crate) async fn open(store: &Store, vault: &Vault) -> Result<Self> {
+    pub(crate) async fn open(store: &Store, vault: &Vault, clock: &Clock) -> Result<Self> {
         let broken = |error: &dyn std::fmt::Display| {
             tracing::error!(%error, "the secret of sandbox tokens cannot be used");
             Error::new(Code::Internal, "the secret of sandbox tokens cannot be used")
@@ -43,8 +43,12 @@ impl TokenKey {
             getrandom::fill(&mut bytes).map_err(|error| broken(&error))?;
             let secret = Secret::new(blake3::Hash::from_bytes(bytes).to_hex().as_str());
             let sealed = vault.seal(&context(NAME), &secret).map_err(|error| broken(&error))?;
-            let value =
-                SealedValue { name: NAME.to_owned(), visible: String::new(), sealed, created_ms: now_ms() };
+            let value = SealedValue {
+                name: NAME.to_owned(),
+                visible: String::new(),
+                sealed,
+                created_ms: clock.now_ms(),
+            };
             // Another server of the same database may have been faster: what is read next stands.
             store.insert_sealed_value(&value).await.map_err(store_error)?;
         }

@@ -5,15 +5,13 @@ use atoll_tls::{Certificate, Leaf, Tls};
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::shared::now_ms;
-
 /// Part of a certificate's life after which one that comes from files should have been renewed: the last sixth.
 const LATE_PARTS: u64 = 6;
 
 /// The line of the report; none when there is no certificate from elsewhere.
-pub(crate) fn check(tls: &Tls) -> Option<Check> {
+pub(crate) fn check(tls: &Tls, now_ms: u64) -> Option<Check> {
     let Certificate { is_ordered, leaf, failure } = tls.certificate()?;
-    let now_s = now_ms() / 1000;
+    let now_s = now_ms / 1000;
     let why = failure.map(|failure| format!("; the last order failed: {failure}"));
     let is_failing = why.is_some();
     let why = why.unwrap_or_default();

@@ -69,12 +69,6 @@ impl Shared {
     }
 }
 
-/// Milliseconds since the epoch.
-pub(crate) fn now_ms() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
 /// What streams end with when the server stops.
 pub(crate) fn shutting_down() -> Error {
     Error::new(Code::ShuttingDown, "the server is shutting down")

@@ -14,6 +14,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, UNIX_EPOCH};
 
+use atoll_core::draw::Draw;
 use fuser::{
     BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, Generation, INodeNo,
     LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyWrite, Request, WriteFlags,
@@ -90,7 +91,7 @@ impl VolatileDisk {
         for (block, bytes) in &content.unflushed {
             let kept = match unflushed {
                 Unflushed::Lost => false,
-                Unflushed::Torn(seed) => mixed(seed ^ block) & 1 == 1,
+                Unflushed::Torn(seed) => Draw::new(seed ^ block).number() & 1 == 1,
             };
             if kept {
                 found.write_all_at(&bytes[..], block * BLOCK_BYTES as u64).expect("write what was found");
@@ -105,14 +106,6 @@ impl Drop for VolatileDisk {
             drop(session.umount_and_join());
         }
     }
-}
-
-/// SplitMix64: every bit of the result depends on every bit of the number.
-const fn mixed(number: u64) -> u64 {
-    let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    number ^ (number >> 31)
 }
 
 fn locked(content: &Mutex<Content>) -> MutexGuard<'_, Content> {

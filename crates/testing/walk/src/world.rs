@@ -8,7 +8,7 @@ use atoll_core::key::{KeyFormat, Scope};
 use atoll_core::project::{ProjectDefaults, Quota};
 use atoll_core::sharing::{Role, Visibility};
 use atoll_core::spec::{Caps, Command, Defaults, ExecDraft, SandboxDraft};
-use atoll_engine::{Caller, Config, EgressConfig, Engine, PoolConfig, SnapshotOrder, Trust};
+use atoll_engine::{Caller, Clock, Config, EgressConfig, Engine, PoolConfig, SnapshotOrder, Trust};
 use atoll_image::Images;
 use atoll_isolation::fake::FakeHost;
 use atoll_server::dialect::Dialect;
@@ -78,6 +78,7 @@ impl World {
         let vault = Vault::open(&dir.path().join("vault.key")).expect("a vault");
         let images = Images::open(&dir.path().join("images")).expect("images");
         let config = Config {
+            clock: Clock::default(),
             objects: None,
             disk: None,
             logs_max_bytes: u64::MAX,

@@ -134,7 +134,7 @@ pub(super) async fn create(
         return Err(Failure::conflict(format!("there is a warm pool of the snapshot {snapshot} already")));
     }
     let view = engine.put_pool(name, spec).await?;
-    Ok((StatusCode::CREATED, Json(shown(engine, &view, time::now_ms()).await?)))
+    Ok((StatusCode::CREATED, Json(shown(engine, &view, engine.now_ms()).await?)))
 }
 
 /// `PATCH /warm-pools/{id}`.
@@ -149,7 +149,7 @@ pub(super) async fn update(
     let spec = size(asked.pool)?;
     let _turn = app.turns.take(TURN).await;
     let view = engine.put_pool(find(engine, &text).await?, spec).await?;
-    Ok(Json(shown(engine, &view, time::now_ms()).await?))
+    Ok(Json(shown(engine, &view, engine.now_ms()).await?))
 }
 
 /// `DELETE /warm-pools/{id}`.

@@ -7,7 +7,6 @@ use atoll_core::id::KeyId;
 use atoll_core::secret::Secret;
 use atoll_core::sharing::Needs;
 use atoll_dialect_kit::request::Caller;
-use atoll_dialect_kit::time::now_ms;
 use atoll_engine::{Caller as EngineCaller, Engine, Grant, Target};
 use axum::extract::State;
 use http::request::Parts;
@@ -58,7 +57,7 @@ pub(crate) async fn push_access(
         ));
     }
     let (engine, key) = (app.host.engine(), caller.key());
-    let until = (now_ms() + LIFE_MS).to_string();
+    let until = (engine.now_ms() + LIFE_MS).to_string();
     let token = engine.key_token(&purpose(&until), &key);
     Ok(Json(json!({
         "accessKey": key,
@@ -80,7 +79,7 @@ pub(super) async fn admit(app: &App, parts: &Parts) -> Result<(KeyId, Chain, Gra
     let (until, token) = shown.split_once('-').ok_or_else(refused)?;
     let key = engine.verify_key_token(&purpose(until), token).map_err(|_wrong| refused())?;
     let until_ms: u64 = until.parse().map_err(|_malformed| refused())?;
-    if until_ms < now_ms() {
+    if until_ms < engine.now_ms() {
         let why = "the credentials have expired: ask for push access again";
         return Err(Refusal::new(StatusCode::BAD_REQUEST, "ExpiredToken", why));
     }

@@ -78,7 +78,7 @@ pub(super) async fn set_env(inside: Inside, Json(asked): Json<Environment>) -> R
 /// What the sandbox uses now.
 pub(super) async fn metrics(inside: Inside) -> Result<Json<Value>> {
     let (record, used) = (inside.record()?, inside.engine().metrics(inside.id()).await.map_err(fail)?);
-    let now = time::now_ms();
+    let now = inside.engine().now_ms();
     let alive_us = now.saturating_sub(record.created_ms).saturating_sub(record.pauses_ms) * 1000;
     let total = match used.guest.disk_total_bytes {
         0 => record.spec.resources.disk_bytes,

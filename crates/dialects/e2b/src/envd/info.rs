@@ -13,7 +13,6 @@ use super::Envd;
 use crate::App;
 use crate::error::{Failure, Result};
 use crate::extras::Extras;
-use crate::time::now_ms;
 
 const MIB: u64 = 1 << 20;
 
@@ -27,7 +26,7 @@ pub(crate) async fn metrics(envd: Envd) -> Result<Response> {
     let sample = crate::sandboxes::metrics::sample(envd.engine(), envd.id()).await;
     let sample = sample.map_err(|error: Error| Failure::of_file(&error))?;
     Ok(axum::Json(json!({
-        "ts": now_ms() / 1000,
+        "ts": envd.engine().now_ms() / 1000,
         "cpu_count": sample.cpu_count,
         "cpu_used_pct": sample.cpu_used_pct,
         "mem_total_mib": sample.mem_total / MIB,

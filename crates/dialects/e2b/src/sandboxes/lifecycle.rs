@@ -18,7 +18,6 @@ use crate::App;
 use crate::error::{Failure, Result};
 use crate::extras::Extras;
 use crate::request::{Caller, Exec, Id, Json, Manage};
-use crate::time::now_ms;
 use crate::view::Sandbox;
 
 /// Life of a sandbox that is connected to, when the client does not say, seconds.
@@ -140,7 +139,7 @@ pub(super) async fn refresh(
 
 /// Moves the end to so many seconds from now, unless it is later already.
 async fn extend(engine: &Engine, record: &SandboxRecord, seconds: u64) -> Result<SandboxRecord> {
-    let later = record.expires_ms.is_none_or(|end| end >= now_ms().saturating_add(seconds * 1000));
+    let later = record.expires_ms.is_none_or(|end| end >= engine.now_ms().saturating_add(seconds * 1000));
     if later { Ok(record.clone()) } else { end_in(engine, &record.id, seconds).await }
 }
 

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::App;
 use crate::error::{Failure, Result};
 use crate::request::{Caller, Id, Query, Read};
-use crate::time::{now_ms, of_ms};
+use crate::time::of_ms;
 use crate::view;
 
 /// Points that are kept of a sandbox.
@@ -102,7 +102,7 @@ fn percent(used_us: u64, passed_us: u64) -> f64 {
 pub(crate) async fn sample(engine: &Engine, id: &SandboxId) -> Result<Sample, Error> {
     let record = engine.sandbox(id)?;
     let metrics = engine.metrics(id).await?;
-    let at_ms = now_ms();
+    let at_ms = engine.now_ms();
     let alive_us = at_ms.saturating_sub(record.created_ms).saturating_sub(record.pauses_ms) * 1000;
     let disk_total = match metrics.guest.disk_total_bytes {
         0 => record.spec.resources.disk_bytes,

@@ -27,7 +27,6 @@ use tokio_util::io::SyncIoBridge;
 use crate::App;
 use crate::error::{Failure, Result};
 use crate::request::{Caller, Manage, Path, Query, Root};
-use crate::time::now_ms;
 
 /// How long an address is good, milliseconds.
 const ADDRESS_MS: u64 = 3600 * 1000;
@@ -82,7 +81,7 @@ pub(super) async fn link(
     let mut bytes = [0_u8; 32];
     getrandom::fill(&mut bytes).map_err(|error| broken(&error))?;
     let token = blake3::Hash::from_bytes(bytes).to_hex().to_string();
-    let now = now_ms();
+    let now = app.host.engine().now_ms();
     {
         let mut table = app.addresses.0.lock().unwrap_or_else(PoisonError::into_inner);
         table.retain(|_, address| address.until_ms > now);
@@ -118,7 +117,7 @@ pub(super) async fn upload(
     let address = {
         let mut table = app.addresses.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Good once: whoever needs another try asks for another address.
-        table.remove(&token).filter(|address| address.until_ms > now_ms())
+        table.remove(&token).filter(|address| address.until_ms > app.host.engine().now_ms())
     };
     let address = address.ok_or_else(|| {
         Failure::new(StatusCode::FORBIDDEN, "this address is not good any more: ask for another")

@@ -15,6 +15,7 @@ use atoll_core::sharing::Needs;
 use atoll_dialect_kit::sentence;
 use atoll_dialect_kit::spool::receive_with;
 use atoll_dialect_kit::status::Status;
+use atoll_dialect_kit::time::now_ms;
 use atoll_engine::{Grant, Target};
 use axum::body::Body;
 use axum::response::{IntoResponse as _, Response};
@@ -28,7 +29,7 @@ use tokio_util::io::ReaderStream;
 
 use super::images;
 use crate::App;
-use crate::auth::{Asker, Head, now_ms};
+use crate::auth::{Asker, Head};
 use crate::grpc::{Fault, Result};
 use crate::wire::content::{BlobCreateRequest, BlobCreateResponse, UploadUrlList};
 

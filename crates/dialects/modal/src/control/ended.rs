@@ -8,7 +8,6 @@ use atoll_engine::Engine;
 use atoll_store::SandboxRecord;
 use serde::{Deserialize, Serialize};
 
-use crate::auth::now_ms;
 use crate::wire::common::GenericResult;
 
 /// Sandboxes that are remembered.
@@ -94,12 +93,12 @@ impl Ended {
         &self,
         sandbox: &SandboxId,
         may_use: impl Fn(&KeyId) -> bool,
+        now: u64,
     ) -> Option<(GenericResult, String)> {
         let known = self.0.get(sandbox)?;
         if !known.owner.as_ref().is_some_and(may_use) {
             return None;
         }
-        let now = now_ms();
         let passed = |end: Option<u64>| end.is_some_and(|end| now.saturating_add(SLACK_MS) >= end);
         let idle_end = known.idle_timeout_ms.map(|idle| known.last_active_ms.saturating_add(idle));
         let status = if passed(known.expires_ms) {

@@ -102,7 +102,8 @@ async fn state(asker: &Asker, text: &str) -> Result<(SandboxId, Option<GenericRe
         Ok(()) => {}
         Err(fault) if fault.status == Status::NotFound => {
             // One that is there and hidden stays so: what is remembered is told to its maker only.
-            let ended = asker.app.control.ended.of(&id, |owner| asker.may_use_of(owner));
+            let ended =
+                asker.app.control.ended.of(&id, |owner| asker.may_use_of(owner), asker.engine().now_ms());
             let (result, app) = ended.ok_or_else(|| ids::no_sandbox(text))?;
             return Ok((id, Some(result), app));
         }
@@ -111,7 +112,8 @@ async fn state(asker: &Asker, text: &str) -> Result<(SandboxId, Option<GenericRe
     let record = match asker.engine().sandbox(&id) {
         Ok(record) => record,
         Err(_gone) => {
-            let ended = asker.app.control.ended.of(&id, |owner| asker.may_use_of(owner));
+            let ended =
+                asker.app.control.ended.of(&id, |owner| asker.may_use_of(owner), asker.engine().now_ms());
             let (result, app) = ended.ok_or_else(|| ids::no_sandbox(text))?;
             return Ok((id, Some(result), app));
         }
@@ -135,7 +137,7 @@ async fn result(asker: &Asker, record: &SandboxRecord, extras: &Extras) -> Optio
             Some(GenericResult { status, exception, exitcode: 1 })
         }
         SandboxState::Deleting => {
-            let ended = asker.app.control.ended.of(&record.id, |_| true);
+            let ended = asker.app.control.ended.of(&record.id, |_| true, asker.engine().now_ms());
             ended.map(|(result, _)| result)
         }
         _ if extras.command => {
@@ -217,7 +219,7 @@ pub(super) fn end_with_command(app: App, id: SandboxId) {
             return;
         }
         app.control.ended.over(&id, of_exit(&exit));
-        let left = record.expires_ms.map(|end| end.saturating_sub(auth::now_ms()).max(1));
+        let left = record.expires_ms.map(|end| end.saturating_sub(engine.now_ms()).max(1));
         let ttl_ms = left.map_or(READABLE_MS, |left| left.min(READABLE_MS));
         let update = SandboxUpdate { ttl_ms: Some(Some(ttl_ms)), ..SandboxUpdate::default() };
         drop(engine.update_sandbox(&id, update).await);

@@ -12,10 +12,11 @@ use atoll_core::id::KeyId;
 use atoll_core::spec::RequestKey;
 use atoll_dialect_kit::promise::{Promise, Shelf};
 use atoll_dialect_kit::status::Status;
+use atoll_dialect_kit::time::now_ms;
 use atoll_engine::Engine;
 use futures::future::{BoxFuture, FutureExt as _, Shared};
 
-use crate::auth::{Asker, now_ms};
+use crate::auth::Asker;
 use crate::grpc::{Fault, Result};
 
 /// Carries the key.

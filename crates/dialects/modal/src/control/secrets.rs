@@ -13,8 +13,9 @@ use atoll_core::policy::EgressPolicy;
 use atoll_core::secret::Secret;
 use atoll_dialect_kit::secrets as stand_ins;
 use atoll_dialect_kit::status::Status;
+use atoll_dialect_kit::time::now_ms;
 
-use crate::auth::{Asker, now_ms};
+use crate::auth::Asker;
 use crate::grpc::{Fault, Result};
 use crate::wire::apps::{SecretGetOrCreateRequest, SecretGetOrCreateResponse, SecretMetadata};
 use crate::wire::common::SecretSource;

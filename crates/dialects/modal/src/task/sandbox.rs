@@ -9,7 +9,6 @@ use atoll_core::spec::{Command, ExecDraft, SandboxUpdate};
 use atoll_dialect_kit::status::Status;
 
 use super::Inside;
-use crate::auth::now_ms;
 use crate::control;
 use crate::extras::{Extras, Probe};
 use crate::grpc::{Fault, Result};
@@ -53,7 +52,7 @@ pub(super) async fn wait_until_ready(
     let limit = control::seconds(request.timeout, READY_MAX_S);
     let ready = Box::pin(inside.asker.head.gone.unless_gone(tokio::time::timeout(limit, looking))).await?;
     ready.map_err(|_elapsed| Fault::new(Status::DeadlineExceeded, "the sandbox is not ready yet"))??;
-    let ready_at = Duration::from_millis(now_ms()).as_secs_f64();
+    let ready_at = Duration::from_millis(inside.asker.engine().now_ms()).as_secs_f64();
     Ok(SandboxWaitUntilReadyTcrResponse { ready_at })
 }
 

@@ -3,7 +3,6 @@
 
 use atoll_core::id::{KeyId, SandboxId};
 use atoll_dialect_kit::remembered::Remembered;
-use atoll_dialect_kit::time::now_ms;
 use atoll_engine::Engine;
 use atoll_store::SandboxRecord;
 use serde::{Deserialize, Serialize};
@@ -55,18 +54,18 @@ impl Ended {
     }
 
     /// It was shut down, by a call.
-    pub(crate) fn shut(&self, id: &SandboxId) {
-        self.0.change(id, |seen| Some(Seen { shut_ms: Some(now_ms()), ..seen? }));
+    pub(crate) fn shut(&self, id: &SandboxId, now_ms: u64) {
+        self.0.change(id, |seen| Some(Seen { shut_ms: Some(now_ms), ..seen? }));
     }
 
     /// What became of a devbox that the engine does not know, if the key may know of it; `None` sees all.
-    pub(crate) fn find(&self, id: &str, sees: Option<&KeyId>) -> Option<Value> {
+    pub(crate) fn find(&self, id: &str, sees: Option<&KeyId>, now_ms: u64) -> Option<Value> {
         let id = id.parse().ok()?;
         let seen = self.0.get(&id)?;
         if sees.is_some_and(|key| seen.owner.as_ref() != Some(key)) {
             return None;
         }
-        let expired = seen.expires_ms.is_some_and(|end| end <= now_ms());
+        let expired = seen.expires_ms.is_some_and(|end| end <= now_ms);
         let reason = match seen.shut_ms {
             None if expired => "keep_alive_timeout",
             None if seen.idles => "idle",
@@ -75,7 +74,7 @@ impl Ended {
         let end_ms = match (seen.shut_ms, seen.expires_ms) {
             (None, Some(end)) if expired => end,
             (Some(at), _) => at,
-            (None, _) => now_ms(),
+            (None, _) => now_ms,
         };
         // So that it is the same when it is asked for again.
         if reason == "api_shutdown" {

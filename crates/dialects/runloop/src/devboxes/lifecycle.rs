@@ -40,13 +40,13 @@ pub(super) async fn shutdown(
     };
     let mut last = view(&app, &record);
     let sandbox = record.id.clone();
-    app.ended.shut(&sandbox);
+    app.ended.shut(&sandbox, app.host.engine().now_ms());
     // Begun, it is brought to its end, whether the client waits or not.
     match within(WAIT, async move { engine.delete_sandbox(&sandbox).await }).await {
         Some(Err(error)) if error.code != Code::SandboxNotFound => return Err(told(&id, &error)),
         Some(_) | None => {}
     }
-    if let Some(ended) = app.ended.find(record.id.as_str(), None) {
+    if let Some(ended) = app.ended.find(record.id.as_str(), None, app.host.engine().now_ms()) {
         last = ended;
     }
     Ok(Json(last))

@@ -62,7 +62,7 @@ async fn read(caller: Caller<Read>, State(app): State<App>, Path(id): Path<Strin
 
 /// A devbox as it is now, or as it was when it ended.
 fn look<S>(app: &App, caller: &Caller<S>, id: &str) -> Result<Value> {
-    let ended = || app.ended.find(&ids::sandbox(id), caller.sees());
+    let ended = || app.ended.find(&ids::sandbox(id), caller.sees(), app.host.engine().now_ms());
     match request::record(app.host.engine(), caller, id) {
         Ok(record) => {
             let now = view(app, &record);

@@ -8,7 +8,6 @@ use atoll_core::limits::BUILD_CONTEXT_MAX_BYTES;
 use atoll_core::sharing::Needs;
 use atoll_dialect_kit::request::Root;
 use atoll_dialect_kit::spool::receive;
-use atoll_dialect_kit::time::now_ms;
 use atoll_engine::{Caller as EngineCaller, Grant, Target};
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -64,7 +63,9 @@ async fn by_address(app: &App, id: &str, signed: &Signed, needs: Needs) -> Resul
     let object = work(move || shelf.find(&name)).await?.ok_or_else(refused)?;
     let shown = blake3::Hash::from_hex(&signed.signature).map_err(|_no_hash| refused())?;
     // Hashes are compared in constant time.
-    if shown != sign(&object, signed.until) || signed.until.is_some_and(|until| now_ms() > until) {
+    if shown != sign(&object, signed.until)
+        || signed.until.is_some_and(|until| app.host.engine().now_ms() > until)
+    {
         return Err(refused());
     }
     let owner: KeyId = object.owner.parse().map_err(|error| broken(&error))?;

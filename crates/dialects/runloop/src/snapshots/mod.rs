@@ -12,7 +12,6 @@ use atoll_core::snapshot::SnapshotState;
 use atoll_core::{Code, Error};
 use atoll_dialect_kit::pending::Pending;
 use atoll_dialect_kit::promise::Promise;
-use atoll_dialect_kit::time::now_ms;
 use atoll_engine::{Engine, SnapshotOrder, SnapshotQuery};
 use atoll_store::SnapshotRecord;
 use axum::Router;
@@ -193,7 +192,7 @@ async fn begin(
         "name": noted.name,
         "commit_message": noted.commit_message,
         "metadata": noted.metadata.unwrap_or_default(),
-        "create_time_ms": now_ms(),
+        "create_time_ms": app.host.engine().now_ms(),
         "source_devbox_id": ids::of_sandbox(&sandbox),
         "source_blueprint_id": noted.source_blueprint_id,
     });

@@ -15,7 +15,7 @@ use atoll_store::{AgentRecord, EventRecord, SessionRecord, StoreError, Whereabou
 use serde_json::{Value, json};
 
 use crate::authorize::{Caller, EffectivePermission};
-use crate::clock::{now_ms, random};
+use crate::clock::random;
 use crate::cluster;
 use crate::engine::Engine;
 use crate::errors::store_error;
@@ -59,7 +59,7 @@ impl Engine {
                 Error::invalid("port", "is needed: the service does not say on which port it is ready")
             })?;
         }
-        let created_ms = now_ms();
+        let created_ms = self.inner.now_ms();
         let id = AgentId::from_parts(created_ms, random()?);
         let record = AgentRecord { id, name, sandbox: sandbox.id.clone(), spec, created_ms };
         let shared = AgentShared::new(record.clone(), sandbox.record().project.as_ref());
@@ -210,7 +210,7 @@ impl Engine {
             let why = format!("there are {AGENT_SESSIONS_ALL_MAX_COUNT} sessions already");
             return Err(Error::new(Code::LimitExceeded, why).hint("delete some"));
         }
-        let created_ms = now_ms();
+        let created_ms = self.inner.now_ms();
         let record = SessionRecord {
             id: SessionId::from_parts(created_ms, random()?),
             agent: agent.record.id.clone(),
@@ -304,8 +304,8 @@ impl Engine {
         let delivered = session.record.borrow().status.delivered;
         let most = AGENT_MESSAGES_WAITING_MAX_COUNT as u64;
         let store = &self.inner.store;
-        let (event, new) = match store.append_agent_message(&id, key, &data, now_ms(), delivered, most).await
-        {
+        let now = self.inner.now_ms();
+        let (event, new) = match store.append_agent_message(&id, key, &data, now, delivered, most).await {
             Ok(Some(appended)) => appended,
             Ok(None) => {
                 return Err(Error::new(

@@ -14,7 +14,6 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::clock::now_ms;
 use crate::engine::Engine;
 use crate::errors::{chain, store_error};
 use crate::sandbox::{InUse, SandboxShared};
@@ -280,7 +279,7 @@ impl Driver {
     async fn store(&self, events: &[NewEvent]) -> Result<(), StoreError> {
         let id = self.session.id();
         let store = &self.engine.inner.store;
-        let last = store.append_agent_events(&id, events, &self.status, now_ms()).await?;
+        let last = store.append_agent_events(&id, events, &self.status, self.engine.now_ms()).await?;
         self.session.record.send_modify(|record| {
             record.events = record.events.max(last);
             record.status.clone_from(&self.status);

@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use atoll_core::agent::{ScheduleRun, ScheduleSpec, ScheduleStatus};
 use atoll_core::id::{AgentId, SandboxId, ScheduleId};
@@ -19,7 +18,7 @@ use atoll_store::{ScheduleRecord, StoreError};
 use futures::{StreamExt as _, stream};
 use serde_json::json;
 
-use crate::clock::{now_ms, random};
+use crate::clock::random;
 use crate::engine::Engine;
 use crate::errors::store_error;
 
@@ -30,8 +29,8 @@ use super::{AgentShared, agent_not_found};
 
 /// Agents that are sent to side by side.
 const AGENTS_AT_ONCE: usize = 64;
-/// Longest sleep: the engine's clock may go a little slower or faster than timers.
-const LOOK_EVERY: Duration = Duration::from_secs(30);
+/// Schedules are looked at again after this, nudge or not.
+const LOOK_EVERY_MS: u64 = 30_000;
 
 impl Engine {
     /// Has messages sent to an agent by time, from now on.
@@ -47,7 +46,7 @@ impl Engine {
                 Error::new(Code::TooLarge, why).hint("write it to a file in the sandbox, and name that")
             );
         }
-        let created_ms = now_ms();
+        let created_ms = self.inner.now_ms();
         let agent = self.agent_by_id(agent)?;
         self.check_room(&agent)?;
         // A time that never comes is looked for a long time.
@@ -170,14 +169,18 @@ impl Engine {
                     }
                 })
                 .await;
-            let mut wait = if failed.into_inner() { RETRY } else { LOOK_EVERY };
-            let next = agents.iter().filter_map(|agent| agent.next_due()).min();
-            if let Some(next) = next.filter(|_| wait == LOOK_EVERY) {
-                wait = wait.min(Duration::from_millis(next.saturating_sub(now_ms())));
-            }
+            let look_ms = self.inner.now_ms().saturating_add(LOOK_EVERY_MS);
+            let next = agents.iter().filter_map(|agent| agent.next_due()).fold(look_ms, u64::min);
+            let rest = async {
+                if failed.into_inner() {
+                    tokio::time::sleep(RETRY).await;
+                } else {
+                    self.inner.clock.sleep_until_ms(next).await;
+                }
+            };
             tokio::select! {
                 () = self.inner.scheduled.notified() => {}
-                () = tokio::time::sleep(wait) => {}
+                () = rest => {}
             }
         }
     }
@@ -185,7 +188,7 @@ impl Engine {
     /// Sends what is due to an agent; says whether that was done.
     async fn send_all_due(&self, agent: &Arc<AgentShared>) -> bool {
         let due: Vec<ScheduleId> = {
-            let (now, schedules) = (now_ms(), agent.schedules());
+            let (now, schedules) = (self.inner.now_ms(), agent.schedules());
             let due = schedules.values().filter(|schedule| schedule.status.next_ms <= now);
             due.map(|schedule| schedule.id.clone()).collect()
         };
@@ -206,7 +209,7 @@ impl Engine {
     async fn send_due(&self, agent: &Arc<AgentShared>, id: &ScheduleId) -> Result<()> {
         let _turn = agent.scheduling.lock().await;
         let Some(schedule) = agent.schedules().get(id).cloned() else { return Ok(()) };
-        let now = now_ms();
+        let now = self.inner.now_ms();
         let timer = Timer::new(&schedule.spec.when, schedule.created_ms);
         let sent = match &timer {
             Ok(timer) => {

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
 
 use atoll_build::graph::{self, Graph, Origin};
 use atoll_build::key::Key;
@@ -181,9 +180,10 @@ impl Run<'_> {
             Ok(image) => image,
             Err(error) if error.code == Code::ImageNotFound => {
                 self.note(format!("pulling {name}")).await?;
-                let started = Instant::now();
+                let started = self.clock().instant();
                 let image = self.pull(name).await.map_err(|error| placed(place, name, error))?;
-                self.note(format!("pulled {name} in {:.1} s", started.elapsed().as_secs_f32())).await?;
+                self.note(format!("pulled {name} in {:.1} s", self.clock().since(started).as_secs_f32()))
+                    .await?;
                 image
             }
             Err(error) => return Err(placed(place, name, error)),

@@ -15,7 +15,6 @@ use atoll_store::{CacheRecord, SnapshotRecord};
 use tokio::sync::RwLock;
 
 use crate::authorize::Caller;
-use crate::clock::now_ms;
 use crate::engine::Engine;
 use crate::errors::store_error;
 use crate::snapshot::SnapshotOrder;
@@ -105,7 +104,7 @@ impl Engine {
             }
         }
         let used: Vec<String> = found.keys().cloned().collect();
-        self.inner.store.touch_cached_steps(&used, now_ms()).await.map_err(store_error)?;
+        self.inner.store.touch_cached_steps(&used, self.inner.now_ms()).await.map_err(store_error)?;
         Ok(found)
     }
 
@@ -141,7 +140,7 @@ impl Engine {
             let order = SnapshotOrder::without_name(Purpose::Held(HOLDER.to_owned()), None);
             let snapshot = engine.create_snapshot(&sandbox, order, &caller).await?;
             atoll_failpoint::fail_point!("engine.build.snapshot");
-            let now = now_ms();
+            let now = engine.now_ms();
             let record = CacheRecord {
                 key,
                 snapshot: snapshot.id.clone(),

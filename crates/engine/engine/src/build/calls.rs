@@ -21,7 +21,7 @@ use super::drive::drive;
 use super::journal::BuildLog;
 use super::live::{BuildSecrets, Given, ImageLogin, Live};
 use crate::authorize::Caller;
-use crate::clock::{now_ms, random};
+use crate::clock::random;
 use crate::engine::Engine;
 use crate::errors::store_error;
 use crate::query;
@@ -134,7 +134,7 @@ impl Engine {
         check_secrets(&secrets)?;
         let given = Given { login: login.map(with_host).transpose()?, secrets };
         let needs_context = needs_context(&recipe);
-        let created_ms = now_ms();
+        let created_ms = self.inner.now_ms();
         let record = BuildRecord {
             id: id.map_or_else(|| Ok(BuildId::from_parts(created_ms, random()?)), Ok::<_, Error>)?,
             state: if needs_context { BuildState::Waiting } else { BuildState::Queued },

@@ -16,7 +16,7 @@ use super::journal::Journal;
 use super::live::{Live, Upload};
 use super::run::Run;
 use crate::authorize::Caller;
-use crate::clock::{now_ms, random};
+use crate::clock::random;
 use crate::engine::Engine;
 use crate::errors::store_error;
 
@@ -68,17 +68,17 @@ async fn work(
     set_state(engine, live, BuildState::Queued, None).await?;
     let closed = |_| Error::new(Code::ShuttingDown, "the server is shutting down");
     let _room = engine.inner.builds.room.acquire().await.map_err(closed)?;
-    set_state(engine, live, BuildState::Running, Some(now_ms())).await?;
+    set_state(engine, live, BuildState::Running, Some(engine.now_ms())).await?;
     atoll_failpoint::fail_point!("engine.build.running");
     let limit_ms = live.record().spec.timeout_ms.unwrap_or(BUILD_TIMEOUT_DEFAULT_MS);
     let run = Run::new(engine, live, recipe, &context, caller);
-    match tokio::time::timeout(Duration::from_millis(limit_ms), Box::pin(run.run())).await {
-        Ok(made) => {
+    match engine.inner.clock.timeout(Duration::from_millis(limit_ms), Box::pin(run.run())).await {
+        Some(made) => {
             // It may have become another's meanwhile.
             engine.check_template_is_own(&live.record().spec.name, caller).await?;
             made
         }
-        Err(_elapsed) => {
+        None => {
             let message = format!("the build did not end within {} seconds", limit_ms.div_ceil(1000));
             Err(Error::new(Code::Timeout, message).hint("give it more time (timeout_ms)").into())
         }
@@ -136,7 +136,7 @@ async fn finish(engine: &Engine, live: &Live, outcome: Outcome, caller: &Caller)
 
 async fn record_end(engine: &Engine, live: &Live, outcome: &Outcome, caller: &Caller) -> Result<BuildRecord> {
     let before = live.record();
-    let ended_ms = now_ms();
+    let ended_ms = engine.now_ms();
     let mut record = BuildRecord { ended_ms: Some(ended_ms), ..before.clone() };
     match outcome {
         Outcome::Made(template) => {
@@ -247,10 +247,10 @@ impl Engine {
         let record = BuildRecord {
             state: BuildState::Failed,
             failure: Some(interrupted().into()),
-            ended_ms: Some(now_ms()),
+            ended_ms: Some(self.inner.now_ms()),
             ..before.clone()
         };
-        let journal = Journal::open(&self.inner.build_log_dir(&record.id));
+        let journal = Journal::open(&self.inner.build_log_dir(&record.id), &self.inner.clock);
         let written = match journal {
             Ok(journal) => journal.write(&end(&record)).await.map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),

@@ -11,6 +11,7 @@ use atoll_core::{Code, Error, Result};
 use atoll_store::BuildRecord;
 use tokio::sync::watch;
 
+use crate::clock::Clock;
 use crate::log::{Extent, LogReader, LogWriter, Piece, READ_MAX_BYTES, extent};
 
 /// Longest line, bytes. An entry of ours is far below it.
@@ -25,13 +26,13 @@ pub(super) struct Journal {
 
 impl Journal {
     /// The log of a new build.
-    pub(super) fn fresh(dir: &Path) -> Self {
-        Self::with(LogWriter::fresh(dir, BUILD_LOG_MAX_BYTES))
+    pub(super) fn fresh(dir: &Path, clock: &Clock) -> Self {
+        Self::with(LogWriter::fresh(dir, BUILD_LOG_MAX_BYTES, clock))
     }
 
     /// The log of a build that an earlier process left.
-    pub(super) fn open(dir: &Path) -> io::Result<Self> {
-        LogWriter::open(dir, BUILD_LOG_MAX_BYTES).map(Self::with)
+    pub(super) fn open(dir: &Path, clock: &Clock) -> io::Result<Self> {
+        LogWriter::open(dir, BUILD_LOG_MAX_BYTES, clock).map(Self::with)
     }
 
     fn with(log: LogWriter) -> Self {
@@ -194,14 +195,14 @@ mod tests {
     async fn entries_come_back_and_torn_lines_do_not() {
         let dir = tempfile::Builder::new().prefix("atoll-journal").tempdir().unwrap();
         let note = |text: &str| BuildEvent::Note { at_ms: 1, text: text.to_owned() };
-        let journal = Journal::fresh(dir.path());
+        let journal = Journal::fresh(dir.path(), &Clock::default());
         journal.write(&note("one\ntwo")).await.unwrap();
         journal.write(&note("three")).await.unwrap();
         drop(journal);
         let segment = dir.path().join("0000000000000000.data");
         let bytes = std::fs::read(&segment).unwrap();
         std::fs::write(&segment, &bytes[..bytes.len() - 4]).unwrap();
-        let journal = Journal::open(dir.path()).unwrap();
+        let journal = Journal::open(dir.path(), &Clock::default()).unwrap();
         journal.write(&note("four")).await.unwrap();
         let all = extent(dir.path()).unwrap();
         let (entries, next) = read(dir.path(), 0, all, usize::MAX).unwrap();

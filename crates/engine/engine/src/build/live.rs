@@ -67,7 +67,7 @@ impl Live {
         let upload = if needs_context { Upload::Absent } else { Upload::Here(Arc::default()) };
         Arc::new(Self {
             id: record.id.clone(),
-            journal: Journal::fresh(&inner.build_log_dir(&record.id)),
+            journal: Journal::fresh(&inner.build_log_dir(&record.id), &inner.clock),
             record: watch::Sender::new(record),
             upload: watch::Sender::new(upload),
             cancel: CancellationToken::new(),

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Instant;
 
 use atoll_build::Ignore;
 use atoll_build::context::{ContextIndex, Entry};
@@ -16,13 +15,14 @@ use atoll_core::build::{
 use atoll_core::id::SandboxId;
 use atoll_core::spec::{IsolationLevel, ResourcesDraft, SandboxDraft, TemplateSpec};
 use atoll_core::{Code, Error, Result};
+use tokio::time::Instant;
 
 use super::base::{Base, FileSystem, Sources};
 use super::cache::Kept;
 use super::context::content_path;
 use super::live::Live;
 use crate::authorize::Caller;
-use crate::clock::now_ms;
+use crate::clock::Clock;
 use crate::engine::Engine;
 
 /// Largest `.dockerignore`, bytes.
@@ -80,6 +80,10 @@ impl<'a> Run<'a> {
         caller: &'a Caller,
     ) -> Self {
         Self { engine, live, recipe, context, caller, spec: live.record().spec }
+    }
+
+    pub(super) fn clock(&self) -> &Clock {
+        &self.engine.inner.clock
     }
 
     pub(super) async fn run(&self) -> Result<TemplateSpec, BuildFailure> {
@@ -218,7 +222,7 @@ impl<'a> Run<'a> {
         for (at, step) in steps.iter().enumerate().skip(begin) {
             let numbered = self.numbered(plan, index, at + 1, &step.text);
             self.step(&numbered, StepState::Started, None).await?;
-            let started = Instant::now();
+            let started = self.clock().instant();
             let last = at + 1 == steps.len();
             match self.do_step(step, last, &numbered, &now, &mut sandbox, sources).await {
                 Ok(Some(kept)) => now.kept = Some(kept),
@@ -251,7 +255,7 @@ impl<'a> Run<'a> {
         sandbox: &mut Option<SandboxId>,
         sources: &Sources<'_>,
     ) -> Result<Option<Kept>, BuildFailure> {
-        let started = Instant::now();
+        let started = self.clock().instant();
         let inside = match sandbox {
             Some(inside) => inside.clone(),
             None => sandbox.insert(self.sandbox(now).await.map_err(|error| at(step.place, error))?).clone(),
@@ -261,7 +265,7 @@ impl<'a> Run<'a> {
         if matches!(step.work, Work::Directory(_)) && !last {
             return Ok(None);
         }
-        let took_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let took_ms = u64::try_from(self.clock().since(started).as_millis()).unwrap_or(u64::MAX);
         let (key, text) = (step.key.to_hex(), step.text.clone());
         let kept = self.engine.keep_step(inside, key, text, took_ms, self.caller.clone()).await;
         kept.map(Some).map_err(|error| at(step.place, error).into())
@@ -373,19 +377,20 @@ impl<'a> Run<'a> {
             *self.engine.inner.builds.counts().steps.entry(state).or_default() += 1;
         }
         let event = BuildEvent::Step {
-            at_ms: now_ms(),
+            at_ms: self.clock().now_ms(),
             step: numbered.number,
             total: numbered.total,
             stage: numbered.stage.map(str::to_owned),
             text: numbered.text.to_owned(),
             state,
-            took_ms: since.map(|since| u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)),
+            took_ms: since
+                .map(|since| u64::try_from(self.clock().since(since).as_millis()).unwrap_or(u64::MAX)),
         };
         self.live.journal.write(&event).await
     }
 
     pub(super) async fn note(&self, text: String) -> Result<()> {
-        self.live.journal.write(&BuildEvent::Note { at_ms: now_ms(), text }).await
+        self.live.journal.write(&BuildEvent::Note { at_ms: self.clock().now_ms(), text }).await
     }
 }
 

@@ -12,7 +12,6 @@ use atoll_guest_protocol::messages::Mkdir;
 
 use super::base::Sources;
 use super::run::{Numbered, Run, at};
-use crate::clock::now_ms;
 use crate::errors::guest_error;
 use crate::exec::OutputEvent;
 use crate::log::Piece;
@@ -119,7 +118,7 @@ impl Run<'_> {
         if text.is_empty() {
             return Ok(());
         }
-        let event = BuildEvent::Output { at_ms: now_ms(), step: numbered.number, stream, text };
+        let event = BuildEvent::Output { at_ms: self.clock().now_ms(), step: numbered.number, stream, text };
         self.live.journal.write(&event).await
     }
 }

@@ -2,7 +2,7 @@
 //! ready, and the sandbox goes away. So a start command that cannot work is the build's failure, with what it wrote, and
 //! not that of everybody who makes a sandbox later.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use atoll_core::build::{BuildFailure, StepState};
 use atoll_core::exec::OutputStream;
@@ -12,7 +12,7 @@ use atoll_core::{Code, Error, Result};
 use atoll_store::TemplateRecord;
 
 use super::run::{Numbered, Run};
-use crate::clock::{now_ms, random};
+use crate::clock::random;
 
 /// How long a start command is watched where nothing says when it is ready.
 const LOOK: Duration = Duration::from_secs(1);
@@ -28,7 +28,7 @@ impl Run<'_> {
         numbered: &Numbered<'_>,
     ) -> Result<(), BuildFailure> {
         self.step(numbered, StepState::Started, None).await?;
-        let started = Instant::now();
+        let started = self.clock().instant();
         match self.try_out(template, numbered).await {
             Ok(()) => Ok(self.step(numbered, StepState::Done, Some(started)).await?),
             Err(error) => {
@@ -39,7 +39,7 @@ impl Run<'_> {
     }
 
     async fn try_out(&self, template: &TemplateSpec, numbered: &Numbered<'_>) -> Result<()> {
-        let created_ms = now_ms();
+        let created_ms = self.clock().now_ms();
         let record = TemplateRecord {
             id: TemplateId::from_parts(created_ms, random()?),
             name: self.spec.name.clone(),

@@ -7,7 +7,6 @@ use atoll_isolation::{Check, Status};
 use atoll_store::NodeRecord;
 
 use super::Cluster;
-use crate::clock::now_ms;
 use crate::engine::Engine;
 use crate::errors::store_error;
 
@@ -37,9 +36,9 @@ impl Engine {
     }
 
     async fn check_clock(&self) -> Result<Check> {
-        let before = now_ms();
+        let before = self.inner.now_ms();
         let theirs = self.inner.store.clock_ms().await.map_err(store_error)?;
-        let after = now_ms();
+        let after = self.inner.now_ms();
         // It was read at some moment between these two.
         let apart = theirs.saturating_sub(after).max(before.saturating_sub(theirs));
         let detail = format!(
@@ -56,7 +55,7 @@ impl Engine {
     }
 
     async fn check_vault(&self) -> Check {
-        match crate::authority::opens(&self.inner.store, &self.inner.vault).await {
+        match crate::authority::opens(&self.inner.store, &self.inner.vault, &self.inner.clock).await {
             Ok(()) => Check::new("vault", Status::Ok, "its key opens what the database holds"),
             Err(error) => Check::new("vault", Status::Missing, error.message)
                 .hint("give every node the same ATOLL_VAULT_KEY"),

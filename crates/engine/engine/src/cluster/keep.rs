@@ -16,7 +16,7 @@ use atoll_core::{Error, Result};
 use atoll_store::{NodeRecord, boot_ns};
 
 use super::ns;
-use crate::clock::{now_ms, random};
+use crate::clock::random;
 use crate::engine::Engine;
 use crate::errors::store_error;
 
@@ -123,8 +123,8 @@ impl Engine {
         let reason = format!("its node '{}' gave no sign of life any more", node.name);
         // What there is to go on from can be fetched only where there is a way to it.
         let levels = self.inner.travel.as_ref().map(|_| self.isolation_levels()).unwrap_or_default();
-        let moved =
-            self.inner.store.take_over(node, &levels, &reason, now_ms()).await.map_err(store_error)?;
+        let moved = self.inner.store.take_over(node, &levels, &reason, self.inner.now_ms()).await;
+        let moved = moved.map_err(store_error)?;
         let Some(moved) = moved else { return Ok(()) };
         tracing::error!(
             node = node.name,

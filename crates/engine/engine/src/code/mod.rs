@@ -21,7 +21,7 @@ pub use cells::{CellInfo, CellView};
 pub use reader::{CellEvent, CellPage};
 
 use crate::authorize::Caller;
-use crate::clock::{now_ms, random};
+use crate::clock::random;
 use crate::engine::Engine;
 use crate::errors::store_error;
 
@@ -64,7 +64,7 @@ impl Engine {
             let told = format!("the sandbox has {CONTEXTS_MAX_COUNT} contexts already");
             return Err(Error::new(Code::LimitExceeded, told).hint("remove some"));
         }
-        let created_ms = now_ms();
+        let created_ms = self.inner.now_ms();
         let id = ContextId::from_parts(created_ms, random()?);
         let ContextDraft { name, spec } = draft.clone();
         let record = ContextRecord { id, sandbox: sandbox.clone(), name, spec, created_ms };

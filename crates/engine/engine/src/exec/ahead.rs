@@ -70,11 +70,12 @@ pub(crate) async fn begin(
     spec: &SandboxSpec,
     draft: ExecDraft,
 ) -> Result<Ahead> {
-    let mut record = new_record(sandbox, spec, draft, None)?;
+    let mut record = new_record(sandbox, spec, draft, None, inner.now_ms())?;
     let driver = inner.driver(spec.isolation)?;
     let stream = start_exec(&**driver, client, &record).await.map_err(guest_error)?;
     record.pid = Some(stream.pid);
-    let log = LogWriter::fresh(&inner.log_dir(sandbox, &record.id), record.spec.keep_output_bytes);
+    let log =
+        LogWriter::fresh(&inner.log_dir(sandbox, &record.id), record.spec.keep_output_bytes, &inner.clock);
     let share = inner.logs.share(sandbox, &record.id, Some(spec.resources.output_max_bytes()));
     Ok(Ahead::new(record, log.within(share), stream))
 }
@@ -86,7 +87,9 @@ pub(crate) async fn begin(
 pub(crate) async fn take_over(inner: &Inner, client: &GuestClient, record: ExecRecord) -> Result<Ahead> {
     let (dir, keep) = (inner.log_dir(&record.sandbox, &record.id), record.spec.keep_output_bytes);
     let share = inner.logs.share(&record.sandbox, &record.id, None);
-    let log = blocking(move || LogWriter::open(&dir, keep)).await.map_err(|error| host_error(&error))?;
+    let clock = inner.clock.clone();
+    let log =
+        blocking(move || LogWriter::open(&dir, keep, &clock)).await.map_err(|error| host_error(&error))?;
     let log = log.within(share);
     let attach = AttachExec { exec_id: record.id.to_string(), offset: log.extent().end };
     let stream = client.attach_exec(attach).await.map_err(guest_error)?;
@@ -143,7 +146,8 @@ pub(crate) async fn run_to_end(
     draft: ExecDraft,
     at_most: Duration,
 ) -> Result<Option<i32>> {
-    let record = new_record(sandbox, spec, draft, None)?;
+    // Nobody will ask when it began.
+    let record = new_record(sandbox, spec, draft, None, 0)?;
     let exec_id = record.id.to_string();
     let mut stream = start_exec(driver, client, &record).await.map_err(guest_error)?;
     let code = match tokio::time::timeout(at_most, until_exit(&mut stream)).await {

@@ -17,7 +17,6 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use crate::authorize::Caller;
-use crate::clock::now_ms;
 use crate::engine::{Engine, Inner};
 use crate::errors::{guest_error, store_error};
 use crate::log::{self, Extent};
@@ -51,7 +50,8 @@ impl Engine {
     ) -> Result<ExecView> {
         let sandbox = self.inner.sandbox(sandbox)?;
         let _using = sandbox.usable().await?;
-        let mut record = new_record(&sandbox.id, &sandbox.record().spec, draft, caller.key())?;
+        let now = self.inner.now_ms();
+        let mut record = new_record(&sandbox.id, &sandbox.record().spec, draft, caller.key(), now)?;
         for _ in 0..CREATE_TRIES_MAX_COUNT {
             record.pauses_before_ms = sandbox.record().pauses_ms;
             if let Some(view) = self.try_exec(&sandbox, record.clone()).await? {
@@ -67,7 +67,7 @@ impl Engine {
     /// `None`: an exec had the key, but failed to start meanwhile.
     async fn try_exec(&self, sandbox: &Arc<SandboxShared>, record: ExecRecord) -> Result<Option<ExecView>> {
         let digest = record.request_digest.clone();
-        let exec = ExecShared::new(record, Extent::default(), None);
+        let exec = ExecShared::new(record, Extent::default(), None, &self.inner.clock);
         sandbox.enter_exec(&exec, EXECS_RUNNING_MAX_COUNT)?;
         session::spawn_new(&self.inner, sandbox, &exec);
         match sandbox.keep_awake(exec.wait_started()).await?? {
@@ -136,8 +136,8 @@ impl Engine {
     /// # Errors
     /// [`Code::SandboxNotFound`].
     pub fn running_execs(&self, sandbox: &SandboxId) -> Result<Vec<ExecView>> {
-        let execs = self.inner.sandbox(sandbox)?.live_execs();
-        let views = execs.iter().filter(|exec| !exec.is_part()).map(|exec| exec.view());
+        let execs = self.inner.sandbox(sandbox)?.commands();
+        let views = execs.iter().map(|exec| exec.view());
         Ok(views.filter(|view| !view.record.state.is_final()).collect())
     }
 
@@ -291,7 +291,7 @@ impl Engine {
         }
         if live.inserted().spec.tty.is_some() {
             let by = by.and_then(Caller::key).map(ToString::to_string);
-            let told = live.typed().add(by.as_deref(), size, tokio::time::Instant::now());
+            let told = live.typed().add(by.as_deref(), size, self.inner.clock.instant());
             let trace = &self.inner.sandbox(sandbox)?.trace;
             told.into_iter().for_each(|(by, bytes)| trace.typed(live.inserted(), by, bytes));
         }
@@ -415,11 +415,11 @@ pub(crate) fn new_record(
     spec: &SandboxSpec,
     draft: ExecDraft,
     started_by: Option<&KeyId>,
+    created_ms: u64,
 ) -> Result<ExecRecord> {
     let idempotency_key = draft.idempotency_key.clone();
     let request_digest = digest(draft.clone(), spec)?;
     let spec = ExecSpec::resolve(draft, spec)?;
-    let created_ms = now_ms();
     Ok(ExecRecord {
         id: Inner::new_exec_id(created_ms)?,
         sandbox: sandbox.clone(),

@@ -18,7 +18,6 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::now_ms;
 use crate::engine::Inner;
 use crate::errors::chain;
 use crate::log::{LogShare, LogWriter};
@@ -195,7 +194,8 @@ impl Session {
         let keep = record.spec.keep_output_bytes;
         // Before it is opened: what it opens is not dropped then.
         let share = self.share();
-        let log = blocking(move || LogWriter::open(&dir, keep)).await?;
+        let clock = self.inner.clock.clone();
+        let log = blocking(move || LogWriter::open(&dir, keep, &clock)).await?;
         let extent = log.extent();
         self.log = Some(log.within(share));
         self.exec.progress.send_modify(|progress| {
@@ -215,22 +215,24 @@ impl Session {
         let spec = &self.exec.inserted().spec;
         let began_ms = self.exec.inserted().created_ms;
         let sandbox = self.sandbox.record();
-        let now = now_ms();
+        // In this order: what passes between the two shortens the exec's time, and does not lengthen it.
+        let (instant, now) = (self.inner.clock.instant(), self.inner.now_ms());
         // What was paused since, as far as the clocks below will not notice it themselves.
         let before = sandbox.pauses_ms.saturating_sub(self.exec.inserted().pauses_before_ms);
         let paused = before + sandbox.paused_ms.map_or(0, |since| now.saturating_sub(since));
-        self.stood_still = self.still.borrow_and_update().total;
+        self.still.mark_unchanged();
+        self.stood_still = self.sandbox.freezer.stood_still();
         // A timeout counts from the start, also over a restart of the server, but for pauses.
         self.timeout_at = spec.timeout_ms.map(|timeout| {
             let left = began_ms.saturating_add(timeout).saturating_add(paused).saturating_sub(now);
-            Instant::now() + Duration::from_millis(left)
+            instant + Duration::from_millis(left)
         });
         self.reset_idle();
     }
 
     fn reset_idle(&mut self) {
         let idle = self.exec.inserted().spec.idle_timeout_ms;
-        self.idle_at = idle.map(|idle| Instant::now() + Duration::from_millis(idle));
+        self.idle_at = idle.map(|idle| self.inner.clock.instant() + Duration::from_millis(idle));
     }
 
     /// Moves the clocks by the time in which the sandbox stood still.
@@ -305,17 +307,18 @@ impl Session {
     }
 
     async fn next(&mut self, stream: &mut ExecStream) -> Next {
-        let still = self.still.borrow().since.is_some();
+        let (clock, still) = (&self.inner.clock, self.still.borrow().since.is_some());
+        let detached_end = self.exec.detached_end().filter(|_| !still && self.kill_again_at.is_none());
         tokio::select! {
             biased;
             () = self.inner.shutdown.cancelled() => Next::Stop,
             Ok(()) = self.still.changed() => Next::Froze,
             () = self.exec.kill.notified() => Next::Kill,
             () = at(self.kill_again_at), if !still => Next::Kill,
-            () = at(self.timeout_at), if !still => Next::TimedOut,
+            () = clock.sleep_until(self.timeout_at), if !still => Next::TimedOut,
             event = stream.next() => Next::Event(event),
-            () = at(self.idle_at), if !still => Next::IdleTimedOut,
-            () = at(self.exec.detached_end().filter(|_| !still && self.kill_again_at.is_none())) => Next::Deserted,
+            () = clock.sleep_until(self.idle_at), if !still => Next::IdleTimedOut,
+            () = clock.sleep_until(detached_end) => Next::Deserted,
             () = self.exec.attachment.notified() => Next::Attachment,
             () = self.boot.cancelled() => Next::Dead,
         }
@@ -501,7 +504,7 @@ impl Session {
         let lost = exit.reason == ExitReason::SandboxDied;
         let state = if lost { ExecState::Lost } else { ExecState::Exited };
         let id = self.exec.id().clone();
-        let ended_ms = now_ms();
+        let ended_ms = self.inner.now_ms();
         let pid = self.exec.progress.borrow().pid;
         while let Err(error) =
             self.inner.store.finish_exec(&id, &exit, pid, self.end_offset(), self.cpu_us, ended_ms).await
@@ -551,9 +554,9 @@ impl Session {
         let start = self.sandbox.services.start_key().unwrap_or_default();
         let prunes = self.sandbox.count_ended() % PRUNE_EVERY_COUNT == PRUNE_EVERY_COUNT - 1;
         self.inner.tracker.spawn(async move {
-            if let Some(link) = link
-                && let Err(error) = link.client.forget_exec(exec.as_str()).await
-            {
+            // A guest that stands still does not answer, and the next process tells it again.
+            let forget = async { link?.client.forget_exec(exec.as_str()).await.err() };
+            if let Some(Some(error)) = inner.shutdown.run_until_cancelled(forget).await {
                 tracing::debug!(%exec, error = chain(&error), "the guest was not told to forget an exec");
             }
             if !prunes {

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::is_agent_key;
+use crate::clock::Clock;
 use crate::log::Extent;
 use crate::service::is_run_key;
 
@@ -61,6 +62,7 @@ pub(crate) enum Started {
 /// The published side of an exec whose session runs.
 #[derive(Debug)]
 pub(crate) struct ExecShared {
+    clock: Clock,
     record: ExecRecord,
     pub(super) progress: watch::Sender<Progress>,
     pub(super) started: watch::Sender<Option<Started>>,
@@ -87,7 +89,12 @@ struct Attached {
 }
 
 impl ExecShared {
-    pub(crate) fn new(record: ExecRecord, extent: Extent, started: Option<Started>) -> Arc<Self> {
+    pub(crate) fn new(
+        record: ExecRecord,
+        extent: Extent,
+        started: Option<Started>,
+        clock: &Clock,
+    ) -> Arc<Self> {
         let progress = Progress {
             state: record.state,
             pid: record.pid,
@@ -98,12 +105,13 @@ impl ExecShared {
             stopped: false,
         };
         Arc::new(Self {
+            clock: clock.clone(),
             record,
             progress: watch::Sender::new(progress),
             started: watch::Sender::new(started),
             ended_by: Mutex::default(),
             kill: Notify::new(),
-            attached: Mutex::new(Attached { count: 0, none_since: Some(Instant::now()) }),
+            attached: Mutex::new(Attached { count: 0, none_since: Some(clock.instant()) }),
             attachment: Notify::new(),
             held: AtomicU64::new(u64::MAX),
             boot: OnceLock::new(),
@@ -135,6 +143,16 @@ impl ExecShared {
     pub(crate) fn is_part(&self) -> bool {
         let is_part = |key: &str| is_run_key(key) || is_agent_key(key);
         self.record.idempotency_key.as_deref().is_some_and(is_part)
+    }
+
+    /// When it was begun, milliseconds since the epoch.
+    pub(crate) const fn created_ms(&self) -> u64 {
+        self.record.created_ms
+    }
+
+    /// Whether nothing more comes of it.
+    pub(crate) fn is_over(&self) -> bool {
+        self.progress.borrow().is_over()
     }
 
     /// The record as it was inserted.
@@ -247,7 +265,7 @@ impl Drop for Attachment {
             let mut attached = self.exec.attached();
             attached.count -= 1;
             let last = attached.count == 0;
-            attached.none_since = last.then(Instant::now);
+            attached.none_since = last.then(|| self.exec.clock.instant());
             last
         };
         self.exec.attachment.notify_one();

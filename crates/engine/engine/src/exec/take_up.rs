@@ -45,7 +45,7 @@ pub(crate) async fn enter_started(
     // Readers that come back before its session has begun find the output where it was.
     let dir = inner.log_dir(&sandbox.id, &record.id);
     let extent = blocking(move || log::extent(&dir)).await.map_err(|error| host_error(&error))?;
-    let exec = ExecShared::new(record, extent, Some(Started::Yes));
+    let exec = ExecShared::new(record, extent, Some(Started::Yes), &inner.clock);
     sandbox.enter_exec(&exec, usize::MAX)?;
     spawn_taken_up(inner, sandbox, &exec);
     Ok(())

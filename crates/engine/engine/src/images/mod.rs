@@ -42,7 +42,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use tokio::sync::{Notify, Semaphore};
 
-use crate::clock::{now_ms, random};
+use crate::clock::random;
 use crate::engine::{Config, Engine};
 use crate::errors::store_error;
 
@@ -82,7 +82,7 @@ impl Shared {
         let (Some(objects), Some(_node)) = (&config.objects, store.lease()) else { return Ok(None) };
         let fresh = format!("{:016x}{:016x}", random()?, random()?);
         let place = format!("images/{}", store.kept_place(&fresh).await.map_err(store_error)?);
-        let upload = format!("{:012x}{:016x}", now_ms(), random()?);
+        let upload = format!("{:012x}{:016x}", config.clock.now_ms(), random()?);
         store.begin_image_uploads(&upload).await.map_err(store_error)?;
         let layers = Layers { objects: objects.clone(), place: place.clone(), store: store.clone() };
         images.look_elsewhere(Arc::new(layers));
@@ -177,7 +177,7 @@ async fn follow(engine: Engine) {
     loop {
         if let Err(error) = engine.follow_images().await {
             tracing::warn!(%error, "which images there are is not known, trying again");
-            tokio::time::sleep(RETRY).await;
+            engine.inner.clock.sleep(RETRY).await;
             continue;
         }
         shared.changed.notified().await;

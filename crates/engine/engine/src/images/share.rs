@@ -23,7 +23,6 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use tokio::sync::mpsc;
 
 use super::Shared;
-use crate::clock::now_ms;
 use crate::engine::Engine;
 use crate::errors::store_error;
 use crate::snapshot::{Pieces, objects_error};
@@ -45,7 +44,7 @@ pub(super) async fn keep(engine: Engine) {
         if engine.share_all(&shared, &mut stay).await {
             engine.images().named().await;
         } else {
-            tokio::time::sleep(RETRY).await;
+            engine.inner.clock.sleep(RETRY).await;
         }
     }
 }
@@ -124,7 +123,7 @@ impl Engine {
             return Ok(true);
         }
         let image = SharedImage { names, ..image.clone() };
-        match self.inner.store.put_shared_image(&image, layers, now_ms()).await {
+        match self.inner.store.put_shared_image(&image, layers, self.inner.now_ms()).await {
             Err(StoreError::NotFound) => return Ok(false),
             told => told.map_err(store_error)?,
         }

@@ -78,7 +78,7 @@ pub(super) async fn keep(engine: Engine) {
         };
         if let Err(error) = done.await {
             tracing::warn!(%error, "disks of templates are not for every node yet, trying again");
-            tokio::time::sleep(RETRY).await;
+            engine.inner.clock.sleep(RETRY).await;
             continue;
         }
         shared.templates.changed.notified().await;

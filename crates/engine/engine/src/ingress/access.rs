@@ -12,7 +12,7 @@ use atoll_vault::AccessToken;
 use tokio_util::sync::CancellationToken;
 
 use crate::authorize::Caller;
-use crate::clock::{now_ms, random};
+use crate::clock::random;
 use crate::engine::Engine;
 use crate::errors::store_error;
 
@@ -81,7 +81,7 @@ impl Engine {
     ) -> Result<NewAccess> {
         draft.validate()?;
         let sandbox = self.inner.sandbox(sandbox)?;
-        let created_ms = now_ms();
+        let created_ms = self.inner.now_ms();
         self.prune_accesses(created_ms).await?;
         if self.inner.share_links.of(&sandbox.id).len() >= ACCESSES_MAX_COUNT {
             return Err(Error::new(
@@ -122,7 +122,7 @@ impl Engine {
     /// [`Code::SandboxNotFound`].
     pub fn accesses(&self, sandbox: &SandboxId) -> Result<Vec<Access>> {
         let sandbox = self.inner.sandbox(sandbox)?;
-        let now = now_ms();
+        let now = self.inner.now_ms();
         let mut records = self.inner.share_links.of(&sandbox.id);
         records.retain(|record| record.expires_ms.is_none_or(|end| end > now));
         Ok(records)
@@ -151,7 +151,7 @@ impl Engine {
     pub fn verify_access(&self, presented: &str) -> Result<VerifiedAccess> {
         let token = AccessToken::parse(presented).map_err(|_malformed| refused())?;
         let entry = self.inner.share_links.by_hash(&token.hash()).ok_or_else(refused)?;
-        if entry.is_over(now_ms()) || self.inner.find(&entry.record.sandbox).is_none() {
+        if entry.is_over(self.inner.now_ms()) || self.inner.find(&entry.record.sandbox).is_none() {
             return Err(refused());
         }
         Ok(VerifiedAccess { entry })
@@ -161,7 +161,7 @@ impl Engine {
     #[must_use]
     pub fn public_access(&self, sandbox: &SandboxId, port: u16) -> Option<VerifiedAccess> {
         let sandbox = self.inner.sandbox(sandbox).ok()?;
-        let entry = self.inner.share_links.public(&sandbox.id, port, now_ms())?;
+        let entry = self.inner.share_links.public(&sandbox.id, port, self.inner.now_ms())?;
         Some(VerifiedAccess { entry })
     }
 }

@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use sha2::{Digest as _, Sha256};
 
-use crate::clock::{now_ms, random};
+use crate::clock::random;
 use crate::engine::Engine;
 use crate::errors::store_error;
 use crate::keys::VerifiedKey;
@@ -77,7 +77,7 @@ impl Engine {
         if ttl_ms == Some(0) {
             return Err(Error::invalid("ttl_ms", "must be at least 1"));
         }
-        let created_ms = now_ms();
+        let created_ms = self.inner.now_ms();
         let store = &self.inner.store;
         store.prune_ssh_keys(created_ms).await.map_err(store_error)?;
         let all = store.list_ssh_keys().await.map_err(store_error)?;
@@ -124,7 +124,7 @@ impl Engine {
     /// [`Code::StoreUnavailable`].
     pub async fn ssh_keys(&self, owner: Option<&VerifiedKey>) -> Result<Vec<SshKeyRecord>> {
         let mut records = self.inner.store.list_ssh_keys().await.map_err(store_error)?;
-        let now = now_ms();
+        let now = self.inner.now_ms();
         records.retain(|record| record.expires_ms.is_none_or(|end| end > now));
         records.retain(|record| owner.is_none_or(|owner| record.owner == owner.id));
         Ok(records)
@@ -152,7 +152,7 @@ impl Engine {
         let refused = || Error::new(Code::Unauthorized, "the SSH key is not registered");
         let found = self.inner.store.ssh_key(fingerprint).await.map_err(store_error)?;
         let record = found.ok_or_else(refused)?;
-        if record.expires_ms.is_some_and(|end| end <= now_ms()) {
+        if record.expires_ms.is_some_and(|end| end <= self.inner.now_ms()) {
             return Err(refused());
         }
         let key = self.verified_by_id(&record.owner).ok_or_else(refused)?;

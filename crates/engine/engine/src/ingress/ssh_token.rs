@@ -15,7 +15,6 @@ use atoll_store::Whereabouts;
 use zeroize::Zeroizing;
 
 use crate::authorize::Caller;
-use crate::clock::now_ms;
 use crate::cluster::missing;
 use crate::engine::Engine;
 use crate::keys::VerifiedKey;
@@ -207,7 +206,7 @@ impl Engine {
             return Err(refused());
         }
         let entry = self.inner.share_links.by_id(&parts.sandbox, &parts.access).ok_or_else(refused)?;
-        if entry.is_over(now_ms()) || entry.record.target != Target::Port(SSH_PORT) {
+        if entry.is_over(self.inner.now_ms()) || entry.record.target != Target::Port(SSH_PORT) {
             return Err(refused());
         }
         Ok(VerifiedAccess { entry })

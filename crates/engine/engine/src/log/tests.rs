@@ -9,6 +9,7 @@ use proptest::prelude::*;
 
 use super::segment::{data_path, index_path, list};
 use super::{Extent, LogReader, LogWriter, Logs, Piece};
+use crate::clock::Clock;
 
 /// Runs of output by stream, and the gaps between them.
 type Read = (Vec<(OutputStream, Vec<u8>)>, Vec<(u64, u64)>);
@@ -33,7 +34,7 @@ fn read_all(dir: &Path, from: u64, extent: Extent, max: usize) -> Read {
 fn an_exec_without_output_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("log");
-    let writer = LogWriter::open(&path, 1 << 20).unwrap();
+    let writer = LogWriter::open(&path, 1 << 20, &Clock::default()).unwrap();
     assert_eq!(writer.extent(), Extent::default());
     assert!(!path.try_exists().unwrap());
     assert_eq!(LogReader::new(&path, 0).next_piece(writer.extent(), 10).unwrap(), None);
@@ -42,7 +43,7 @@ fn an_exec_without_output_leaves_nothing() {
 #[test]
 fn what_is_dropped_is_announced() {
     let dir = tempfile::tempdir().unwrap();
-    let mut writer = LogWriter::open(dir.path(), 64).unwrap();
+    let mut writer = LogWriter::open(dir.path(), 64, &Clock::default()).unwrap();
     for _ in 0..100 {
         writer.append(Stdout, b"0123456789").unwrap();
     }
@@ -58,14 +59,14 @@ fn what_is_dropped_is_announced() {
 #[test]
 fn torn_index_and_unused_record_are_put_right() {
     let dir = tempfile::tempdir().unwrap();
-    let mut writer = LogWriter::open(dir.path(), 1 << 20).unwrap();
+    let mut writer = LogWriter::open(dir.path(), 1 << 20, &Clock::default()).unwrap();
     writer.append(Stdout, b"out").unwrap();
     writer.append(Stderr, b"err").unwrap();
     drop(writer);
     // The process died after announcing stdout again, in the middle of the next record.
     let mut index = OpenOptions::new().append(true).open(index_path(dir.path(), 0)).unwrap();
     index.write_all(&[0, 0, 0, 0, 0, 0, 0, 6, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]).unwrap();
-    let mut writer = LogWriter::open(dir.path(), 1 << 20).unwrap();
+    let mut writer = LogWriter::open(dir.path(), 1 << 20, &Clock::default()).unwrap();
     assert_eq!(writer.extent(), Extent { first: 0, end: 6 });
     writer.append(Stderr, b"more").unwrap();
     let (output, _) = read_all(dir.path(), 0, writer.extent(), 100);
@@ -75,16 +76,16 @@ fn torn_index_and_unused_record_are_put_right() {
 #[test]
 fn output_is_found_by_when_it_was_written() {
     let dir = tempfile::tempdir().unwrap();
-    let mut writer = LogWriter::open(dir.path(), 40).unwrap();
+    let mut writer = LogWriter::open(dir.path(), 40, &Clock::default()).unwrap();
     for _ in 0..9 {
         writer.append(Stdout, b"0123456789").unwrap();
     }
     let Extent { first, end } = writer.extent();
     let since = |at_ms| super::offset_since(dir.path(), at_ms, end).unwrap();
-    assert_eq!((since(0), since(crate::clock::now_ms()), since(u64::MAX)), (first, first, end));
+    assert_eq!((since(0), since(Clock::default().now_ms()), since(u64::MAX)), (first, first, end));
     // Half of them came an hour ago, and one before there were times.
     let starts = list(dir.path()).unwrap();
-    let hour = crate::clock::now_ms() - 3_600_000;
+    let hour = Clock::default().now_ms() - 3_600_000;
     let middle = starts[starts.len() / 2];
     for (number, start) in starts.iter().take_while(|start| **start < middle).enumerate() {
         let at_ms = if number == 0 { 0 } else { hour };
@@ -101,7 +102,7 @@ fn output_is_found_by_when_it_was_written() {
 fn budgeted(logs: &Arc<Logs>, dir: &Path, sandbox: u64, exec: u64, max: u64) -> LogWriter {
     let (sandbox, exec) = (SandboxId::from_parts(sandbox, 0), ExecId::from_parts(exec, 0));
     let path = dir.join(sandbox.as_str()).join(exec.as_str());
-    LogWriter::fresh(&path, 4000).within(logs.share(&sandbox, &exec, Some(max)))
+    LogWriter::fresh(&path, 4000, &Clock::default()).within(logs.share(&sandbox, &exec, Some(max)))
 }
 
 fn on_disk(dir: &Path) -> u64 {
@@ -196,7 +197,7 @@ proptest! {
     ) {
         let dir = tempfile::tempdir().unwrap();
         let keep = 1_000; // segments of 250 bytes, nothing dropped before 1000
-        let mut writer = LogWriter::open(dir.path(), keep).unwrap();
+        let mut writer = LogWriter::open(dir.path(), keep, &Clock::default()).unwrap();
         let mut sent: Vec<(OutputStream, u8)> = Vec::new();
         for (index, (is_err, len, reopen)) in writes.iter().enumerate() {
             let stream = if *is_err { Stderr } else { Stdout };
@@ -204,7 +205,7 @@ proptest! {
             writer.append(stream, &vec![byte; *len]).unwrap();
             sent.extend(std::iter::repeat_n((stream, byte), *len));
             if *reopen {
-                writer = LogWriter::open(dir.path(), keep).unwrap();
+                writer = LogWriter::open(dir.path(), keep, &Clock::default()).unwrap();
             }
         }
         // The machine loses the tail of the newest data file; the guest would send it again.
@@ -213,7 +214,7 @@ proptest! {
         let data = OpenOptions::new().write(true).open(data_path(dir.path(), start)).unwrap();
         let len = data.metadata().unwrap().len();
         data.set_len(len.saturating_sub(torn)).unwrap();
-        let mut writer = LogWriter::open(dir.path(), keep).unwrap();
+        let mut writer = LogWriter::open(dir.path(), keep, &Clock::default()).unwrap();
         let resume = usize::try_from(writer.extent().end).unwrap();
         for (stream, byte) in &sent[resume..] {
             writer.append(*stream, &[*byte]).unwrap();
@@ -232,7 +233,7 @@ proptest! {
 #[test]
 fn a_segment_that_is_dropped_under_its_reader_becomes_a_gap() {
     let dir = tempfile::tempdir().unwrap();
-    let mut writer = LogWriter::open(dir.path(), 64).unwrap();
+    let mut writer = LogWriter::open(dir.path(), 64, &Clock::default()).unwrap();
     writer.append(Stdout, b"0123").unwrap();
     let mut reader = LogReader::new(dir.path(), 0);
     let piece = reader.next_piece(writer.extent(), 2).unwrap();

@@ -9,11 +9,12 @@ use atoll_core::exec::OutputStream;
 use super::budget::{LogShare, remove_file};
 use super::segment::{RECORD_BYTES, Record, data_path, index_path, list, read_index};
 use super::{Extent, SEGMENT_MAX_BYTES, SEGMENTS_PER_LOG, TIMES_EVERY_MS};
-use crate::clock::now_ms;
+use crate::clock::Clock;
 
 /// Appends to the log of one exec. There is one writer for each log at any time.
 #[derive(Debug)]
 pub(crate) struct LogWriter {
+    clock: Clock,
     dir: PathBuf,
     keep_bytes: u64,
     segment_max_bytes: u64,
@@ -34,8 +35,9 @@ struct Segment {
 
 impl LogWriter {
     /// The log of an exec that never had one. Touches nothing.
-    pub(crate) fn fresh(dir: &Path, keep_bytes: u64) -> Self {
+    pub(crate) fn fresh(dir: &Path, keep_bytes: u64, clock: &Clock) -> Self {
         Self {
+            clock: clock.clone(),
             dir: dir.to_owned(),
             keep_bytes,
             segment_max_bytes: (keep_bytes / SEGMENTS_PER_LOG).clamp(1, SEGMENT_MAX_BYTES),
@@ -55,9 +57,9 @@ impl LogWriter {
     ///
     /// # Errors
     /// What the file system says.
-    pub(crate) fn open(dir: &Path, keep_bytes: u64) -> io::Result<Self> {
+    pub(crate) fn open(dir: &Path, keep_bytes: u64, clock: &Clock) -> io::Result<Self> {
         let starts = list(dir)?;
-        let mut writer = Self::fresh(dir, keep_bytes);
+        let mut writer = Self::fresh(dir, keep_bytes, clock);
         writer.extent.first = starts.first().copied().unwrap_or(0);
         if let Some(&start) = starts.last() {
             let segment = writer.repair(start)?;
@@ -122,7 +124,7 @@ impl LogWriter {
 
     fn append_to_segment(&mut self, stream: OutputStream, bytes: &[u8]) -> io::Result<usize> {
         let Some(segment) = &mut self.segment else { return Ok(0) };
-        let at_ms = now_ms();
+        let at_ms = self.clock.now_ms();
         let covers =
             |last: Record| last.stream == stream && at_ms < last.at_ms.saturating_add(TIMES_EVERY_MS);
         if !segment.record.is_some_and(covers) {

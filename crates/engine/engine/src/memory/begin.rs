@@ -22,10 +22,11 @@ impl Saved {
         plan: &Plan,
         spec: &SandboxSpec,
         started_by: Option<&KeyId>,
+        now_ms: u64,
     ) -> Result<(Plan, ExecRecord)> {
         // Whatever fits starts something.
         let start = spec.start.as_ref().ok_or_else(|| Error::new(Code::Internal, "nothing is started"))?;
-        let record = new_record(&plan.id, spec, ExecDraft::new(start.to_command()), started_by)?;
+        let record = new_record(&plan.id, spec, ExecDraft::new(start.to_command()), started_by, now_ms)?;
         let record = ExecRecord { pid: self.about.pid, ..record };
         let carried = CarriedExec { was: self.about.exec.clone(), is: record.id.clone() };
         let disk = DiskSource::WithMemory(self.record.id.clone(), Some(carried));

@@ -11,7 +11,6 @@ use atoll_core::snapshot::{Purpose, SnapshotState};
 use atoll_store::SnapshotRecord;
 
 use super::{About, HOLDER, Saved, State, fits, make, versioned};
-use crate::clock::now_ms;
 use crate::engine::Engine;
 use crate::pool::{PoolName, Recipe};
 
@@ -31,10 +30,11 @@ async fn keep(engine: Engine) {
         if let Err(error) = engine.round_of_memories().await {
             tracing::warn!(%error, "the memories of templates could not be looked after");
         }
-        let pause = inner.memories.lock().until_next();
+        let now = inner.clock.instant();
+        let next = now + inner.memories.lock().until_next(inner.now_ms());
         tokio::select! {
             () = inner.memories.nudge.notified() => {}
-            () = tokio::time::sleep(pause) => {}
+            () = inner.clock.sleep_until(Some(next)) => {}
             () = inner.shutdown.cancelled() => {}
         }
     }
@@ -42,16 +42,14 @@ async fn keep(engine: Engine) {
 
 impl State {
     /// How long the next round can wait: something may be tried again before.
-    fn until_next(&self) -> Duration {
-        let now = now_ms();
+    fn until_next(&self, now: u64) -> Duration {
         let rests = self.entries.values().map(|entry| entry.rests_until_ms).filter(|until| *until > now);
         let next = rests.min().map_or(ROUND_EVERY, |until| Duration::from_millis(until - now));
         next.clamp(ROUND_MIN, ROUND_EVERY)
     }
 
     /// Puts away what is not wanted; gives what is to be made now, one at a time.
-    fn compare(&mut self, wanted: BTreeMap<String, Option<Recipe>>) -> Option<(String, Recipe)> {
-        let now = now_ms();
+    fn compare(&mut self, wanted: BTreeMap<String, Option<Recipe>>, now: u64) -> Option<(String, Recipe)> {
         let gone: Vec<String> =
             self.entries.keys().filter(|name| !wanted.contains_key(*name)).cloned().collect();
         for name in gone {
@@ -103,7 +101,7 @@ impl Engine {
             });
             wanted.insert(name, recipe);
         }
-        let next = self.inner.memories.lock().compare(wanted);
+        let next = self.inner.memories.lock().compare(wanted, self.inner.now_ms());
         if let Some((name, recipe)) = next {
             self.inner.tracker.spawn(make_one(self.clone(), name, Arc::new(recipe)));
         }
@@ -189,7 +187,7 @@ async fn make_one(engine: Engine, name: String, recipe: Arc<Recipe>) {
             Err(_) if engine.inner.shutdown.is_cancelled() => {}
             Err(error) => {
                 tracing::warn!(template = name, %error, "the memory of a template could not be saved");
-                entry.failed(&error);
+                entry.failed(&error, engine.now_ms());
             }
         }
     }

@@ -12,7 +12,6 @@ use atoll_store::{ExecRecord, SnapshotOutcome, SnapshotRecord};
 
 use super::{About, HOLDER, Saved, fits};
 use crate::authorize::Caller;
-use crate::clock::now_ms;
 use crate::engine::{Engine, Inner};
 use crate::errors::isolation_error;
 use crate::pool::{self, Member, Recipe};
@@ -45,7 +44,7 @@ async fn save(engine: &Engine, template: &str, member: &mut Member) -> Result<Sa
         None => return Err(Error::new(Code::StartFailed, "nothing was started")),
     };
     let spec = &member.recipe.spec;
-    let created_ms = now_ms();
+    let created_ms = engine.now_ms();
     let mut manifest = manifest(spec, member.recipe.mold.image.clone());
     manifest.kind = SnapshotKind::Memory;
     let mut record = SnapshotRecord {

@@ -42,7 +42,6 @@ use tokio::sync::Notify;
 
 pub(crate) use keep::start;
 
-use crate::clock::now_ms;
 use crate::engine::{Engine, Inner};
 use crate::start::starts_ahead;
 
@@ -109,9 +108,9 @@ struct Entry {
 }
 
 impl Entry {
-    fn failed(&mut self, why: &Error) {
+    fn failed(&mut self, why: &Error, now_ms: u64) {
         self.rest_ms = (self.rest_ms * 2).clamp(REST_FIRST_MS, REST_LAST_MS);
-        self.rests_until_ms = now_ms().saturating_add(self.rest_ms);
+        self.rests_until_ms = now_ms.saturating_add(self.rest_ms);
         self.problem = Some(why.message.clone());
     }
 }
@@ -153,7 +152,7 @@ impl Memories {
     }
 
     /// A copy could not be used: it is put away, and another made later.
-    pub(crate) fn failed(&self, saved: Arc<Saved>, why: &Error) {
+    pub(crate) fn failed(&self, saved: Arc<Saved>, why: &Error, now_ms: u64) {
         // The next server may use it.
         if why.code == Code::ShuttingDown {
             return;
@@ -162,7 +161,7 @@ impl Memories {
         let uses = |entry: &&mut Entry| entry.saved.as_ref().is_some_and(|other| Arc::ptr_eq(other, &saved));
         if let Some(entry) = state.entries.values_mut().find(uses) {
             entry.saved = None;
-            entry.failed(why);
+            entry.failed(why, now_ms);
             state.retired.push(saved);
         }
         drop(state);

@@ -6,7 +6,6 @@ use atoll_core::{Code, Error, Result};
 use atoll_store::PoolRecord;
 
 use super::{Pool, PoolName, Pools};
-use crate::clock::now_ms;
 use crate::engine::Engine;
 use crate::errors::store_error;
 
@@ -119,7 +118,7 @@ impl Engine {
     #[must_use]
     pub fn pools(&self) -> PoolsView {
         let pools = &self.inner.pools;
-        let (state, now) = (pools.lock(), now_ms());
+        let (state, now) = (pools.lock(), self.inner.now_ms());
         let views: Vec<_> = state.pools.iter().map(|(name, pool)| pool.view(name, now)).collect();
         PoolsView {
             memory_bytes: views.iter().map(|view| u64::from(view.ready) * view.member_bytes).sum(),
@@ -147,7 +146,7 @@ impl Engine {
             )
             .hint("remove one with 'atoll pool rm'"));
         }
-        let now = now_ms();
+        let now = self.inner.now_ms();
         let record = PoolRecord { name: text, spec, updated_ms: now };
         self.inner.store.put_pool(&record).await.map_err(store_error)?;
         let view = {

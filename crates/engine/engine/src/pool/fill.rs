@@ -8,12 +8,10 @@ use atoll_core::id::SandboxId;
 use atoll_core::{Code, Error, Result};
 use atoll_guest_protocol::messages::Exited;
 use tokio::sync::{OwnedSemaphorePermit, watch};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::member::{make, unmake};
 use super::{Member, PoolName, Recipe};
-use crate::clock::now_ms;
 use crate::engine::Inner;
 use crate::exec::Ahead;
 
@@ -34,11 +32,14 @@ pub(super) async fn fill(
     recipe: Arc<Recipe>,
     permit: OwnedSemaphorePermit,
 ) {
+    let waits = async {
+        inner.disk.wait_for(false).await;
+        stand_back(&inner, &name).await;
+    };
     tokio::select! {
-        () = inner.disk.wait_for(false) => {}
+        () = waits => {}
         () = inner.shutdown.cancelled() => {}
     }
-    stand_back(&inner, &name).await;
     let outcome = fill_one(&inner, &name, &recipe, permit).await;
     let pools = &inner.pools;
     if let Some(pool) = pools.lock().pools.get_mut(&name) {
@@ -48,7 +49,7 @@ pub(super) async fn fill(
             // There can be room again at any moment, and then nobody is to wait for the pool.
             let before = if error.code == Code::HostDiskFull { 0 } else { pool.rest_ms };
             pool.rest_ms = (before * 2).clamp(REST_FIRST_MS, REST_LAST_MS);
-            pool.rests_until_ms = now_ms().saturating_add(pool.rest_ms);
+            pool.rests_until_ms = inner.now_ms().saturating_add(pool.rest_ms);
             if !inner.shutdown.is_cancelled() {
                 tracing::warn!(pool = %name, %error, "a pool cannot be filled");
                 pool.problem = Some(error.message);
@@ -64,10 +65,10 @@ async fn fill_one(
     recipe: &Arc<Recipe>,
     permit: OwnedSemaphorePermit,
 ) -> Result<()> {
-    let started = Instant::now();
+    let started = inner.clock.instant();
     let (member, watch) = make_known(inner, recipe, permit).await?;
     let id = member.id.clone();
-    let took_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let took_ms = u64::try_from(inner.clock.since(started).as_millis()).unwrap_or(u64::MAX);
     let usage = inner.driver(recipe.spec.isolation)?.usage(&id).await;
     let bytes = usage.map(|usage| usage.memory_bytes).unwrap_or_default();
     let watched = watch_over(inner, name, &member, watch);
@@ -86,7 +87,7 @@ async fn make_known(
     recipe: &Arc<Recipe>,
     permit: OwnedSemaphorePermit,
 ) -> Result<(Member, CancellationToken)> {
-    let id = Inner::new_sandbox_id(now_ms())?;
+    let id = Inner::new_sandbox_id(inner.now_ms())?;
     inner.pools.lock().ids.insert(id.clone());
     let made = make(inner, recipe, &id, permit).await;
     if made.is_err() {
@@ -184,23 +185,25 @@ pub(crate) async fn remove(inner: &Inner, member: Member) {
 /// Lets creations that somebody waits for go first, and the first command after a claim.
 async fn stand_back(inner: &Inner, name: &PoolName) {
     let pools = &inner.pools;
-    let until = Instant::now() + STAND_BACK_MAX;
-    while Instant::now() < until && !inner.shutdown.is_cancelled() {
+    let until = inner.clock.instant() + STAND_BACK_MAX;
+    while inner.clock.instant() < until {
         let ended = pools.foreground_ended.notified();
         if pools.foreground.load(Ordering::Relaxed) > 0 {
-            drop(tokio::time::timeout_at(until, ended).await);
+            tokio::select! {
+                () = ended => {}
+                () = inner.clock.sleep_until(Some(until)) => {}
+            }
             continue;
         }
-        let pause = {
+        let again_ms = {
             let state = pools.lock();
             let Some(pool) = state.pools.get(name) else { return };
             let full = u32::try_from(pool.ready.len()).unwrap_or(u32::MAX).saturating_mul(2) >= pool.target;
-            let since = now_ms().saturating_sub(pool.claimed_ms);
-            if full { CLAIM_PAUSE_MS.saturating_sub(since) } else { 0 }
+            if full { pool.claimed_ms.saturating_add(CLAIM_PAUSE_MS) } else { 0 }
         };
-        if pause == 0 {
+        if again_ms <= inner.now_ms() {
             return;
         }
-        tokio::time::sleep(Duration::from_millis(pause)).await;
+        inner.clock.sleep_until_ms(again_ms).await;
     }
 }

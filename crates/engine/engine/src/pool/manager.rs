@@ -14,7 +14,6 @@ use futures::StreamExt as _;
 use super::fill::{fill, remove};
 use super::{Member, Pool, PoolName, PoolOrigin, Pools, Recipe, State};
 use crate::authorize::Caller;
-use crate::clock::now_ms;
 use crate::engine::Engine;
 use crate::errors::store_error;
 
@@ -37,14 +36,16 @@ async fn manage(engine: Engine) {
     let pools = &inner.pools;
     let mut refreshed_ms = 0;
     while !inner.shutdown.is_cancelled() {
-        let stale = now_ms().saturating_sub(refreshed_ms) >= REFRESH_EVERY_MS;
+        let next = inner.clock.instant() + ROUND_EVERY;
+        let stale = inner.now_ms().saturating_sub(refreshed_ms) >= REFRESH_EVERY_MS;
         if pools.dirty.swap(false, Ordering::Relaxed) || stale {
             match engine.refresh_pools().await {
-                Ok(()) => refreshed_ms = now_ms(),
+                Ok(()) => refreshed_ms = inner.now_ms(),
                 Err(error) => tracing::warn!(%error, "pools could not be looked up"),
             }
         }
-        let round = pools.lock().round(pools.config.memory_bytes, pools.fillers.available_permits());
+        let (now, fillers) = (inner.now_ms(), pools.fillers.available_permits());
+        let round = pools.lock().round(now, pools.config.memory_bytes, fillers);
         for (name, recipe) in round.make {
             match Arc::clone(&pools.fillers).try_acquire_owned() {
                 Ok(permit) => drop(inner.tracker.spawn(fill(Arc::clone(&inner), name, recipe, permit))),
@@ -58,7 +59,7 @@ async fn manage(engine: Engine) {
         }
         tokio::select! {
             () = pools.nudge.notified() => {}
-            () = tokio::time::sleep(ROUND_EVERY) => {}
+            () = inner.clock.sleep_until(Some(next)) => {}
             () = inner.shutdown.cancelled() => {}
         }
     }
@@ -76,8 +77,7 @@ struct Round {
 
 impl State {
     /// Takes out what should not be there and says what to make, at most `fillers` of it.
-    fn round(&mut self, memory_bytes: u64, fillers: usize) -> Round {
-        let now = now_ms();
+    fn round(&mut self, now: u64, memory_bytes: u64, fillers: usize) -> Round {
         let mut round = Round { gone: std::mem::take(&mut self.orphans), ..Round::default() };
         let asks: Vec<Ask> = self
             .pools
@@ -163,7 +163,8 @@ impl Engine {
         let mut state = self.inner.pools.lock();
         let mut before = std::mem::take(&mut state.pools);
         for (name, spec, origin, recipe) in resolved {
-            let mut pool = before.remove(&name).unwrap_or_else(|| Pool::new(spec, origin, now_ms()));
+            let mut pool =
+                before.remove(&name).unwrap_or_else(|| Pool::new(spec, origin, self.inner.now_ms()));
             (pool.spec, pool.origin) = (spec, origin);
             match recipe {
                 Ok(recipe) if pool.recipe.as_deref() == Some(&recipe) => {}

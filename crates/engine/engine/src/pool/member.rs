@@ -12,7 +12,6 @@ use atoll_isolation::{Isolation, Plan};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::clock::now_ms;
 use crate::engine::Inner;
 use crate::errors::isolation_error;
 use crate::exec::{Ahead, run_to_end, take_over_ahead};
@@ -74,7 +73,7 @@ pub(super) async fn make(
         recipe: Arc::clone(recipe),
         started: starts_ahead(&recipe.spec),
         ahead,
-        born_ms: now_ms(),
+        born_ms: inner.now_ms(),
         _watch: watch.clone().drop_guard(),
     };
     Ok((member, watch))
@@ -97,7 +96,7 @@ async fn try_make(
             }
             Err(error) => {
                 tracing::warn!(sandbox = %id, %error, "a member cannot go on from its template's memory");
-                inner.memories.failed(saved, &error);
+                inner.memories.failed(saved, &error, inner.now_ms());
                 clear(inner, driver.as_ref(), id).await?;
             }
         }
@@ -146,7 +145,7 @@ async fn go_on(
     spec: &SandboxSpec,
     saved: &Saved,
 ) -> Result<(GuestClient, Ahead)> {
-    let (plan, exec) = saved.begin(plan, spec, None)?;
+    let (plan, exec) = saved.begin(plan, spec, None, inner.now_ms())?;
     let client = isolate(inner, driver, &plan, spec).await?;
     inner.attach_network(driver, &plan.id, spec).await?;
     saved.give_log(inner, &exec).await?;

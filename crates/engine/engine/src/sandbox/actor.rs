@@ -22,7 +22,6 @@ use atoll_store::{ExecRecord, SandboxRecord};
 use futures::FutureExt as _;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::clock::now_ms;
 use crate::engine::{Engine, Inner};
 use crate::errors::{isolation_error, store_error};
 use crate::memory::Saved;
@@ -31,19 +30,20 @@ use crate::travel::Keeping;
 use crate::{exec, usage};
 
 use pause::Due;
+pub(crate) use travel::SETTLE_MAX;
 
 use super::lease::wait_for_guest;
 use super::link;
 use super::shared::{Message, SandboxShared};
 use super::teardown::{destroy, remove};
 
-/// Shortest sleep of the timer.
+/// Shortest sleep of the timer: what cannot be done must not spin.
 const TIMER_MIN: Duration = Duration::from_millis(2);
-/// Longest sleep of the timer: a clock that was set is noticed within this.
-const TIMER_MAX: Duration = Duration::from_secs(60);
+/// Longest sleep of the timer: what nobody told is noticed within this.
+const TIMER_MAX_MS: u64 = 60_000;
 
 /// A deletion that failed is tried again after this.
-const DELETE_AGAIN: Duration = Duration::from_secs(10);
+const DELETE_AGAIN_MS: u64 = 10_000;
 
 /// How the actor comes to its sandbox.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ pub(crate) fn spawn(inner: &Arc<Inner>, shared: &Arc<SandboxShared>, origin: Ori
         inbox,
         unlinked: false,
         budget_ms: 0,
-        not_before: None,
+        not_before_ms: 0,
         keeping: None,
         away: false,
         copied_ms: 0,
@@ -139,7 +139,7 @@ struct Actor {
     /// When its budget is to be looked at.
     budget_ms: u64,
     /// Something that was due failed: it is not tried again before.
-    not_before: Option<tokio::time::Instant>,
+    not_before_ms: u64,
     /// It is put to disk, and being copied to the object store.
     keeping: Option<Keeping>,
     /// It is put to disk, and its disk is in the object store only.
@@ -273,7 +273,8 @@ impl Actor {
             }
             self.put_to_sleep().await
         } else {
-            let ended = self.inner.store.end_execs(&self.record.id, &Exit::sandbox_paused(), now_ms()).await;
+            let (id, now) = (&self.record.id, self.inner.now_ms());
+            let ended = self.inner.store.end_execs(id, &Exit::sandbox_paused(), now).await;
             if let Err(error) = ended {
                 tracing::error!(sandbox = %self.record.id, %error, "ended execs could not be recorded");
             }
@@ -314,7 +315,7 @@ impl Actor {
             self.fail(&error.message).await;
             // Execs that were not taken up have no session that ends them.
             exec::wait_ended(&self.shared).await;
-            if let Err(error) = self.inner.store.lose_execs(&self.record.id, now_ms()).await {
+            if let Err(error) = self.inner.store.lose_execs(&self.record.id, self.inner.now_ms()).await {
                 tracing::error!(sandbox = %self.record.id, %error, "lost execs could not be recorded");
             }
         }
@@ -368,7 +369,7 @@ impl Actor {
             let shared = Arc::clone(&self.shared);
             let id = self.record.id.clone();
             self.watch_idleness();
-            let pause = self.until_due();
+            let timer = self.timer();
             tokio::select! {
                 biased;
                 () = self.inner.shutdown.cancelled() => return,
@@ -414,7 +415,7 @@ impl Actor {
                 since = travel::kept(&mut self.keeping) => self.is_kept_since(since),
                 death = driver.died(&id), if alive => self.fail(&death.to_string()).await,
                 () = shared.nudge.notified() => {}
-                () = tokio::time::sleep(pause) => {
+                () = timer => {
                     if let Some(due) = self.is_due()
                         && self.do_due(due).await
                     {
@@ -437,21 +438,23 @@ impl Actor {
         if self.record.state == SandboxState::Deleting {
             return Some(Due::Delete);
         }
-        self.next_due().filter(|(at, _)| *at <= now_ms()).map(|(_, due)| due)
+        self.next_due().filter(|(at, _)| *at <= self.inner.now_ms()).map(|(_, due)| due)
     }
 
-    /// How long to sleep.
-    fn until_due(&self) -> Duration {
-        if self.record.state == SandboxState::Deleting {
-            return DELETE_AGAIN;
+    /// Waits until something is to be looked at.
+    fn timer(&self) -> impl Future<Output = ()> + use<> {
+        let clock = self.inner.clock.clone();
+        let now = clock.now_ms();
+        let at_ms = if self.record.state == SandboxState::Deleting {
+            now.saturating_add(DELETE_AGAIN_MS)
+        } else {
+            let due = self.next_due().map_or(u64::MAX, |(at, _)| at);
+            due.min(now.saturating_add(TIMER_MAX_MS)).max(self.not_before_ms)
+        };
+        async move {
+            tokio::time::sleep(TIMER_MIN).await;
+            clock.sleep_until_ms(at_ms).await;
         }
-        let due =
-            self.next_due().map_or(TIMER_MAX, |(at, _)| Duration::from_millis(at.saturating_sub(now_ms())));
-        let not_before = self
-            .not_before
-            .map_or(TIMER_MIN, |at| at.saturating_duration_since(tokio::time::Instant::now()).max(TIMER_MIN));
-        // What cannot be done must not spin.
-        due.min(TIMER_MAX).max(not_before)
     }
 
     // === end ===

@@ -19,7 +19,7 @@ use atoll_core::sandbox::SandboxState;
 use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 
-use crate::clock::now_ms;
+use crate::clock::Clock;
 use crate::errors::isolation_error;
 
 use super::shared::SandboxShared;
@@ -37,15 +37,9 @@ pub(crate) struct Stillness {
     pub(crate) reclaimed: bool,
 }
 
-impl Stillness {
-    /// How long it stood still until now.
-    pub(crate) fn elapsed(&self) -> Duration {
-        self.total + self.since.map_or(Duration::ZERO, |since| since.elapsed())
-    }
-}
-
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Freezer {
+    clock: Clock,
     /// Whoever freezes or thaws has the turn.
     turn: Mutex<()>,
     frozen: AtomicBool,
@@ -55,12 +49,28 @@ pub(crate) struct Freezer {
 }
 
 impl Freezer {
+    pub(super) fn new(clock: Clock) -> Self {
+        Self {
+            clock,
+            turn: Mutex::default(),
+            frozen: AtomicBool::new(false),
+            held: AtomicBool::new(false),
+            state: watch::Sender::default(),
+        }
+    }
+
     pub(crate) fn subscribe(&self) -> watch::Receiver<Stillness> {
         self.state.subscribe()
     }
 
     pub(crate) fn now(&self) -> Stillness {
         *self.state.borrow()
+    }
+
+    /// How long it stood still until now.
+    pub(crate) fn stood_still(&self) -> Duration {
+        let now = self.now();
+        now.total + now.since.map_or(Duration::ZERO, |since| self.clock.since(since))
     }
 
     pub(crate) fn is_frozen(&self) -> bool {
@@ -77,11 +87,11 @@ impl Freezer {
             let changes = state.since.is_some() != frozen;
             if changes {
                 if frozen {
-                    state.since = Some(Instant::now());
-                    state.since_ms = now_ms();
+                    state.since = Some(self.clock.instant());
+                    state.since_ms = self.clock.now_ms();
                     state.reclaimed = false;
                 } else if let Some(since) = state.since.take() {
-                    state.total += since.elapsed();
+                    state.total += self.clock.since(since);
                 }
             }
             changes

@@ -18,7 +18,7 @@ mod link;
 mod shared;
 mod teardown;
 
-pub(crate) use actor::{Origin, spawn};
+pub(crate) use actor::{Origin, SETTLE_MAX, spawn};
 pub(crate) use freezer::{InUse, Stillness};
 pub(crate) use lease::wait_for_guest;
 pub use lease::{GuestLease, SandboxMetrics};

@@ -17,7 +17,7 @@ use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::now_ms;
+use crate::clock::Clock;
 use crate::disk::DiskState;
 use crate::engine::Inner;
 use crate::exec::ExecShared;
@@ -85,6 +85,7 @@ pub(crate) struct GuestLink {
 /// The published side of a sandbox.
 #[derive(Debug)]
 pub(crate) struct SandboxShared {
+    clock: Clock,
     pub(crate) id: SandboxId,
     /// The record as the actor last published it. `last_active_ms` is in its own field.
     record: watch::Sender<Arc<SandboxRecord>>,
@@ -154,11 +155,12 @@ impl SandboxShared {
         let dead = CancellationToken::new();
         let record_owner = record.owner.clone();
         Ok(Arc::new(Self {
+            clock: inner.clock.clone(),
             id: record.id.clone(),
             last_active_ms: AtomicU64::new(record.last_active_ms),
             record: watch::Sender::new(Arc::new(record)),
             guest: watch::Sender::new(None),
-            freezer: Freezer::default(),
+            freezer: Freezer::new(inner.clock.clone()),
             meter: Meter::new(record_owner),
             boot: Mutex::new(dead.child_token()),
             link: Mutex::new(dead.child_token()),
@@ -412,7 +414,7 @@ impl SandboxShared {
     }
 
     pub(crate) fn touch(&self) {
-        self.last_active_ms.store(now_ms(), Ordering::Relaxed);
+        self.last_active_ms.store(self.clock.now_ms(), Ordering::Relaxed);
     }
 
     pub(super) fn last_active_ms(&self) -> u64 {
@@ -481,6 +483,13 @@ impl SandboxShared {
     /// Execs that have not ended, oldest first.
     pub(crate) fn live_execs(&self) -> Vec<Arc<ExecShared>> {
         self.live_map().values().cloned().collect()
+    }
+
+    /// The execs that run, but for what its template starts, services and agents.
+    pub(crate) fn commands(&self) -> Vec<Arc<ExecShared>> {
+        let mut execs = self.live_execs();
+        execs.retain(|exec| !exec.is_part() && !exec.is_over());
+        execs
     }
 
     pub(crate) fn live_exec(&self, id: &ExecId) -> Option<Arc<ExecShared>> {

@@ -32,7 +32,7 @@ use atoll_store::{SecretRecord, SecretVersion, Store, StoreError};
 use tokio::sync::Mutex;
 
 use crate::authorize::Caller;
-use crate::clock::{now_ms, random};
+use crate::clock::random;
 use crate::engine::{Engine, Inner};
 use crate::errors::store_error;
 
@@ -219,7 +219,7 @@ impl Inner {
             return Err(Error::new(Code::LimitExceeded, format!("there are {SECRETS_MAX_COUNT} secrets"))
                 .hint("delete some"));
         }
-        let created_ms = now_ms();
+        let created_ms = self.clock.now_ms();
         let id = SecretId::from_parts(created_ms, random()?);
         let first = self.seal_version(&id, 1, &value, created_ms)?;
         let (sandbox, project) = match owner {
@@ -255,7 +255,7 @@ impl Inner {
             return Ok(record);
         };
         let last = record.versions.last().map_or(0, |version| version.version);
-        let next = self.seal_version(&record.id, last.saturating_add(1), &value, now_ms())?;
+        let next = self.seal_version(&record.id, last.saturating_add(1), &value, self.clock.now_ms())?;
         let stored = self.store.add_secret_version(&record, &next, SECRET_VERSIONS_MAX_COUNT).await;
         stored.map_err(changed_elsewhere)?;
         let kept_from = next.version.saturating_sub(SECRET_VERSIONS_MAX_COUNT);

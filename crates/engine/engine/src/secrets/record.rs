@@ -9,7 +9,7 @@ use atoll_egress::intercept::SecretUsed;
 use atoll_store::SecretUse;
 use tokio::sync::mpsc;
 
-use crate::clock::{now_ms, random};
+use crate::clock::random;
 use crate::engine::{Engine, Inner};
 use crate::errors::store_error;
 
@@ -85,7 +85,7 @@ impl Inner {
     /// # Errors
     /// [`Code::ShuttingDown`]: then the secret must not be used.
     pub(crate) async fn record_secret_use(&self, used: SecretUsed) -> Result<()> {
-        let at_ms = now_ms();
+        let at_ms = self.clock.now_ms();
         let record = SecretUse {
             // Digits only, so that it sorts by time.
             id: format!("{at_ms:015}-{:013x}", random()? >> 12),

@@ -9,7 +9,7 @@ use atoll_core::spec::{self, ExecSpec};
 use atoll_core::{Code, Error, Result};
 use atoll_store::{ServiceRecord, StoreError};
 
-use crate::clock::{now_ms, random};
+use crate::clock::random;
 use crate::engine::Engine;
 use crate::errors::store_error;
 use crate::sandbox::SandboxShared;
@@ -31,7 +31,7 @@ impl Engine {
         service.validate()?;
         let sandbox = self.inner.sandbox(sandbox)?;
         let _using = sandbox.usable().await?;
-        let created_ms = now_ms();
+        let created_ms = self.inner.now_ms();
         let id = ServiceId::from_parts(created_ms, random()?);
         // What only shows together with what the sandbox has, such as the size of all variables.
         ExecSpec::resolve(service.to_exec(run_key(&id, 1)), &sandbox.record().spec)?;

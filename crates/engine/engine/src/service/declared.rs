@@ -12,7 +12,7 @@ use futures::future::try_join_all;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::clock::{now_ms, random};
+use crate::clock::random;
 use crate::engine::Engine;
 use crate::sandbox::SandboxShared;
 use crate::start::start_service;
@@ -35,7 +35,8 @@ pub(crate) struct Declared {
 /// # Errors
 /// As [`ExecSpec::resolve`], naming the service.
 pub(crate) fn check_declared(spec: &SandboxSpec) -> Result<()> {
-    let id = ServiceId::from_parts(now_ms(), random()?);
+    // As long as any.
+    let id = ServiceId::from_parts(0, 0);
     for (name, service) in all(spec) {
         ExecSpec::resolve(service.to_exec(run_key(&id, 1)), spec)
             .map_err(|error| Error { message: format!("services.{name}: {}", error.message), ..error })?;

@@ -15,7 +15,6 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::authorize::Caller;
-use crate::clock::now_ms;
 use crate::engine::Engine;
 use crate::errors::{chain, store_error};
 use crate::exec::ExecView;
@@ -118,7 +117,7 @@ impl Keeper {
         if self.sandbox.state() != SandboxState::Running {
             return self.wait_for_sandbox().await;
         }
-        if let Some(at) = self.next_start.filter(|at| *at > Instant::now()) {
+        if let Some(at) = self.next_start.filter(|at| *at > self.engine.inner.clock.instant()) {
             return self.back_off(at).await;
         }
         self.next_start = None;
@@ -135,7 +134,7 @@ impl Keeper {
             Begun::Later(error) => {
                 tracing::debug!(service = self.record.name, %error, "a service cannot be started now");
                 self.publish(ServiceState::Starting, Some(error.message));
-                self.next_start = Some(Instant::now() + RETRY);
+                self.next_start = Some(self.engine.inner.clock.instant() + RETRY);
                 ControlFlow::Continue(())
             }
         }
@@ -219,16 +218,17 @@ impl Keeper {
     }
 
     async fn back_off(&mut self, until: Instant) -> ControlFlow<()> {
-        let ms =
-            u64::try_from(until.saturating_duration_since(Instant::now()).as_millis()).unwrap_or(u64::MAX);
+        let clock = self.engine.inner.clock.clone();
+        let left = until.saturating_duration_since(clock.instant());
+        let ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
         self.shared.view.send_modify(|view| {
             view.state = ServiceState::BackingOff;
-            view.next_start_ms = Some(now_ms().saturating_add(ms));
+            view.next_start_ms = Some(clock.now_ms().saturating_add(ms));
         });
         tokio::select! {
             biased;
             Some(order) = self.inbox.recv() => self.obey(order).await,
-            () = tokio::time::sleep_until(until) => ControlFlow::Continue(()),
+            () = clock.sleep_until(Some(until)) => ControlFlow::Continue(()),
         }
     }
 
@@ -443,7 +443,7 @@ impl Keeper {
         let early = status.early;
         match self.record.spec.after(failed, early) {
             After::Again(ms) => {
-                self.next_start = Some(Instant::now() + Duration::from_millis(ms));
+                self.next_start = Some(self.engine.inner.clock.instant() + Duration::from_millis(ms));
                 self.save().await;
                 self.publish(ServiceState::BackingOff, Some(why));
             }

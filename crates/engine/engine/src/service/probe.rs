@@ -39,12 +39,12 @@ pub(super) async fn ready(sandbox: &Arc<SandboxShared>, spec: &ServiceSpec) -> R
     let prober = Prober { sandbox, spec };
     let timeout = Duration::from_millis(ready.timeout_ms());
     let began = Instant::now();
-    let stood = sandbox.freezer.now().elapsed();
+    let stood = sandbox.freezer.stood_still();
     loop {
         if prober.attempt(&look, timeout.min(ATTEMPT_MAX)).await == Some(true) {
             return Ok(());
         }
-        let still = sandbox.freezer.now().elapsed().saturating_sub(stood);
+        let still = sandbox.freezer.stood_still().saturating_sub(stood);
         let waited = began.elapsed().saturating_sub(still);
         if waited >= timeout {
             return Err(format!("it was not ready within {}", in_words(ready.timeout_ms())));
@@ -84,12 +84,12 @@ impl Prober<'_> {
         if sandbox.state() != SandboxState::Running || sandbox.freezer.is_frozen() {
             return None;
         }
-        let (boot, stood) = (sandbox.boot(), sandbox.freezer.now().elapsed());
+        let (boot, stood) = (sandbox.boot(), sandbox.freezer.stood_still());
         let client = sandbox.guest.borrow().as_ref()?.client.clone();
         let (driver, id) = (Arc::clone(sandbox.driver()), sandbox.id.clone());
         let inside = Inside { driver, client, id, spec: sandbox.record().spec };
         let seen = tokio::time::timeout(at_most + KILLED, inside.look(Some(self.spec), look, at_most)).await;
-        if boot.is_cancelled() || sandbox.freezer.is_frozen() || sandbox.freezer.now().elapsed() != stood {
+        if boot.is_cancelled() || sandbox.freezer.is_frozen() || sandbox.freezer.stood_still() != stood {
             return None;
         }
         match seen {

@@ -19,7 +19,6 @@ use atoll_store::{SandboxRecord, SnapshotRecord};
 use futures::future::join_all;
 
 use crate::authorize::Caller;
-use crate::clock::now_ms;
 use crate::engine::{Engine, Inner};
 use crate::sandbox::{self, Origin, SandboxShared};
 use crate::service::Declared;
@@ -119,7 +118,7 @@ impl Engine {
         number: u32,
         caller: &Caller,
     ) -> Result<SandboxRecord> {
-        let created_ms = now_ms();
+        let created_ms = self.inner.now_ms();
         let mut record = SandboxRecord {
             id: Inner::new_sandbox_id(created_ms)?,
             name: order.name(number),

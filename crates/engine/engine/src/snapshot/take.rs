@@ -12,7 +12,7 @@ use atoll_isolation::IsolationError;
 use atoll_store::{SandboxRecord, SnapshotOutcome, SnapshotRecord};
 
 use crate::authorize::Caller;
-use crate::clock::{now_ms, random};
+use crate::clock::random;
 use crate::engine::{Engine, Inner};
 use crate::errors::{isolation_error, store_error};
 use crate::sandbox::SandboxShared;
@@ -88,7 +88,7 @@ impl Engine {
     /// # Errors
     /// [`Code::Internal`] when the host has no randomness.
     pub fn new_snapshot_id(&self) -> Result<SnapshotId> {
-        Inner::new_snapshot_id(now_ms())
+        Inner::new_snapshot_id(self.inner.now_ms())
     }
 
     /// Takes a snapshot of a sandbox, which goes on. When the caller stops waiting, it is taken all the same.
@@ -128,7 +128,8 @@ impl Engine {
     ) -> Result<SnapshotRecord> {
         let inner = &self.inner;
         let _use = sandbox.in_use();
-        let mut record = new_record(&sandbox.record(), order.purpose, order.comment, caller)?;
+        let mut record =
+            new_record(self.inner.now_ms(), &sandbox.record(), order.purpose, order.comment, caller)?;
         record.id = order.id.unwrap_or(record.id);
         record.manifest = order.begin.over(record.manifest);
         record.manifest.kind = order.kind;
@@ -256,12 +257,12 @@ fn refusal(error: &IsolationError) -> Error {
 }
 
 fn new_record(
+    created_ms: u64,
     sandbox: &SandboxRecord,
     purpose: Purpose,
     comment: Option<String>,
     caller: &Caller,
 ) -> Result<SnapshotRecord> {
-    let created_ms = now_ms();
     Ok(SnapshotRecord {
         id: Inner::new_snapshot_id(created_ms)?,
         state: SnapshotState::Creating,

@@ -31,7 +31,6 @@ use tokio::sync::mpsc;
 use tokio_util::io::SyncIoBridge;
 
 use crate::authorize::Caller;
-use crate::clock::now_ms;
 use crate::engine::{Engine, Inner};
 use crate::errors::{chain, isolation_error};
 
@@ -105,7 +104,7 @@ impl Engine {
     ) -> Result<SnapshotRecord> {
         self.check_references(caller.project(), &tags, caller).await?;
         let (header, reader) = self.open_import(stream).await?;
-        let created_ms = now_ms();
+        let created_ms = self.inner.now_ms();
         let record = SnapshotRecord {
             id: Inner::new_snapshot_id(created_ms)?,
             state: SnapshotState::Creating,
@@ -142,7 +141,7 @@ impl Engine {
             let why = "the object store has something else in the place of the snapshot";
             return Err(Error::new(Code::DigestMismatch, why));
         }
-        let created_ms = now_ms();
+        let created_ms = self.inner.now_ms();
         let record = SnapshotRecord {
             id: Inner::new_snapshot_id(created_ms)?,
             state: SnapshotState::Creating,

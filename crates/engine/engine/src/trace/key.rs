@@ -8,7 +8,7 @@ use atoll_vault::Vault;
 use zeroize::Zeroizing;
 
 use crate::authority::context;
-use crate::clock::now_ms;
+use crate::clock::Clock;
 use crate::errors::store_error;
 
 /// Name of the row with the key.
@@ -19,7 +19,7 @@ const SEED_BYTES: usize = 32;
 ///
 /// # Errors
 /// [`Code::StoreUnavailable`]; [`Code::Internal`] when it cannot be opened with the vault's key.
-pub async fn open(store: &Store, vault: &Vault) -> Result<SigningKey> {
+pub async fn open(store: &Store, vault: &Vault, clock: &Clock) -> Result<SigningKey> {
     let broken = |error: &dyn std::fmt::Display| {
         tracing::error!(%error, "the key that signs journals cannot be used");
         Error::new(Code::Internal, "the key that signs journals cannot be used")
@@ -32,7 +32,7 @@ pub async fn open(store: &Store, vault: &Vault) -> Result<SigningKey> {
         let secret = Secret::new(blake3::Hash::from_bytes(*seed).to_hex().as_str());
         let sealed = vault.seal(&context(NAME), &secret).map_err(|error| broken(&error))?;
         let visible = key.public().to_string();
-        let value = SealedValue { name: NAME.to_owned(), visible, sealed, created_ms: now_ms() };
+        let value = SealedValue { name: NAME.to_owned(), visible, sealed, created_ms: clock.now_ms() };
         // Another server of the same database may have been faster: what is read next stands.
         store.insert_sealed_value(&value).await.map_err(store_error)?;
     }

@@ -13,7 +13,6 @@ use atoll_store::{SandboxRecord, SnapshotRecord};
 
 use super::send::Of;
 use super::{Travel, bound_here};
-use crate::clock::now_ms;
 use crate::engine::{Engine, Inner};
 use crate::errors::isolation_error;
 use crate::sandbox::SandboxShared;
@@ -65,7 +64,7 @@ impl Travel {
         if record.state != SandboxState::Running {
             return Ok(());
         }
-        let taken_ms = now_ms();
+        let taken_ms = engine.now_ms();
         let mut artifact = held(&record, HOLDER, taken_ms)?;
         engine.begin_snapshot(&mut artifact).await?;
         let copied = async {

@@ -32,7 +32,7 @@ pub(super) async fn keep(engine: Engine) {
             Err(error) => tracing::warn!(%error, "objects that nobody refers to cannot be looked for"),
         }
         engine.collect_shared().await;
-        tokio::time::sleep(EVERY).await;
+        engine.inner.clock.sleep(EVERY).await;
     }
 }
 

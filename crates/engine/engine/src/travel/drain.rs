@@ -1,25 +1,29 @@
 //! What is on a node that takes no new sandboxes goes to others.
 //!
+//! A sandbox in which a command runs for longer than a move waits goes when that has ended, or after half a minute.
 //! Each sandbox is put to disk, copied, given to another node in one statement, and taken apart here; the other wakes it if it
 //! ran. What cannot go stays, and why is written down. The sandbox's actor does all of it, so that nothing else happens to it
 //! meanwhile: see `sandbox/actor/travel.rs`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use atoll_core::id::SandboxId;
 use atoll_core::sandbox::SandboxState;
 use futures::StreamExt as _;
 
 use super::bound_here;
+use crate::clock::now_ms;
 use crate::engine::Engine;
-use crate::sandbox::{Message, SandboxShared};
+use crate::sandbox::{Message, SETTLE_MAX, SandboxShared};
 
 /// How often a node that is drained looks what it still has.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// For how many looks nothing takes a sandbox before it is said that nothing does: a node that starts is there soon.
 const NOWHERE_LOOKS: u32 = 5;
+/// How long commands may take to end, from when the node is drained; then they are ended.
+const COMMANDS_MAX: Duration = Duration::from_secs(30);
 /// Sandboxes that move at the same time.
 const AT_ONCE_MAX_COUNT: usize = 4;
 
@@ -38,6 +42,8 @@ pub(super) async fn keep(engine: Engine) {
 /// What is known of the sandboxes that did not go.
 #[derive(Default)]
 struct Seen {
+    /// Since when the node is drained.
+    since: Option<Instant>,
     /// Why each stays, as it is written down.
     said: BTreeMap<SandboxId, String>,
     /// For how many looks no node took one.
@@ -74,15 +80,16 @@ enum Outcome {
     /// No node can take it at this moment.
     Nowhere,
     Stays(String),
-    /// It is being made or taken apart: that ends first.
+    /// It is being made or taken apart, or a command runs: that ends first.
     Later,
 }
 
 impl Engine {
     async fn move_away(&self, seen: &mut Seen) {
         let all = self.inner.all_sandboxes();
+        let patient = seen.since.get_or_insert_with(Instant::now).elapsed() < COMMANDS_MAX;
         let outcomes: Vec<(SandboxId, Outcome)> = futures::stream::iter(all)
-            .map(|sandbox| async move { (sandbox.id.clone(), self.move_one(&sandbox).await) })
+            .map(|sandbox| async move { (sandbox.id.clone(), self.move_one(&sandbox, patient).await) })
             .buffer_unordered(AT_ONCE_MAX_COUNT)
             .collect()
             .await;
@@ -94,12 +101,15 @@ impl Engine {
         }
     }
 
-    async fn move_one(&self, sandbox: &Arc<SandboxShared>) -> Outcome {
+    async fn move_one(&self, sandbox: &Arc<SandboxShared>, patient: bool) -> Outcome {
         if !self.is_draining() {
             return Outcome::Later;
         }
         if let Some(outcome) = self.why_not(sandbox) {
             return outcome;
+        }
+        if patient && runs_for_long(sandbox) {
+            return Outcome::Later;
         }
         let to = match self.place_away(&sandbox.record()) {
             Ok(Some(node)) => node,
@@ -146,6 +156,12 @@ impl Engine {
         }
         None
     }
+}
+
+/// Whether a command runs in it for longer than a move waits.
+fn runs_for_long(sandbox: &SandboxShared) -> bool {
+    let long_ago = now_ms().saturating_sub(u64::try_from(SETTLE_MAX.as_millis()).unwrap_or(u64::MAX));
+    sandbox.commands().iter().any(|exec| exec.created_ms() < long_ago)
 }
 
 #[cfg(test)]

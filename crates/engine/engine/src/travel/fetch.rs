@@ -18,7 +18,6 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use super::Travel;
 use super::index::{Extent, Index, PACKED_MAX_BYTES, Piece, digest};
 use super::logs::{sync_dir, unpack};
-use crate::clock::now_ms;
 use crate::engine::{Engine, Inner};
 use crate::errors::{isolation_error, store_error};
 use crate::snapshot::objects_error;
@@ -162,7 +161,7 @@ impl Engine {
         };
         let _turn = travel.fetching.acquire().await;
         let index = travel.fetch_index(&self.inner, &sandbox.id).await?;
-        let mut record = super::checkpoint::held(sandbox, HOLDER, now_ms())?;
+        let mut record = super::checkpoint::held(sandbox, HOLDER, self.inner.now_ms())?;
         self.begin_snapshot(&mut record).await?;
         atoll_failpoint::fail_point!("engine.travel.fetching");
         let driver = self.inner.driver(sandbox.spec.isolation)?;

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use super::Travel;
 use super::index::{Extent, INDEX, INDEX_MAX_BYTES, Index, PIECE_BYTES, Piece, digest};
 use super::logs::Packing;
-use crate::clock::{now_ms, random};
+use crate::clock::random;
 use crate::engine::Inner;
 use crate::errors::{chain, isolation_error, store_error};
 use crate::snapshot::objects_error;
@@ -77,7 +77,7 @@ impl Travel {
     ) -> Result<Option<u64>> {
         let id = &record.id;
         let Some(Ok(_turn)) = stop.run_until_cancelled(self.sending.acquire()).await else { return Ok(None) };
-        let upload = format!("{:012x}{:016x}", now_ms(), random()?);
+        let upload = format!("{:012x}{:016x}", inner.now_ms(), random()?);
         let before = inner.store.begin_upload(id, &upload).await.map_err(store_error)?.copy;
         atoll_failpoint::fail_point!("engine.travel.begun");
         let (disk, taken_ms) = match of {
@@ -160,7 +160,7 @@ impl Travel {
         let put = self.objects.put_small(&self.object(id, upload, INDEX), text).await;
         put.map_err(|error| objects_error(&error))?;
         let copy =
-            CopyRecord { upload: upload.to_owned(), digest, bytes: index.bytes(), copied_ms: now_ms() };
+            CopyRecord { upload: upload.to_owned(), digest, bytes: index.bytes(), copied_ms: inner.now_ms() };
         let mut old = Vec::new();
         if let (Some(before), Some(earlier)) = (before, earlier) {
             let now = index.objects();

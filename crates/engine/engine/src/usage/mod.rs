@@ -35,8 +35,11 @@ pub(crate) fn start(inner: &Arc<Inner>) {
 fn every(inner: &Arc<Inner>, pause: Duration, work: fn(Arc<Inner>) -> BoxFuture<'static, ()>) {
     let inner = Arc::clone(inner);
     let shutdown = inner.shutdown.clone();
+    // From now on, and not from when the task comes to run.
+    let mut next = inner.clock.instant() + pause;
     inner.tracker.clone().spawn(async move {
-        while shutdown.run_until_cancelled(tokio::time::sleep(pause)).await.is_some() {
+        while shutdown.run_until_cancelled(inner.clock.sleep_until(Some(next))).await.is_some() {
+            next = inner.clock.instant() + pause;
             work(Arc::clone(&inner)).await;
         }
     });

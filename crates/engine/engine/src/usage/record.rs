@@ -11,7 +11,6 @@ use atoll_store::{SandboxRecord, UsageFilter, UsageMark, UsageRow};
 use futures::StreamExt as _;
 
 use crate::authorize::Caller;
-use crate::clock::now_ms;
 use crate::engine::{Engine, Inner};
 use crate::errors::{chain, store_error};
 use crate::sandbox::SandboxShared;
@@ -152,15 +151,15 @@ fn items(groups: BTreeMap<Group, Usage>) -> Vec<UsageItem> {
 }
 
 /// Begins to measure a new sandbox.
-pub(crate) fn begin(sandbox: &SandboxShared) {
-    sandbox.meter.begin(UsageMark { cpu_us: 0, at_ms: now_ms() }, &Usage::default());
+pub(crate) fn begin(inner: &Inner, sandbox: &SandboxShared) {
+    sandbox.meter.begin(UsageMark { cpu_us: 0, at_ms: inner.now_ms() }, &Usage::default());
 }
 
 /// Begins measuring one that worked before it had an owner: that is on nobody's account.
 pub(crate) async fn begin_claimed(inner: &Inner, sandbox: &SandboxShared) {
     let used = sandbox.driver().usage(&sandbox.id).await.map_or(0, |usage| usage.cpu_us);
     let carried = inner.gateway.transferred(&sandbox.id).unwrap_or_default();
-    sandbox.meter.begin(UsageMark { cpu_us: used, at_ms: now_ms() }, &Usage::default());
+    sandbox.meter.begin(UsageMark { cpu_us: used, at_ms: inner.now_ms() }, &Usage::default());
     sandbox.meter.skip_egress(carried.sent_bytes);
 }
 
@@ -183,9 +182,9 @@ pub(crate) async fn measure(inner: &Inner, sandbox: &SandboxShared) -> Usage {
         SandboxState::Running | SandboxState::Pausing | SandboxState::Paused | SandboxState::Deleting
     );
     if looks && let Ok(usage) = sandbox.driver().usage(&sandbox.id).await {
-        let stood_still = sandbox.freezer.now().elapsed().as_millis();
+        let stood_still = sandbox.freezer.stood_still().as_millis();
         sandbox.meter.measure(Look {
-            at_ms: now_ms(),
+            at_ms: inner.now_ms(),
             running: state != SandboxState::Paused,
             stood_still_ms: u64::try_from(stood_still).unwrap_or(u64::MAX),
             cpu_us: usage.cpu_us,
@@ -204,7 +203,7 @@ pub(crate) async fn settle(inner: &Inner, sandbox: &SandboxShared) {
         return;
     }
     let project = sandbox.record().project;
-    let added = inner.store.add_usage(&sandbox.id, project.as_ref(), &used, mark, now_ms());
+    let added = inner.store.add_usage(&sandbox.id, project.as_ref(), &used, mark, inner.now_ms());
     if let Err(error) = added.await {
         tracing::warn!(sandbox = %sandbox.id, error = chain(&error), "usage cannot be recorded now");
         sandbox.meter.give_back(used);
@@ -223,7 +222,7 @@ pub(super) async fn settle_all(inner: &Inner) {
 }
 
 pub(super) async fn prune(inner: &Inner) {
-    if let Err(error) = inner.store.prune_usage(now_ms().saturating_sub(USAGE_KEPT_MS)).await {
+    if let Err(error) = inner.store.prune_usage(inner.now_ms().saturating_sub(USAGE_KEPT_MS)).await {
         tracing::warn!(error = chain(&error), "old usage cannot be removed");
     }
 }

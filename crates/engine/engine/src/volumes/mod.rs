@@ -24,7 +24,7 @@ use atoll_store::{StoreError, VolumeRecord, Whereabouts};
 use tokio::io::AsyncRead;
 
 use crate::authorize::Caller;
-use crate::clock::{now_ms, random};
+use crate::clock::random;
 use crate::cluster;
 use crate::engine::{Engine, Inner};
 use crate::errors::{isolation_error, store_error};
@@ -247,7 +247,7 @@ impl Engine {
             Some(text) => Some(ready(inner.volume_of(caller, text)?)?),
             None => None,
         };
-        let created_ms = now_ms();
+        let created_ms = inner.now_ms();
         let record = VolumeRecord {
             id: VolumeId::from_parts(created_ms, random()?),
             name: draft.name.clone(),

@@ -10,7 +10,7 @@ use atoll_engine::{Caller, SandboxQuery};
 use atoll_isolation::fake::Connect;
 use futures::future::join_all;
 
-use crate::support::{Server, World, argv, named, until};
+use crate::support::{Server, World, argv, ms, named, until};
 
 #[test]
 fn a_sandbox_is_made_used_and_deleted() {
@@ -76,7 +76,7 @@ fn a_guest_that_cannot_be_talked_to_is_none() {
 
 #[test]
 fn what_cannot_be_undone_is_deleted_later() {
-    let world = World::new();
+    let (world, clock) = World::by_hand();
     let server = world.start();
     world.host.fail_create(1, true);
     // More than one round of attempts.
@@ -85,7 +85,10 @@ fn what_cannot_be_undone_is_deleted_later() {
     assert_eq!(error.code, Code::Internal);
     assert_eq!(server.engine.sandbox(&server.id("stubborn")).unwrap().state, SandboxState::Deleting);
     assert_eq!(server.create(named("stubborn")).unwrap_err().code, Code::NameTaken);
-    until("the host lets go", || server.engine.sandbox(&server.id("stubborn")).is_err());
+    until("the host lets go", || {
+        clock.advance(ms(10_000));
+        server.engine.sandbox(&server.id("stubborn")).is_err()
+    });
     world.assert_empty(&server);
 }
 

@@ -11,12 +11,12 @@ use atoll_isolation::Usage;
 use bytes::Bytes;
 use futures::future::join_all;
 
-use crate::support::{World, argv, until};
+use crate::support::{World, argv, ms};
 
 #[test]
 fn ends_are_told_apart() {
     use ExitReason::{Exited, IdleTimedOut, NotStarted, Signaled, TimedOut};
-    let world = World::new();
+    let (world, clock) = World::by_hand();
     let server = world.start();
     let id = server.sandbox().id;
     let sleep = || argv(&["sleep", "1000"]);
@@ -30,13 +30,19 @@ fn ends_are_told_apart() {
     ];
     for (draft, reason, code, error) in cases {
         let exec = server.exec(&id, draft.clone()).unwrap();
+        let limit_ms = draft.timeout_ms.or(draft.idle_timeout_ms);
+        if let Some(limit) = limit_ms {
+            clock.advance(ms(limit - 1));
+            assert_eq!(server.exec_state(&exec), ExecState::Running);
+            clock.advance(ms(1));
+        }
         let view = server.wait(&exec);
         let exit = view.record.exit.clone().unwrap();
         assert_eq!((exit.reason, exit.code, exit.error), (reason, code, error), "{draft:?}");
         assert_eq!(view.record.state, ExecState::Exited);
-        assert!(view.record.ended_ms >= Some(view.record.created_ms));
+        assert_eq!(view.record.ended_ms, Some(view.record.created_ms + limit_ms.unwrap_or(0)), "{draft:?}");
         // The same from the store, once its session is gone.
-        until("it is at rest", || server.engine.stats().execs_running == 0);
+        server.until_at_rest();
         assert_eq!(server.run(server.engine.exec(&id, exec.record.id.as_str())).unwrap(), view);
     }
     // A signal that was asked for by name is the command's own business.
@@ -85,6 +91,26 @@ fn the_last_client_that_goes_takes_it_along() {
     assert_eq!(server.engine.stats().execs_running, 1);
     drop(second);
     assert_eq!(server.wait(&exec).record.exit.unwrap().reason, ExitReason::Disconnected);
+}
+
+#[test]
+fn to_be_without_a_client_for_too_long_ends_it() {
+    const DETACH_MS: u64 = 60_000;
+    let (world, clock) = World::by_hand();
+    let server = world.start();
+    let id = server.sandbox().id;
+    let draft = ExecDraft { detach_timeout_ms: Some(DETACH_MS), ..argv(&["sleep", "1000"]) };
+    let exec = server.exec(&id, draft).unwrap();
+    let client = server.run(server.engine.output(&id, exec.record.id.as_str(), 0, true)).unwrap();
+    clock.advance(ms(2 * DETACH_MS));
+    assert_eq!(server.exec_state(&exec), ExecState::Running);
+    drop(client);
+    clock.advance(ms(DETACH_MS - 1));
+    assert_eq!(server.exec_state(&exec), ExecState::Running);
+    clock.advance(ms(1));
+    let ended = server.wait(&exec).record;
+    assert_eq!(ended.exit.unwrap().reason, ExitReason::Disconnected);
+    assert_eq!(ended.ended_ms, Some(ended.created_ms + 3 * DETACH_MS));
 }
 
 #[test]

@@ -1,16 +1,15 @@
 //! Times to live, idleness, updates.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use atoll_core::Code;
 use atoll_core::idle::IdlePolicy;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::{IsolationLevel, ResourcesDraft, SandboxDraft, SandboxUpdate, TemplateSpec};
-use atoll_engine::{Caller, SandboxQuery};
+use atoll_engine::{Caller, KeyScope, SandboxQuery};
 use atoll_isolation::Death;
 
-use crate::support::{World, argv, named, until};
+use crate::support::{World, argv, ms, named, until};
 
 fn ttl(ms: u64) -> SandboxDraft {
     SandboxDraft { ttl_ms: Some(ms), ..SandboxDraft::default() }
@@ -22,7 +21,7 @@ fn idle(ms: u64) -> SandboxDraft {
 
 #[test]
 fn time_to_live_ends_the_busy_and_the_failed() {
-    let world = World::new();
+    let (world, clock) = World::by_hand();
     let server = world.start();
     let busy = server.sandbox().id;
     server.exec(&busy, argv(&["sleep", "1000"])).unwrap();
@@ -30,8 +29,15 @@ fn time_to_live_ends_the_busy_and_the_failed() {
     server.run(server.engine.update_sandbox(&busy, soon)).unwrap();
     let failed = server.create(ttl(300)).unwrap().id;
     world.host.die(&failed, Death::Exited);
-    let stays = server.create(ttl(1_000_000)).unwrap().id;
+    server.until_state(&failed, Some(SandboxState::Failed));
+    let stays = server.create(ttl(301)).unwrap().id;
+    clock.advance(ms(99));
+    assert_eq!(server.state(&busy), Some(SandboxState::Running));
+    clock.advance(ms(1));
     server.until_state(&busy, None);
+    clock.advance(ms(199));
+    assert_eq!(server.state(&failed), Some(SandboxState::Failed));
+    clock.advance(ms(1));
     server.until_state(&failed, None);
     assert_eq!(server.state(&stays), Some(SandboxState::Running));
     server.delete(&stays);
@@ -40,20 +46,23 @@ fn time_to_live_ends_the_busy_and_the_failed() {
 
 #[test]
 fn time_to_live_passes_while_no_server_runs() {
-    let world = World::new();
+    let (world, clock) = World::by_hand();
     let server = world.start();
-    let id = server.create(ttl(100)).unwrap().id;
+    let [id, later] = [100, 101].map(|ms| server.create(ttl(ms)).unwrap().id);
     server.kill();
-    std::thread::sleep(Duration::from_millis(100));
+    clock.advance(ms(100));
     let server = world.start();
     server.until_state(&id, None);
+    assert_eq!(server.state(&later), Some(SandboxState::Running));
+    clock.advance(ms(1));
+    server.until_state(&later, None);
     world.assert_empty(&server);
 }
 
 #[test]
 fn only_the_idle_are_idle() {
-    const IDLE_MS: u64 = 150;
-    let world = World::new();
+    const IDLE_MS: u64 = 60_000;
+    let (world, clock) = World::by_hand();
     let server = world.start();
     let [idler, busy, held] = [(); 3].map(|()| server.sandbox().id);
     let exec = server.exec(&busy, argv(&["sleep", "1000"])).unwrap();
@@ -62,13 +71,23 @@ fn only_the_idle_are_idle() {
         let update = SandboxUpdate { idle_timeout_ms: Some(Some(IDLE_MS)), ..SandboxUpdate::default() };
         server.run(server.engine.update_sandbox(id, update)).unwrap();
     }
+    clock.advance(ms(IDLE_MS - 1));
+    assert_eq!(server.state(&idler), Some(SandboxState::Running));
+    clock.advance(ms(1));
     server.until_state(&idler, None);
-    // Both have been there for as long; give a wrong reaper the time to show itself.
-    std::thread::sleep(Duration::from_millis(3 * IDLE_MS));
-    assert_eq!(server.state(&busy), Some(SandboxState::Running));
-    assert_eq!(server.state(&held), Some(SandboxState::Running));
+    clock.advance(ms(3 * IDLE_MS));
+    let both_run = || {
+        assert_eq!(server.state(&busy), Some(SandboxState::Running));
+        assert_eq!(server.state(&held), Some(SandboxState::Running));
+    };
+    both_run();
+    // It begins with the end of the use.
     server.kill_exec(&exec);
+    server.until_at_rest();
     drop(lease);
+    clock.advance(ms(IDLE_MS - 1));
+    both_run();
+    clock.advance(ms(1));
     server.until_state(&busy, None);
     server.until_state(&held, None);
     world.assert_empty(&server);
@@ -76,15 +95,37 @@ fn only_the_idle_are_idle() {
 
 #[test]
 fn the_time_without_a_server_is_nobodys_idleness() {
-    let world = World::new();
+    let (world, clock) = World::by_hand();
     let server = world.start();
     let id = server.create(idle(3000)).unwrap().id;
     server.kill();
-    std::thread::sleep(Duration::from_millis(3100));
+    clock.advance(ms(3100));
     let server = world.start();
+    clock.advance(ms(2999));
     assert_eq!(server.state(&id), Some(SandboxState::Running));
-    server.exec(&id, argv(&["true"])).unwrap();
+    clock.advance(ms(1));
     server.until_state(&id, None);
+}
+
+#[test]
+fn a_lease_ends_with_its_time() {
+    const LEASE_MS: u64 = 600_000;
+    let (world, clock) = World::by_hand();
+    let server = world.start();
+    let id = server.sandbox().id;
+    let [mine, theirs] = ["mine", "theirs"].map(|name| {
+        let new = server.run(server.engine.create_key(name, KeyScope::Manage, None)).unwrap();
+        Caller::of(&server.run(async { server.engine.verify_key(new.secret.reveal()) }).unwrap())
+    });
+    let take = |caller| server.run(server.engine.take_lease(&id, caller, LEASE_MS));
+    assert_eq!(take(&mine).unwrap().expires_ms, clock.now_ms() + LEASE_MS);
+    clock.advance(ms(LEASE_MS - 1));
+    assert_eq!(take(&theirs).unwrap_err().code, Code::SandboxLeased);
+    assert!(server.engine.lease(&id).unwrap().is_some());
+    clock.advance(ms(1));
+    assert_eq!(server.engine.lease(&id).unwrap(), None);
+    take(&theirs).unwrap();
+    assert_eq!(take(&mine).unwrap_err().code, Code::SandboxLeased);
 }
 
 #[test]
@@ -226,10 +267,11 @@ fn named_update(name: &str) -> SandboxUpdate {
 
 #[test]
 fn one_that_dozes_is_roused_to_be_limited() {
-    let world = World::new();
+    let (world, clock) = World::by_hand();
     let server = world.start();
     let idle = IdlePolicy { freeze_ms: Some(20), ..IdlePolicy::default() };
     let id = server.create(SandboxDraft { idle, ..SandboxDraft::default() }).unwrap().id;
+    clock.advance(ms(20));
     until("it dozes", || world.host.is_frozen(&id));
     let resources = ResourcesDraft { pids: Some(99), ..ResourcesDraft::default() };
     let update = SandboxUpdate { resources, ..SandboxUpdate::default() };

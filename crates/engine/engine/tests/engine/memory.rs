@@ -17,7 +17,7 @@ use atoll_engine::{
 use atoll_isolation::Artifacts as _;
 use atoll_store::SandboxRecord;
 
-use crate::support::{Server, World, named, until};
+use crate::support::{Server, World, ms, named, until};
 
 static CALLER: Caller = Caller::system();
 
@@ -253,7 +253,7 @@ fn what_cannot_be_used_is_told_and_made_anew() {
 
 #[test]
 fn what_cannot_be_saved_is_told_and_leaves_nothing() {
-    let world = World::new();
+    let (world, clock) = World::by_hand();
     world.host.fail_snapshot(1);
     let server = world.start();
     put(&server, recipe());
@@ -262,8 +262,10 @@ fn what_cannot_be_saved_is_told_and_leaves_nothing() {
     assert!(told.problem.unwrap().contains("make a snapshot"));
     assert_eq!(kept(&world), (0, 0));
     said(&server, &server.create(web()).unwrap());
-    server.stop();
-    let server = world.start();
+    // It is tried again after a rest.
+    clock.advance(ms(4999));
+    assert_eq!(memory(&server, None).state, TemplateMemoryState::Failed);
+    clock.advance(ms(1));
     until_saved(&server);
     clean_up(&world, &server);
 }

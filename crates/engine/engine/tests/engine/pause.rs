@@ -1,7 +1,5 @@
 //! Pausing, resuming, dozing, budgets, memory pressure.
 
-use std::time::Duration;
-
 use atoll_core::Code;
 use atoll_core::build::CommandText;
 use atoll_core::exec::{ExecState, ExitReason};
@@ -14,7 +12,7 @@ use atoll_engine::{Caller, ExecQuery, ForkOrder, UsageGroup, UsageQuery};
 use atoll_isolation::{Death, StandingStill as _, Usage};
 use atoll_store::SandboxRecord;
 
-use crate::support::{Server, World, argv, numbers, until};
+use crate::support::{NOON_MS, Server, World, argv, ms, numbers, until};
 
 fn pause(server: &Server, id: &SandboxId, mode: PauseMode) -> SandboxRecord {
     let record = server.run(server.engine.pause_sandbox(id, mode)).unwrap();
@@ -108,22 +106,32 @@ fn what_a_template_starts_begins_again_with_each_boot() {
 
 #[test]
 fn the_end_may_be_a_pause() {
-    let world = World::new();
+    let (world, clock) = World::by_hand();
     let server = world.start();
     let idle = IdlePolicy { pause_at_end: Some(PauseMode::Frozen), ..IdlePolicy::default() };
     let draft = SandboxDraft { ttl_ms: Some(50), ..policy(idle, None) };
-    let id = server.create(draft).unwrap().id;
+    let made = server.create(draft).unwrap();
+    let id = made.id;
+    clock.advance(ms(49));
+    assert_eq!(server.state(&id), Some(SandboxState::Running));
+    clock.advance(ms(1));
     server.until_state(&id, Some(SandboxState::Paused));
     let record = server.run(async { server.engine.sandbox(&id) }).unwrap();
     assert_eq!((record.paused, record.expires_ms), (Some(PauseMode::Frozen), None));
+    assert_eq!(record.paused_ms, Some(made.created_ms + 50));
     // Without another end it goes on; with one it is paused again.
     resume(&server, &id);
+    clock.advance(ms(1000));
     let update = SandboxUpdate { ttl_ms: Some(Some(50)), ..SandboxUpdate::default() };
     server.run(server.engine.update_sandbox(&id, update)).unwrap();
+    clock.advance(ms(49));
+    assert_eq!(server.state(&id), Some(SandboxState::Running));
+    clock.advance(ms(1));
     server.until_state(&id, Some(SandboxState::Paused));
     let gone = IdleUpdate { pause_at_end: Some(None), ..IdleUpdate::default() };
     let update = SandboxUpdate { idle: gone, ttl_ms: Some(Some(50)), ..SandboxUpdate::default() };
     server.run(server.engine.update_sandbox(&id, update)).unwrap();
+    clock.advance(ms(50));
     server.until_state(&id, None);
     world.assert_empty(&server);
 }
@@ -198,7 +206,7 @@ fn every_use_wakes() {
 #[test]
 fn a_timeout_does_not_run_while_it_stands_still() {
     const TIMEOUT_MS: u64 = 600;
-    let world = World::new();
+    let (world, clock) = World::by_hand();
     let server = world.start();
     let id = server.sandbox().id;
     let draft = ExecDraft {
@@ -207,18 +215,23 @@ fn a_timeout_does_not_run_while_it_stands_still() {
         ..argv(&["sleep", "1000"])
     };
     let exec = server.exec(&id, draft).unwrap();
+    clock.advance(ms(100));
     pause(&server, &id, PauseMode::Frozen);
-    server.pass(Duration::from_millis(2 * TIMEOUT_MS));
+    clock.advance(ms(2 * TIMEOUT_MS));
     assert_eq!(server.exec_state(&exec), ExecState::Running);
     // Nor over a restart, before and after the resume.
     server.kill();
     let server = world.start();
     assert_eq!(server.exec_state(&exec), ExecState::Running);
     assert_eq!(server.state(&id), Some(SandboxState::Paused));
+    clock.advance(ms(TIMEOUT_MS));
     resume(&server, &id);
+    clock.advance(ms(TIMEOUT_MS - 101));
     assert_eq!(server.exec_state(&exec), ExecState::Running, "its time is not over yet");
-    let ended = server.wait(&exec).record.exit.unwrap().reason;
-    assert!(matches!(ended, ExitReason::TimedOut | ExitReason::IdleTimedOut), "{ended:?}");
+    clock.advance(ms(1));
+    let ended = server.wait(&exec).record;
+    assert_eq!(ended.exit.unwrap().reason, ExitReason::TimedOut);
+    assert_eq!(ended.ended_ms, Some(ended.created_ms + 4 * TIMEOUT_MS));
     server.delete(&id);
     world.assert_empty(&server);
 }
@@ -329,21 +342,27 @@ fn what_dies_while_it_stands_still_has_failed() {
 
 #[test]
 fn the_idle_doze_and_nobody_notices() {
-    let world = World::new();
+    let (world, clock) = World::by_hand();
     let server = world.start();
     let doze = IdlePolicy { freeze_ms: Some(20), ..IdlePolicy::default() };
     let id = server.create(policy(doze, None)).unwrap().id;
     for round in 0..5 {
+        clock.advance(ms(20));
         until("it dozes", || world.host.is_frozen(&id));
         assert_eq!(server.state(&id), Some(SandboxState::Running));
         let exec = server.exec(&id, argv(&["echo", &round.to_string()])).unwrap();
         server.wait(&exec);
         assert_eq!(server.output(&exec).stdout, format!("{round}\n").as_bytes());
+        server.until_at_rest();
     }
     let busy = server.exec(&id, argv(&["sleep", "1000"])).unwrap();
-    server.pass(Duration::from_millis(100));
+    clock.advance(ms(100));
     assert!(!world.host.is_frozen(&id), "it dozes while something runs");
     server.kill_exec(&busy);
+    server.until_at_rest();
+    clock.advance(ms(19));
+    assert!(!world.host.is_frozen(&id), "it dozes too early");
+    clock.advance(ms(1));
     until("it dozes again", || world.host.is_frozen(&id));
     server.kill();
     let server = world.start();
@@ -354,9 +373,10 @@ fn the_idle_doze_and_nobody_notices() {
 
 #[test]
 fn idle_timeouts_pause_or_delete() {
-    let world = World::new();
+    let (world, clock) = World::by_hand();
     let server = world.start();
     let on = |on_idle| policy(IdlePolicy { on_idle, ..IdlePolicy::default() }, Some(50));
+    let paused_ms = |id| server.engine.sandbox(id).unwrap().paused_ms;
     let freezes = server.create(on(OnIdle::Freeze)).unwrap().id;
     let hibernates = server.create(on(OnIdle::Hibernate)).unwrap().id;
     let deletes = server.create(on(OnIdle::Delete)).unwrap().id;
@@ -367,13 +387,29 @@ fn idle_timeouts_pause_or_delete() {
         ..IdlePolicy::default()
     };
     let deeper = server.create(policy(both, Some(50))).unwrap().id;
+    clock.advance(ms(10));
+    until("it dozes first", || world.host.is_frozen(&deeper));
+    clock.advance(ms(39));
+    for id in [&freezes, &hibernates, &deletes, &deeper] {
+        assert_eq!(server.state(id), Some(SandboxState::Running));
+    }
+    clock.advance(ms(1));
     server.until_state(&freezes, Some(SandboxState::Paused));
     server.until_state(&hibernates, Some(SandboxState::Paused));
+    server.until_state(&deeper, Some(SandboxState::Paused));
     server.until_state(&deletes, None);
-    until("it hibernates after all", || world.host.is_hibernated(&deeper));
     assert!(world.host.is_frozen(&freezes) && world.host.is_hibernated(&hibernates));
+    for id in [&freezes, &hibernates, &deeper] {
+        assert_eq!(paused_ms(id), Some(NOON_MS + 50));
+    }
+    clock.advance(ms(49));
+    assert!(!world.host.is_hibernated(&deeper));
+    clock.advance(ms(1));
+    until("it hibernates after all", || world.host.is_hibernated(&deeper));
     for id in [&freezes, &hibernates] {
         server.wait(&server.exec(id, argv(&["true"])).unwrap());
+        server.until_at_rest();
+        clock.advance(ms(50));
         server.until_state(id, Some(SandboxState::Paused));
     }
     for id in [freezes, hibernates, deeper] {
@@ -384,33 +420,36 @@ fn idle_timeouts_pause_or_delete() {
 
 #[test]
 fn a_paused_sandbox_that_nobody_comes_back_for_is_deleted() {
-    let world = World::new();
+    let (world, clock) = World::by_hand();
     let server = world.start();
     let draft = |ms| policy(IdlePolicy { delete_paused_after_ms: Some(ms), ..IdlePolicy::default() }, None);
     let frozen = server.create(draft(50)).unwrap().id;
     let hibernated = server.create(draft(50)).unwrap().id;
     let later = server.create(draft(3_600_000)).unwrap().id;
-    server.pass(Duration::from_millis(100));
+    clock.advance(ms(100));
     assert_eq!(server.state(&frozen), Some(SandboxState::Running), "it counts from the pause");
     pause(&server, &frozen, PauseMode::Frozen);
     pause(&server, &hibernated, PauseMode::Filesystem);
+    clock.advance(ms(49));
+    assert_eq!(server.state(&frozen), Some(SandboxState::Paused));
+    assert_eq!(server.state(&hibernated), Some(SandboxState::Paused));
+    clock.advance(ms(1));
     server.until_state(&frozen, None);
     server.until_state(&hibernated, None);
     // The time goes on while no server runs.
     pause(&server, &later, PauseMode::Filesystem);
     server.stop();
+    clock.advance(ms(3_599_999));
     let server = world.start();
     assert_eq!(server.state(&later), Some(SandboxState::Paused));
-    let idle = IdleUpdate { delete_paused_after_ms: Some(Some(1)), ..IdleUpdate::default() };
-    let update = SandboxUpdate { idle, ..SandboxUpdate::default() };
-    server.run(server.engine.update_sandbox(&later, update)).unwrap();
+    clock.advance(ms(1));
     server.until_state(&later, None);
     world.assert_empty(&server);
 }
 
 #[test]
 fn a_budget_that_is_used_up_stops_everything_until_it_is_raised() {
-    let world = World::new();
+    let (world, clock) = World::by_hand();
     let server = world.start();
     let budget = Budget { cpu_ms: Some(1000), ..Budget::default() };
     let cpu = |ms: u64| Usage { cpu_us: ms * 1000, ..Usage::default() };
@@ -418,9 +457,13 @@ fn a_budget_that_is_used_up_stops_everything_until_it_is_raised() {
     let id = server.create(draft.clone()).unwrap().id;
     let exec = server.exec(&id, argv(&["sleep", "1000"])).unwrap();
     world.host.set_usage(&id, cpu(999));
-    server.pass(Duration::from_millis(50));
+    let looks = world.host.calls("usage");
+    clock.advance(ms(20_000));
+    until("it is looked at", || world.host.calls("usage") > looks);
     assert_eq!(server.state(&id), Some(SandboxState::Running));
+    // So near to the end, it is looked at again soon.
     world.host.set_usage(&id, cpu(1000));
+    clock.advance(ms(50));
     server.until_state(&id, Some(SandboxState::Paused));
     let ended = server.wait(&exec);
     assert_eq!(ended.record.exit.unwrap().reason, ExitReason::BudgetExhausted);
@@ -441,6 +484,7 @@ fn a_budget_that_is_used_up_stops_everything_until_it_is_raised() {
     let deleted = server.create(SandboxDraft { budget: deleted, ..draft }).unwrap().id;
     world.host.set_usage(&id, cpu(2000));
     world.host.set_usage(&deleted, cpu(2000));
+    clock.advance(ms(30_000));
     server.until_state(&id, Some(SandboxState::Paused));
     server.until_state(&deleted, None);
     let query = UsageQuery { sandbox: Some(deleted.to_string()), ..UsageQuery::default() };
@@ -452,7 +496,8 @@ fn a_budget_that_is_used_up_stops_everything_until_it_is_raised() {
 
 #[test]
 fn usage_adds_up_over_restarts() {
-    let world = World::new();
+    const HOUR_MS: u64 = 3_600_000;
+    let (world, clock) = World::by_hand();
     let server = world.start();
     let id = server.sandbox().id;
     world.host.set_usage(&id, Usage { cpu_us: 500, memory_bytes: 1 << 30, ..Usage::default() });
@@ -463,6 +508,7 @@ fn usage_adds_up_over_restarts() {
     world.host.set_usage(&id, Usage { cpu_us: 800, memory_bytes: 1 << 30, ..Usage::default() });
     // What was not recorded is in the kernel's counter still.
     server.kill();
+    clock.advance(ms(HOUR_MS));
     let server = world.start();
     server.delete(&id);
     for group in [UsageGroup::Total, UsageGroup::Sandbox, UsageGroup::Key, UsageGroup::Hour] {
@@ -470,7 +516,12 @@ fn usage_adds_up_over_restarts() {
         let items = server.run(server.engine.usage(&query, &Caller::system())).unwrap();
         assert_eq!(items.iter().map(|item| item.used.cpu_us).sum::<u64>(), 800, "{group:?}");
         assert_eq!(items.iter().map(|item| item.used.execs).sum::<u64>(), 3, "{group:?}");
-        assert!(items.iter().map(|item| item.used.memory_byte_seconds).sum::<u64>() > 0);
+        let memory: u64 = items.iter().map(|item| item.used.memory_byte_seconds).sum();
+        assert_eq!(memory, 3600 << 30, "{group:?}");
+        if group == UsageGroup::Hour {
+            let hours: Vec<_> = items.iter().map(|item| (item.hour_ms, item.used.execs)).collect();
+            assert_eq!(hours, [(Some(NOON_MS + HOUR_MS), 0), (Some(NOON_MS), 3)]);
+        }
     }
     let nonsense = UsageQuery { from_ms: Some(5), to_ms: Some(5), ..UsageQuery::default() };
     let refused = server.run(server.engine.usage(&nonsense, &Caller::system())).unwrap_err();
@@ -480,7 +531,7 @@ fn usage_adds_up_over_restarts() {
 
 #[test]
 fn the_longest_frozen_gives_its_memory_first() {
-    let mut world = World::new();
+    let (mut world, clock) = World::by_hand();
     world.reclaim_below_bytes = 1 << 30;
     let server = world.start();
     let [first, second, third, awake] = [(); 4].map(|()| server.sandbox().id);
@@ -489,9 +540,10 @@ fn the_longest_frozen_gives_its_memory_first() {
     }
     for id in [&first, &second, &third] {
         pause(&server, id, PauseMode::Frozen);
-        server.pass(Duration::from_millis(5));
+        clock.advance(ms(5));
     }
     world.host.set_memory_available(Some((1 << 30) - (500 << 20)));
+    clock.advance(ms(5000 - 15));
     until("memory is taken", || world.host.reclaimed().len() >= 2);
     assert_eq!(world.host.reclaimed(), [first.clone(), second.clone()]);
     world.host.set_memory_available(None);

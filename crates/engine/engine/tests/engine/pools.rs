@@ -12,9 +12,10 @@ use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::{ResourcesDraft, SandboxDraft, TemplateSpec};
 use atoll_engine::{Caller, ExecQuery, ExecView, PoolConfig, PoolName, PoolOrigin, PoolView};
 use atoll_isolation::Death;
+use atoll_manual_clock::ManualClock;
 use futures::future::join_all;
 
-use crate::support::{Server, World, argv, named, until};
+use crate::support::{Server, World, argv, ms, named, until};
 
 const MEMORY: u64 = 1 << 30;
 static CALLER: Caller = Caller::system();
@@ -22,12 +23,19 @@ static CALLER: Caller = Caller::system();
 /// A world whose servers keep `count` of the image `host` ready.
 fn world(count: u32) -> World {
     let mut world = World::new();
-    world.pools = PoolConfig {
-        memory_bytes: MEMORY,
-        fillers: 2,
-        images: vec![("host".to_owned(), PoolSpec::fixed(count))],
-    };
+    world.pools = pools(PoolSpec::fixed(count));
     world
+}
+
+/// The same, with a time that stands still until it is moved.
+fn by_hand(spec: PoolSpec) -> (World, ManualClock) {
+    let (mut world, clock) = World::by_hand();
+    world.pools = pools(spec);
+    (world, clock)
+}
+
+fn pools(spec: PoolSpec) -> PoolConfig {
+    PoolConfig { memory_bytes: MEMORY, fillers: 2, images: vec![("host".to_owned(), spec)] }
 }
 
 fn pool(server: &Server) -> Option<PoolView> {
@@ -133,24 +141,23 @@ fn a_drained_pool_is_a_slower_creation_and_no_error() {
 
 #[test]
 fn demand_raises_the_target_up_to_the_maximum() {
-    let mut world = World::new();
-    world.pools = PoolConfig {
-        memory_bytes: MEMORY,
-        fillers: 2,
-        images: vec![("host".to_owned(), PoolSpec { min: 0, max: 4, max_age_ms: None })],
-    };
+    let (mut world, clock) = by_hand(PoolSpec { min: 0, max: 4, max_age_ms: None });
     let server = world.start();
     until("the pool is there", || pool(&server).is_some());
     assert_eq!(world.on_host().len(), 0, "nobody asked yet");
-    // Many more than four: demand is forgotten with time, also on a machine that is slow to fill the pool.
-    burst(&server, 30);
+    burst(&server, 12);
+    // Whoever fills it stands back for a moment after each claim.
+    clock.advance(ms(25));
     until("four wait", || pool(&server).is_some_and(|pool| pool.ready == 4));
+    // It is forgotten with time.
+    clock.advance(ms(3_600_000));
+    until("none wait", || pool(&server).is_some_and(|pool| pool.ready == 0));
     empty(&mut world, server);
 }
 
 #[test]
 fn a_host_that_cannot_make_members_can_still_make_sandboxes() {
-    let mut world = world(2);
+    let (mut world, clock) = by_hand(PoolSpec::fixed(2));
     // Both fillers fail, and then rest.
     world.host.fail_create(2, true);
     let server = world.start();
@@ -161,6 +168,8 @@ fn a_host_that_cannot_make_members_can_still_make_sandboxes() {
     let record = server.sandbox();
     assert_eq!(server.state(&record.id), Some(SandboxState::Running));
     // And tries again after a while.
+    assert_eq!(pool(&server).unwrap().making, 0);
+    clock.advance(ms(2000));
     until_ready(&server, 2);
     assert_eq!(pool(&server).unwrap().problem, None);
     empty(&mut world, server);
@@ -215,11 +224,13 @@ fn dead_members_are_replaced_at_once() {
 
 #[test]
 fn old_members_are_replaced() {
-    let mut world = world(2);
-    world.pools.images[0].1.max_age_ms = Some(1000);
+    let (mut world, clock) = by_hand(PoolSpec { max_age_ms: Some(1000), ..PoolSpec::fixed(2) });
     let server = world.start();
     until_ready(&server, 2);
     let before = world.on_host();
+    clock.advance(ms(999));
+    assert_eq!(world.on_host(), before);
+    clock.advance(ms(1));
     until("others wait", || {
         pool(&server).is_some_and(|pool| pool.ready == 2) && world.on_host().is_disjoint(&before)
     });

@@ -13,7 +13,7 @@ use atoll_guest_protocol::client::GuestClient;
 use atoll_guest_protocol::messages::StartExec;
 use atoll_isolation::{Death, Gates as _, Lifecycle as _};
 
-use crate::support::{World, argv, assert_bytes, exec_row, named, numbers, plan, row, until};
+use crate::support::{World, argv, assert_bytes, exec_row, ms, named, numbers, plan, row, until};
 
 /// What is on the host for a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -211,16 +211,19 @@ fn a_crash_at_any_moment_of_a_deletion_is_finished() {
 
 #[test]
 fn a_timeout_counts_over_a_restart() {
-    let world = World::new();
+    let (world, clock) = World::by_hand();
     let server = world.start();
     let id = server.sandbox().id;
     let draft = atoll_core::spec::ExecDraft { timeout_ms: Some(200), ..argv(&["sleep", "1000"]) };
     let exec = server.exec(&id, draft).unwrap();
     server.kill();
-    std::thread::sleep(Duration::from_millis(200));
+    clock.advance(ms(199));
     let server = world.start();
-    let exit = server.wait(&exec).record.exit.unwrap();
-    assert_eq!(exit.reason, ExitReason::TimedOut);
+    assert_eq!(server.exec_state(&exec), ExecState::Running);
+    clock.advance(ms(1));
+    let ended = server.wait(&exec).record;
+    assert_eq!(ended.exit.unwrap().reason, ExitReason::TimedOut);
+    assert_eq!(ended.ended_ms, Some(ended.created_ms + 200));
 }
 
 #[test]

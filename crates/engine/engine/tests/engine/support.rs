@@ -16,10 +16,13 @@ use atoll_core::spec::{
     Base, Caps, Command, Defaults, ExecDraft, ExecSpec, ImageDefaults, IsolationLevel, Resources,
     SandboxDraft, SandboxSpec,
 };
-use atoll_engine::{Caller, Config, EgressConfig, Engine, ExecView, OutputEvent, Piece, PoolConfig, Trust};
+use atoll_engine::{
+    Caller, Clock, Config, EgressConfig, Engine, ExecView, OutputEvent, Piece, PoolConfig, Trust,
+};
 use atoll_image::Images;
 use atoll_isolation::fake::FakeHost;
 use atoll_isolation::{DiskSource, Isolation as _, Plan, RootFs};
+use atoll_manual_clock::ManualClock;
 use atoll_store::{ExecRecord, SandboxRecord, Store, StoreUrl};
 use atoll_vault::Vault;
 use tokio::runtime::{Builder, Runtime};
@@ -27,8 +30,16 @@ use tokio::runtime::{Builder, Runtime};
 /// Everything that is waited for happens within this, or the test fails.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 const POLL_EVERY: Duration = Duration::from_millis(5);
+/// A noon, in milliseconds since the epoch: an hour begins with it.
+pub(crate) const NOON_MS: u64 = 1_800_014_400_000;
+
+/// For clocks.
+pub(crate) const fn ms(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
 
 pub(crate) struct World {
+    pub(crate) clock: Clock,
     pub(crate) host: FakeHost,
     pub(crate) dir: tempfile::TempDir,
     pub(crate) images: Images,
@@ -44,6 +55,7 @@ impl World {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let dir = tempfile::Builder::new().prefix("atoll-engine").tempdir().unwrap();
         Self {
+            clock: Clock::default(),
             host: FakeHost::on(runtime.handle().clone()),
             images: Images::open(&dir.path().join("images")).unwrap(),
             dir,
@@ -53,6 +65,12 @@ impl World {
             visibility: Visibility::default(),
             runtime,
         }
+    }
+
+    /// One whose time stands still, on all servers, until it is moved.
+    pub(crate) fn by_hand() -> (Self, ManualClock) {
+        let clock = ManualClock::at(NOON_MS);
+        (Self { clock: clock.clock(), ..Self::new() }, clock)
     }
 
     pub(crate) fn database(&self) -> PathBuf {
@@ -79,6 +97,7 @@ impl World {
         self.until_closed();
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let config = Config {
+            clock: self.clock.clone(),
             objects: None,
             data_dir: self.dir.path().to_owned(),
             caps: Caps::default(),
@@ -207,6 +226,11 @@ impl Server {
         let view = self.run(self.engine.wait_exec(sandbox, id, DEADLINE)).unwrap();
         assert!(view.record.state.is_final(), "the exec ends: {view:?}");
         view
+    }
+
+    /// Waits until no exec runs any more: from then on a sandbox is idle.
+    pub(crate) fn until_at_rest(&self) {
+        until("nothing runs", || self.engine.stats().execs_running == 0);
     }
 
     /// The state of an exec as it is.

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use atoll_core::Code;
+use atoll_core::draw::Draw;
 use atoll_core::exec::ExecState;
 use atoll_core::id::SandboxId;
 use atoll_core::sandbox::{PauseMode, SandboxState};
@@ -17,25 +18,7 @@ use crate::support::{Server, World, argv, named, numbers, until};
 const STEPS: u32 = 300;
 /// A fixed walk instead of a new one each time.
 const SEED: Option<u64> = None;
-const SANDBOXES: u64 = 6;
-
-/// `SplitMix64`: enough randomness for a walk.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
-    }
-
-    fn pick<'a, T>(&mut self, items: &'a [T]) -> Option<&'a T> {
-        let len = u64::try_from(items.len()).unwrap();
-        (len > 0).then(|| &items[usize::try_from(self.below(len)).unwrap()])
-    }
-}
+const SANDBOXES: usize = 6;
 
 /// What there should be.
 #[derive(Default)]
@@ -58,7 +41,7 @@ impl Model {
     }
 }
 
-fn step(world: &World, server: Server, model: &mut Model, random: &mut Random) -> Server {
+fn step(world: &World, server: Server, model: &mut Model, random: &mut Draw) -> Server {
     let choice = random.below(100);
     let alive = random.pick(&model.names(false)).cloned();
     match (choice, alive) {
@@ -89,7 +72,7 @@ fn step(world: &World, server: Server, model: &mut Model, random: &mut Random) -
         (30..55, Some(name)) => {
             let sandbox = model.sandboxes.get_mut(&name).unwrap();
             sandbox.paused = None;
-            let last = random.below(3000);
+            let last = random.below(3000) as u64;
             let (draft, writes, ends) = match random.below(4) {
                 0 => (argv(&["sleep", "1000"]), Vec::new(), false),
                 1 => (argv(&["no-such-command"]), Vec::new(), true),
@@ -143,7 +126,7 @@ fn step(world: &World, server: Server, model: &mut Model, random: &mut Random) -
 }
 
 /// Pauses what runs, one way or the other; resumes what is paused.
-fn pause_or_resume(world: &World, server: &Server, sandbox: &mut Sandbox, random: &mut Random) {
+fn pause_or_resume(world: &World, server: &Server, sandbox: &mut Sandbox, random: &mut Draw) {
     let name = &sandbox.id;
     if sandbox.paused.take().is_some() {
         if random.below(4) == 0 {
@@ -224,7 +207,7 @@ fn whatever_happens_everything_agrees() {
         u64::try_from(now.as_nanos() & u128::from(u64::MAX)).unwrap()
     });
     println!("seed {seed}");
-    let mut random = Random(seed);
+    let mut random = Draw::new(seed);
     let world = World::new();
     let mut server = world.start();
     let mut model = Model::default();

@@ -18,7 +18,7 @@ use super::{end, session};
 use crate::error::{ApiResult, json, status};
 use crate::middleware;
 use crate::routes::login::issuer;
-use crate::shared::{App, now_ms};
+use crate::shared::App;
 
 /// Where the issuer sends the browser back to.
 pub(super) const BACK: &str = "/login/oidc/callback";
@@ -113,7 +113,7 @@ async fn signed_in(app: &App, site: &Site, headers: &HeaderMap, query: &str) -> 
     {
         tracing::info!(%error, "the session before was not ended");
     }
-    let left_ms = new.record.expires_ms.unwrap_or_default().saturating_sub(now_ms());
+    let left_ms = new.record.expires_ms.unwrap_or_default().saturating_sub(app.engine.now_ms());
     of_session(new.secret.reveal(), left_ms / 1000, site.secure)
         .ok_or_else(|| Error::new(Code::Internal, "the session does not fit into a cookie"))
 }

@@ -215,7 +215,7 @@ async fn serve(app: &App, request: Request, address: Address) -> Result<Response
 
 /// Puts the token of a link into a cookie and goes on to the same page without it.
 fn keep_token(app: &App, parts: &Parts, expires_ms: Option<u64>, token: &str) -> Result<Response> {
-    let max_age_s = expires_ms.map(|end| end.saturating_sub(crate::shared::now_ms()) / 1000);
+    let max_age_s = expires_ms.map(|end| end.saturating_sub(app.engine.now_ms()) / 1000);
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     // Two slashes would lead to another host.
     let path = format!("/{}", path.trim_start_matches(['/', '\\']));

@@ -16,7 +16,7 @@ use crate::dashboard::link_text;
 use crate::error::ApiResult;
 use crate::extract::Json;
 use crate::serve::Encrypted;
-use crate::shared::{App, now_ms};
+use crate::shared::App;
 
 /// Makes a link that signs a browser in to the dashboard, with the rights of this request's key. It works once, for
 /// one minute. A session of the dashboard makes none: it ends when it ends.
@@ -38,6 +38,7 @@ pub(crate) async fn create_dashboard_link(
     let site = app.console.site_for(host, encrypted.is_some(), &app.config)?;
     let token = link_text(&app, &app.console.sessions().link(caller.key().lasts_with())?);
     let link = Secret::new(format!("{}/login?token={}", site.origin, token.reveal()));
-    let expires_at_ms = now_ms() + u64::try_from(Duration::as_millis(&LINK_AGE)).unwrap_or_default();
+    let expires_at_ms =
+        app.engine.now_ms() + u64::try_from(Duration::as_millis(&LINK_AGE)).unwrap_or_default();
     Ok((StatusCode::CREATED, Json(DashboardLink { link, expires_at_ms })))
 }

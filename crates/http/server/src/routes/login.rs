@@ -12,7 +12,7 @@ use http::StatusCode;
 use crate::auth::{Caller, Read};
 use crate::error::ApiResult;
 use crate::extract::Json;
-use crate::shared::{App, now_ms};
+use crate::shared::App;
 
 /// What the server seals in a login that has begun.
 const NOTE: &str = "device login";
@@ -29,7 +29,7 @@ pub(crate) async fn begin_device_login(State(app): State<App>) -> ApiResult<(Sta
             verification_uri: begun.address,
             verification_uri_complete: begun.address_with_code,
             interval_ms: begun.interval_s * 1000,
-            expires_at_ms: now_ms() + begun.patience_s * 1000,
+            expires_at_ms: app.engine.now_ms() + begun.patience_s * 1000,
             login,
         }),
     ))

@@ -41,7 +41,8 @@ pub(crate) async fn get_info(_: Caller<Read>, State(app): State<App>) -> Json<Se
     responses((status = 200, body = Doctor)))]
 pub(crate) async fn run_doctor(_: Caller<Read>, State(app): State<App>) -> Json<Doctor> {
     let mut checks = app.engine.doctor().await;
-    checks.extend(app.config.tls.as_deref().and_then(certificate::check));
+    let tls = app.config.tls.as_deref();
+    checks.extend(tls.and_then(|tls| certificate::check(tls, app.engine.now_ms())));
     Json(Doctor { checks })
 }
 

@@ -1,8 +1,11 @@
 //! Attaching over a WebSocket.
 
+use std::time::Duration;
+
 use atoll_api::{AttachServerMessage, Exec, OutputFrame};
 use atoll_core::key::Scope;
-use futures::{SinkExt as _, StreamExt as _};
+use futures::{FutureExt as _, SinkExt as _, StreamExt as _};
+use reqwest::Method;
 use serde_json::json;
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
@@ -15,10 +18,13 @@ use crate::support::{DEADLINE, Harness, path_of};
 pub(crate) type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
 pub(crate) async fn attach(harness: &Harness, exec: &Exec, offset: u64, scope: Scope) -> Socket {
+    attach_as(harness, exec, offset, harness.key(scope)).await
+}
+
+async fn attach_as(harness: &Harness, exec: &Exec, offset: u64, key: &str) -> Socket {
     let url = format!("ws://{}{}/attach?offset={offset}", harness.address, path_of(exec));
     let mut request = url.into_client_request().unwrap();
-    let key = format!("Bearer {}", harness.key(scope));
-    request.headers_mut().insert("authorization", key.parse().unwrap());
+    request.headers_mut().insert("authorization", format!("Bearer {key}").parse().unwrap());
     let (mut socket, _) = tokio_tungstenite::connect_async(request).await.unwrap();
     match next(&mut socket).await {
         Got::Said(AttachServerMessage::Attached { exec: seen, offset: from }) => {
@@ -155,4 +161,22 @@ async fn a_web_page_of_another_site_cannot_attach() {
         Err(Error::Http(response)) => assert_eq!(response.status().as_u16(), 403),
         other => panic!("{:?}", other.map(|_| ())),
     }
+}
+
+/// What is open ends at that moment, and not before.
+#[tokio::test]
+async fn a_connection_ends_with_the_time_of_its_key() {
+    const TTL_MS: u64 = 24 * 3_600_000;
+    let (harness, clock) = Harness::start_by_hand().await;
+    let sandbox = harness.sandbox(json!({})).await.id;
+    let exec = harness.exec(&sandbox, "sleep 1000", json!({})).await.exec;
+    let brief = harness.engine.create_key("brief", Scope::Manage, Some(TTL_MS)).await.unwrap();
+    let mut socket = attach_as(&harness, &exec, 0, brief.secret.reveal()).await;
+    clock.advance(Duration::from_millis(TTL_MS - 1));
+    let looks = harness.bare(Method::GET, &path_of(&exec)).bearer_auth(brief.secret.reveal());
+    assert_eq!(harness.send(looks).await.status, 200);
+    assert!(socket.next().now_or_never().is_none(), "it is open");
+    clock.advance(Duration::from_millis(1));
+    assert!(matches!(next(&mut socket).await, Got::Said(AttachServerMessage::Error { .. })));
+    assert!(matches!(next(&mut socket).await, Got::Closed(_)));
 }

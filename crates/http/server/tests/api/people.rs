@@ -1,12 +1,13 @@
 //! People who log in, by an issuer that signs what it is asked to: over real sockets, as a browser and as the command line.
 
 use std::sync::{Arc, Mutex};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use atoll_core::key::Scope;
 use atoll_core::person::{Person, Rules};
 use atoll_core::project::{ProjectDefaults, Quota};
-use atoll_engine::People;
+use atoll_engine::{Clock, People};
+use atoll_manual_clock::ManualClock;
 use atoll_oidc::{Issuer, IssuerConfig};
 use atoll_server::{PeopleConfig, ServerConfig};
 use aws_lc_rs::rand::SystemRandom;
@@ -79,6 +80,10 @@ impl Fake {
     }
 
     async fn harness(&self, login_ms: u64) -> Harness {
+        self.harness_with(Clock::default(), login_ms).await
+    }
+
+    async fn harness_with(&self, clock: Clock, login_ms: u64) -> Harness {
         let change = |config: &mut ServerConfig| {
             let issuer = Issuer::new(IssuerConfig {
                 url: self.url.clone(),
@@ -90,7 +95,7 @@ impl Fake {
             config.people =
                 Some(PeopleConfig { issuer: Arc::new(issuer.unwrap()), name: "Example".to_owned() });
         };
-        Harness::start_for(self.people(login_ms), change).await
+        Harness::start_for(self.people(login_ms), clock, change).await
     }
 }
 
@@ -301,6 +306,22 @@ async fn a_login_on_a_device_ends_when_it_should() {
         let poll = harness.bare(Method::POST, "/v1/login/device/poll").json(&wrong);
         let status = harness.send(poll).await.status;
         assert!([401, 400, 422].contains(&status), "{status}");
+    }
+}
+
+#[tokio::test]
+async fn a_login_ends_with_its_time() {
+    const LOGIN_MS: u64 = 8 * 3_600_000;
+    let (fake, clock) = (Fake::start().await, ManualClock::at(1_800_000_000_000));
+    let harness = fake.harness_with(clock.clock(), LOGIN_MS).await;
+    let secret = on_device(&harness, &fake, "ann").await.body["secret"].as_str().unwrap().to_owned();
+    let mut browser = Browser::new(&harness);
+    assert_eq!(browser.log_in(&fake, "ann").await.status, 303);
+    for (passes_ms, status) in [(LOGIN_MS - 1, 200), (1, 401)] {
+        clock.advance(Duration::from_millis(passes_ms));
+        let asked = harness.bare(Method::GET, "/v1/sandboxes").bearer_auth(&secret);
+        assert_eq!(harness.send(asked).await.status, status);
+        assert_eq!(browser.get("/v1/sandboxes").await.status, status);
     }
 }
 

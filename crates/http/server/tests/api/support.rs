@@ -6,9 +6,10 @@ use atoll_api::{Exec, ExecWithOutput, Sandbox};
 use atoll_core::key::Scope;
 use atoll_core::sharing::Visibility;
 use atoll_core::spec::{Caps, Defaults};
-use atoll_engine::{Config, EgressConfig, Engine, People, PoolConfig, Trust};
+use atoll_engine::{Clock, Config, EgressConfig, Engine, People, PoolConfig, Trust};
 use atoll_image::Images;
 use atoll_isolation::fake::FakeHost;
+use atoll_manual_clock::ManualClock;
 use atoll_server::dialect::Dialect;
 use atoll_server::{Server, ServerConfig};
 use atoll_store::{Store, StoreUrl};
@@ -61,21 +62,37 @@ impl Harness {
     }
 
     pub(crate) async fn start_dialects(change: impl FnOnce(&mut ServerConfig), dialects: &[Dialect]) -> Self {
-        Self::start_all(People::default(), change, dialects).await
+        Self::start_all(Clock::default(), People::default(), change, dialects).await
+    }
+
+    /// One whose time stands still until it is moved.
+    pub(crate) async fn start_by_hand() -> (Self, ManualClock) {
+        let clock = ManualClock::at(1_800_000_000_000);
+        (Self::start_all(clock.clock(), People::default(), |_| {}, &[]).await, clock)
     }
 
     /// With people who may log in.
-    pub(crate) async fn start_for(people: People, change: impl FnOnce(&mut ServerConfig)) -> Self {
-        Self::start_all(people, change, &[]).await
+    pub(crate) async fn start_for(
+        people: People,
+        clock: Clock,
+        change: impl FnOnce(&mut ServerConfig),
+    ) -> Self {
+        Self::start_all(clock, people, change, &[]).await
     }
 
-    async fn start_all(people: People, change: impl FnOnce(&mut ServerConfig), dialects: &[Dialect]) -> Self {
+    async fn start_all(
+        clock: Clock,
+        people: People,
+        change: impl FnOnce(&mut ServerConfig),
+        dialects: &[Dialect],
+    ) -> Self {
         let dir = tempfile::Builder::new().prefix("atoll-server-test").tempdir().unwrap();
         let host = FakeHost::new();
         let store = Store::open(&StoreUrl::SqliteFile(dir.path().join("atoll.db"))).await.unwrap();
         let vault = Vault::open(&dir.path().join("vault.key")).unwrap();
         let images = Images::open(&dir.path().join("images")).unwrap();
         let config = Config {
+            clock,
             objects: None,
             data_dir: dir.path().to_owned(),
             caps: Caps::default(),

@@ -6,7 +6,6 @@
 
 use atoll_core::id::SandboxId;
 use atoll_core::limits::PATH_MAX_BYTES;
-use atoll_dialect_kit::time;
 use axum::extract::{FromRequestParts, RawPathParams};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -50,7 +49,7 @@ pub(super) async fn admitted(parts: &mut Parts, app: &App) -> Result<(Inside, St
     let text = format!("v1:files:{}:{}:{expires}", parts.method, query.path);
     let (caller, grant) =
         who::signer(app.host.engine(), &sandbox, |key| same(&sign(key, &text), &signature)).await?;
-    if seconds != 0 && seconds < time::now_ms() / 1000 {
+    if seconds != 0 && seconds < app.host.engine().now_ms() / 1000 {
         return Err(who::refused("the signed address has expired").from(Source::Proxy));
     }
     let inside = Inside::signed(app, sandbox, caller, grant);

@@ -14,7 +14,6 @@ use super::{Operation, Query};
 use crate::App;
 use crate::envd::auth::token;
 use crate::error::Failure;
-use crate::time::now_ms;
 
 fn refused(message: &str) -> Failure {
     Failure::new(StatusCode::UNAUTHORIZED, message)
@@ -89,7 +88,7 @@ pub(crate) async fn verify(
     if let Some(expiration) = &query.signature_expiration {
         let expires: u64 =
             expiration.parse().map_err(|_malformed| refused("invalid signature expiration"))?;
-        if expires < now_ms() / 1000 {
+        if expires < app.host.engine().now_ms() / 1000 {
             return Err(refused("signature is already expired"));
         }
     }

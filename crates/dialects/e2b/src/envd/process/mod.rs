@@ -17,7 +17,6 @@ use http::HeaderMap;
 
 use super::{Envd, info};
 use crate::connect::{Fault, Kind, Requests, streamed, timeout, unary};
-use crate::time::now_ms;
 use crate::wire::process::{
     ConnectRequest, Empty, ListRequest, ListResponse, ProcessConfig, ProcessInfo, ProcessSelector, Selector,
     SendSignalRequest, Signal, UpdateRequest,
@@ -120,7 +119,7 @@ async fn running_or_retained(envd: &Envd, process: Option<ProcessSelector>) -> R
     let query =
         ExecQuery { states: vec![ExecState::Exited], limit: Some(RETAINED_COUNT), ..ExecQuery::default() };
     let (ended, _) = envd.engine().execs(envd.id(), &query).await.map_err(|error| fault(&error))?;
-    let since = now_ms().saturating_sub(RETAINED_MS);
+    let since = envd.engine().now_ms().saturating_sub(RETAINED_MS);
     let lately = |view: &ExecView| view.record.ended_ms.is_some_and(|ended| ended >= since);
     ended.into_iter().find(|view| is_it(view, &selector) && lately(view)).ok_or_else(|| missing(&selector))
 }

@@ -16,6 +16,7 @@ use std::time::Duration;
 use atoll_core::Error;
 use atoll_core::id::SandboxId;
 use atoll_dialect_kit::status::Status;
+use atoll_dialect_kit::time::now_ms;
 use atoll_engine::guest_error;
 use atoll_guest_protocol::messages::Read;
 use bytes::{Bytes, BytesMut};
@@ -23,7 +24,6 @@ use futures::stream::{self, StreamExt as _};
 
 use super::Inside;
 use super::stdio::Pieces;
-use crate::auth::now_ms;
 use crate::grpc::{Fault, Result};
 
 /// The program.

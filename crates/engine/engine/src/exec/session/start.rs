@@ -40,8 +40,11 @@ impl Session {
             return Err(error);
         }
         atoll_failpoint::fail_point!("engine.exec.journalled");
-        let log =
-            LogWriter::fresh(&self.inner.log_dir(&record.sandbox, &record.id), record.spec.keep_output_bytes);
+        let log = LogWriter::fresh(
+            &self.inner.log_dir(&record.sandbox, &record.id),
+            record.spec.keep_output_bytes,
+            &self.inner.clock,
+        );
         self.log = Some(log.within(self.share()));
         self.exec.progress.send_modify(|progress| progress.state = ExecState::Running);
         let (started, oom_kills) = tokio::join!(self.start_in_guest(), oom_kills(&self.sandbox));

@@ -65,7 +65,7 @@ impl Actor {
             usage::begin_claimed(&self.inner, &self.shared).await;
             self.shared.set_started_ahead();
         } else {
-            usage::begin(&self.shared);
+            usage::begin(&self.inner, &self.shared);
         }
         self.shared.publish(self.record.clone());
         self.start_link(member.client);
@@ -116,7 +116,7 @@ impl Actor {
         }
         self.begin().await?;
         atoll_failpoint::fail_point!("engine.create.committed");
-        usage::begin(&self.shared);
+        usage::begin(&self.inner, &self.shared);
         self.start_link(client);
         if let Some(exec) = running {
             self.shared.set_started_ahead();
@@ -127,7 +127,7 @@ impl Actor {
 
     /// It runs. Its life is counted from now: a level that takes seconds to start takes none of it.
     async fn begin(&mut self) -> Result<()> {
-        let took_ms = now_ms().saturating_sub(self.record.created_ms);
+        let took_ms = self.inner.now_ms().saturating_sub(self.record.created_ms);
         let expires_ms = self.record.expires_ms.map(|end| end.saturating_add(took_ms));
         let generation =
             self.inner.store.begin_sandbox(&self.record.id, expires_ms).await.map_err(store_error)?;
@@ -178,7 +178,7 @@ impl Actor {
         };
         let id = &self.record.id;
         tracing::warn!(sandbox = %id, %error, "a sandbox cannot go on from its template's memory");
-        self.inner.memories.failed(saved, &error);
+        self.inner.memories.failed(saved, &error, self.inner.now_ms());
         self.inner.gateway.detach(id);
         destroy(self.shared.driver().as_ref(), id).await?;
         remove_logs(&self.inner, id).await?;
@@ -187,7 +187,7 @@ impl Actor {
 
     async fn go_on_from(&self, plan: &Plan, saved: &Saved) -> Result<(GuestClient, ExecRecord)> {
         let owner = self.record.owner.as_ref();
-        let (plan, exec) = saved.begin(plan, &self.record.spec, owner)?;
+        let (plan, exec) = saved.begin(plan, &self.record.spec, owner, self.inner.now_ms())?;
         let client = self.boot(&plan).await?;
         saved.give_log(&self.inner, &exec).await?;
         let idempotency_key = self.shared.services.begin_start(&self.record.boot_id);

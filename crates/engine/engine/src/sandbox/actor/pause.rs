@@ -103,7 +103,7 @@ impl Actor {
             Due::Pause(mode) => self.pause(mode, None).await.map(drop),
             Due::Doze => self.shared.doze().await.map(drop),
             Due::Copy => {
-                self.copied_ms = now_ms();
+                self.copied_ms = self.inner.now_ms();
                 begin_copy(&self.inner, &self.shared);
                 Ok(())
             }
@@ -114,7 +114,7 @@ impl Actor {
         };
         if let Err(error) = outcome {
             tracing::error!(sandbox = %id, %error, ?due, "could not be done, trying again later");
-            self.not_before = Some(tokio::time::Instant::now() + DELETE_AGAIN);
+            self.not_before_ms = self.inner.now_ms().saturating_add(DELETE_AGAIN_MS);
         }
         false
     }
@@ -149,7 +149,7 @@ impl Actor {
             state: SandboxState::Paused,
             reason: why.map(str::to_owned),
             paused: Some(PauseMode::Frozen),
-            paused_ms: Some(now_ms()),
+            paused_ms: Some(self.inner.now_ms()),
             expires_ms: self.end_while_paused(),
             ..self.record.clone()
         };
@@ -175,7 +175,7 @@ impl Actor {
             state: SandboxState::Pausing,
             reason: why.map(str::to_owned).or_else(|| self.record.reason.clone()),
             paused: Some(mode),
-            paused_ms: self.record.paused_ms.or_else(|| Some(now_ms())),
+            paused_ms: self.record.paused_ms.or_else(|| Some(self.inner.now_ms())),
             expires_ms: self.end_while_paused(),
             ..self.record.clone()
         };
@@ -306,7 +306,7 @@ impl Actor {
     }
 
     fn awake(&self) -> SandboxRecord {
-        let pause = self.record.paused_ms.map_or(0, |since| now_ms().saturating_sub(since));
+        let pause = self.record.paused_ms.map_or(0, |since| self.inner.now_ms().saturating_sub(since));
         SandboxRecord {
             state: SandboxState::Running,
             reason: None,
@@ -477,7 +477,7 @@ impl Actor {
                 None => BUDGET_LOOK_MAX_MS,
             };
             let pause = soonest.unwrap_or(longest).clamp(BUDGET_LOOK_MIN_MS, longest);
-            self.budget_ms = now_ms().saturating_add(pause);
+            self.budget_ms = self.inner.now_ms().saturating_add(pause);
             return Ok(false);
         };
         tracing::info!(sandbox = %self.record.id, why, "a budget is used up");

@@ -63,7 +63,7 @@ impl Actor {
                 Err(error) => return Err(isolation_error(&error)),
             }
             usage::load(&self.inner, &self.shared, &self.record).await?;
-            let ended = self.inner.store.end_execs(&id, &Exit::rolled_back(), now_ms()).await;
+            let ended = self.inner.store.end_execs(&id, &Exit::rolled_back(), self.inner.now_ms()).await;
             ended.map_err(store_error)
         };
         let outcome = match taken_up.await {

@@ -20,6 +20,8 @@ use crate::travel::{Fetched, bound_here};
 const COPY_MAX: Duration = Duration::from_secs(1800);
 /// How long the output of its execs may take to come before the sandbox is shown without. It is not woken without.
 const LOGS_MAX: Duration = Duration::from_secs(60);
+/// How long a move waits for commands that are under way, while those that come wait for the move.
+pub(crate) const SETTLE_MAX: Duration = Duration::from_secs(5);
 /// Pause before the store is asked again whether what was not answered was done.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
 
@@ -132,6 +134,7 @@ impl Actor {
     /// Gives it to another node. When that fails it is here as it was, but for what ran in it.
     pub(super) async fn leave(&mut self, to: &NodeId) -> Result<()> {
         self.shared.set_leaving(true);
+        self.let_commands_end().await;
         let ran = self.record.state == SandboxState::Running;
         let given = self.give(to, ran).await;
         if let Err(error) = given {
@@ -145,6 +148,16 @@ impl Actor {
         atoll_failpoint::fail_point!("engine.move.given");
         self.go().await;
         Ok(())
+    }
+
+    /// Waits, not for long, for the commands that run in it. What comes now waits already.
+    async fn let_commands_end(&self) {
+        let all_ended = async {
+            while let Some(exec) = self.shared.commands().pop() {
+                exec.over().await;
+            }
+        };
+        drop(tokio::time::timeout(SETTLE_MAX, all_ended).await);
     }
 
     /// It did not go: it runs on here.

@@ -7,7 +7,6 @@ use atoll_core::{Code, Error, Result};
 use atoll_store::SandboxRecord;
 
 use super::Actor;
-use crate::clock::now_ms;
 use crate::errors::{isolation_error, limit_error, store_error};
 use crate::execution::execution;
 
@@ -16,7 +15,7 @@ impl Actor {
         admit(self.record.state, Wish::Update, self.record.reason.as_deref())?;
         let resources = update.validate(self.record.spec.resources, &self.inner.config.caps)?;
         self.shared.driver().check_limits(&resources).map_err(|error| limit_error(&error))?;
-        let mut next = SandboxRecord { last_active_ms: now_ms(), ..self.record.clone() };
+        let mut next = SandboxRecord { last_active_ms: self.inner.now_ms(), ..self.record.clone() };
         next.spec.env = update.env(&next.spec.env)?;
         next.annotations = update.annotations(&next.annotations)?;
         if let Some(user) = &update.user {
@@ -29,7 +28,7 @@ impl Actor {
             next.labels.clone_from(labels);
         }
         if let Some(ttl) = update.ttl_ms {
-            next.expires_ms = ttl.map(|ttl| now_ms().saturating_add(ttl));
+            next.expires_ms = ttl.map(|ttl| self.inner.now_ms().saturating_add(ttl));
         }
         if let Some(idle) = update.idle_timeout_ms {
             next.spec.idle_timeout_ms = idle;

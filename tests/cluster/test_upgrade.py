@@ -1,0 +1,234 @@
+"""Three nodes get another program one after the other while clients work: no call of a client fails beyond what its SDK repeats.
+
+The program that they have first is ATOLL_OLD_BIN; without it the same: then it is a restart of each. Two ways:
+
+- In place: the server ends and the other begins on its directory. Sandboxes stay where they are and what runs in them goes on.
+- To another machine: a node is drained before. What is on it goes on elsewhere; a command that is under way for longer than
+  the drain waits ends, so the clients' are short here.
+
+Clients reach the cluster as anybody's do, through a balancer that sends connections to nodes that say they are ready.
+"""
+
+import itertools
+import json
+import os
+import socket
+import sys
+import threading
+import time
+import pathlib
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "sdk/python/src"))
+
+from atoll import Atoll
+from e2b import Sandbox
+
+from cluster import Cluster, until
+
+WORKERS = 2
+
+
+class Balancer:
+    """As an ingress does it: TCP, to those whose /readyz answered 200 a moment ago; who cannot be connected to is passed over."""
+
+    def __init__(self, nodes):
+        self.nodes, self.ready, self.done = nodes, list(nodes), threading.Event()
+        self.next = itertools.count()
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        self.threads = [threading.Thread(target=work, daemon=True) for work in (self.look, self.accept)]
+        for thread in self.threads:
+            thread.start()
+
+    def close(self):
+        self.done.set()
+        self.listener.close()
+        self.threads[0].join()
+
+    def look(self):
+        while not self.done.wait(0.1):
+            self.ready = [node for node in self.nodes if self.answers(node)]
+
+    def answers(self, node):
+        try:
+            return node.raw("GET", "/readyz", timeout=2)[0] == 200
+        except OSError:
+            return False
+
+    def accept(self):
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.serve, args=(client,), daemon=True).start()
+
+    def serve(self, client):
+        ready = self.ready or self.nodes
+        first = next(self.next)
+        for at in range(len(ready)):
+            host, _, port = ready[(first + at) % len(ready)].listen.rpartition(":")
+            try:
+                server = socket.create_connection((host, int(port)), timeout=5)
+            except OSError:
+                continue
+            server.settimeout(None)
+            threading.Thread(target=self.copy, args=(server, client), daemon=True).start()
+            self.copy(client, server)
+            return
+        client.close()
+
+    def copy(self, source, target):
+        try:
+            while data := source.recv(65536):
+                target.sendall(data)
+        except OSError:
+            pass
+        for end in (source, target):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+
+class Load:
+    """Clients that work until they are told to stop, and what they could not do."""
+
+    def __init__(self, url, key, e2b_key):
+        self.url, self.e2b = url, {"api_key": e2b_key, "api_url": f"{url}/e2b", "sandbox_url": url}
+        self.client = Atoll(url, key)
+        self.ended, self.failed, self.calls = threading.Event(), [], 0
+        works = [self.stays] * WORKERS + [self.comes_and_goes, self.comes_and_goes_by_e2b]
+        self.threads = [threading.Thread(target=self.run, args=(work, number)) for number, work in enumerate(works)]
+
+    def __enter__(self):
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ended.set()
+        for thread in self.threads:
+            thread.join()
+
+    def run(self, work, number):
+        try:
+            work(number)
+        except Exception as error:
+            self.failed.append(f"{work.__name__}: {error!r}")
+
+    def stays(self, number):
+        """One sandbox all the time: each command runs once, and what it wrote stays."""
+        box = self.client.sandboxes.create(name=f"stays-{number}")
+        for turn in itertools.count():
+            if self.ended.is_set():
+                break
+            said = box.run(f"echo {turn} >> /root/log; echo {turn}", check=True).stdout
+            assert said == f"{turn}\n", (turn, said)
+            self.calls += 1
+            time.sleep(0.02)
+        log = box.files.read("/root/log")
+        assert log == "".join(f"{one}\n" for one in range(turn)), log
+        box.delete()
+
+    def comes_and_goes(self, _):
+        while not self.ended.is_set():
+            with self.client.sandboxes.create() as box:
+                box.files.write("/root/note", "kept")
+                assert box.run("cat /root/note", check=True).stdout == "kept"
+            self.calls += 4
+
+    def comes_and_goes_by_e2b(self, _):
+        while not self.ended.is_set():
+            box = Sandbox.create(timeout=120, **self.e2b)
+            assert box.commands.run("echo here").stdout == "here\n"
+            box.kill()
+            self.calls += 3
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    old, new = os.environ.get("ATOLL_OLD_BIN"), os.environ["ATOLL_BIN"]
+    with monkeypatch.context() as first:
+        if old:
+            first.setenv("ATOLL_BIN", old)
+        cluster = Cluster(objects=True)
+        cluster.__enter__()
+    assert os.environ["ATOLL_BIN"] == new
+    try:
+        yield cluster
+    except BaseException:
+        cluster.__exit__(*sys.exc_info())
+        raise
+    cluster.__exit__(None, None, None)
+
+
+@pytest.fixture
+def load(cluster):
+    node = cluster.nodes[0]
+    key = node.cli("key", "create", "e2b", "--scope", "admin", "--for", "e2b").stdout.decode().strip()
+    knows = lambda node: node.raw("GET", "/e2b/v2/sandboxes", headers={"X-API-Key": key})[0] == 200
+    until("every node knows the key", lambda: all(knows(node) for node in cluster.nodes))
+    balancer = Balancer(cluster.nodes)
+    yield Load(f"http://{balancer.address}", cluster.key, key)
+    balancer.close()
+
+
+def is_up(cluster, node):
+    """Everybody says that it is there."""
+
+    def state(other):
+        status, answer = other.call("GET", "/v1/nodes")
+        # Who starts does not know at once what holds.
+        return {one["name"]: one["state"] for one in answer["items"]}.get(node.name) if status == 200 else None
+
+    return all(state(other) == "ready" for other in cluster.nodes)
+
+
+def test_in_place(cluster, load):
+    with load:
+        # On each node a command that runs all the time, and is heard all the time.
+        heard, long = [], []
+        for node in cluster.nodes:
+            made = node.make(name=f"long-{node.name}")
+            box, lines = load.client.sandboxes.get(made["id"]), []
+            process = box.start("n=0; while [ ! -e /root/stop ]; do n=$((n+1)); echo $n; sleep 0.02; done; echo end")
+            listener = threading.Thread(
+                target=load.run, args=(lambda process: lines.append("".join(chunk.text for chunk in process.output())), process)
+            )
+            listener.start()
+            long.append((box, listener))
+            heard.append(lines)
+        for node in cluster.nodes:
+            before = load.calls
+            node.stop()
+            node.start()
+            until("it is there again", lambda: is_up(cluster, node))
+            until("clients work", lambda: load.calls > before + 20 or load.failed)
+            assert not load.failed, load.failed
+        for box, listener in long:
+            box.files.write("/root/stop", "")
+            listener.join()
+    assert not load.failed, load.failed
+    for (lines,) in heard:
+        *numbers, end = lines.split()
+        assert end == "end" and numbers == [str(one + 1) for one in range(len(numbers))], "nothing is missing, nothing comes twice"
+
+
+def test_by_draining(cluster, load):
+    with load:
+        for node in cluster.nodes:
+            before = load.calls
+            other = next(other for other in cluster.nodes if other is not node)
+            other.cli("node", "drain", node.name, "--wait")
+            drained = json.loads(other.cli("node", "ls", "--json").stdout)
+            assert drained, "it is told of"
+            node.stop()
+            node.start()
+            other.cli("node", "undrain", node.name)
+            until("it is there again", lambda: is_up(cluster, node))
+            until("clients work", lambda: load.calls > before + 20 or load.failed)
+            assert not load.failed, load.failed
+    assert not load.failed, load.failed
