@@ -1,10 +1,12 @@
 """What moving costs, measured between servers on one machine: `tests/cluster/figures [MIB]`. Not a test."""
 
 import json
+import os
 import sys
 import time
 
 from cluster import Cluster, until
+from images import Image, layer, shared, shell
 from test_move import run, seen
 
 
@@ -12,6 +14,21 @@ def timed(work):
     began = time.monotonic()
     work()
     return round(time.monotonic() - began, 2)
+
+
+def of_an_image(cluster, mib):
+    """One of so many MiB, in two layers, that a node loads and another then needs."""
+    a, b = cluster.nodes
+    # Of what programs are made of, about: half of it can be compressed.
+    half = lambda: b"".join(os.urandom(2048) + bytes(2048) for _ in range(mib * 128))
+    image = Image("reg.test/large:1", shell(), layer({"one": half()}), layer({"two": half()}))
+    figures = {"image_packed_mb": round(sum(map(len, image.blobs.values())) / 1e6)}
+    figures["load_s"] = timed(lambda: image.load(a))
+    figures["image_shared_s"] = timed(lambda: shared(a, image))
+    figures["create_where_it_was_loaded_s"] = timed(lambda: a.make(image="reg.test/large:1"))
+    figures["create_elsewhere_s"] = timed(lambda: b.make(image="reg.test/large:1"))
+    figures["create_elsewhere_again_s"] = timed(lambda: b.make(image="reg.test/large:1"))
+    return figures
 
 
 def main():
@@ -44,6 +61,7 @@ def main():
         # Of this the lease is six seconds.
         figures["failover_s"] = timed(lambda: until("it runs", lambda: seen(a, "durable").get("state") == "running"))
         b.start()
+        figures |= of_an_image(cluster, mib)
         print(json.dumps(figures, indent=2))
 
 

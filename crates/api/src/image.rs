@@ -8,7 +8,19 @@ use utoipa::ToSchema;
 
 use crate::ErrorBody;
 
-/// An image that is here, prepared.
+/// Where an image of a cluster with an object store is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ImagePlace {
+    /// On the node that answers, and as yet on no other.
+    Here,
+    /// On the node that answers, and every other can have it.
+    Shared,
+    /// Not on the node that answers: it comes when it is needed.
+    Elsewhere,
+}
+
+/// An image that is ready to be used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Image {
     /// Digest of its manifest.
@@ -31,6 +43,9 @@ pub struct Image {
     pub command: Vec<String>,
     /// When it was made, as it says (RFC 3339).
     pub created: Option<String>,
+    /// Where it is; absent where servers do not share images.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub place: Option<ImagePlace>,
 }
 
 /// All images.

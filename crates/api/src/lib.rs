@@ -60,8 +60,8 @@ pub use file::{
     WatchChange, WatchMessage,
 };
 pub use image::{
-    Image, ImageList, ImageProgress, LayerPhase, PruneResult, PullImage, RegistryCredentials, RegistryEntry,
-    RegistryList, RemovedImage,
+    Image, ImageList, ImagePlace, ImageProgress, LayerPhase, PruneResult, PullImage, RegistryCredentials,
+    RegistryEntry, RegistryList, RemovedImage,
 };
 pub use key::{CreateKey, Key, KeyCreated, KeyList, KeyPerson};
 pub use live::{LiveUsage, LiveUsageList};

@@ -185,8 +185,13 @@ impl Fleet {
         let draw = self.random.next();
         let began = Instant::now();
         let labels = BTreeMap::new();
-        let wanted =
-            Wanted { level: IsolationLevel::Container, memory_bytes: ALLOWED, image, labels: &labels };
+        let wanted = Wanted {
+            level: IsolationLevel::Container,
+            memory_bytes: ALLOWED,
+            image,
+            image_is_shared: false,
+            labels: &labels,
+        };
         let home = &self.nodes[asked];
         let load = home.load();
         let others: Vec<Candidate<'_>> = self

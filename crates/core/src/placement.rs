@@ -30,6 +30,9 @@ const QUEUE_COST: u64 = 250;
 const SPREAD_COST: u64 = 500;
 /// What the memory of a node costs that does not say how much it has.
 const UNKNOWN_COST: u32 = 500;
+/// What it costs to fetch the image first: a little more than [`MARGIN`], so that a node that has it gets the sandbox unless it has more
+/// to do.
+pub const FETCH_COST: u32 = 600;
 /// What a warm pool is worth that a sandbox can come from.
 const WARM_WORTH: u32 = 500;
 
@@ -42,6 +45,8 @@ pub struct Wanted<'a> {
     pub memory_bytes: u64,
     /// Its image, as [`NodeFacts::images`] has it; `None` when every node has it.
     pub image: Option<u64>,
+    /// A node without the image can get it: one that has it is only better off ([`FETCH_COST`]).
+    pub image_is_shared: bool,
     /// Labels that the node must have.
     pub labels: &'a BTreeMap<String, String>,
 }
@@ -106,8 +111,12 @@ impl Candidate<'_> {
         !self.is_draining
             && facts.levels.contains(&wanted.level)
             && self.load.sandboxes.saturating_add(self.handed.sandboxes) < facts.sandboxes_max
-            && wanted.image.is_none_or(|image| facts.images.binary_search(&image).is_ok())
+            && (wanted.image_is_shared || self.has_image(wanted))
             && self.has_labels(wanted)
+    }
+
+    fn has_image(&self, wanted: &Wanted<'_>) -> bool {
+        wanted.image.is_none_or(|image| self.facts.images.binary_search(&image).is_ok())
     }
 
     /// Whether it has the labels that are wanted.
@@ -145,7 +154,8 @@ impl Candidate<'_> {
         let spread = u64::from(per_mille(sandboxes, facts.sandboxes_max)) * SPREAD_COST / 1000;
         let cost = u64::from(memory + load.cpu_pressure.min(1000)) + queue + spread;
         let worth = if self.is_warm { WARM_WORTH } else { 0 };
-        u32::try_from(cost).unwrap_or(u32::MAX).saturating_sub(worth)
+        let fetch = if self.has_image(wanted) { 0 } else { FETCH_COST };
+        u32::try_from(cost).unwrap_or(u32::MAX).saturating_sub(worth).saturating_add(fetch)
     }
 }
 

@@ -1657,7 +1657,7 @@ export interface Health {
   status: string;
 }
 
-/** An image that is here, prepared. */
+/** An image that is ready to be used. */
 export interface Image {
   /** Digest of its manifest. */
   digest: string;
@@ -1679,6 +1679,8 @@ export interface Image {
   command: string[];
   /** When it was made, as it says (RFC 3339). */
   created?: string | null;
+  /** Where it is; absent where servers do not share images. */
+  place?: ImagePlace | null;
 }
 
 /** All images. */
@@ -1686,6 +1688,12 @@ export interface ImageList {
   /** The images. */
   items: Image[];
 }
+
+/** Where an image of a cluster with an object store is. */
+export type ImagePlace =
+  | "here"
+  | "shared"
+  | "elsewhere";
 
 /** A layer moved on. */
 export interface ImageProgressLayer {

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use atoll_api::{Image, PullImage};
+use atoll_api::{Image, ImagePlace, PullImage};
 use atoll_build::Ignore;
 use atoll_client::{Client, ClientError};
 use bytes::Bytes;
@@ -19,6 +19,7 @@ use crate::units::format_bytes;
 
 /// Largest file of certificate authorities, bytes.
 const CA_MAX_BYTES: u64 = 1 << 20;
+const COLUMNS: [&str; 5] = ["NAME", "DIGEST", "ARCHITECTURE", "LAYERS", "SIZE"];
 /// Bytes read from a file at once.
 const READ_BYTES: usize = 256 << 10;
 
@@ -51,7 +52,13 @@ pub(super) async fn image(client: &Client, printer: Printer, command: ImageComma
         ImageCommand::Ls => {
             let list = client.list_images().await?;
             printer.result(&list, || {
-                table(["NAME", "DIGEST", "ARCHITECTURE", "LAYERS", "SIZE"], list.items.iter().flat_map(rows))
+                // Only where servers share images there is something to say of that.
+                if list.items.iter().all(|image| image.place.is_none()) {
+                    return table(COLUMNS, list.items.iter().flat_map(rows));
+                }
+                let [name, digest, architecture, layers, size] = COLUMNS;
+                let placed = |image| rows(image).into_iter().map(|row| with_place(row, image));
+                table([name, digest, architecture, layers, size, "PLACE"], list.items.iter().flat_map(placed))
             })
         }
         ImageCommand::Rm { images } => {
@@ -76,6 +83,15 @@ pub(super) async fn image(client: &Client, printer: Printer, command: ImageComma
 /// The last word on an image. With `--json` the stream has said it already.
 fn ready(printer: Printer, image: &Image) -> Result<()> {
     if printer.is_json() { Ok(()) } else { printer.line(&image.digest) }
+}
+
+fn with_place([name, digest, architecture, layers, size]: [String; 5], image: &Image) -> [String; 6] {
+    let place = match image.place {
+        None | Some(ImagePlace::Here) => "this node",
+        Some(ImagePlace::Shared) => "every node",
+        Some(ImagePlace::Elsewhere) => "elsewhere",
+    };
+    [name, digest, architecture, layers, size, place.to_owned()]
 }
 
 fn rows(image: &Image) -> Vec<[String; 5]> {

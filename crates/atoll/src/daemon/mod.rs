@@ -348,7 +348,8 @@ impl Daemon {
         let store = open_store(&dir, database).await?;
         let vault = open_vault(&dir, limits.vault_key.as_ref())?;
         let clock = Clock::default();
-        let settings = Settings { reach: limits.registries.clone(), ..Settings::default() };
+        let keep_packed = limits.objects.is_some() && limits.node.is_some() && store.is_shared();
+        let settings = Settings { reach: limits.registries.clone(), keep_packed, ..Settings::default() };
         let images = Images::open_with(&dir.path().join("images"), settings)
             .map_err(|error| Failure::Plain(error.to_core()))?;
         let recorder = open_recorder(&dir, &store, &vault, limits, &clock).await?;

@@ -29,7 +29,13 @@ impl Node {
 }
 
 fn wanted() -> Wanted<'static> {
-    Wanted { level: IsolationLevel::Container, memory_bytes: GIB, image: None, labels: &NO_LABELS }
+    Wanted {
+        level: IsolationLevel::Container,
+        memory_bytes: GIB,
+        image: None,
+        image_is_shared: false,
+        labels: &NO_LABELS,
+    }
 }
 
 /// A node of 64 GiB.

@@ -31,12 +31,18 @@ pub async fn awake(engine: &Engine, sandbox: &SandboxId) -> Result<GuestLease, E
 pub async fn keep_larger_disk(engine: &Engine, draft: &mut SandboxDraft) -> Result<(), Error> {
     let Some(asked) = draft.resources.disk_bytes else { return Ok(()) };
     let snapshot = match (&draft.snapshot, &draft.template) {
-        (Some(id), _) => id.parse().ok(),
-        (None, Some(name)) => engine.find_template(name).await?.spec.snapshot,
+        (Some(id), _) => match id.parse() {
+            Ok(id) => Some(engine.ready_snapshot(&id).await?),
+            Err(_) => None,
+        },
+        (None, Some(name)) => match engine.find_template(name).await?.spec.snapshot {
+            Some(id) => Some(engine.template_snapshot(&id).await?),
+            None => None,
+        },
         (None, None) => None,
     };
-    let Some(id) = snapshot else { return Ok(()) };
-    if engine.ready_snapshot(&id).await?.manifest.resources.disk_bytes > asked {
+    let Some(snapshot) = snapshot else { return Ok(()) };
+    if snapshot.manifest.resources.disk_bytes > asked {
         draft.resources.disk_bytes = None;
     }
     Ok(())

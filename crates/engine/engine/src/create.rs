@@ -182,6 +182,7 @@ impl Engine {
         let inner: &Inner = &self.inner;
         let recipe: Option<(String, &TemplateSpec)> =
             template.as_ref().map(|record| (format!("{}:{}", record.name, record.version), &record.spec));
+        let mut disk = None;
         let snapshot = match (&draft.snapshot, recipe.as_ref().and_then(|(_, spec)| spec.snapshot.as_ref())) {
             (Some(text), _) => {
                 // The cache of steps is the server's, whoever's build filled it.
@@ -189,7 +190,11 @@ impl Engine {
                 let by = if draft.build.is_some() { &system } else { caller };
                 Some(self.usable_snapshot(text, Needs::READ, by).await?)
             }
-            (None, Some(id)) if draft.image.is_none() => Some(self.ready_snapshot(id).await?),
+            (None, Some(id)) if draft.image.is_none() => {
+                let (found, here) = self.template_disk(id).await?;
+                disk = Some(here);
+                Some(found)
+            }
             (None, _) => None,
         };
         // What a template put on top of its image is as good as the image's.
@@ -211,6 +216,8 @@ impl Engine {
         let named = recipe.as_ref().map(|(name, spec)| (name.as_str(), *spec));
         let (root, image_digest, mut spec) = match &snapshot {
             Some(snapshot) => {
+                let Manifest { image_digest, layers, .. } = &snapshot.manifest;
+                self.obtain_exactly(image_digest.as_deref(), layers).await?;
                 let (root, digest) = self.root_of(&snapshot.manifest)?;
                 let base = Base::Snapshot(&snapshot.id, &snapshot.manifest);
                 (root, digest, SandboxSpec::resolve(draft, named, base, &inner.config.caps)?)
@@ -218,6 +225,7 @@ impl Engine {
             None => {
                 let unasked = &inner.config.defaults;
                 let name = draft.image_name(named.map(|(_, spec)| spec)).unwrap_or(&unasked.image);
+                self.obtain_image(name).await?;
                 let (root, defaults, digest) = self.root(name)?;
                 let base = Base::Image { name, defaults: &defaults, isolation: unasked.isolation };
                 (root, digest, SandboxSpec::resolve(draft, named, base, &inner.config.caps)?)
@@ -236,6 +244,9 @@ impl Engine {
             driver.check_volumes().map_err(|error| isolation_error(&error))?;
         }
         let mut spec = SandboxSpec { volumes, accelerator, image_until_ms, ..spec };
+        for image in draft.layers.values() {
+            self.obtain_image(image).await?;
+        }
         spec.layers =
             inner.change_layers(&spec, draft.layers.iter().map(|(name, image)| (name, Some(image))))?;
         inner.check_execution(&spec)?;
@@ -260,7 +271,7 @@ impl Engine {
             hostname: draft.name.clone().unwrap_or_else(|| id.to_string()),
             disk: match snapshot {
                 Some(snapshot) if draft.memory => DiskSource::WithMemory(snapshot.id, None),
-                Some(snapshot) => DiskSource::Artifact(snapshot.id),
+                Some(snapshot) => DiskSource::Artifact(disk.unwrap_or(snapshot.id)),
                 None => DiskSource::Empty,
             },
             volumes: inner.planned_volumes(&spec.volumes),

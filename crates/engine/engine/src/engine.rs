@@ -29,6 +29,7 @@ use crate::cluster::{self, Cluster};
 use crate::disk::{self, DiskState};
 use crate::egress::EgressConfig;
 use crate::errors::{isolation_error, store_error};
+use crate::images::{self, Shared};
 use crate::ingress::ShareLinks;
 use crate::keys::KeyCache;
 use crate::live::Live;
@@ -175,6 +176,8 @@ pub(crate) struct Inner {
     pub(crate) cluster: Option<Cluster>,
     /// How sandboxes come from other nodes and go there; none without nodes, or without an object store.
     pub(crate) travel: Option<Arc<Travel>>,
+    /// Images that every node can have; none without nodes, or without an object store.
+    pub(crate) shared_images: Option<Arc<Shared>>,
     pub(crate) tracker: TaskTracker,
     pub(crate) shutdown: CancellationToken,
     /// Cancelled when the server begins to let go of its clients.
@@ -224,6 +227,7 @@ impl Engine {
         let acl = AclTable::load(&store, config.visibility).await?;
         let share_links = ShareLinks::load(&store).await?;
         let travel = Travel::open(&config, &store).await?.map(Arc::new);
+        let shared_images = Shared::open(&config, &store, &images).await?.map(Arc::new);
         let engine = Self {
             inner: Arc::new(Inner {
                 clock: config.clock.clone(),
@@ -243,6 +247,7 @@ impl Engine {
                 snapshots: Snapshots::default(),
                 cluster,
                 travel,
+                shared_images,
                 config,
                 store,
                 vault,
@@ -278,6 +283,7 @@ impl Engine {
         memory::start(&engine);
         engine.start_cluster();
         engine.start_travel();
+        images::start(&engine);
         Ok(engine)
     }
 

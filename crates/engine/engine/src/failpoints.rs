@@ -80,6 +80,15 @@ pub const TRAVEL: &[&str] = &[
     "engine.travel.fetched",
 ];
 
+/// Those that only nodes with an object store pass: an image is given to the others, or taken from them.
+pub const IMAGES: &[&str] = &[
+    "engine.images.layer",
+    "engine.images.sent",
+    "engine.images.told",
+    "engine.images.removed",
+    "engine.images.template",
+];
+
 /// Those that only templates with memory pass, at a level that has that.
 pub const MEMORY: &[&str] = &[
     "engine.memory.journalled",

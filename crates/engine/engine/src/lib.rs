@@ -81,6 +81,7 @@ pub use egress::EgressConfig;
 pub use engine::{Capacity, Config, Engine, Stats, Trust};
 pub use errors::guest_error;
 pub use exec::{ExecView, OutputEvent, OutputReader};
+pub use images::{ImagePlace, ListedImage};
 pub use ingress::{
     Access, NewAccess, NewSshKey, NewSshToken, PortConnection, PortListener, SshSeed, VerifiedAccess,
 };

@@ -117,6 +117,9 @@ impl Engine {
     /// [`atoll_core::Code::SandboxNotFound`].
     pub async fn update_sandbox(&self, id: &SandboxId, update: SandboxUpdate) -> Result<SandboxRecord> {
         let sandbox = self.inner.sandbox(id)?;
+        for image in update.layers.values().flatten() {
+            self.obtain_image(image).await?;
+        }
         sandbox.ask(|reply| Message::Update(update, reply)).await
     }
 

@@ -42,6 +42,7 @@ impl Engine {
         }
         recipe.validate()?;
         if recipe.snapshot.is_none() && recipe.image != "host" {
+            self.obtain_image(&recipe.image).await?;
             self.inner.images.resolve(&recipe.image).map_err(|error| error.to_core())?;
         }
         if let Some(driver) = recipe.isolation.and_then(|level| self.inner.driver(level).ok()) {
@@ -167,6 +168,9 @@ impl Inner {
     pub(crate) fn templates_changed(&self) {
         self.pools.changed();
         self.memories.changed();
+        if let Some(shared) = &self.shared_images {
+            shared.templates_changed();
+        }
     }
 }
 

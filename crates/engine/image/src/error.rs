@@ -101,6 +101,15 @@ pub enum ImageError {
         /// What came instead.
         why: String,
     },
+    /// A layer that other nodes have cannot be had from where they put it.
+    #[error("its layer {layer} cannot be fetched from the object store")]
+    LayerAway {
+        /// Its diff id.
+        layer: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
     /// The host's disk is full. Nothing half made is left.
     #[error("the disk with the images is full")]
     HostFull(#[source] io::Error),
@@ -153,6 +162,7 @@ impl ImageError {
             Self::RegistryClosed { .. } => Code::Forbidden,
             Self::RegistryNotFound { .. } => Code::RegistryImageNotFound,
             Self::RegistryUnavailable { .. } => Code::RegistryUnavailable,
+            Self::LayerAway { .. } => Code::ObjectsUnavailable,
             Self::RegistryUntrusted { .. } | Self::RegistryInvalid { .. } => Code::RegistryInvalid,
             Self::PlatformMismatch { .. } => Code::ImagePlatformMismatch,
             Self::Invalid(_) => Code::ImageInvalid,
@@ -191,6 +201,7 @@ impl ImageError {
             Self::HostFull(_) => "free space, for instance with 'atoll image prune'",
             Self::InUse(_) => "delete the sandboxes and templates that use it first",
             Self::Locked(_) => "stop the other process, or use another data directory",
+            Self::LayerAway { .. } => "try again; if it stays so, pull or load the image anew",
             Self::BadOption { .. } | Self::Invalid(_) | Self::Io { .. } => return None,
         })
     }

@@ -16,11 +16,12 @@ use sha2::{Digest as _, Sha256};
 
 use crate::digest::Digest;
 use crate::error::{ImageError, Result};
+use crate::files::file_names;
 use crate::manifest::Descriptor;
 use crate::progress::{LayerEvent, Phase, Progress};
 use crate::registry::{Failure, Registry, starts_at, transient};
 use crate::retry::Patience;
-use crate::store::{blocking, file_names, locked};
+use crate::store::{blocking, locked};
 
 /// Bytes that are gathered before they are hashed and written.
 const WRITE_BYTES: usize = 1 << 20;
@@ -94,7 +95,7 @@ impl Drop for Blob {
 }
 
 impl Blob {
-    fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.blobs.dir.join(self.digest.hex())
     }
 

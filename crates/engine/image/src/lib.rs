@@ -10,6 +10,8 @@
 //! - An image is recorded after all its layers are there, a name after its image: whatever is interrupted
 //!   leaves things that [`Images::open`] removes (`tmp/`), that a later pull goes on with (`partial/`,
 //!   `layers/`), or that [`Images::prune`] removes. One process works on a directory at a time (`lock`).
+//! - Where several nodes share images, packed layers stay in `packed/` until the others can have them, and layers are looked for
+//!   where those put theirs before registries are asked: see [`Elsewhere`].
 //! - Looking an image up is done in memory: [`Images::resolve`] does no I/O.
 //! - Everything that comes from a registry or an archive is hostile: see [`limits`].
 //!
@@ -19,6 +21,7 @@ mod challenge;
 mod digest;
 mod error;
 mod fetch;
+mod files;
 #[cfg(test)]
 mod fuzz;
 mod image;
@@ -27,12 +30,14 @@ pub mod limits;
 mod load;
 
 mod manifest;
+mod packed;
 mod progress;
 mod pull;
 mod reach;
 mod reference;
 mod registry;
 mod retry;
+mod shared;
 mod source;
 
 mod store;
@@ -44,5 +49,6 @@ pub use manifest::Platform;
 pub use progress::{LayerEvent, NoProgress, Phase, Progress};
 pub use pull::{Credentials, PullOptions};
 pub use reach::{Allowed, Reach};
-pub use reference::{local_or_normal, registry_of};
+pub use reference::{Asked, local_or_normal, registry_of};
+pub use shared::{Coming, Document, Elsewhere};
 pub use store::{Images, Removed, Settings};

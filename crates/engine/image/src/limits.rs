@@ -58,6 +58,8 @@ pub const BACKOFF_MIN: Duration = Duration::from_millis(250);
 pub const BACKOFF_MAX: Duration = Duration::from_secs(8);
 /// Redirects followed for one request.
 pub const REDIRECTS_MAX_COUNT: usize = 5;
+/// Longest description of an image that nodes give each other, bytes.
+pub const DOCUMENT_MAX_BYTES: usize = 1 << 20;
 /// Shortest prefix of a digest that stands for an image.
 pub const DIGEST_PREFIX_MIN_CHARS: usize = 12;
 /// Longest text taken over from an image's configuration into messages and listings, bytes.

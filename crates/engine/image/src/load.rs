@@ -17,6 +17,7 @@ use crate::limits::{
     CONFIG_MAX_BYTES, INDEX_MAX_COUNT, INDEX_MAX_DEPTH, LAYERS_MAX_COUNT, MANIFEST_MAX_BYTES,
 };
 use crate::manifest::{Config, Descriptor, Manifest, OCI_CONFIG, OCI_LAYER, OCI_MANIFEST, Platform, select};
+use crate::packed::Tee;
 use crate::progress::{Phase, Progress};
 use crate::pull::{Planned, plan, prepare, watched};
 use crate::reference::local_or_normal;
@@ -92,11 +93,13 @@ impl Images {
         let (name, inner) = (local_or_normal(name)?, Arc::clone(&self.inner));
         let bridge = SyncIoBridge::new(stream);
         blocking(move || {
-            let packed = Packed { reader: bridge, done: Arc::default() };
+            let mut reader = Tee::new(bridge, &inner);
+            let packed = Packed { reader: &mut reader, done: Arc::default() };
             let expected = Expected { blob: None, diff_id: None, chain: None };
             // The key is not known before.
             let _pin = inner.pin(vec![PIN_ALL.to_owned()]);
             let prepared = prepare(&inner, packed, &expected, &[])?;
+            reader.keep(&inner, &prepared.diff_id);
             let platform = Platform::host();
             let config = json!({
                 "architecture": platform.architecture,
@@ -151,15 +154,24 @@ impl Images {
             let (below, bytes, checked) = (done.clone(), Arc::clone(&counter), found.packed_digests);
             let work = blocking(move || {
                 if let Some(prepared) = own.find(&inner)? {
+                    // It may have come before packed layers were kept.
+                    if let Some((reader, _)) = source.get(&file)?.filter(|_| inner.lacks_packed(&own.diff_id))
+                    {
+                        Tee::new(reader, &inner).keep_all(&inner, &own.diff_id);
+                    }
                     return Ok(prepared);
                 }
                 let (reader, _) = source.get(&file)?.ok_or_else(|| lacks(&file))?;
+                let mut reader = Tee::new(reader, &inner);
                 let expected = Expected {
                     blob: checked.then(|| (own.layer.digest.clone(), own.layer.size)),
-                    diff_id: Some(own.diff_id),
+                    diff_id: Some(own.diff_id.clone()),
                     chain: Some(own.chain),
                 };
-                prepare(&inner, Packed { reader, done: bytes }, &expected, &below)
+                let prepared =
+                    prepare(&inner, Packed { reader: &mut reader, done: bytes }, &expected, &below)?;
+                reader.keep(&inner, &own.diff_id);
+                Ok(prepared)
             });
             done.push(watched(work, &counter, |at| planned.report(progress, Phase::Extract, at)).await?);
             planned.report(progress, Phase::Done, planned.layer.size);

@@ -1,6 +1,7 @@
 //! Pulling: manifest, configuration, layers; fetching ahead of unpacking.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -84,18 +85,30 @@ impl Planned {
 
     /// The layer, if it is there already. Blocking.
     pub(crate) fn find(&self, inner: &Inner) -> Result<Option<Prepared>> {
-        for key in self.keys() {
-            if let Some(prepared) = Prepared::read(&inner.layers(), &key)? {
-                return Ok(Some(prepared));
-            }
-        }
-        Ok(None)
+        find(inner, &self.diff_id, &self.chain)
     }
 
     pub(crate) fn report(&self, progress: &dyn Progress, phase: Phase, done_bytes: u64) {
         let (layer, total_bytes) = (&self.layer.digest, self.layer.size);
         progress.layer(LayerEvent { layer, phase, done_bytes, total_bytes });
     }
+}
+
+/// A layer on top of its stack, if it is there already. Blocking.
+pub(crate) fn find(inner: &Inner, diff_id: &Digest, chain: &Digest) -> Result<Option<Prepared>> {
+    for key in Prepared::keys(diff_id, chain) {
+        if let Some(prepared) = Prepared::read(&inner.layers(), &key)? {
+            return Ok(Some(prepared));
+        }
+    }
+    Ok(None)
+}
+
+/// A layer that a pull has fetched.
+struct Fetched {
+    blob: Arc<Blob>,
+    /// From where other nodes put theirs: then the blob was not fetched.
+    elsewhere: Option<File>,
 }
 
 /// Pairs the layers of a manifest with what the configuration says about them.
@@ -161,15 +174,22 @@ impl Images {
             futures::stream::iter(jobs)
                 .map(|(planned, blob)| async move {
                     let (inner, own) = (Arc::clone(&self.inner), planned.clone());
-                    if blocking(move || own.find(&inner)).await?.is_none() {
+                    if blocking(move || own.find(&inner)).await?.is_some() {
+                        return Ok(Fetched { blob, elsewhere: None });
+                    }
+                    let elsewhere = self.fetch_elsewhere(&planned.diff_id).await.unwrap_or_else(|error| {
+                        tracing::warn!(%error, "a layer comes from its registry instead");
+                        None
+                    });
+                    if elsewhere.is_none() {
                         blob.fetch(registry, &planned.layer, progress).await?;
                     }
-                    Ok::<_, ImageError>(blob)
+                    Ok::<_, ImageError>(Fetched { blob, elsewhere })
                 })
                 .buffered(FETCH_PARALLEL_COUNT)
-                .try_for_each(async |blob| {
+                .try_for_each(async |fetched| {
                     // The other side only goes away with an error of its own.
-                    drop(sender.send(blob).await);
+                    drop(sender.send(fetched).await);
                     Ok(())
                 })
                 .await
@@ -177,10 +197,23 @@ impl Images {
         let extract = async {
             let mut done: Vec<Prepared> = Vec::with_capacity(plan.len());
             for planned in plan {
-                let Some(blob) = receiver.recv().await else {
+                let Some(Fetched { blob, elsewhere }) = receiver.recv().await else {
                     break;
                 };
-                let prepared = self.extract(planned, blob, &done, progress).await?;
+                let unpacked = match elsewhere {
+                    None => None,
+                    Some(file) => {
+                        let unpacked = self.unpack_shared(planned, file, &done).await?;
+                        if unpacked.is_none() {
+                            blob.fetch(registry, &planned.layer, progress).await?;
+                        }
+                        unpacked
+                    }
+                };
+                let prepared = match unpacked {
+                    Some(prepared) => prepared,
+                    None => self.extract(planned, blob, &done, progress).await?,
+                };
                 planned.report(progress, Phase::Done, planned.layer.size);
                 done.push(prepared);
             }
@@ -188,6 +221,23 @@ impl Images {
         };
         let ((), done) = futures::try_join!(fetch, extract)?;
         Ok(done)
+    }
+
+    /// Unpacks a layer that came from where other nodes put theirs; nothing when it is not what it should be.
+    async fn unpack_shared(
+        &self,
+        planned: &Planned,
+        file: File,
+        below: &[Prepared],
+    ) -> Result<Option<Prepared>> {
+        match self.unpack_fetched(&planned.diff_id, &planned.chain, Some(file), below).await {
+            Ok(prepared) => Ok(Some(prepared)),
+            Err(error @ (ImageError::Invalid(_) | ImageError::DigestMismatch { .. })) => {
+                tracing::warn!(%error, layer = %planned.diff_id, "a layer comes from its registry instead");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     async fn extract(
@@ -206,9 +256,13 @@ impl Images {
                 blob.consumed();
                 return Ok(prepared);
             }
-            let expected = Expected { blob: None, diff_id: Some(own.diff_id), chain: Some(own.chain) };
+            let expected =
+                Expected { blob: None, diff_id: Some(own.diff_id.clone()), chain: Some(own.chain) };
             let packed = Packed { reader: blob.open()?, done };
             let result = prepare(&inner, packed, &expected, &below);
+            if result.is_ok() {
+                inner.keep_packed(&own.diff_id, &blob.path());
+            }
             if matches!(result, Ok(_) | Err(ImageError::Invalid(_) | ImageError::HostFull(_))) {
                 blob.consumed();
             }

@@ -2,8 +2,9 @@
 
 use oci_spec::distribution::Reference as OciReference;
 
-use crate::digest::Digest;
+use crate::digest::{Digest, PREFIX};
 use crate::error::{ImageError, Result};
+use crate::limits::DIGEST_PREFIX_MIN_CHARS;
 
 /// Where the registry of `docker.io` really lives.
 const DOCKER_HUB_HOST: &str = "registry-1.docker.io";
@@ -93,6 +94,43 @@ pub fn local_or_normal(text: &str) -> Result<String> {
     Ok(Reference::parse(text)?.name())
 }
 
+/// What a text that names an image may stand for, wherever it is: the same that [`crate::Images::resolve`] looks for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// Names, the one that counts most first.
+    pub names: Vec<String>,
+    /// How the digest begins, in its text form.
+    pub digest: Option<String>,
+}
+
+impl Asked {
+    /// # Errors
+    /// [`ImageError::BadReference`].
+    pub fn parse(text: &str) -> Result<Self> {
+        let hex = text.strip_prefix(PREFIX);
+        let digits = hex.unwrap_or(text);
+        let is_digest = (DIGEST_PREFIX_MIN_CHARS..=64).contains(&digits.len())
+            && digits.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+        let digest = is_digest.then(|| format!("{PREFIX}{digits}"));
+        if hex.is_some() {
+            return Ok(Self { names: Vec::new(), digest });
+        }
+        let mut names = vec![text.to_owned()];
+        match Reference::parse(text) {
+            Ok(reference) => {
+                names.push(reference.name());
+                names.dedup();
+                Ok(Self {
+                    names,
+                    digest: digest.or_else(|| reference.digest.map(|digest| digest.to_string())),
+                })
+            }
+            Err(_) if digest.is_some() || is_local(text) => Ok(Self { names, digest }),
+            Err(error) => Err(error),
+        }
+    }
+}
+
 /// `host` is the built-in image, so no local name may take it.
 fn is_local(text: &str) -> bool {
     atoll_core::spec::name("name", text).is_ok() && text != "host"
@@ -128,6 +166,20 @@ mod tests {
             assert!(Reference::parse(bad).is_err(), "{bad}");
         }
         assert!(Reference::parse(&"a".repeat(513)).is_err());
+    }
+
+    #[test]
+    fn what_a_text_may_stand_for() {
+        let asked = |text: &str| Asked::parse(text).unwrap();
+        let hex = "a".repeat(64);
+        assert_eq!(asked("app").names, ["app", "docker.io/library/app:latest"]);
+        assert_eq!(asked("a.b/c:1"), Asked { names: vec!["a.b/c:1".into()], digest: None });
+        let whole = Some(format!("sha256:{hex}"));
+        assert_eq!(asked(&format!("sha256:{hex}")), Asked { names: vec![], digest: whole.clone() });
+        assert_eq!(asked(&format!("a.b/c@sha256:{hex}")).digest, whole);
+        assert_eq!(asked(&hex[..12]).digest.as_deref(), Some("sha256:aaaaaaaaaaaa"));
+        assert_eq!(asked("sha256:%").digest, None);
+        assert!(Asked::parse("a b").is_err());
     }
 
     #[test]

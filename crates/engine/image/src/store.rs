@@ -8,19 +8,22 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use rustix::fs::{FlockOperation, flock};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
 
 use crate::digest::{Digest, PREFIX};
 use crate::error::{ImageError, Result};
 use crate::fetch::Blobs;
+use crate::files::{file_names, make_dir, read_all, remove_file, write_json};
 use crate::image::{Image, Record};
 use crate::layer::{Prepared, boot_id};
 use crate::limits::{DIGEST_PREFIX_MIN_CHARS, UNPACKED_DEFAULT_BYTES};
 use crate::reach::Reach;
 use crate::reference::{Reference, local_or_normal};
+use crate::shared::Elsewhere;
 
 /// What an operator may set.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,11 +32,13 @@ pub struct Settings {
     pub unpacked_max_bytes: u64,
     /// Where pulls may lead; to public addresses by default.
     pub reach: Reach,
+    /// Whether packed layers stay until somebody has given them to other nodes.
+    pub keep_packed: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { unpacked_max_bytes: UNPACKED_DEFAULT_BYTES, reach: Reach::default() }
+        Self { unpacked_max_bytes: UNPACKED_DEFAULT_BYTES, reach: Reach::default(), keep_packed: false }
     }
 }
 
@@ -64,6 +69,10 @@ pub(crate) struct Inner {
     changes: Mutex<()>,
     /// Layers that somebody is about to use, with how many do.
     pins: Mutex<BTreeMap<String, usize>>,
+    /// Where layers lie that other nodes prepared, if anywhere.
+    pub(crate) elsewhere: OnceLock<Arc<dyn Elsewhere>>,
+    /// A name was given to an image here.
+    pub(crate) named: Notify,
     /// Locked for as long as we live.
     _lock: File,
 }
@@ -71,7 +80,15 @@ pub(crate) struct Inner {
 #[derive(Debug, Default)]
 struct Index {
     images: BTreeMap<Digest, (Record, Arc<Image>)>,
-    names: HashMap<String, Digest>,
+    names: HashMap<String, Name>,
+}
+
+/// What a name stands for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Name {
+    pub(crate) digest: Digest,
+    /// All nodes know it.
+    pub(crate) is_shared: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -79,6 +96,8 @@ struct Index {
 struct NameFile {
     name: String,
     digest: Digest,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    shared: bool,
 }
 
 /// Pins every layer: for who does not know yet which one it makes.
@@ -141,7 +160,7 @@ impl Images {
             rustix::io::Errno::WOULDBLOCK => ImageError::Locked(root.clone()),
             other => fail(other.into()),
         })?;
-        for part in ["layers", "images", "refs", "partial", "tmp"] {
+        for part in ["layers", "images", "refs", "partial", "packed", "tmp"] {
             make_dir(&root.join(part)).map_err(fail)?;
         }
         let inner = Inner {
@@ -151,6 +170,8 @@ impl Images {
             index: RwLock::default(),
             changes: Mutex::default(),
             pins: Mutex::default(),
+            elsewhere: OnceLock::new(),
+            named: Notify::new(),
             _lock: lock,
         };
         inner.empty_tmp()?;
@@ -189,7 +210,7 @@ impl Images {
             if !inner.index().images.contains_key(&digest) {
                 return Err(missing(digest.as_str()));
             }
-            inner.write_name(&name, &digest)?;
+            inner.write_name(&name, &digest, false)?;
             Ok(inner.renamed(&digest))
         })
         .await
@@ -258,8 +279,8 @@ fn missing(name: &str) -> ImageError {
 
 impl Index {
     fn find(&self, name: &str) -> Result<Digest> {
-        if let Some(digest) = self.names.get(name) {
-            return Ok(digest.clone());
+        if let Some(found) = self.names.get(name) {
+            return Ok(found.digest.clone());
         }
         let hex = name.strip_prefix(PREFIX);
         if let Some(digest) = self.find_prefix(hex.unwrap_or(name))? {
@@ -270,7 +291,8 @@ impl Index {
         }
         let reference = Reference::parse(name)?;
         let pinned = reference.digest().filter(|digest| self.images.contains_key(digest));
-        self.names.get(&reference.name()).or(pinned).cloned().ok_or_else(|| missing(name))
+        let named = self.names.get(&reference.name()).map(|found| &found.digest);
+        named.or(pinned).cloned().ok_or_else(|| missing(name))
     }
 
     fn find_prefix(&self, hex: &str) -> Result<Option<Digest>> {
@@ -312,9 +334,37 @@ impl Inner {
         Pin { inner: Arc::clone(self), keys }
     }
 
+    pub(crate) fn packed_dir(&self) -> PathBuf {
+        self.root.join("packed")
+    }
+
+    pub(crate) fn record_of(&self, digest: &Digest) -> Option<Record> {
+        self.index().images.get(digest).map(|(record, _)| record.clone())
+    }
+
+    /// Every name, and what it stands for.
+    pub(crate) fn names(&self) -> BTreeMap<String, Name> {
+        self.index().names.iter().map(|(name, found)| (name.clone(), found.clone())).collect()
+    }
+
+    /// Held by who changes something on disk.
+    pub(crate) fn changing(&self) -> MutexGuard<'_, ()> {
+        locked(&self.changes)
+    }
+
     /// Records an image whose layers are all there, and names it. Blocking.
     pub(crate) fn record(&self, record: Record, names: &[String]) -> Result<Arc<Image>> {
-        let _guard = locked(&self.changes);
+        let _guard = self.changing();
+        let digest = record.digest.clone();
+        self.write_record(record)?;
+        for name in names {
+            self.write_name(name, &digest, false)?;
+        }
+        Ok(self.renamed(&digest))
+    }
+
+    /// Writes a record down, if it is not there. Who calls holds the lock.
+    pub(crate) fn write_record(&self, record: Record) -> Result<()> {
         let digest = record.digest.clone();
         let known = self.index().images.get(&digest).is_some_and(|(have, _)| *have == record);
         if !known {
@@ -323,12 +373,9 @@ impl Inner {
             rustix::fs::syncfs(&dir).map_err(|error| fail(error.into()))?;
             write_json(&self.tmp(), &self.record_path(&digest), &record)?;
             let image = Arc::new(record.image(Vec::new(), &self.layers()));
-            self.index_mut().images.insert(digest.clone(), (record, image));
+            self.index_mut().images.insert(digest, (record, image));
         }
-        for name in names {
-            self.write_name(name, &digest)?;
-        }
-        Ok(self.renamed(&digest))
+        Ok(())
     }
 
     fn record_path(&self, digest: &Digest) -> PathBuf {
@@ -340,26 +387,31 @@ impl Inner {
         self.root.join("refs").join(format!("{}.json", Digest::of(name.as_bytes()).hex()))
     }
 
-    fn write_name(&self, name: &str, digest: &Digest) -> Result<()> {
-        let file = NameFile { name: name.to_owned(), digest: digest.clone() };
+    /// Who calls holds the lock.
+    pub(crate) fn write_name(&self, name: &str, digest: &Digest, shared: bool) -> Result<()> {
+        let file = NameFile { name: name.to_owned(), digest: digest.clone(), shared };
         write_json(&self.tmp(), &self.name_path(name), &file)?;
-        let before = self.index_mut().names.insert(name.to_owned(), digest.clone());
-        if let Some(before) = before.filter(|before| before != digest) {
-            self.renamed(&before);
+        let found = Name { digest: digest.clone(), is_shared: shared };
+        let before = self.index_mut().names.insert(name.to_owned(), found);
+        if let Some(before) = before.filter(|before| before.digest != *digest) {
+            self.renamed(&before.digest);
+        }
+        if !shared {
+            self.named.notify_one();
         }
         Ok(())
     }
 
-    fn remove_name(&self, name: &str) -> Result<()> {
+    pub(crate) fn remove_name(&self, name: &str) -> Result<()> {
         remove_file(&self.name_path(name))?;
         self.index_mut().names.remove(name);
         Ok(())
     }
 
     /// Makes the image show its names of now.
-    fn renamed(&self, digest: &Digest) -> Arc<Image> {
+    pub(crate) fn renamed(&self, digest: &Digest) -> Arc<Image> {
         let mut index = self.index_mut();
-        let of_it = index.names.iter().filter(|(_, to)| *to == digest);
+        let of_it = index.names.iter().filter(|(_, to)| to.digest == *digest);
         let mut names: Vec<String> = of_it.map(|(name, _)| name.clone()).collect();
         names.sort();
         let layers = self.layers();
@@ -369,7 +421,7 @@ impl Inner {
     }
 
     /// Removes record and names, and gives the keys of the image's layers.
-    fn remove_image(&self, image: &Image) -> Result<BTreeSet<String>> {
+    pub(crate) fn remove_image(&self, image: &Image) -> Result<BTreeSet<String>> {
         for name in &image.names {
             self.remove_name(name)?;
         }
@@ -379,13 +431,14 @@ impl Inner {
     }
 
     /// Deletes those of the chosen layers that nobody needs.
-    fn collect(&self, chosen: impl Fn(&str) -> bool) -> Result<u64> {
+    pub(crate) fn collect(&self, chosen: impl Fn(&str) -> bool) -> Result<u64> {
         let fail = |error| ImageError::io("remove a layer", error);
-        let mut needed: BTreeSet<String> = {
-            let index = self.index();
-            let records = index.images.values().flat_map(|(record, _)| &record.layers);
-            records.map(|layer| layer.key.clone()).collect()
-        };
+        let mut needed: BTreeSet<String> = BTreeSet::new();
+        for (record, _) in self.index().images.values() {
+            // Packed ones go by their diff id.
+            let names = |layer: &Prepared| [layer.key.clone(), layer.diff_id.hex().to_owned()];
+            needed.extend(record.layers.iter().flat_map(names));
+        }
         let mut freed = 0;
         let mut doomed = Vec::new();
         {
@@ -395,6 +448,7 @@ impl Inner {
                 return Ok(0);
             }
             needed.extend(pins.keys().cloned());
+            freed += self.drop_packed(|name| needed.contains(name))?;
             for key in file_names(&self.layers())? {
                 if needed.contains(&key) || !chosen(&key) {
                     continue;
@@ -434,7 +488,8 @@ impl Inner {
         }
         for file in read_all::<NameFile>(&self.root.join("refs"))? {
             if index.images.contains_key(&file.digest) {
-                index.names.insert(file.name, file.digest);
+                let found = Name { digest: file.digest, is_shared: file.shared };
+                index.names.insert(file.name, found);
             }
         }
         let digests: Vec<_> = index.images.keys().cloned().collect();
@@ -453,48 +508,4 @@ impl Inner {
         self.collect(|key| !matches!(Prepared::read(&layers, key), Ok(Some(layer)) if layer.boot == boot))?;
         Ok(())
     }
-}
-
-fn make_dir(path: &Path) -> io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt as _;
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
-}
-
-fn remove_file(path: &Path) -> Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(ImageError::io("remove a file", error)),
-        Ok(()) | Err(_) => Ok(()),
-    }
-}
-
-/// Names of all files in a directory that are UTF-8, which ours are.
-pub(crate) fn file_names(dir: &Path) -> Result<Vec<String>> {
-    let fail = |error| ImageError::io("list the image directory", error);
-    let entries = fs::read_dir(dir).map_err(fail)?;
-    let names = entries.map(|entry| entry.map(|entry| entry.file_name().into_string().ok()).map_err(fail));
-    names.filter_map(Result::transpose).collect()
-}
-
-/// Reads every file that can be read; one that cannot does not take the others with it.
-fn read_all<T: DeserializeOwned>(dir: &Path) -> Result<Vec<T>> {
-    let mut all = Vec::new();
-    for name in file_names(dir)? {
-        let bytes = fs::read(dir.join(&name)).map_err(|error| ImageError::io("read a record", error))?;
-        match serde_json::from_slice(&bytes) {
-            Ok(value) => all.push(value),
-            Err(error) => tracing::warn!(file = name, %error, "an image record cannot be read"),
-        }
-    }
-    Ok(all)
-}
-
-fn write_json(tmp: &Path, path: &Path, value: &impl Serialize) -> Result<()> {
-    let write = || -> io::Result<()> {
-        let mut file = tempfile::NamedTempFile::new_in(tmp)?;
-        serde_json::to_writer(&mut file, value)?;
-        file.as_file().sync_all()?;
-        file.persist(path)?;
-        path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
-    };
-    write().map_err(|error| ImageError::io("write a record", error))
 }

@@ -43,6 +43,7 @@ mod sandboxes;
 mod schedules;
 mod secrets;
 mod services;
+mod shared_images;
 mod sharing;
 mod snapshots;
 mod ssh_keys;
@@ -74,6 +75,7 @@ pub use record::{
 pub use schedules::ScheduleRecord;
 pub use secrets::{SealedAt, SealedValue, SecretRecord, SecretUse, SecretVersion};
 pub use services::ServiceRecord;
+pub use shared_images::{SharedImage, SharedIndex, SharedObjects, SharedSnapshot};
 pub use snapshots::SnapshotOutcome;
 pub use store::Store;
 pub use template_tags::TemplateTag;

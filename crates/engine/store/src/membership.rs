@@ -61,7 +61,10 @@ BEGIN
         ('ssh_keys', 'ssh_keys', 'DELETE OR UPDATE'),
         ('pools', 'pools', 'INSERT OR DELETE OR UPDATE'),
         ('projects', 'projects', 'INSERT OR DELETE OR UPDATE'),
-        ('arrivals', 'arrivals', 'INSERT')
+        ('arrivals', 'arrivals', 'INSERT'),
+        ('shared_images', 'images', 'INSERT OR DELETE'),
+        ('shared_image_names', 'images', 'INSERT OR DELETE OR UPDATE'),
+        ('shared_snapshots', 'images', 'INSERT OR DELETE')
     ) AS list (on_table, what, at) LOOP
         IF NOT EXISTS (SELECT 1 FROM pg_trigger
             WHERE tgname = 'atoll_changed' AND tgrelid = wanted.on_table::regclass) THEN

@@ -370,7 +370,17 @@ pub(crate) fn image(image: &atoll_image::Image) -> api::Image {
         workdir: image.defaults.workdir.clone(),
         command: image.entrypoint.iter().chain(&image.cmd).cloned().collect(),
         created: image.created.clone(),
+        place: None,
     }
+}
+
+pub(crate) fn listed_image(listed: &atoll_engine::ListedImage) -> api::Image {
+    let place = listed.place.map(|place| match place {
+        atoll_engine::ImagePlace::Here => api::ImagePlace::Here,
+        atoll_engine::ImagePlace::Shared => api::ImagePlace::Shared,
+        atoll_engine::ImagePlace::Elsewhere => api::ImagePlace::Elsewhere,
+    });
+    api::Image { place, ..image(&listed.image) }
 }
 
 pub(crate) fn registry(record: RegistryRecord) -> api::RegistryEntry {

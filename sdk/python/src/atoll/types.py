@@ -256,6 +256,13 @@ FileKind = Literal[
 ]
 """What a path is."""
 
+ImagePlace = Literal[
+    "here",
+    "shared",
+    "elsewhere",
+]
+"""Where an image of a cluster with an object store is."""
+
 Internet = Literal[
     "off",
     "on",
@@ -2218,7 +2225,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image that is here, prepared."""
+    """An image that is ready to be used."""
 
     digest: str
     """Digest of its manifest."""
@@ -2240,6 +2247,8 @@ class Image:
     """Its entry point and command, for reference: a sandbox runs execs instead."""
     created: str | None
     """When it was made, as it says (RFC 3339)."""
+    place: ImagePlace | None
+    """Where it is; absent where servers do not share images."""
 
     @classmethod
     def from_json(cls, o: Any) -> Image:
@@ -2255,6 +2264,7 @@ class Image:
             o.get("workdir"),
             o["command"],
             o.get("created"),
+            o.get("place"),
         )
 
 

@@ -114,8 +114,9 @@ async fn make(
     taken
 }
 
-/// Pulls an image unless it is here.
+/// Pulls an image unless it is here, or another node has it.
 async fn pull(engine: &Engine, image: &str) -> Result<(), Error> {
+    engine.obtain_image(image).await?;
     if image == "host" || engine.images().resolve(image).is_ok() {
         return Ok(());
     }

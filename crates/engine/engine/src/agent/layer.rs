@@ -16,8 +16,9 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::InvalidArgument`], [`Code::ImageNotFound`].
-    pub fn agent_version(&self, layer: &str, version: Option<&str>) -> Result<String> {
+    pub async fn agent_version(&self, layer: &str, version: Option<&str>) -> Result<String> {
         let wanted = image_of(layer, version.unwrap_or(LATEST))?;
+        self.obtain_image(&wanted).await?;
         let image = self.inner.images.resolve(&wanted).map_err(|_missing| {
             let which = version.map_or_else(String::new, |version| format!(" '{version}'"));
             Error::new(Code::ImageNotFound, format!("the agent program '{layer}' has no version{which} here"))
@@ -45,7 +46,7 @@ impl Engine {
         if version.is_none() && self.sandbox(sandbox)?.spec.layers.contains_key(layer) {
             return Ok(());
         }
-        let image = self.agent_version(layer, version)?;
+        let image = self.agent_version(layer, version).await?;
         self.mount_layer(sandbox, layer, image, by).await
     }
 
@@ -73,7 +74,7 @@ impl Engine {
             return Err(Error::new(Code::InvalidState, "the agent's program is in no layer")
                 .hint("declare it with --layer, or replace its program in the sandbox"));
         };
-        let image = self.agent_version(layer, version)?;
+        let image = self.agent_version(layer, version).await?;
         let digest = |layers: &BTreeMap<String, Layer>| layers.get(layer).map(|layer| layer.digest.clone());
         let before = digest(&self.sandbox(agent.sandbox())?.spec.layers);
         self.mount_layer(agent.sandbox(), layer, image, by).await?;

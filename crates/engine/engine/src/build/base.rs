@@ -173,6 +173,9 @@ impl Run<'_> {
             });
         }
         let images = self.engine.images();
+        if let Err(error) = self.engine.obtain_image(name).await {
+            tracing::warn!(%error, "an image comes from its registry instead");
+        }
         let image = match images.resolve(name).map_err(|error| error.to_core()) {
             Ok(image) => image,
             Err(error) if error.code == Code::ImageNotFound => {

@@ -111,7 +111,8 @@ impl Engine {
     /// The snapshot of a template that a build begins with, pinned.
     pub(super) async fn keep_base(&self, id: &SnapshotId) -> Result<Kept> {
         let _gate = self.inner.builds.pins.gate.read().await;
-        Ok(self.kept(&self.ready_snapshot(id).await?))
+        let (found, here) = self.template_disk(id).await?;
+        Ok(self.kept(&SnapshotRecord { id: here, ..found }))
     }
 
     fn kept(&self, snapshot: &SnapshotRecord) -> Kept {
@@ -244,7 +245,7 @@ impl Engine {
         Ok(ours.map(|record| (record.id.clone(), record)).collect())
     }
 
-    async fn template_snapshots(&self) -> Result<BTreeSet<SnapshotId>> {
+    pub(crate) async fn template_snapshots(&self) -> Result<BTreeSet<SnapshotId>> {
         let templates = self.inner.store.list_templates(None).await.map_err(store_error)?;
         Ok(templates.into_iter().filter_map(|template| template.spec.snapshot).collect())
     }

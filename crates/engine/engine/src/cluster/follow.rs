@@ -43,6 +43,11 @@ impl Engine {
                 "secrets" => self.inner.reload_secrets().await?,
                 "ssh_keys" => self.inner.acl.ssh_key_changed(),
                 "pools" => self.inner.pools.changed(),
+                "images" => {
+                    if let Some(shared) = &self.inner.shared_images {
+                        shared.changed.notify_one();
+                    }
+                }
                 "arrivals" => {
                     if let Some(travel) = &self.inner.travel {
                         travel.arrivals.notify_one();

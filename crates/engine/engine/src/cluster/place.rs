@@ -22,13 +22,6 @@ use crate::engine::{Engine, Inner};
 /// Memory that a sandbox is taken to be allowed where nothing is said, bytes.
 const MEMORY_BYTES: u64 = 512 << 20;
 
-/// Whether what it is made from is on one node: then it is made there.
-fn is_bound(draft: &SandboxDraft, template: Option<&TemplateSpec>) -> bool {
-    draft.snapshot.is_some()
-        || !draft.volumes.is_empty()
-        || draft.image.is_none() && template.is_some_and(|template| template.snapshot.is_some())
-}
-
 fn drains() -> Error {
     Error::new(Code::NodeUnavailable, "this node takes no new sandboxes, and no other can take it")
         .hint("'atoll node undrain' lets it take some again")
@@ -46,7 +39,7 @@ impl Engine {
             let alone = || Error::invalid("node_labels", "this server is no node of a cluster");
             return if draft.node_labels.is_empty() { Ok(()) } else { Err(alone()) };
         };
-        if is_bound(draft, template) {
+        if self.inner.is_bound(draft, template) {
             return Ok(());
         }
         let nodes = cluster.nodes();
@@ -54,10 +47,12 @@ impl Engine {
         let level = draft.isolation.or_else(|| template?.isolation);
         let memory_bytes = draft.resources.memory_bytes.or_else(|| template?.resources.memory_bytes);
         let (image, image_is_here) = self.inner.image_wanted(draft, template);
+        let is_shared = |mark| self.inner.shared_images.as_ref().is_some_and(|shared| shared.has(mark));
         let wanted = Wanted {
             level: level.unwrap_or(self.inner.config.defaults.isolation),
             memory_bytes: memory_bytes.unwrap_or(MEMORY_BYTES),
             image,
+            image_is_shared: image.is_some_and(is_shared),
             labels: &draft.node_labels,
         };
         let load = self.inner.load_now(cluster);
@@ -94,7 +89,8 @@ impl Engine {
     /// Refuses what would be made from something that is on this node, when that takes no new sandboxes, or is not what is
     /// wanted.
     pub(crate) fn check_bound(&self, draft: &SandboxDraft, template: Option<&TemplateSpec>) -> Result<()> {
-        let Some(cluster) = self.inner.cluster.as_ref().filter(|_| is_bound(draft, template)) else {
+        let Some(cluster) = self.inner.cluster.as_ref().filter(|_| self.inner.is_bound(draft, template))
+        else {
             return Ok(());
         };
         let Some(this) = cluster.any(cluster.id()) else { return Ok(()) };
@@ -124,6 +120,7 @@ impl Engine {
                 level: record.spec.isolation,
                 memory_bytes: record.spec.resources.memory_bytes,
                 image,
+                image_is_shared: false,
                 labels: &labels,
             };
             if let Some(node) = best(&wanted, &others, random()?) {
@@ -188,6 +185,15 @@ fn give_away(
 }
 
 impl Inner {
+    /// Whether what it is made from is on one node: then it is made there.
+    fn is_bound(&self, draft: &SandboxDraft, template: Option<&TemplateSpec>) -> bool {
+        let is_shared = |id| self.shared_images.as_ref().is_some_and(|shared| shared.has_snapshot(id));
+        let disk = template.and_then(|template| template.snapshot.as_ref());
+        draft.snapshot.is_some()
+            || !draft.volumes.is_empty()
+            || draft.image.is_none() && disk.is_some_and(|id| !is_shared(id))
+    }
+
     /// The mark of the image that a sandbox stands on, if not every node has it, and whether this one does.
     fn image_wanted(&self, draft: &SandboxDraft, template: Option<&TemplateSpec>) -> (Option<u64>, bool) {
         let name = draft.image_name(template).unwrap_or(&self.config.defaults.image);

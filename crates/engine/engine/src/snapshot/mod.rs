@@ -28,6 +28,7 @@ pub(crate) use remote::objects_error;
 pub(crate) use take::manifest;
 pub use take::{Begin, SnapshotOrder};
 pub use transfer::Export;
+pub(crate) use transfer::Pieces;
 
 use atoll_core::snapshot::SnapshotKind;
 use atoll_core::{Error, Result};

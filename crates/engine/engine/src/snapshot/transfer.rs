@@ -80,8 +80,7 @@ impl Engine {
         };
         let (sender, receiver) = mpsc::channel(QUEUE_MAX_COUNT);
         tokio::task::spawn_blocking(move || {
-            let pieces = Pieces { sender: sender.clone(), chunk: Vec::with_capacity(CHUNK_BYTES) };
-            if let Err(error) = write(&header, &disk, pieces) {
+            if let Err(error) = write(&header, &disk, Pieces::new(sender.clone())) {
                 tracing::debug!(%error, "an export broke off");
                 // When nobody receives it either, nobody is there.
                 drop(sender.blocking_send(Err(error)));
@@ -104,22 +103,9 @@ impl Engine {
         caller: &Caller,
     ) -> Result<SnapshotRecord> {
         self.check_references(caller.project(), &tags, caller).await?;
-        let bridge = SyncIoBridge::new(stream);
-        let (header, reader) = blocking(move || open(bridge)).await??;
-        header.manifest.validate(&self.inner.config.caps)?;
-        if header.disk_bytes != header.manifest.resources.disk_bytes {
-            return Err(invalid("its disk does not have the size that its manifest says"));
-        }
-        if let Some(comment) = &header.comment {
-            atoll_core::snapshot::comment(comment)?;
-        }
-        self.root_of(&header.manifest)?;
-        let driver = self
-            .inner
-            .driver(header.manifest.isolation)
-            .map_err(|error| Error { code: Code::SnapshotIncompatible, ..error })?;
+        let (header, reader) = self.open_import(stream).await?;
         let created_ms = self.inner.now_ms();
-        let mut record = SnapshotRecord {
+        let record = SnapshotRecord {
             id: Inner::new_snapshot_id(created_ms)?,
             state: SnapshotState::Creating,
             sandbox: None,
@@ -136,6 +122,75 @@ impl Engine {
             private: visibility.unwrap_or(self.inner.acl.default()) == Visibility::Private,
             tags: Vec::new(),
         };
+        self.take_in(record, header, reader, tags, caller).await
+    }
+
+    /// Makes a snapshot of what [`Self::export_snapshot`] gave of one of another node, which has this digest: a copy that is held.
+    ///
+    /// # Errors
+    /// As [`Self::import_snapshot`]; [`Code::DigestMismatch`].
+    pub(crate) async fn import_copy(
+        &self,
+        stream: impl AsyncRead + Send + Unpin + 'static,
+        of: &SnapshotRecord,
+        held: Purpose,
+        digest: &str,
+    ) -> Result<SnapshotRecord> {
+        let (header, reader) = self.open_import(stream).await?;
+        if header.digest != digest {
+            let why = "the object store has something else in the place of the snapshot";
+            return Err(Error::new(Code::DigestMismatch, why));
+        }
+        let created_ms = self.inner.now_ms();
+        let record = SnapshotRecord {
+            id: Inner::new_snapshot_id(created_ms)?,
+            state: SnapshotState::Creating,
+            sandbox: None,
+            purpose: held,
+            comment: None,
+            manifest: header.manifest.clone(),
+            digest: None,
+            stored_bytes: 0,
+            paused_us: None,
+            method: None,
+            created_ms,
+            created_by: None,
+            project: of.project.clone(),
+            private: true,
+            tags: Vec::new(),
+        };
+        self.take_in(record, header, reader, Vec::new(), &Caller::system()).await
+    }
+
+    /// Reads the beginning of a stream, and checks that a snapshot like that can be here.
+    async fn open_import(&self, stream: impl AsyncRead + Send + Unpin + 'static) -> Result<(Header, Reader)> {
+        let bridge = SyncIoBridge::new(stream);
+        let (header, reader) = blocking(move || open(bridge)).await??;
+        header.manifest.validate(&self.inner.config.caps)?;
+        if header.disk_bytes != header.manifest.resources.disk_bytes {
+            return Err(invalid("its disk does not have the size that its manifest says"));
+        }
+        if let Some(comment) = &header.comment {
+            atoll_core::snapshot::comment(comment)?;
+        }
+        self.obtain_exactly(header.manifest.image_digest.as_deref(), &header.manifest.layers).await?;
+        self.root_of(&header.manifest)?;
+        Ok((header, reader))
+    }
+
+    /// Fills a snapshot with what comes. Nothing is left of one that fails.
+    async fn take_in(
+        &self,
+        mut record: SnapshotRecord,
+        header: Header,
+        reader: Reader,
+        tags: Vec<Reference>,
+        caller: &Caller,
+    ) -> Result<SnapshotRecord> {
+        let driver = self
+            .inner
+            .driver(header.manifest.isolation)
+            .map_err(|error| Error { code: Code::SnapshotIncompatible, ..error })?;
         self.begin_snapshot(&mut record).await?;
         atoll_failpoint::fail_point!("engine.import.journalled");
         let id = record.id.clone();
@@ -197,12 +252,16 @@ fn broken(error: &io::Error) -> Error {
 // === out ===
 
 /// Hands what is written to the stream, in chunks.
-struct Pieces {
+pub(crate) struct Pieces {
     sender: mpsc::Sender<io::Result<Bytes>>,
     chunk: Vec<u8>,
 }
 
 impl Pieces {
+    pub(crate) fn new(sender: mpsc::Sender<io::Result<Bytes>>) -> Self {
+        Self { sender, chunk: Vec::with_capacity(CHUNK_BYTES) }
+    }
+
     fn send(&mut self) -> io::Result<()> {
         let chunk = std::mem::replace(&mut self.chunk, Vec::with_capacity(CHUNK_BYTES));
         self.sender.blocking_send(Ok(Bytes::from(chunk))).or(Err(io::ErrorKind::BrokenPipe.into()))

@@ -31,6 +31,7 @@ pub(super) async fn keep(engine: Engine) {
             Ok(removed) => tracing::info!(removed, "objects that nobody referred to are removed"),
             Err(error) => tracing::warn!(%error, "objects that nobody refers to cannot be looked for"),
         }
+        engine.collect_shared().await;
         engine.inner.clock.sleep(EVERY).await;
     }
 }

@@ -7,7 +7,6 @@
 //! checkpoint the same for one that runs and is to outlive its node
 //! keep       the task that does that after each hibernation, until it is done or the sandbox is woken
 //! fetch      the way back: what comes is believed by its digest only
-//! image      the image that a sandbox stands on, from its registry
 //! arrive     what came to this node is taken up; what dead nodes had is taken over
 //! drain      what is on a node that takes no new sandboxes goes to others
 //! collect    objects that nobody refers to are removed
@@ -32,7 +31,6 @@ mod checkpoint;
 mod collect;
 mod drain;
 mod fetch;
-mod image;
 mod index;
 mod keep;
 mod logs;

@@ -18,6 +18,7 @@ mod projects;
 mod sandboxes;
 mod secrets;
 mod services;
+mod shared_images;
 mod snapshots;
 mod usage;
 
@@ -81,6 +82,7 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
         secrets::sealed_values_change_where_they_are,
         secrets::uses,
         services::life,
+        shared_images::life,
         acme::a_state_is_changed_by_one,
         contexts::life,
         others::access,

@@ -80,9 +80,11 @@ pub(crate) async fn create_agent(
         }
         (None, Some(template)) => {
             app.engine.authorize(by, Needs::MANAGE, Target::Installation).await?;
-            let image = |layer: &String| app.engine.agent_version(layer, request.version.as_deref());
             let layers = match &request.layer {
-                Some(layer) => BTreeMap::from([(layer.clone(), image(layer)?)]),
+                Some(layer) => {
+                    let image = app.engine.agent_version(layer, request.version.as_deref()).await?;
+                    BTreeMap::from([(layer.clone(), image)])
+                }
                 None => BTreeMap::new(),
             };
             let create = CreateSandbox {

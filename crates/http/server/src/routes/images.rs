@@ -1,7 +1,6 @@
 //! Images.
 
-use atoll_api::{Image, ImageList, PruneResult, RemovedImage};
-use atoll_core::Result;
+use atoll_api::{ImageList, PruneResult, RemovedImage};
 use atoll_image::ImageError;
 use axum::extract::State;
 
@@ -11,16 +10,16 @@ use crate::error::ApiResult;
 use crate::extract::{Json, Path};
 use crate::shared::App;
 
-/// Lists the images that are here.
+/// Lists the images that are here; in a cluster with an object store those that any node can have.
 #[utoipa::path(get, path = "/v1/images", tag = "images", security(("key" = ["read"])),
     responses((status = 200, body = ImageList)))]
-pub(crate) async fn list_images(_: Caller<Read>, State(app): State<App>) -> Json<ImageList> {
-    let images: Vec<Image> = app.engine.images().list().iter().map(|image| convert::image(image)).collect();
-    Json(ImageList { items: images })
+pub(crate) async fn list_images(_: Caller<Read>, State(app): State<App>) -> ApiResult<Json<ImageList>> {
+    let items = app.engine.list_images().await?.iter().map(convert::listed_image).collect();
+    Ok(Json(ImageList { items }))
 }
 
 /// Removes a name of an image, and the image with its last name; given a digest, the image with all its
-/// names. Refused while a sandbox or template uses it.
+/// names. Refused while a sandbox or template uses it. In a cluster with an object store it goes from every node.
 #[utoipa::path(delete, path = "/v1/images/{*name}", tag = "images", security(("key" = ["manage"])),
     params(("name" = String, Path, description = "Name, reference or digest; may contain slashes")),
     responses((status = 200, body = RemovedImage)))]
@@ -29,8 +28,7 @@ pub(crate) async fn remove_image(
     State(app): State<App>,
     Path(name): Path<String>,
 ) -> ApiResult<Json<RemovedImage>> {
-    let used = app.engine.images_in_use().await?;
-    let removed = app.engine.images().remove(&name, &used).await.map_err(image_error)?;
+    let removed = app.engine.remove_image(&name).await?;
     Ok(Json(RemovedImage { removed: removed.image.is_some(), freed_bytes: removed.freed_bytes }))
 }
 
@@ -41,17 +39,8 @@ pub(crate) async fn prune_images(
     _: Caller<ManageCommon>,
     State(app): State<App>,
 ) -> ApiResult<Json<PruneResult>> {
-    Ok(Json(prune(&app).await?))
-}
-
-async fn prune(app: &App) -> Result<PruneResult> {
-    let images = app.engine.images();
-    let used = app.engine.images_in_use().await?;
-    let before = images.list();
-    let freed_bytes = images.prune(&used).await.map_err(image_error)?;
-    let left = images.list();
-    let gone = before.iter().filter(|image| left.iter().all(|other| other.digest != image.digest));
-    Ok(PruneResult { removed: gone.map(|image| image.digest.to_string()).collect(), freed_bytes })
+    let (removed, freed_bytes) = app.engine.prune_images().await?;
+    Ok(Json(PruneResult { removed: removed.iter().map(ToString::to_string).collect(), freed_bytes }))
 }
 
 /// A failure of the image store, as the product's error; the chain goes to the log.

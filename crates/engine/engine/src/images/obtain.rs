@@ -1,0 +1,173 @@
+//! Images that are needed here and are not here: from the object store, where every node's lie, and else, for one that is known
+//! exactly, from its registry.
+
+use std::collections::BTreeMap;
+
+use atoll_core::layer::Layer;
+use atoll_core::{Code, Error, Result};
+use atoll_image::{Asked, Document, ImageError, Images, NoProgress, PullOptions};
+use atoll_store::{SandboxRecord, SharedImage};
+use tokio::runtime::Handle;
+
+use super::Shared;
+use crate::engine::Engine;
+use crate::errors::store_error;
+
+impl Engine {
+    /// Gets what a sandbox stands on and is not here: its image, and its agent layers.
+    ///
+    /// # Errors
+    /// What the registry says; [`Code::ImageNotFound`] for an image that came from no registry and that no other node gave.
+    pub(crate) async fn obtain_images(&self, record: &SandboxRecord) -> Result<()> {
+        let image = record.image_digest.iter().map(|digest| (record.spec.image.as_str(), digest.as_str()));
+        let layers = record.spec.layers.values().map(|layer| (layer.image.as_str(), layer.digest.as_str()));
+        for (name, digest) in image.chain(layers).collect::<Vec<_>>() {
+            if self.inner.images.resolve(digest).is_ok() {
+                continue;
+            }
+            self.obtain_image(digest).await?;
+            if self.inner.images.resolve(digest).is_err() {
+                self.pull_exact(name, digest).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gets the images with these digests that other nodes have and this one does not: one, and agent layers.
+    ///
+    /// # Errors
+    /// As [`Self::obtain_image`].
+    pub(crate) async fn obtain_exactly(
+        &self,
+        image: Option<&str>,
+        layers: &BTreeMap<String, Layer>,
+    ) -> Result<()> {
+        for digest in image.into_iter().chain(layers.values().map(|layer| layer.digest.as_str())) {
+            self.obtain_image(digest).await?;
+        }
+        Ok(())
+    }
+
+    /// Gets an image that other nodes have and this one does not, by whatever a request calls it. What nobody has is left to
+    /// whoever looks for it then.
+    ///
+    /// # Errors
+    /// [`Code::DigestMismatch`], [`Code::ImageInvalid`] when what lies there is not what it should be, and the registry does not have it
+    /// either; [`Code::ObjectsUnavailable`]; [`Code::HostDiskFull`].
+    pub async fn obtain_image(&self, text: &str) -> Result<()> {
+        let Some(shared) = &self.inner.shared_images else { return Ok(()) };
+        if text == "host" || self.inner.images.resolve(text).is_ok() {
+            return Ok(());
+        }
+        let Some(found) = self.find_shared(text).await? else { return Ok(()) };
+        let turn = shared.turn(&found.digest);
+        let _turn = turn.lock().await;
+        if self.inner.images.resolve(&found.digest).is_err() {
+            self.take_shared(shared, &found).await?;
+        }
+        self.follow_images().await.map(drop)
+    }
+
+    /// The image that every node can have and that a text stands for.
+    pub(super) async fn find_shared(&self, text: &str) -> Result<Option<SharedImage>> {
+        let asked = Asked::parse(text).map_err(|error| error.to_core())?;
+        let found = self.inner.store.find_shared_images(&asked.names, asked.digest.as_deref()).await;
+        let mut found = found.map_err(store_error)?;
+        for name in &asked.names {
+            if let Some(at) = found.iter().position(|image| image.names.contains(name)) {
+                return Ok(Some(found.swap_remove(at)));
+            }
+        }
+        if found.len() > 1 {
+            return Err(ImageError::Ambiguous(text.to_owned()).to_core());
+        }
+        Ok(found.pop())
+    }
+
+    async fn take_shared(&self, shared: &Shared, found: &SharedImage) -> Result<()> {
+        let _turn = shared.taking.acquire().await;
+        let document = Document::parse(&found.document, &found.digest).map_err(|error| error.to_core())?;
+        tracing::info!(image = found.digest, "fetching an image that other nodes have");
+        let taken = self.on_a_thread(|images| async move { images.take(&document).await }).await?;
+        let Err(error) = taken else { return Ok(()) };
+        let error = error.to_core();
+        tracing::warn!(image = found.digest, %error, "an image cannot be fetched from the object store");
+        // A name without a registry was given here.
+        let has_registry = |name: &&String| name.contains('/');
+        if error.code != Code::HostDiskFull
+            && let Some(name) = found.names.iter().find(has_registry)
+            && self.pull_exact(name, &found.digest).await.is_ok()
+        {
+            return Ok(());
+        }
+        let message = format!("the image {} is not on this node: {}", found.digest, error.message);
+        Err(Error { message, ..error })
+    }
+
+    /// Pulls exactly this image.
+    async fn pull_exact(&self, name: &str, digest: &str) -> Result<()> {
+        let host = atoll_image::registry_of(name).map_err(|error| error.to_core())?;
+        let credentials = self.registry_credentials(&host).await?;
+        let known = credentials.is_some();
+        let options = PullOptions { known, credentials, ..PullOptions::default() };
+        tracing::info!(image = name, digest, "pulling an image that is needed here");
+        let reference = format!("{}@{digest}", without_tag(name));
+        let pulling = self.on_a_thread(|images| async move {
+            images.pull(&reference, &options, &NoProgress).await.map(drop)
+        });
+        pulling.await?.map_err(|error| {
+            let error = error.to_core();
+            let message = format!("its image {name} ({digest}) is not on this node: {}", error.message);
+            Error { message, ..error }
+        })
+    }
+
+    /// Does something with images on a thread of its own, until the server stops: such work borrows across waits in ways that the
+    /// compiler cannot prove to be `Send`.
+    async fn on_a_thread<T, F, Fut>(&self, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(Images) -> Fut + Send + 'static,
+        Fut: Future<Output = T>,
+    {
+        let (images, stop, runtime) =
+            (self.inner.images.clone(), self.inner.shutdown.clone(), Handle::current());
+        let working =
+            tokio::task::spawn_blocking(move || runtime.block_on(stop.run_until_cancelled(work(images))));
+        match working.await {
+            Ok(Some(done)) => Ok(done),
+            Ok(None) => Err(Error::new(Code::ShuttingDown, "the server is shutting down")),
+            Err(error) => {
+                tracing::error!(%error, "an image operation panicked");
+                Err(Error::new(Code::Internal, "the server failed to prepare the image"))
+            }
+        }
+    }
+}
+
+/// A reference to an image without its tag and digest.
+fn without_tag(name: &str) -> &str {
+    let name = name.split('@').next().unwrap_or(name);
+    match name.rsplit_once(':') {
+        // A colon before a slash is that of a port.
+        Some((before, tag)) if !tag.contains('/') => before,
+        _ => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_and_digests_go() {
+        for (name, plain) in [
+            ("debian", "debian"),
+            ("debian:12", "debian"),
+            ("localhost:5000/app", "localhost:5000/app"),
+            ("localhost:5000/app:1@sha256:12", "localhost:5000/app"),
+        ] {
+            assert_eq!(without_tag(name), plain);
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! What must hold for images that every node can have.
+
+use std::collections::BTreeSet;
+
+use atoll_core::id::SnapshotId;
+use atoll_core::snapshot::Purpose;
+
+use super::sandbox;
+use crate::{SandboxRecord, SharedImage, SharedSnapshot, Store, StoreError};
+
+fn image(digest: &str, names: &[&str]) -> SharedImage {
+    SharedImage {
+        digest: digest.to_owned(),
+        document: format!("of {digest}"),
+        names: names.iter().map(|name| (*name).to_owned()).collect(),
+    }
+}
+
+fn layers(of: &[&str]) -> BTreeSet<String> {
+    of.iter().map(|layer| (*layer).to_owned()).collect()
+}
+
+pub(super) async fn life(store: &Store) {
+    store.begin_image_uploads("first").await.unwrap();
+    store.begin_image_uploads("second").await.unwrap();
+    let one = image("sha256:aa1", &["app:1", "app:latest"]);
+    let early = store.put_shared_image(&one, &layers(&["l1"]), 1).await;
+    assert!(matches!(early, Err(StoreError::NotFound)), "not before its layers: {early:?}");
+    assert_eq!(store.shared_layer("l1").await.unwrap(), None);
+    assert_eq!(store.put_shared_layer("l1", "u1", 7).await.unwrap(), "u1");
+    assert_eq!(store.put_shared_layer("l1", "u2", 7).await.unwrap(), "u1", "the first stays");
+    store.put_shared_layer("l2", "u2", 7).await.unwrap();
+    store.put_shared_image(&one, &layers(&["l1", "l2"]), 1).await.unwrap();
+    store.put_shared_image(&one, &layers(&["l1", "l2"]), 1).await.unwrap();
+
+    // A name goes to who says it last; a layer is there once for both.
+    let two = image("sha256:ab2", &["app:latest"]);
+    store.put_shared_image(&two, &layers(&["l1"]), 2).await.unwrap();
+    let one = image("sha256:aa1", &["app:1"]);
+    assert_eq!(store.shared_images().await.unwrap(), [one.clone(), two.clone()]);
+    let find = async |names: &[&str], digest| {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        store.find_shared_images(&names, digest).await.unwrap()
+    };
+    assert_eq!(find(&["app:latest", "other"], None).await, std::slice::from_ref(&two));
+    assert_eq!(find(&[], Some("sha256:aa")).await, std::slice::from_ref(&one));
+    assert_eq!(find(&["app:1"], Some("sha256:ab2")).await, [one, two]);
+    assert!(find(&[], Some("sha256:%")).await.is_empty());
+    assert!(find(&[], None).await.is_empty());
+    let index = store.shared_index().await.unwrap();
+    assert_eq!(index.names["app:latest"], "sha256:ab2");
+    assert_eq!(index.digests, layers(&["sha256:aa1", "sha256:ab2"]));
+
+    let standing = SandboxRecord { image_digest: Some("sha256:ab2".to_owned()), ..sandbox(1, 1) };
+    store.insert_sandbox(&standing).await.unwrap();
+    assert!(store.is_image_used("sha256:ab2").await.unwrap());
+    assert!(!store.is_image_used("sha256:aa1").await.unwrap());
+
+    // What an image needs stays; what none does goes with who sent it.
+    assert_eq!(store.forget_unused_layers("u2").await.unwrap(), 0);
+    assert!(!store.remove_shared_name("app:1", "sha256:ab2").await.unwrap(), "another's");
+    assert!(store.remove_shared_name("app:1", "sha256:aa1").await.unwrap());
+    assert!(store.remove_shared_image("sha256:aa1").await.unwrap());
+    assert!(!store.remove_shared_image("sha256:aa1").await.unwrap());
+    assert_eq!(store.forget_unused_layers("u2").await.unwrap(), 1);
+    let left = store.shared_objects().await.unwrap();
+    assert_eq!(left.layers, BTreeSet::from([("l1".to_owned(), "u1".to_owned())]));
+    assert!(left.uploads.is_empty(), "nobody is a node here");
+    // A disk of a template is there as long as its snapshot.
+    let snapshot = SnapshotId::from_parts(1, 1);
+    let there = SharedSnapshot { upload: "u1".to_owned(), digest: "blake3:1".to_owned() };
+    let early = store.put_shared_snapshot(&snapshot, &there, 7).await;
+    assert!(matches!(early, Err(StoreError::NotFound)), "{early:?}");
+    assert_eq!(store.shared_snapshot(&snapshot).await.unwrap(), None);
+    let made = super::snapshots::snapshot(1, Purpose::Snapshot);
+    store.insert_snapshot(&made).await.unwrap();
+    store.put_shared_snapshot(&made.id, &there, 7).await.unwrap();
+    assert_eq!(store.shared_snapshot(&made.id).await.unwrap(), Some(there.clone()));
+    assert_eq!(store.shared_index().await.unwrap().snapshots, BTreeSet::from([made.id.clone()]));
+    store.remove_shared_snapshot(&made.id).await.unwrap();
+    assert_eq!(store.shared_snapshot(&made.id).await.unwrap(), None);
+    store.put_shared_snapshot(&made.id, &there, 7).await.unwrap();
+    store.delete_snapshot(&made.id).await.unwrap();
+    assert_eq!(store.shared_snapshot(&made.id).await.unwrap(), None);
+
+    assert!(store.remove_shared_image("sha256:ab2").await.unwrap());
+    assert_eq!(store.shared_index().await.unwrap(), Default::default());
+}

@@ -1,0 +1,355 @@
+//! Images, and disks of templates, that every node can have, because they are in the object store.
+//!
+//! These rows are the truth: an image is there for all as long as its row is. An object is a layer's when the layer's row
+//! names its upload, and a layer's row cannot go while an image refers to it. What a node sends bears the name that it took at its start
+//! ([`Store::begin_image_uploads`]), so whoever collects looks at the objects first and at the rows afterwards, and needs no clock.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use atoll_core::id::SnapshotId;
+use sqlx::AssertSqlSafe;
+
+use crate::Store;
+use crate::db::{BadColumn, Row, args};
+use crate::error::StoreError;
+use crate::sandboxes::any_of;
+
+/// An image that every node can have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SharedImage {
+    /// Its digest.
+    pub digest: String,
+    /// What it consists of. What that says is its writers' matter.
+    pub document: String,
+    /// Its names, sorted.
+    pub names: Vec<String>,
+}
+
+/// Which images every node can have: digests, and names with what they stand for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SharedIndex {
+    /// Digests.
+    pub digests: BTreeSet<String>,
+    /// Names.
+    pub names: BTreeMap<String, String>,
+    /// Snapshots on which templates stand.
+    pub snapshots: BTreeSet<SnapshotId>,
+}
+
+/// The disk of a template that every node can have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SharedSnapshot {
+    /// The upload in which it is.
+    pub upload: String,
+    /// The snapshot's digest.
+    pub digest: String,
+}
+
+/// The layers and snapshots whose objects are somebody's.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SharedObjects {
+    /// Layers, each with the upload that is theirs.
+    pub layers: BTreeSet<(String, String)>,
+    /// Snapshots, the same.
+    pub snapshots: BTreeSet<(String, String)>,
+    /// What living nodes call what they send now.
+    pub uploads: BTreeSet<String>,
+}
+
+const OF_THE_LIVING: &str = "SELECT image_uploads.upload AS upload FROM image_uploads \
+     JOIN nodes ON nodes.id = image_uploads.node WHERE nodes.is_alive = 1";
+
+impl Store {
+    /// Says how this node calls what it sends from now on.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn begin_image_uploads(&self, upload: &str) -> Result<(), StoreError> {
+        const SQL: &str = "INSERT INTO image_uploads (node, upload) VALUES ($1, $2) \
+             ON CONFLICT (node) DO UPDATE SET upload = EXCLUDED.upload";
+        let values = args![self.node().map_or("", |node| node.as_str()), upload];
+        self.write_one(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await.map(drop) }))
+            .await
+    }
+
+    /// The upload in which a layer is.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`].
+    pub async fn shared_layer(&self, diff_id: &str) -> Result<Option<String>, StoreError> {
+        const SQL: &str = "SELECT diff_id, upload FROM shared_layers WHERE diff_id = $1";
+        let values = args![diff_id];
+        let row = self.read(move |mut conn| Box::pin(async move { conn.row(SQL, values).await })).await?;
+        row.map(|row| row.decode("shared_layers", "diff_id", |row| row.text("upload"))).transpose()
+    }
+
+    /// Records that a layer is whole, unless another node was faster; gives the upload in which it is.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn put_shared_layer(
+        &self,
+        diff_id: &str,
+        upload: &str,
+        bytes: u64,
+    ) -> Result<String, StoreError> {
+        const PUT: &str = "INSERT INTO shared_layers (diff_id, upload, bytes) VALUES ($1, $2, $3) \
+             ON CONFLICT (diff_id) DO NOTHING";
+        const GET: &str = "SELECT diff_id, upload FROM shared_layers WHERE diff_id = $1";
+        let (put, get) = (args![diff_id, upload, bytes], args![diff_id]);
+        self.write(move |mut conn| {
+            Box::pin(async move {
+                conn.execute(PUT, put).await?;
+                let row = conn.row(GET, get).await?.ok_or(StoreError::Conflict)?;
+                row.decode("shared_layers", "diff_id", |row| row.text("upload"))
+            })
+        })
+        .await
+    }
+
+    /// Records an image, all of whose layers are recorded, and gives it these names wherever they pointed before.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`] when one of the layers is not there, or not any more.
+    pub async fn put_shared_image(
+        &self,
+        image: &SharedImage,
+        layers: &BTreeSet<String>,
+        shared_ms: u64,
+    ) -> Result<(), StoreError> {
+        const IMAGE: &str = "INSERT INTO shared_images (digest, document, shared_ms) VALUES ($1, $2, $3) \
+             ON CONFLICT (digest) DO UPDATE SET document = EXCLUDED.document";
+        const LAYER: &str = "INSERT INTO shared_image_layers (digest, diff_id) VALUES ($1, $2) \
+             ON CONFLICT (digest, diff_id) DO NOTHING";
+        const NAME: &str = "INSERT INTO shared_image_names (name, digest) VALUES ($1, $2) \
+             ON CONFLICT (name) DO UPDATE SET digest = EXCLUDED.digest";
+        let (image, layers) = (image.clone(), layers.clone());
+        self.write(move |mut conn| {
+            Box::pin(async move {
+                let digest = image.digest.as_str();
+                conn.execute(IMAGE, args![digest, image.document.as_str(), shared_ms]).await?;
+                for layer in &layers {
+                    conn.execute(LAYER, args![digest, layer.as_str()]).await?;
+                }
+                for name in &image.names {
+                    conn.execute(NAME, args![name.as_str(), digest]).await?;
+                }
+                Ok(())
+            })
+        })
+        .await
+    }
+
+    /// Which images are there.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`].
+    pub async fn shared_index(&self) -> Result<SharedIndex, StoreError> {
+        let (images, names, snapshots) = self
+            .read(|mut conn| {
+                Box::pin(async move {
+                    let snapshots = conn.rows("SELECT snapshot_id FROM shared_snapshots", Vec::new()).await?;
+                    let images = conn.rows("SELECT digest FROM shared_images", Vec::new()).await?;
+                    let names = conn.rows("SELECT name, digest FROM shared_image_names", Vec::new()).await?;
+                    Ok((images, names, snapshots))
+                })
+            })
+            .await?;
+        let digest = |row: &Row| row.decode("shared_images", "digest", |row| row.text("digest"));
+        let name = |row: &Row| {
+            row.decode("shared_image_names", "name", |row| Ok((row.text("name")?, row.text("digest")?)))
+        };
+        let snapshot =
+            |row: &Row| row.decode("shared_snapshots", "snapshot_id", |row| row.parse("snapshot_id"));
+        Ok(SharedIndex {
+            digests: images.iter().map(digest).collect::<Result<_, _>>()?,
+            names: names.iter().map(name).collect::<Result<_, _>>()?,
+            snapshots: snapshots.iter().map(snapshot).collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Every image, by digest.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`].
+    pub async fn shared_images(&self) -> Result<Vec<SharedImage>, StoreError> {
+        const SQL: &str = "SELECT shared_images.digest AS digest, document, name FROM shared_images \
+             LEFT JOIN shared_image_names ON shared_image_names.digest = shared_images.digest ORDER BY 1, 3";
+        self.found(SQL, Vec::new()).await
+    }
+
+    /// The images that have one of these names, or a digest that begins so.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`].
+    pub async fn find_shared_images(
+        &self,
+        names: &[String],
+        digest: Option<&str>,
+    ) -> Result<Vec<SharedImage>, StoreError> {
+        let mut values = Vec::new();
+        let mut wanted = vec!["1 = 0".to_owned()];
+        if !names.is_empty() {
+            let any = any_of("name", names.iter().map(String::as_str), &mut values);
+            wanted
+                .push(format!("shared_images.digest IN (SELECT digest FROM shared_image_names WHERE {any})"));
+        }
+        if let Some(digest) = digest {
+            values.extend(args![digest]);
+            let at = values.len();
+            wanted.push(format!("substr(shared_images.digest, 1, length(${at})) = ${at}"));
+        }
+        let sql = format!(
+            "SELECT shared_images.digest AS digest, document, name FROM shared_images \
+             LEFT JOIN shared_image_names ON shared_image_names.digest = shared_images.digest \
+             WHERE {} ORDER BY 1, 3",
+            wanted.join(" OR ")
+        );
+        self.found(AssertSqlSafe(sql), values).await
+    }
+
+    async fn found(
+        &self,
+        sql: impl sqlx::SqlSafeStr + Send + 'static,
+        values: Vec<crate::db::Value>,
+    ) -> Result<Vec<SharedImage>, StoreError> {
+        let rows = self.read(move |mut conn| Box::pin(async move { conn.rows(sql, values).await })).await?;
+        let mut images: Vec<SharedImage> = Vec::new();
+        for row in &rows {
+            let (digest, document, name) = row.decode("shared_images", "digest", read)?;
+            match images.last_mut().filter(|image| image.digest == digest) {
+                Some(image) => image.names.extend(name),
+                None => images.push(SharedImage { digest, document, names: name.into_iter().collect() }),
+            }
+        }
+        Ok(images)
+    }
+
+    /// Takes a name away, as long as it stands for this image. Says whether it did.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn remove_shared_name(&self, name: &str, digest: &str) -> Result<bool, StoreError> {
+        const SQL: &str = "DELETE FROM shared_image_names WHERE name = $1 AND digest = $2";
+        let values = args![name, digest];
+        self.write_one(move |mut conn| Box::pin(async move { Ok(conn.execute(SQL, values).await? > 0) }))
+            .await
+    }
+
+    /// Removes an image with all its names, on every node. Says whether it was there.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn remove_shared_image(&self, digest: &str) -> Result<bool, StoreError> {
+        const SQL: &str = "DELETE FROM shared_images WHERE digest = $1";
+        let values = args![digest];
+        self.write(move |mut conn| Box::pin(async move { Ok(conn.execute(SQL, values).await? > 0) })).await
+    }
+
+    /// Whether a sandbox or a snapshot of any node stands on an image.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn is_image_used(&self, digest: &str) -> Result<bool, StoreError> {
+        const SQL: &str = "SELECT id FROM sandboxes WHERE image_digest = $1 OR spec LIKE $2 \
+             UNION ALL SELECT id FROM snapshots WHERE manifest LIKE $2 LIMIT 1";
+        // A digest has no character that means something there.
+        let values = args![digest, format!("%\"{digest}\"%")];
+        self.read(move |mut conn| Box::pin(async move { Ok(conn.row(SQL, values).await?.is_some()) })).await
+    }
+
+    /// The disk of a template, if it is there.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`].
+    pub async fn shared_snapshot(&self, id: &SnapshotId) -> Result<Option<SharedSnapshot>, StoreError> {
+        const SQL: &str = "SELECT * FROM shared_snapshots WHERE snapshot_id = $1";
+        let values = args![id.as_str()];
+        let row = self.read(move |mut conn| Box::pin(async move { conn.row(SQL, values).await })).await?;
+        let read =
+            |row: &Row| Ok(SharedSnapshot { upload: row.text("upload")?, digest: row.text("digest")? });
+        row.map(|row| row.decode("shared_snapshots", "snapshot_id", read)).transpose()
+    }
+
+    /// Records that the disk of a template is there.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`] when the snapshot is not, or not any more.
+    pub async fn put_shared_snapshot(
+        &self,
+        id: &SnapshotId,
+        shared: &SharedSnapshot,
+        bytes: u64,
+    ) -> Result<(), StoreError> {
+        const SQL: &str = "INSERT INTO shared_snapshots (snapshot_id, upload, digest, bytes) \
+             VALUES ($1, $2, $3, $4) ON CONFLICT (snapshot_id) DO UPDATE SET upload = EXCLUDED.upload, \
+             digest = EXCLUDED.digest, bytes = EXCLUDED.bytes";
+        let values = args![id.as_str(), shared.upload.as_str(), shared.digest.as_str(), bytes];
+        self.write_one(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await.map(drop) }))
+            .await
+    }
+
+    /// The disk is of no template any more.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn remove_shared_snapshot(&self, id: &SnapshotId) -> Result<(), StoreError> {
+        const SQL: &str = "DELETE FROM shared_snapshots WHERE snapshot_id = $1";
+        let values = args![id.as_str()];
+        self.write_one(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await.map(drop) }))
+            .await
+    }
+
+    /// Forgets the layers that no image needs and that this node sent, or one that does not live; gives how many. Nothing may be
+    /// sent by this node meanwhile.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn forget_unused_layers(&self, own: &str) -> Result<u64, StoreError> {
+        let sql = format!(
+            "DELETE FROM shared_layers WHERE NOT EXISTS (SELECT 1 FROM shared_image_layers \
+             WHERE shared_image_layers.diff_id = shared_layers.diff_id) \
+             AND (upload = $1 OR upload NOT IN ({OF_THE_LIVING}))"
+        );
+        let values = args![own];
+        self.write(move |mut conn| Box::pin(async move { conn.execute(AssertSqlSafe(sql), values).await }))
+            .await
+    }
+
+    /// Whose objects there are.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`].
+    pub async fn shared_objects(&self) -> Result<SharedObjects, StoreError> {
+        let (layers, snapshots, uploads) = self
+            .read(|mut conn| {
+                Box::pin(async move {
+                    // Uploads first: who begins afterwards had sent nothing when the objects were listed.
+                    let uploads = conn.rows(OF_THE_LIVING, Vec::new()).await?;
+                    let layers = conn.rows("SELECT diff_id, upload FROM shared_layers", Vec::new()).await?;
+                    let snapshots =
+                        conn.rows("SELECT snapshot_id, upload FROM shared_snapshots", Vec::new()).await?;
+                    Ok((layers, snapshots, uploads))
+                })
+            })
+            .await?;
+        let layer = |row: &Row| {
+            row.decode("shared_layers", "diff_id", |row| Ok((row.text("diff_id")?, row.text("upload")?)))
+        };
+        let snapshot = |row: &Row| {
+            row.decode("shared_snapshots", "snapshot_id", |row| {
+                Ok((row.text("snapshot_id")?, row.text("upload")?))
+            })
+        };
+        let upload = |row: &Row| row.decode("image_uploads", "upload", |row| row.text("upload"));
+        Ok(SharedObjects {
+            layers: layers.iter().map(layer).collect::<Result<_, _>>()?,
+            snapshots: snapshots.iter().map(snapshot).collect::<Result<_, _>>()?,
+            uploads: uploads.iter().map(upload).collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+fn read(row: &Row) -> Result<(String, String, Option<String>), BadColumn> {
+    Ok((row.text("digest")?, row.text("document")?, row.text_opt("name")?))
+}

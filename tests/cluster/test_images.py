@@ -1,0 +1,324 @@
+"""Images once for all nodes: one node pulls or loads them, the others have them from the object store."""
+
+import os
+import threading
+
+import pytest
+from e2b import Sandbox, Template
+
+from cluster import Cluster, until
+from images import Image, Registry, layer, place, shared, shell
+
+SHELL = shell()
+
+
+def image(name, *files):
+    """A shell, and a layer with something of its own."""
+    return Image(name, SHELL, *(layer({path: content}) for path, content in files))
+
+
+@pytest.fixture
+def cluster():
+    with Cluster("a", "b", objects=True) as cluster:
+        yield cluster
+
+
+def objects(cluster):
+    """Every layer that lies in the bucket: diff id and upload."""
+    names = [name.split("/layers/") for name in cluster.bucket.names() if "/images/" in name]
+    return sorted(tuple(name[1].split("/")) for name in names)
+
+
+def layers_of(*images):
+    return sorted({diff_id[7:] for image in images for diff_id in image.diff_ids})
+
+
+def run(node, box, *argv):
+    made = node.ok("POST", f"/v1/sandboxes/{box}/execs", {"argv": list(argv), "wait_ms": 60000})
+    assert made["exec"]["exit"]["code"] == 0, made
+    return node.cli("logs", box, made["exec"]["id"]).stdout.decode()
+
+
+def make(node, **spec):
+    """A sandbox at this node, whatever others are better off."""
+    return node.make(**spec)["id"]
+
+
+def test_what_one_node_loaded_another_has_when_that_one_is_dead(cluster):
+    a, b = cluster.nodes
+    one = image("reg.test/one:1", ("note", b"first\n"))
+    two = image("reg.test/two:1", ("note", b"second\n"))
+    one.load(a)
+    shared(a, one)
+    two.load(a)
+    shared(a, two)
+    # What they have in common was sent once, and nothing is kept here for it any more.
+    assert [diff_id for diff_id, _ in objects(cluster)] == layers_of(one, two)
+    until("packed layers go", lambda: not os.listdir(a.data / "images" / "packed"))
+    assert (place(b, one), place(b, two)) == ("elsewhere", "elsewhere")
+    listed = b.cli("image", "ls").stdout.decode()
+    assert "elsewhere" in listed and "reg.test/one:1" in listed, listed
+    a.kill()
+    box = make(b, image="reg.test/one:1", name="named")
+    assert run(b, box, "cat", "/note") == "first\n"
+    assert run(b, box, "sh", "-c", "echo $OF") == "image\n"
+    # By digest, of which one layer is here already.
+    box = make(b, image=two.digest[:30])
+    assert run(b, box, "cat", "/note") == "second\n"
+    assert (place(b, one), place(b, two)) == ("shared", "shared")
+    assert b.call("POST", "/v1/sandboxes", {"image": "reg.test/three:1"})[1]["code"] == "image_not_found"
+    a.start()
+    assert place(a, one) == "shared"
+
+
+def test_many_that_need_it_at_once_fetch_it_once(cluster):
+    a, b = cluster.nodes
+    one = image("reg.test/one:1", ("big", os.urandom(8 << 20)))
+    one.load(a)
+    shared(a, one)
+    made, threads = [], []
+    for number in range(6):
+        threads.append(threading.Thread(target=lambda number=number: made.append(make(b, image="reg.test/one:1", name=f"box-{number}"))))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 6
+    assert b.log.read_text().count("fetching an image that other nodes have") == 1
+
+
+def test_a_name_means_the_same_on_every_node(cluster):
+    a, b = cluster.nodes
+    one, two = image("reg.test/app:1", ("note", b"first\n")), image("reg.test/app:1", ("note", b"second\n"))
+    one.load(a)
+    shared(a, one)
+    first = make(b, image="reg.test/app:1")
+    # The name goes to another image, on the node that did not load the first.
+    two.load(b)
+    shared(b, two)
+    second = make(b, image="reg.test/app:1")
+    until("it is known", lambda: "reg.test/app:1" not in str([i for i in a.ok("GET", "/v1/images")["items"] if i["digest"] == one.digest]))
+    third = make(a, image="reg.test/app:1")
+    assert [run(b, box, "cat", "/note") for box in (first, second)] == ["first\n", "second\n"]
+    assert run(a, third, "cat", "/note") == "second\n"
+
+
+def test_an_image_that_goes_goes_everywhere(cluster):
+    a, b = cluster.nodes
+    one, two = image("reg.test/one:1", ("note", b"first\n")), image("reg.test/two:1", ("note", b"second\n"))
+    for made in (one, two):
+        made.load(a)
+        shared(a, made)
+    box = make(b, image="reg.test/one:1")
+    # A node that does not have it does not take it from another's sandbox.
+    status, answer = a.call("DELETE", "/v1/images/reg.test/one:1")
+    assert (status, answer["code"]) == (409, "image_in_use"), answer
+    b.ok("POST", "/v1/templates", {"name": "of-two", "image": "reg.test/two:1"})
+    b.ok("DELETE", f"/v1/sandboxes/{box}")
+    assert b.call("DELETE", f"/v1/images/{two.digest}")[1]["code"] == "image_in_use", "a template names it"
+    assert b.ok("DELETE", "/v1/images/reg.test/one:1")["removed"]
+    assert place(b, one) is None
+    until("the other node has it no more", lambda: place(a, one) is None)
+    assert a.call("POST", "/v1/sandboxes", {"image": one.digest})[1]["code"] == "image_not_found"
+    until("its own layer goes", lambda: [diff_id for diff_id, _ in objects(cluster)] == layers_of(two))
+    a.ok("DELETE", "/v1/templates/of-two")
+    # It comes back when it is loaded again.
+    one.load(b)
+    shared(b, one)
+    assert run(a, make(a, image="reg.test/one:1"), "cat", "/note") == "first\n"
+
+
+def test_what_was_damaged_there_is_not_used(cluster):
+    a, b = cluster.nodes
+    one = image("reg.test/one:1", ("note", b"first\n"))
+    one.load(a)
+    shared(a, one)
+    name = next(name for name in cluster.bucket.names() if f"/layers/{one.diff_ids[1][7:]}/" in name)
+    whole = cluster.bucket.request("GET", name)[1]
+    other = next(name for name in cluster.bucket.names() if f"/layers/{one.diff_ids[0][7:]}/" in name)
+    for damage in (b"", b"not what it was", whole[:-1], whole + b"x", cluster.bucket.request("GET", other)[1]):
+        cluster.bucket.request("PUT", name, damage)
+        status, answer = b.call("POST", "/v1/sandboxes", {"image": "reg.test/one:1", "node_labels": {"node": "b"}})
+        assert status >= 400 and answer["code"] in ("digest_mismatch", "image_invalid"), answer
+        assert one.digest in answer["message"], answer
+        assert place(b, one) == "elsewhere"
+    cluster.bucket.request("DELETE", name)
+    status, answer = b.call("POST", "/v1/sandboxes", {"image": "reg.test/one:1", "node_labels": {"node": "b"}})
+    assert answer["code"] == "objects_unavailable", answer
+    cluster.bucket.request("PUT", name, whole)
+    assert run(b, make(b, image="reg.test/one:1"), "cat", "/note") == "first\n"
+
+
+@pytest.fixture
+def registry():
+    with Registry() as registry:
+        yield registry
+
+
+def test_a_pulled_image_comes_from_the_bucket_and_else_from_its_registry(registry):
+    cluster = Cluster("a", "b", objects=True)
+    a, b = cluster.nodes
+    for node in cluster.nodes:
+        node.args = ("--registry-allow", registry.host)
+    one = image("unused/one:1", ("note", b"first\n"))
+    two = image("unused/two:1", ("note", b"second\n"))
+    with cluster:
+        reference = registry.push(one, "one:1")
+        a.cli("image", "pull", reference)
+        shared(a, one)
+        # The registry says what the tag means; the layers come from the bucket, as it has none any more.
+        for digest in one.layers:
+            registry.lose(digest)
+        b.cli("image", "pull", reference)
+        assert place(b, one) == "shared"
+        assert run(b, make(b, image=reference), "cat", "/note") == "first\n"
+        # What is damaged in the bucket comes from the registry.
+        reference = registry.push(two, "two:1")
+        a.cli("image", "pull", reference)
+        shared(a, two)
+        for name in cluster.bucket.names():
+            if f"/layers/{two.diff_ids[1][7:]}/" in name:
+                cluster.bucket.request("PUT", name, b"damaged")
+        assert run(b, make(b, image=reference), "cat", "/note") == "second\n"
+        # A tag that moved is looked up where it is.
+        three = image("unused/two:1", ("note", b"third\n"))
+        registry.push(three, "two:1")
+        b.cli("image", "pull", reference)
+        shared(b, three)
+        registry.stop()
+        assert run(a, make(a, image=three.digest), "cat", "/note") == "third\n"
+
+
+@pytest.mark.parametrize("point", ["engine.images.layer", "engine.images.sent", "engine.images.told"])
+def test_a_node_that_is_killed_while_it_sends(cluster, point):
+    a, b = cluster.nodes
+    one = image("reg.test/one:1", ("note", b"first\n"))
+    a.stop()
+    a.failpoints = f"{point}=kill"
+    a.start()
+    one.load(a)
+    a.process.wait(timeout=120)
+    # Whatever is there, another node has all of it or nothing.
+    assert place(b, one) == ("elsewhere" if point.endswith("told") else None)
+    a.failpoints = ""
+    a.start()
+    shared(a, one)
+    until("what was cut off goes", lambda: [diff_id for diff_id, _ in objects(cluster)] == layers_of(one))
+    until("packed layers go", lambda: not os.listdir(a.data / "images" / "packed"))
+    assert run(b, make(b, image="reg.test/one:1"), "cat", "/note") == "first\n"
+
+
+def test_nodes_that_load_the_same_send_it_once(cluster):
+    a, b = cluster.nodes
+    one = image("reg.test/one:1", ("big", os.urandom(4 << 20)))
+    threads = [threading.Thread(target=one.load, args=(node,)) for node in (a, b)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for node in (a, b):
+        shared(node, one)
+    until("one object for each layer", lambda: [diff_id for diff_id, _ in objects(cluster)] == layers_of(one))
+
+
+def test_without_the_bucket_for_a_while(cluster):
+    a, b = cluster.nodes
+    one = image("reg.test/one:1", ("note", b"first\n"))
+    cluster.bucket.signal(19)
+    one.load(a)
+    assert run(a, make(a, image="reg.test/one:1"), "cat", "/note") == "first\n", "nobody waits for it"
+    assert place(a, one) == "here" and place(b, one) is None
+    cluster.bucket.signal(18)
+    shared(a, one)
+    assert run(b, make(b, image="reg.test/one:1"), "cat", "/note") == "first\n"
+
+
+def test_a_moved_sandbox_has_its_image_there(cluster):
+    a, b = cluster.nodes
+    one = image("reg.test/one:1", ("note", b"first\n"))
+    one.load(a)
+    shared(a, one)
+    box = make(a, image="reg.test/one:1", name="box")
+    a.ok("POST", "/v1/sandboxes/box/pause", {"mode": "filesystem"})
+    until("it is kept", lambda: a.ok("GET", "/v1/sandboxes/box").get("kept_at_ms"))
+    a.kill()
+    until("it is another node's", lambda: b.call("GET", "/v1/sandboxes/box")[0] == 200)
+    assert run(b, box, "cat", "/note") == "first\n"
+    a.start()
+
+
+def build(node, name, tmp_path, text):
+    """A template that is built on a node, from a Dockerfile."""
+    (tmp_path / "Dockerfile").write_text(text)
+    node.cli("template", "build", str(tmp_path), "-t", name)
+
+
+def template_disks(cluster):
+    return [name for name in cluster.bucket.names() if "/images/" in name and "/snapshots/" in name]
+
+
+def test_a_template_that_a_dead_node_built_is_used_on_another(cluster, tmp_path):
+    a, b = cluster.nodes
+    one = image("reg.test/one:1", ("note", b"first\n"))
+    one.load(a)
+    shared(a, one)
+    build(a, "app", tmp_path, "FROM reg.test/one:1\nENV SAID=so\nRUN echo built > /root.txt\n")
+    until("its disk is in the bucket", lambda: template_disks(cluster))
+    # While both live, it is used where it is asked for.
+    boxes = [make(node, template="app") for node in (a, b)]
+    assert [cluster.node_of(box) for box in boxes] == ["a", "b"]
+    a.kill()
+    made, threads = [], []
+    for _ in range(4):
+        threads.append(threading.Thread(target=lambda: made.append(make(b, template="app"))))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [run(b, box, "sh", "-c", "cat /root.txt /note; echo $SAID") for box in made] == ["built\nfirst\nso\n"] * 4
+    assert b.log.read_text().count("fetching the disk of a template of another node") == 1
+    # Another is built on top of it there.
+    build(b, "more", tmp_path, "FROM template://app\nRUN echo more >> /root.txt\n")
+    assert run(b, make(b, template="more"), "cat", "/root.txt") == "built\nmore\n"
+    # What was fetched is known again after a start, and goes when the template does.
+    b.kill()
+    b.start()
+    box = make(b, template="app")
+    assert b.log.read_text().count("fetching the disk of a template of another node") == 1
+    a.start()
+    for name in ("more", "app"):
+        a.ok("DELETE", f"/v1/templates/{name}")
+    until("its disk goes", lambda: not template_disks(cluster))
+    of = "SELECT count(*) FROM snapshots WHERE held_by LIKE '%template of another node%'"
+    until("its copy goes", lambda: cluster.postgres.ask(of) == ["0"])
+    assert run(b, box, "cat", "/root.txt") == "built\n", "a sandbox has a disk of its own"
+
+
+def test_a_damaged_disk_of_a_template_is_not_used(cluster, tmp_path):
+    a, b = cluster.nodes
+    build(a, "app", tmp_path, "FROM host\nRUN head -c 1M /dev/urandom > /root/app\n")
+    (name,) = until("its disk is in the bucket", lambda: template_disks(cluster))
+    whole = cluster.bucket.request("GET", name)[1]
+    for damage in (b"", b"not what it was", whole[: len(whole) // 2], whole[:-1]):
+        cluster.bucket.request("PUT", name, damage)
+        status, answer = b.call("POST", "/v1/sandboxes", {"template": "app", "node_labels": {"node": "b"}})
+        assert status >= 400 and answer["code"] in ("snapshot_invalid", "digest_mismatch"), answer
+    cluster.bucket.request("PUT", name, whole)
+    box = make(b, template="app")
+    assert run(b, box, "wc", "-c", "/root/app") == "1048576 /root/app\n"
+
+
+def test_a_template_of_e2b_is_used_on_another_node(cluster, tmp_path):
+    a, b = cluster.nodes
+    key = a.cli("key", "create", "e2b", "--scope", "admin", "--for", "e2b").stdout.decode().strip()
+    until("the key is known", lambda: b.raw("GET", "/e2b/v2/sandboxes", headers={"X-API-Key": key})[0] == 200)
+    options = lambda node: {"api_key": key, "api_url": f"{node.url}/e2b", "sandbox_url": node.url}
+    # Nothing is on top of its image, so it needs no disk.
+    build(a, "plain", tmp_path, "FROM host\n")
+    Template.build(Template().from_template("plain").run_cmd("echo built > /tmp/built"), "made", **options(a))
+    until("its disk is in the bucket", lambda: template_disks(cluster))
+    a.kill()
+    until("it is known", lambda: cluster.node_of(make(b, template="made")) == "b")
+    box = Sandbox.create("made", **options(b))
+    assert box.commands.run("cat /tmp/built").stdout == "built\n"
+    box.kill()
