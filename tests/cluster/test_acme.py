@@ -124,6 +124,7 @@ def place(tmp_path):
     shutil.rmtree(tmp_path)
 
 
+@pytest.mark.long
 def test_one_orders_and_the_other_answers(place):
     cluster = Cluster("a", "b")
     a, b = cluster.nodes

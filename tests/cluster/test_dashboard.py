@@ -136,6 +136,7 @@ def test_a_session_ends_with_its_key_everywhere(cluster):
     until("it is refused", lambda: browser.status(a) == 401 and browser.status(b) == 401)
 
 
+@pytest.mark.long
 def test_stories_of_a_browser(cluster, tmp_path):
     a, b = cluster.nodes
     # Nothing is made where the browser is.

@@ -73,6 +73,7 @@ def test_a_node_that_stood_still_writes_nothing_more(cluster):
     assert cluster.node_of("web") == "b"
 
 
+@pytest.mark.long
 def test_everybody_goes_on_when_the_database_was_restarted(cluster):
     a, b = cluster.nodes
     execution = make(a, "web")

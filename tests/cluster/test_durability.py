@@ -58,6 +58,7 @@ def test_it_goes_on_from_its_last_copy(cluster):
     assert run(a, box, "echo on") == "on\n"
 
 
+@pytest.mark.long
 def test_it_is_copied_by_time(cluster):
     a, b = cluster.nodes
     id = a.make(name="box", durability={"every_ms": 1000})["id"]
@@ -70,6 +71,7 @@ def test_it_is_copied_by_time(cluster):
     a.start()
 
 
+@pytest.mark.long
 def test_without_it_what_ran_has_failed(cluster):
     a, b = cluster.nodes
     a.make(name="box")

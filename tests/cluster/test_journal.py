@@ -46,6 +46,7 @@ def test_it_is_read_and_verified_at_another_node(cluster):
         assert (status, answer["code"]) == (404, "sandbox_not_found"), answer
 
 
+@pytest.mark.long
 def test_what_was_changed_in_the_bucket_is_not_shown(cluster):
     a, b = cluster.nodes
     box = gone(cluster, a, cluster.key)
@@ -64,6 +65,7 @@ def test_what_was_changed_in_the_bucket_is_not_shown(cluster):
     assert events(a, box)[0] == 200, "its own node has it as ever"
 
 
+@pytest.mark.long
 def test_a_node_that_is_dead_is_not_needed(cluster):
     a, b = cluster.nodes
     boxes = [gone(cluster, a, cluster.key) for _ in range(2)]

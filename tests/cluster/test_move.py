@@ -88,6 +88,7 @@ def test_a_hibernated_sandbox_wakes_elsewhere_when_its_node_dies(cluster):
     until("its objects go with it", lambda: not cluster.bucket.of(id))
 
 
+@pytest.mark.long
 def test_what_is_not_in_the_object_store_waits_for_its_node(cluster):
     a, b = cluster.nodes
     id, digest, last = work(a, "box")
@@ -132,6 +133,7 @@ def test_what_was_damaged_there_is_not_woken(cluster):
     a.start()
 
 
+@pytest.mark.long
 def test_it_is_not_woken_without_the_output_of_its_commands(cluster):
     a, b = cluster.nodes
     id, digest, last = work(a, "box")
@@ -170,6 +172,7 @@ def test_who_stood_still_takes_nothing_away(cluster):
     b.start()
 
 
+@pytest.mark.long
 def test_what_did_not_change_is_not_sent_again(cluster):
     a, _ = cluster.nodes
     id, _, _ = work(a, "box")
@@ -184,6 +187,7 @@ def test_what_did_not_change_is_not_sent_again(cluster):
     until("its objects go with it", lambda: not cluster.bucket.of(id))
 
 
+@pytest.mark.long
 def test_what_nobody_refers_to_is_removed(cluster):
     a, b = cluster.nodes
     id, _, _ = work(a, "box")
@@ -305,6 +309,7 @@ def processes():
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("point", ["engine.travel.sent", "engine.move.given"])
 def test_a_move_survives_a_crash_of_who_gives(cluster, point):
     moved_with_a_crash(cluster, cluster.nodes[0], point)

@@ -217,6 +217,7 @@ def test_in_place(cluster, load):
         assert end == "end" and numbers == [str(one + 1) for one in range(len(numbers))], "nothing is missing, nothing comes twice"
 
 
+@pytest.mark.long
 def test_by_draining(cluster, load):
     with load:
         for node in cluster.nodes:

@@ -6,6 +6,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use atoll_core::secret::Secret;
 use bytes::Bytes;
@@ -13,7 +14,7 @@ use futures::stream::BoxStream;
 use futures::{Stream, StreamExt as _};
 use object_store::aws::AmazonS3Builder;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt as _, PutPayload, WriteMultipart};
+use object_store::{ClientOptions, ObjectStore, ObjectStoreExt as _, PutPayload, WriteMultipart};
 
 /// One part of an upload, bytes. S3 takes 10,000 parts, so an object may have 160 GB.
 const PART_BYTES: usize = 16 << 20;
@@ -82,6 +83,9 @@ pub struct Objects {
     prefix: Path,
 }
 
+/// How long nothing may come of an answer, or of the next piece of one.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+
 impl Objects {
     /// A place. Nothing is sent yet.
     ///
@@ -95,7 +99,10 @@ impl Objects {
             return Err(wrong("names no bucket, or its prefix is too long"));
         }
         let prefix = Path::parse(prefix.trim_matches('/')).map_err(|_error| wrong("has no usable prefix"))?;
+        // Large objects take long: what ends a request is that nothing comes.
+        let client = ClientOptions::new().with_timeout_disabled().with_read_timeout(SILENCE_MAX);
         let mut builder = AmazonS3Builder::new()
+            .with_client_options(client)
             .with_bucket_name(bucket)
             .with_region(config.region.as_deref().unwrap_or("us-east-1"));
         if let Some(endpoint) = &config.endpoint {

@@ -72,15 +72,18 @@ impl Store {
             .await
     }
 
-    /// The upload in which a layer is.
+    /// The upload in which a layer is, and how many bytes were sent.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`].
-    pub async fn shared_layer(&self, diff_id: &str) -> Result<Option<String>, StoreError> {
-        const SQL: &str = "SELECT diff_id, upload FROM shared_layers WHERE diff_id = $1";
+    pub async fn shared_layer(&self, diff_id: &str) -> Result<Option<(String, u64)>, StoreError> {
+        const SQL: &str = "SELECT diff_id, upload, bytes FROM shared_layers WHERE diff_id = $1";
         let values = args![diff_id];
         let row = self.read(move |mut conn| Box::pin(async move { conn.row(SQL, values).await })).await?;
-        row.map(|row| row.decode("shared_layers", "diff_id", |row| row.text("upload"))).transpose()
+        row.map(|row| {
+            row.decode("shared_layers", "diff_id", |row| Ok((row.text("upload")?, row.uint("bytes")?)))
+        })
+        .transpose()
     }
 
     /// Records that a layer is whole, unless another node was faster; gives the upload in which it is.

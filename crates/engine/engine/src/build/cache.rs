@@ -110,6 +110,8 @@ impl Engine {
 
     /// The snapshot of a template that a build begins with, pinned.
     pub(super) async fn keep_base(&self, id: &SnapshotId) -> Result<Kept> {
+        // Fetched before others are kept waiting; then it is found at once.
+        self.template_disk(id).await?;
         let _gate = self.inner.builds.pins.gate.read().await;
         let (found, here) = self.template_disk(id).await?;
         Ok(self.kept(&SnapshotRecord { id: here, ..found }))

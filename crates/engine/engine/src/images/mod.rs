@@ -38,7 +38,9 @@ use atoll_core::placement::image_mark;
 use atoll_image::{Coming, Digest, Elsewhere, Images};
 use atoll_objects::{Objects, ObjectsError};
 use atoll_store::{SharedIndex, Store};
+use bytes::Bytes;
 use futures::FutureExt as _;
+use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use tokio::sync::{Notify, Semaphore};
 
@@ -152,15 +154,27 @@ impl Elsewhere for Layers {
     fn layer<'a>(&'a self, diff_id: &'a Digest) -> BoxFuture<'a, io::Result<Option<Coming>>> {
         async move {
             let upload = self.store.shared_layer(diff_id.as_str()).await.map_err(io::Error::other)?;
-            let Some(upload) = upload else { return Ok(None) };
+            let Some((upload, bytes)) = upload else { return Ok(None) };
             match self.objects.get(&object(&self.place, diff_id, &upload)).await {
-                Ok(coming) => Ok(Some(coming)),
+                Ok(coming) => Ok(Some(at_most(coming, bytes))),
                 Err(ObjectsError::NotFound) => Ok(None),
                 Err(error) => Err(io::Error::other(error)),
             }
         }
         .boxed()
     }
+}
+
+/// No more than was sent: who can write there must not fill this node's disk before the digest is known.
+fn at_most(coming: Coming, bytes: u64) -> Coming {
+    let mut left = bytes;
+    let within = move |piece: io::Result<Bytes>| {
+        let piece = piece?;
+        let more = || io::Error::other("the object store has more in its place than was sent");
+        left = left.checked_sub(piece.len() as u64).ok_or_else(more)?;
+        Ok(piece)
+    };
+    coming.map(within).boxed()
 }
 
 /// Starts what a node does all the time for images that all can have.

@@ -2,6 +2,7 @@
 //! exactly, from its registry.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use atoll_core::layer::Layer;
 use atoll_core::{Code, Error, Result};
@@ -60,12 +61,30 @@ impl Engine {
             return Ok(());
         }
         let Some(found) = self.find_shared(text).await? else { return Ok(()) };
-        let turn = shared.turn(&found.digest);
-        let _turn = turn.lock().await;
-        if self.inner.images.resolve(&found.digest).is_err() {
-            self.take_shared(shared, &found).await?;
+        let (engine, shared) = (self.clone(), Arc::clone(shared));
+        self.to_its_end(async move {
+            let turn = shared.turn(&found.digest);
+            let _turn = turn.lock().await;
+            if engine.inner.images.resolve(&found.digest).is_err() {
+                engine.take_shared(&shared, &found).await?;
+            }
+            engine.follow_images().await.map(drop)
+        })
+        .await
+    }
+
+    /// Fetches something, also when who asked for it goes away, until the server stops.
+    pub(super) async fn to_its_end<T: Send + 'static>(
+        &self,
+        fetching: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let stop = self.inner.shutdown.clone();
+        let fetched = self.inner.tracker.spawn(async move { stop.run_until_cancelled(fetching).await }).await;
+        match fetched {
+            Ok(Some(fetched)) => fetched,
+            Ok(None) => Err(Error::new(Code::ShuttingDown, "the server is shutting down")),
+            Err(_panicked) => Err(Error::new(Code::Internal, "fetching broke off")),
         }
-        self.follow_images().await.map(drop)
     }
 
     /// The image that every node can have and that a text stands for.

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use atoll_core::id::SnapshotId;
 use atoll_core::snapshot::{Purpose, SnapshotState};
-use atoll_core::{Code, Error, Result};
+use atoll_core::{Code, Result};
+use atoll_objects::ObjectsError;
 use atoll_store::{SharedSnapshot, SnapshotRecord, StoreError, Whereabouts};
 use tokio::sync::Notify;
 use tokio_util::io::StreamReader;
@@ -22,6 +23,8 @@ use crate::snapshot::objects_error;
 const HOLDER: &str = "a template of another node, ";
 /// Pause before what failed is tried again.
 const RETRY: Duration = Duration::from_secs(5);
+/// Longest such pause: a disk may be large, and what cannot be sent is sent as far as it goes each time.
+const RETRY_MAX: Duration = Duration::from_secs(600);
 
 /// What is known of disks of templates.
 #[derive(Debug, Default)]
@@ -69,19 +72,24 @@ impl Shared {
 
 pub(super) async fn keep(engine: Engine) {
     let Some(shared) = engine.inner.shared_images.clone() else { return };
+    let mut pause = RETRY;
     loop {
-        let done = async {
-            engine.find_copies(&shared).await?;
-            engine.send_templates(&shared).await?;
-            engine.forget_templates().await?;
-            engine.remove_copies(&shared).await
-        };
-        if let Err(error) = done.await {
-            tracing::warn!(%error, "disks of templates are not for every node yet, trying again");
-            engine.inner.clock.sleep(RETRY).await;
-            continue;
+        // What one of them cannot do keeps none of the others from it.
+        let found = engine.find_copies(&shared).await;
+        let sent = engine.send_templates(&shared).await;
+        let forgotten = engine.forget_templates().await;
+        let removed = engine.remove_copies(&shared).await;
+        match found.and(sent).and(forgotten).and(removed) {
+            Ok(()) => {
+                pause = RETRY;
+                shared.templates.changed.notified().await;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "disks of templates are not for every node yet, trying again");
+                engine.inner.clock.sleep(pause).await;
+                pause = (pause * 2).min(RETRY_MAX);
+            }
         }
-        shared.templates.changed.notified().await;
     }
 }
 
@@ -111,15 +119,16 @@ impl Engine {
         if wanted.is_empty() {
             return Ok(());
         }
+        let mut failed = Ok(());
         for record in self.all_snapshots().await? {
             // Where its image is not, nobody can use it.
             let image = record.manifest.image_digest.as_ref();
             let is_usable = image.is_none_or(|digest| index.digests.contains(digest));
             if wanted.contains(&record.id) && record.state == SnapshotState::Ready && is_usable {
-                self.send_template(shared, &record.id).await?;
+                failed = failed.and(self.send_template(shared, &record.id).await);
             }
         }
-        Ok(())
+        failed
     }
 
     async fn send_template(&self, shared: &Shared, id: &SnapshotId) -> Result<()> {
@@ -200,11 +209,7 @@ impl Engine {
         // When who asked goes away, it is fetched all the same.
         let (engine, of) = (self.clone(), record.clone());
         let fetching = async move { engine.fetch_template(&shared, &of).await };
-        let fetched = self.inner.tracker.spawn(fetching).await;
-        let fetched = fetched.unwrap_or_else(|_panicked| {
-            Err(Error::new(Code::Internal, "fetching a template's disk broke off"))
-        });
-        Ok((record, fetched?))
+        Ok((record, self.to_its_end(fetching).await?))
     }
 
     /// Whether a snapshot is on another node, and in the object store.
@@ -219,15 +224,30 @@ impl Engine {
     }
 
     async fn fetch_template(&self, shared: &Arc<Shared>, of: &SnapshotRecord) -> Result<SnapshotId> {
-        let _turn = shared.taking.acquire().await;
+        // Its image takes a turn of its own, which who has one already must not wait for.
         self.obtain_exactly(of.manifest.image_digest.as_deref(), &of.manifest.layers).await?;
+        let _turn = shared.taking.acquire().await;
         let there = self.inner.store.shared_snapshot(&of.id).await.map_err(store_error)?;
         let there = there.ok_or_else(|| SnapshotId::not_found(of.id.as_str()))?;
         tracing::info!(snapshot = %of.id, "fetching the disk of a template of another node");
         let name = shared.snapshot_object(&of.id, &there.upload);
-        let stream = shared.objects.get(&name).await.map_err(|error| objects_error(&error))?;
-        let held = Purpose::Held(format!("{HOLDER}{}", of.id));
-        let copy = self.import_copy(StreamReader::new(stream), of, held, &there.digest).await?;
+        let got = shared.objects.get(&name).await;
+        let is_gone = matches!(got, Err(ObjectsError::NotFound));
+        let fetched = async {
+            let stream = got.map_err(|error| objects_error(&error))?;
+            let held = Purpose::Held(format!("{HOLDER}{}", of.id));
+            self.import_copy(StreamReader::new(stream), of, held, &there.digest).await
+        };
+        let copy = match fetched.await {
+            Ok(copy) => copy,
+            Err(error) => {
+                if is_gone || error.code == Code::DigestMismatch {
+                    // Its node finds that it is not told of, and sends it anew.
+                    self.inner.store.remove_shared_snapshot(&of.id).await.map_err(store_error)?;
+                }
+                return Err(error);
+            }
+        };
         let id = copy.id.clone();
         shared.templates.known().copies.insert(of.id.clone(), copy);
         Ok(id)

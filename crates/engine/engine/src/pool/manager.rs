@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use atoll_core::Result;
 use atoll_core::pool::{Ask, PoolSpec, share};
 use atoll_core::spec::SandboxDraft;
+use atoll_core::{Code, Error, Result};
 use futures::StreamExt as _;
 
 use super::fill::{fill, remove};
@@ -21,6 +21,8 @@ use crate::errors::store_error;
 const ROUND_EVERY: Duration = Duration::from_secs(1);
 /// Templates and images are looked at again after this, nudge or not.
 const REFRESH_EVERY_MS: u64 = 30_000;
+/// How long the look at one pool may take.
+const RECIPE_MAX: Duration = Duration::from_secs(5);
 /// Members destroyed at the same time.
 const REMOVALS_MAX_COUNT: usize = 4;
 
@@ -157,7 +159,11 @@ impl Engine {
         let wanted = self.wanted_pools().await?;
         let mut resolved = Vec::with_capacity(wanted.len());
         for (name, (spec, origin)) in wanted {
-            let recipe = self.pool_recipe(&name).await;
+            // What is fetched for it goes on, and the other pools do not wait for that.
+            let recipe = tokio::time::timeout(RECIPE_MAX, self.pool_recipe(&name)).await;
+            let recipe = recipe.unwrap_or_else(|_late| {
+                Err(Error::new(Code::Timeout, "what its members are made of is being fetched"))
+            });
             resolved.push((name, spec, origin, recipe));
         }
         let mut state = self.inner.pools.lock();

@@ -29,6 +29,7 @@ pub(super) async fn life(store: &Store) {
     assert_eq!(store.shared_layer("l1").await.unwrap(), None);
     assert_eq!(store.put_shared_layer("l1", "u1", 7).await.unwrap(), "u1");
     assert_eq!(store.put_shared_layer("l1", "u2", 7).await.unwrap(), "u1", "the first stays");
+    assert_eq!(store.shared_layer("l1").await.unwrap(), Some(("u1".to_owned(), 7)));
     store.put_shared_layer("l2", "u2", 7).await.unwrap();
     store.put_shared_image(&one, &layers(&["l1", "l2"]), 1).await.unwrap();
     store.put_shared_image(&one, &layers(&["l1", "l2"]), 1).await.unwrap();
