@@ -9,6 +9,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use atoll_core::Result;
 use atoll_core::id::NodeId;
@@ -21,6 +22,10 @@ use crate::errors::store_error;
 
 /// Things that one request may have missed; more are not noted.
 const MISSING_MAX_COUNT: usize = 8;
+/// How long a request waits for a node that is being started anew.
+const RETURN_MAX: Duration = Duration::from_secs(10);
+/// Pause between two looks for it.
+const RETURN_LOOK: Duration = Duration::from_millis(100);
 
 tokio::task_local! {
     static ASKED: Arc<Asked>;
@@ -228,13 +233,24 @@ impl Engine {
         }
     }
 
-    /// Whether a node that could not be reached has started anew since it was looked at: then it is somewhere else now.
+    /// Waits, not for long, for a node that could not be reached while its lease lives: a server that is started anew is soon
+    /// back. Says whether it has started anew since it was looked at: then it is somewhere else now.
     pub async fn has_come_back(&self, node: &NodeRecord) -> bool {
         let Some(cluster) = &self.inner.cluster else { return false };
         let Ok(now) = self.inner.store.some_nodes(std::slice::from_ref(&node.id)).await else { return false };
-        let is_another = now.iter().any(|now| now.is_alive && now.epoch != node.epoch);
         cluster.update_nodes(now);
-        is_another
+        let end = tokio::time::Instant::now() + RETURN_MAX;
+        // What is known is renewed all the time; however many wait ask nobody.
+        while let Some(now) = cluster.other(&node.id).filter(|now| now.is_alive) {
+            if now.epoch != node.epoch {
+                return true;
+            }
+            if tokio::time::Instant::now() >= end {
+                return false;
+            }
+            tokio::time::sleep(RETURN_LOOK).await;
+        }
+        false
     }
 
     async fn living(&self, cluster: &Cluster, id: &NodeId) -> Result<Arc<NodeRecord>> {
