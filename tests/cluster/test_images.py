@@ -348,6 +348,7 @@ def test_disks_of_templates_that_are_fetched_at_once_do_not_wait_for_each_other(
         build(a, name, tmp_path, f"FROM reg.test/one:1\nRUN echo {name} > /root.txt\n")
     until("their disks are in the bucket", lambda: len(template_disks(cluster)) == len(names))
     a.kill()
+    until("its node is dead", lambda: "dead" in [node["state"] for node in b.ok("GET", "/v1/nodes")["items"]])
     made, threads = {}, []
     for name in names:
         threads.append(threading.Thread(target=lambda name=name: made.update({name: make(b, template=name)})))

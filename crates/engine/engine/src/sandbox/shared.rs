@@ -438,6 +438,11 @@ impl SandboxShared {
         self.say_idle();
     }
 
+    /// Whether somebody uses it at this moment.
+    pub(super) fn is_used(&self) -> bool {
+        self.users.load(Ordering::SeqCst) > 0
+    }
+
     fn say_idle(&self) {
         if self.watches_idle.load(Ordering::Relaxed) && !self.is_busy() {
             self.nudge.notify_one();

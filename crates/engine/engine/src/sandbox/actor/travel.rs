@@ -22,6 +22,8 @@ const COPY_MAX: Duration = Duration::from_secs(1800);
 const LOGS_MAX: Duration = Duration::from_secs(60);
 /// How long a move waits for commands that are under way, while those that come wait for the move.
 pub(crate) const SETTLE_MAX: Duration = Duration::from_secs(5);
+/// Pause before it is looked again whether requests are under way.
+const USE_LOOK: Duration = Duration::from_millis(10);
 /// Pause before the store is asked again whether what was not answered was done.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
 
@@ -150,11 +152,17 @@ impl Actor {
         Ok(())
     }
 
-    /// Waits, not for long, for the commands that run in it. What comes now waits already.
+    /// Waits, not for long, for the commands that run in it, and for requests that may still begin some. What comes now waits already.
     async fn let_commands_end(&self) {
         let all_ended = async {
-            while let Some(exec) = self.shared.commands().pop() {
-                exec.over().await;
+            loop {
+                if let Some(exec) = self.shared.commands().pop() {
+                    exec.over().await;
+                } else if self.shared.is_used() {
+                    tokio::time::sleep(USE_LOOK).await;
+                } else {
+                    return;
+                }
             }
         };
         let _ended = self.inner.clock.timeout(SETTLE_MAX, all_ended).await;
