@@ -47,7 +47,7 @@ async fn a_hundred_pauses_lose_no_byte() {
     let counter = "i=0; while [ ! -e /tmp/stop ]; do i=$((i+1)); echo $i; done; exit 3";
     let exec = server.shell(id, counter).await;
     let filer = "exec perl -e 'open(my $f, \">>\", \"/root/lines\"); $f->autoflush(1); my $i = 0; \
-                 while (! -e \"/tmp/stop\") { print $f ++$i, \"\\n\" }'";
+                 while (! -e \"/tmp/stop\") { print $f ++$i, \"\\n\" for 1..500; select(undef, undef, undef, 0.002) }'";
     let files = server.shell(id, filer).await;
     let mut attached = server.client.attach(id, &exec, 0, ResumePolicy::never()).await.unwrap();
     let reader = tokio::spawn(async move {
@@ -238,10 +238,11 @@ async fn idle_sandboxes_go_to_sleep_by_themselves() {
 async fn a_timeout_does_not_run_while_paused() {
     let server = Server::start();
     let id = server.sandbox().await.id;
-    let create = CreateExec { timeout_ms: Some(1500), ..shell("sleep 1000") };
+    // Long enough for a busy host to pause it before.
+    let create = CreateExec { timeout_ms: Some(6000), ..shell("sleep 1000") };
     let exec = server.client.create_exec(&id, &create).await.unwrap().exec.id;
     server.client.pause_sandbox(&id, &FROZEN).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(2500)).await;
+    tokio::time::sleep(Duration::from_millis(7000)).await;
     server.client.resume_sandbox(&id).await.unwrap();
     assert_eq!(server.client.get_exec(&id, &exec, 0).await.unwrap().state, ExecState::Running);
     let ended = server.client.get_exec(&id, &exec, 60_000).await.unwrap();

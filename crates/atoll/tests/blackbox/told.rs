@@ -35,9 +35,14 @@ async fn the_journal_says_who_typed_and_not_what() {
         (exec.state == ExecState::Exited).then_some(())
     })
     .await;
-    let typed = events(&server, &sandbox, "terminal_input");
-    let bytes: u64 = typed.iter().map(|event| event["bytes"].as_u64().unwrap()).sum();
-    assert_eq!(bytes, 13, "{typed:?}");
+    let bytes = |typed: &[Value]| typed.iter().map(|event| event["bytes"].as_u64().unwrap()).sum::<u64>();
+    // The last is told beside the shell's end.
+    let typed = wait_until("what was typed is told of", async || {
+        let typed = events(&server, &sandbox, "terminal_input");
+        (bytes(&typed) >= 13).then_some(typed)
+    })
+    .await;
+    assert_eq!(bytes(&typed), 13, "{typed:?}");
     assert!(typed.iter().all(|event| event["by"].is_string() && event["exec"] == exec.as_str()), "{typed:?}");
     assert!(!server.cli(&["trace", &sandbox, "--json"]).ok().stdout.contains("secret-word"));
     server.finish().await;

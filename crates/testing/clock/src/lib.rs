@@ -100,8 +100,8 @@ mod tests {
     fn who_waits_on_another_thread_is_woken() {
         let clock = ManualClock::at(START_MS);
         let waiter = clock.clone();
+        let at = clock.instant() + Duration::from_millis(5);
         let waits = std::thread::spawn(move || {
-            let at = waiter.instant() + Duration::from_millis(5);
             futures::executor::block_on(waiter.sleep_until(at));
             waiter.now_ms()
         });
