@@ -11,6 +11,7 @@ import threading
 import pytest
 
 from cluster import Cluster, until
+from way import Way, join
 
 DOMAIN = "boxes.test"
 # Long enough for a busy host to be between two, short enough to be waited for.
@@ -23,37 +24,16 @@ def free_port():
         return free.getsockname()[1]
 
 
-class Gate:
+class Gate(Way):
     """A way to a port that holds everybody until it is opened."""
 
     def __init__(self, to):
         self.to, self.is_open = to, threading.Event()
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        threading.Thread(target=self.accept, daemon=True).start()
+        super().__init__()
 
-    def accept(self):
-        while True:
-            try:
-                client, _ = self.listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self.lead, args=(client,), daemon=True).start()
-
-    def lead(self, client):
+    def serve(self, client):
         self.is_open.wait()
-        server = socket.create_connection(("127.0.0.1", self.to))
-        threading.Thread(target=self.copy, args=(server, client), daemon=True).start()
-        self.copy(client, server)
-
-    @staticmethod
-    def copy(one, other):
-        try:
-            while piece := one.recv(65536):
-                other.sendall(piece)
-            other.shutdown(socket.SHUT_WR)
-        except OSError:
-            pass
+        join(client, socket.create_connection(("127.0.0.1", self.to)))
 
 
 class Pebble:

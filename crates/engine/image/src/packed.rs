@@ -12,7 +12,7 @@ use tempfile::NamedTempFile;
 use crate::digest::{Digest, HashingReader};
 use crate::error::{ImageError, Result};
 use crate::files::file_names;
-use crate::layer::{decoder, unreadable};
+use crate::layer::{archive_budget, decoder, unreadable};
 use crate::store::{Images, Inner};
 
 /// Speed before size: it is done beside other work.
@@ -121,11 +121,16 @@ impl Images {
         let mut archive = HashingReader::new(decoder(BufReader::with_capacity(BUFFER_BYTES, file))?);
         let mut out = zstd::Encoder::new(sink, ZSTD_LEVEL).map_err(fail)?;
         let mut buffer = vec![0; BUFFER_BYTES];
+        // What was kept of a layer that was here already is not known to be that one.
+        let mut left = archive_budget(self.inner.settings.unpacked_max_bytes);
         loop {
-            match archive.read(&mut buffer).map_err(unreadable)? {
-                0 => break,
-                n => out.write_all(&buffer[..n]).map_err(fail)?,
+            let n = archive.read(&mut buffer).map_err(unreadable)?;
+            if n == 0 {
+                break;
             }
+            let more = || ImageError::Invalid("what was kept of a layer unpacks to too much".to_owned());
+            left = left.checked_sub(n as u64).ok_or_else(more)?;
+            out.write_all(&buffer[..n]).map_err(fail)?;
         }
         let got = archive.digest();
         if got != *diff_id {

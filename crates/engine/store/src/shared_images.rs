@@ -10,7 +10,7 @@ use atoll_core::id::SnapshotId;
 use sqlx::AssertSqlSafe;
 
 use crate::Store;
-use crate::db::{BadColumn, Row, args};
+use crate::db::{Row, Value, args};
 use crate::error::StoreError;
 use crate::sandboxes::any_of;
 
@@ -176,9 +176,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Corrupt`].
     pub async fn shared_images(&self) -> Result<Vec<SharedImage>, StoreError> {
-        const SQL: &str = "SELECT shared_images.digest AS digest, document, name FROM shared_images \
-             LEFT JOIN shared_image_names ON shared_image_names.digest = shared_images.digest ORDER BY 1, 3";
-        self.found(SQL, Vec::new()).await
+        self.found("1 = 1", Vec::new()).await
     }
 
     /// The images that have one of these names, or a digest that begins so.
@@ -194,38 +192,43 @@ impl Store {
         let mut wanted = vec!["1 = 0".to_owned()];
         if !names.is_empty() {
             let any = any_of("name", names.iter().map(String::as_str), &mut values);
-            wanted
-                .push(format!("shared_images.digest IN (SELECT digest FROM shared_image_names WHERE {any})"));
+            wanted.push(format!("digest IN (SELECT digest FROM shared_image_names WHERE {any})"));
         }
         if let Some(digest) = digest {
             values.extend(args![digest]);
             let at = values.len();
-            wanted.push(format!("substr(shared_images.digest, 1, length(${at})) = ${at}"));
+            wanted.push(format!("substr(digest, 1, length(${at})) = ${at}"));
         }
-        let sql = format!(
-            "SELECT shared_images.digest AS digest, document, name FROM shared_images \
-             LEFT JOIN shared_image_names ON shared_image_names.digest = shared_images.digest \
-             WHERE {} ORDER BY 1, 3",
-            wanted.join(" OR ")
-        );
-        self.found(AssertSqlSafe(sql), values).await
+        self.found(&wanted.join(" OR "), values).await
     }
 
-    async fn found(
-        &self,
-        sql: impl sqlx::SqlSafeStr + Send + 'static,
-        values: Vec<crate::db::Value>,
-    ) -> Result<Vec<SharedImage>, StoreError> {
-        let rows = self.read(move |mut conn| Box::pin(async move { conn.rows(sql, values).await })).await?;
-        let mut images: Vec<SharedImage> = Vec::new();
-        for row in &rows {
-            let (digest, document, name) = row.decode("shared_images", "digest", read)?;
-            match images.last_mut().filter(|image| image.digest == digest) {
-                Some(image) => image.names.extend(name),
-                None => images.push(SharedImage { digest, document, names: name.into_iter().collect() }),
-            }
+    /// The images for which a condition holds. Names apart: a document may be long, and there may be many of them.
+    async fn found(&self, condition: &str, values: Vec<Value>) -> Result<Vec<SharedImage>, StoreError> {
+        let images = format!("SELECT digest, document FROM shared_images WHERE {condition} ORDER BY digest");
+        let names = format!(
+            "SELECT digest, name FROM shared_image_names WHERE digest IN \
+             (SELECT digest FROM shared_images WHERE {condition}) ORDER BY name"
+        );
+        let (images, names) = self
+            .read(move |mut conn| {
+                Box::pin(async move {
+                    let images = conn.rows(AssertSqlSafe(images), values.clone()).await?;
+                    Ok((images, conn.rows(AssertSqlSafe(names), values).await?))
+                })
+            })
+            .await?;
+        let mut named: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for row in &names {
+            let (digest, name) =
+                row.decode("shared_image_names", "name", |row| Ok((row.text("digest")?, row.text("name")?)))?;
+            named.entry(digest).or_default().push(name);
         }
-        Ok(images)
+        let image = |row: &Row| {
+            let (digest, document) = row
+                .decode("shared_images", "digest", |row| Ok((row.text("digest")?, row.text("document")?)))?;
+            Ok(SharedImage { names: named.remove(&digest).unwrap_or_default(), digest, document })
+        };
+        images.iter().map(image).collect()
     }
 
     /// Takes a name away, as long as it stands for this image. Says whether it did.
@@ -351,8 +354,4 @@ impl Store {
             uploads: uploads.iter().map(upload).collect::<Result<_, _>>()?,
         })
     }
-}
-
-fn read(row: &Row) -> Result<(String, String, Option<String>), BadColumn> {
-    Ok((row.text("digest")?, row.text("document")?, row.text_opt("name")?))
 }

@@ -291,11 +291,7 @@ impl Engine {
         }
         if live.inserted().spec.tty.is_some() {
             let by = by.and_then(Caller::key).map(ToString::to_string);
-            let mut told = live.typed().add(by.as_deref(), size, self.inner.clock.instant());
-            // Who typed its end comes here after it: nobody tells the rest any more.
-            if live.is_over() {
-                told.extend(live.typed().rest());
-            }
+            let told = live.typed().add(by.as_deref(), size, self.inner.clock.instant());
             let trace = &self.inner.sandbox(sandbox)?.trace;
             told.into_iter().for_each(|(by, bytes)| trace.typed(live.inserted(), by, bytes));
         }

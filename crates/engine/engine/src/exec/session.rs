@@ -518,7 +518,7 @@ impl Session {
                 () = self.inner.shutdown.cancelled() => return self.stop(),
             }
         }
-        if let Some((by, bytes)) = self.exec.typed().rest() {
+        if let Some((by, bytes)) = self.exec.typed().end() {
             self.sandbox.trace.typed(self.exec.inserted(), by, bytes);
         }
         self.sandbox.trace.exec_ended(self.exec.inserted(), &exit, self.cpu_us);

@@ -14,6 +14,8 @@ pub(super) struct Typed {
     bytes: u64,
     /// When something was told last.
     told: Option<Instant>,
+    /// The command has ended: nobody comes by later for what is left.
+    ended: bool,
 }
 
 /// Who typed how many bytes.
@@ -29,15 +31,21 @@ impl Typed {
             self.told = None;
         }
         self.bytes += bytes;
-        if self.told.is_none_or(|told| now.duration_since(told) >= PIECE) {
+        // Who typed what ended the command may come here after its end.
+        if self.ended || self.told.is_none_or(|told| now.duration_since(told) >= PIECE) {
             self.told = Some(now);
             told.extend(self.rest());
         }
         told
     }
 
-    /// What is left when nobody types any more.
-    pub(super) fn rest(&mut self) -> Option<Piece> {
+    /// What is left when the command ends. What comes then is told at once.
+    pub(super) fn end(&mut self) -> Option<Piece> {
+        self.ended = true;
+        self.rest()
+    }
+
+    fn rest(&mut self) -> Option<Piece> {
         let bytes = std::mem::take(&mut self.bytes);
         (bytes > 0).then(|| (self.by.clone(), bytes))
     }
@@ -58,6 +66,8 @@ mod tests {
         assert_eq!(typed.add(Some("b"), 5, start + PIECE), [piece("a", 4), piece("b", 5)]);
         assert_eq!(typed.add(Some("b"), 6, start + PIECE), []);
         assert_eq!(typed.add(None, 0, start + PIECE), [piece("b", 6)]);
-        assert_eq!(typed.rest(), None);
+        assert_eq!(typed.end(), None);
+        assert_eq!(typed.add(Some("b"), 7, start + PIECE), [piece("b", 7)]);
+        assert_eq!(typed.add(Some("b"), 8, start + PIECE), [piece("b", 8)], "after the end");
     }
 }

@@ -104,28 +104,20 @@ impl Engine {
     ) -> Result<SnapshotRecord> {
         self.check_references(caller.project(), &tags, caller).await?;
         let (header, reader) = self.open_import(stream).await?;
-        let created_ms = self.inner.now_ms();
+        self.obtain_exactly(header.manifest.image_digest.as_deref(), &header.manifest.layers).await?;
+        self.root_of(&header.manifest)?;
         let record = SnapshotRecord {
-            id: Inner::new_snapshot_id(created_ms)?,
-            state: SnapshotState::Creating,
-            sandbox: None,
-            purpose: Purpose::Snapshot,
             comment: header.comment.clone(),
-            manifest: header.manifest.clone(),
-            digest: None,
-            stored_bytes: 0,
-            paused_us: None,
-            method: None,
-            created_ms,
             created_by: caller.key.clone(),
             project: caller.project().cloned(),
             private: visibility.unwrap_or(self.inner.acl.default()) == Visibility::Private,
-            tags: Vec::new(),
+            ..self.incoming(&header, Purpose::Snapshot)?
         };
         self.take_in(record, header, reader, tags, caller).await
     }
 
     /// Makes a snapshot of what [`Self::export_snapshot`] gave of one of another node, which has this digest: a copy that is held.
+    /// Its image is here: a header that names another fetches nothing.
     ///
     /// # Errors
     /// As [`Self::import_snapshot`]; [`Code::DigestMismatch`].
@@ -137,16 +129,24 @@ impl Engine {
         digest: &str,
     ) -> Result<SnapshotRecord> {
         let (header, reader) = self.open_import(stream).await?;
-        if header.digest != digest {
+        if header.digest != digest || header.manifest != of.manifest.of_disk() {
             let why = "the object store has something else in the place of the snapshot";
             return Err(Error::new(Code::DigestMismatch, why));
         }
+        self.root_of(&header.manifest)?;
+        let record =
+            SnapshotRecord { project: of.project.clone(), private: true, ..self.incoming(&header, held)? };
+        self.take_in(record, header, reader, Vec::new(), &Caller::system()).await
+    }
+
+    /// The record of a snapshot that comes from elsewhere, nobody's yet.
+    fn incoming(&self, header: &Header, purpose: Purpose) -> Result<SnapshotRecord> {
         let created_ms = self.inner.now_ms();
-        let record = SnapshotRecord {
+        Ok(SnapshotRecord {
             id: Inner::new_snapshot_id(created_ms)?,
             state: SnapshotState::Creating,
             sandbox: None,
-            purpose: held,
+            purpose,
             comment: None,
             manifest: header.manifest.clone(),
             digest: None,
@@ -155,11 +155,10 @@ impl Engine {
             method: None,
             created_ms,
             created_by: None,
-            project: of.project.clone(),
-            private: true,
+            project: None,
+            private: false,
             tags: Vec::new(),
-        };
-        self.take_in(record, header, reader, Vec::new(), &Caller::system()).await
+        })
     }
 
     /// Reads the beginning of a stream, and checks that a snapshot like that can be here.
@@ -173,8 +172,6 @@ impl Engine {
         if let Some(comment) = &header.comment {
             atoll_core::snapshot::comment(comment)?;
         }
-        self.obtain_exactly(header.manifest.image_digest.as_deref(), &header.manifest.layers).await?;
-        self.root_of(&header.manifest)?;
         Ok((header, reader))
     }
 

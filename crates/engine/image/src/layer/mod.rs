@@ -23,4 +23,4 @@ mod unpack;
 
 pub(crate) use archive::{Place, index};
 pub(crate) use tar_reader::unreadable;
-pub(crate) use unpack::{Expected, Packed, Prepared, boot_id, decoder, unpack};
+pub(crate) use unpack::{Expected, Packed, Prepared, archive_budget, boot_id, decoder, unpack};

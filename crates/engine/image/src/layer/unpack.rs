@@ -187,7 +187,7 @@ fn stream<R: Read>(
 }
 
 /// What an archive of files of `budget` bytes may be long: headers and padding are no files' bytes.
-fn archive_budget(budget: u64) -> u64 {
+pub(crate) fn archive_budget(budget: u64) -> u64 {
     budget.saturating_add(budget / 4).saturating_add(64 << 20)
 }
 
