@@ -2,14 +2,17 @@
 
     python chaos.py [--faults 500] [--seed N] [--json FILE]
 
-Three nodes, each in a network namespace of its own with a proxy of its own before PostgreSQL. Faults: `kill -9`, SIGSTOP for longer
-than the lease and for shorter, the cable pulled (no node reaches that one), PostgreSQL out of a node's reach for longer than the
-lease and for shorter, PostgreSQL slow, PostgreSQL restarted. What must hold:
+Three nodes, each in a network namespace of its own with proxies of its own before PostgreSQL and the bucket. Faults: `kill -9`, SIGSTOP
+for longer than the lease and for shorter, the cable pulled (no node reaches that one), PostgreSQL out of a node's reach for longer than
+the lease and for shorter, PostgreSQL slow, PostgreSQL restarted; the bucket out of a node's reach, slow, refusing everything (503), or
+standing still. What must hold:
 
 - No sandbox is taken over while it runs: whenever the database says that a node was taken over, everything on it stands still.
 - A command whose request was repeated, or failed on its way, ran at most once; one that was acknowledged ran exactly once, in order.
 - What was acknowledged of a command's output is there, byte for byte, as long as its sandbox lives; where that failed with its node, it
   is said that it is missing.
+- A hibernated sandbox whose copy is in the bucket wakes again, whatever dies, with all that was acknowledged.
+- One that outlives its node has all that was acknowledged before the moment that it goes on from.
 - No two sandboxes have one name.
 - In the end all nodes are there, answer alike, and nothing is left over.
 
@@ -28,10 +31,15 @@ import threading
 import time
 
 from cluster import Cluster, until
-from proxy import Proxy
+from proxy import REFUSAL, BucketProxy, PostgresProxy
 
-WORKERS = 4
+# Clients that use sandboxes; that hibernate them; that have some which outlive their node.
+WORKERS, SLEEPERS, SURVIVORS = 3, 2, 1
 LEASE_S = 3
+# Before any moment.
+NEVER = 0
+KINDS = ["kill", "stop long", "stop short", "cable", "database away long", "database away short", "database slow", "database restarted"]
+BUCKET_KINDS = ["bucket away", "bucket slow", "bucket refuses", "bucket stands still"]
 
 
 def ip(*args):
@@ -126,79 +134,160 @@ class Chaos:
                 return None
         return None
 
-    def work(self, number):
-        draw = random.Random(f"{self.seed} {number}")
-        name = f"box-{number}"
-        round_ = 0
+    def made(self, draw, name, round_, **spec):
+        """A sandbox with this name; `None` when there is none yet."""
+        key = {"Idempotency-Key": f"{self.seed}-{name}-{round_}"}
+        told = self.settled(draw, "POST", "/v1/sandboxes", {"name": name, **spec}, key)
+        if told is None:
+            return None
+        status, box = told
+        if status == 409 and box["code"] == "name_taken":
+            # An earlier one, whose deletion or failure is not over.
+            self.settled(draw, "DELETE", f"/v1/sandboxes/{name}")
+            return None
+        if status not in (200, 201):
+            self.history.count(f"create {status} {box.get('code')}")
+            return None
+        self.history.count("created")
+        return box["id"]
+
+    def rounds(self, use, name, **spec):
+        """Makes sandboxes one after the other, and uses them."""
+        draw, round_ = random.Random(f"{self.seed} {name}"), 0
         while not self.over.is_set():
             round_ += 1
-            key = {"Idempotency-Key": f"{self.seed}-{number}-{round_}"}
-            made = self.settled(draw, "POST", "/v1/sandboxes", {"name": name}, key)
-            if made is None:
-                continue
-            status, box = made
-            if status == 409 and box["code"] == "name_taken":
-                # An earlier one, whose deletion or failure is not over.
-                self.settled(draw, "DELETE", f"/v1/sandboxes/{name}")
-                continue
-            if status not in (200, 201):
-                self.history.count(f"create {status} {box.get('code')}")
-                continue
-            self.history.count("created")
-            self.use(draw, box["id"])
-            self.settled(draw, "DELETE", f"/v1/sandboxes/{box['id']}")
+            box = self.made(draw, name, round_, **spec)
+            if box is not None:
+                use(draw, box)
+                self.settled(draw, "DELETE", f"/v1/sandboxes/{box}")
 
-    def use(self, draw, box):
+    def work(self, draw, box):
+        self.use(draw, box, draw.randint(3, 25))
+
+    def use(self, draw, box, count):
+        """Runs so many commands; says whether the sandbox is there still."""
         history = self.history
-        for number in range(draw.randint(3, 25)):
+        first = len(history.begun[box])
+        for number in range(first, first + count):
             if self.over.is_set():
-                return
+                return False
             word = f"{box}-{number}"
             body = {"argv": ["sh", "-c", f"echo {word} >> /root/log; echo {word}"], "idempotency_key": word, "wait_ms": 4000}
             history.begun[box].add(word)
             told = self.settled(draw, "POST", f"/v1/sandboxes/{box}/execs", body)
             if told is None:
-                return
+                return False
             status, answer = told
             if status >= 400:
                 history.count(f"gone {answer.get('code')}")
-                return
+                return False
             made = answer["exec"]
             if made["state"] == "exited":
                 if made["exit"]["code"] != 0:
                     history.violation(f"{word} ended with {made['exit']}")
                 history.count("executed")
                 history.done[box].append(word)
-                history.execs[word] = made["id"]
+                history.execs[word] = made
             if number % 4 == 3 and not self.check(draw, box):
+                return False
+        return True
+
+    def sleep(self, draw, box):
+        """Works, is put to disk, and must be there again, as often as it goes."""
+        for _ in range(4):
+            if not self.use(draw, box, 3) or not self.kept(draw, box):
+                return
+            self.over.wait(draw.uniform(0, 4))
+            told = self.settled(draw, "POST", f"/v1/sandboxes/{box}/resume", {})
+            if told is None or told[0] != 200 or not self.check(draw, box):
+                return
+            self.history.count("woken")
+
+    def kept(self, draw, box):
+        """Puts a sandbox to disk; says whether it is in the bucket then. It is not, when its node died before."""
+        end, boot = time.monotonic() + 120, None
+        while not self.over.is_set():
+            told = self.settled(draw, "GET", f"/v1/sandboxes/{box}")
+            if told is None:
+                return False
+            seen = told[1]
+            if told[0] != 200 or seen["state"] == "failed":
+                if boot is not None and seen.get("boot_id") == boot:
+                    self.history.violation(f"{box} was kept: {seen}")
+                self.history.count("failed before it was kept")
+                return False
+            if boot is not None:
+                return True
+            if seen["state"] == "running":
+                self.settled(draw, "POST", f"/v1/sandboxes/{box}/pause", {"mode": "filesystem"})
+            elif seen.get("kept_at_ms"):
+                self.history.count("hibernated and kept")
+                # From here on it cannot fail, until somebody wakes it.
+                boot = seen["boot_id"]
+                self.over.wait(draw.uniform(0, 4))
+            elif time.monotonic() > end:
+                self.history.violation(f"{box} is not kept: {seen}")
+                return False
+            self.over.wait(0.2)
+        return False
+
+    def survive(self, draw, box):
+        """Works, and goes on from what was copied when its node dies."""
+        for _ in range(8):
+            self.use(draw, box, 3)
+            told = self.settled(draw, "GET", f"/v1/sandboxes/{box}")
+            if told is None or told[0] != 200 or told[1]["state"] == "failed":
+                self.history.count("failed before it was copied")
                 return
 
     def check(self, draw, box):
-        """What the sandbox holds is what was acknowledged."""
-        told = self.settled(draw, "POST", f"/v1/sandboxes/{box}/execs", {"argv": ["cat", "/root/log"], "wait_ms": 4000, "idempotency_key": f"{box}-read-{draw.random()}"})
-        if told is None or told[0] >= 400 or told[1]["exec"]["state"] != "exited":
+        """What the sandbox holds is what was acknowledged; says whether it could be looked at."""
+        before = self.restored(draw, box)
+        lines = self.lines(draw, box)
+        if lines is None or before is None or before != self.restored(draw, box):
             return False
-        output = self.settled(draw, "GET", f"/v1/sandboxes/{box}/execs/{told[1]['exec']['id']}/output")
-        if output is None or output[0] != 200:
-            return False
-        if output[1].get("gap_until"):
-            # It was on the disk of the node: then that died, and the sandbox failed with it.
-            seen = self.settled(draw, "GET", f"/v1/sandboxes/{box}")
-            if seen is not None and (seen[0] != 200 or seen[1]["state"] != "failed"):
-                self.history.violation(f"{box}: output is missing of what is {seen[1].get('state')}: {output[1]}")
-            self.history.count("logs gone with their node")
-            return False
-        lines, history = "".join(chunk["data"] for chunk in output[1]["chunks"]).split(), self.history
+        history = self.history
         for word, times in collections.Counter(lines).items():
             if times > 1:
                 history.violation(f"{word} ran {times} times")
             if word not in history.begun[box]:
                 history.violation(f"{word} was never asked for")
-        done = history.done[box]
+        lost = [word for word in history.done[box] if word not in set(lines)]
+        for word in lost:
+            if history.execs[word]["ended_at_ms"] < before:
+                history.violation(f"{word} is not there: {history.execs[word]}, restored from {before}, there are {lines}")
+            history.count("lost since the last copy")
+        done = history.done[box] = [word for word in history.done[box] if word not in lost]
+        if lost and before == NEVER:
+            history.violation(f"{box}: acknowledged {lost}, there are {lines}")
         if [line for line in lines if line in set(done)] != done:
             history.violation(f"{box}: acknowledged {done}, there are {lines}")
-        history.count("logs compared")
+        history.count("logs compared" if before == NEVER else "logs compared after a restore")
         return True
+
+    def restored(self, draw, box):
+        """Of which moment what a sandbox goes on from is; `None` when it cannot be told."""
+        told = self.settled(draw, "GET", f"/v1/sandboxes/{box}")
+        return None if told is None or told[0] != 200 else told[1].get("restored_from_ms", NEVER)
+
+    def lines(self, draw, box):
+        """The words that a sandbox has on its disk."""
+        body = {"argv": ["sh", "-c", "touch /root/log; cat /root/log"], "wait_ms": 4000, "idempotency_key": f"{box}-read-{draw.random()}"}
+        told = self.settled(draw, "POST", f"/v1/sandboxes/{box}/execs", body)
+        if told is None or told[0] >= 400 or told[1]["exec"]["state"] != "exited":
+            return None
+        output = self.settled(draw, "GET", f"/v1/sandboxes/{box}/execs/{told[1]['exec']['id']}/output")
+        if output is None or output[0] != 200:
+            return None
+        if output[1].get("gap_until"):
+            # It was on the disk of the node: then that died, and the sandbox failed with it, or goes on from its last copy.
+            told = self.settled(draw, "GET", f"/v1/sandboxes/{box}")
+            seen = {"state": "failed"} if told is None or told[0] != 200 else told[1]
+            if seen["state"] != "failed" and "restored_from_ms" not in seen:
+                self.history.violation(f"{box}: output is missing of what is {seen['state']}: {output[1]}")
+            self.history.count("logs gone with their node")
+            return None
+        return "".join(chunk["data"] for chunk in output[1]["chunks"]).split()
 
     # What must hold all the time
 
@@ -249,7 +338,7 @@ class Chaos:
 
     def fault(self):
         draw, node = self.random, self.random.choice(self.cluster.nodes)
-        kind = draw.choice(["kill", "stop long", "stop short", "cable", "database away long", "database away short", "database slow", "database restarted"])
+        kind = draw.choice(KINDS + BUCKET_KINDS)
         self.kinds[kind] += 1
         long, short = LEASE_S * draw.uniform(1.3, 2), LEASE_S * draw.uniform(0.1, 0.6)
         proxy = self.cluster.proxies[node.name]
@@ -272,17 +361,42 @@ class Chaos:
             proxy.delay = draw.uniform(0.01, 0.15)
             time.sleep(short * 2)
             proxy.delay = 0
-        else:
+        elif kind == "database restarted":
             self.cluster.postgres.stop()
             time.sleep(draw.uniform(0, LEASE_S * 0.6))
             self.cluster.postgres.start()
+        else:
+            self.bucket_fault(kind, node, draw.choice([short, long]))
         time.sleep(draw.uniform(0.1, 0.8))
         for one in self.cluster.nodes:
             if one.process.poll() is not None:
                 self.restart(one)
 
+    def bucket_fault(self, kind, node, seconds):
+        proxy, bucket = self.cluster.bucket_proxies[node.name], self.cluster.bucket
+        if kind == "bucket away":
+            proxy.cut()
+            time.sleep(seconds)
+            proxy.mend()
+        elif kind == "bucket slow":
+            proxy.delay = self.random.uniform(0.01, 0.15)
+            time.sleep(seconds)
+            proxy.delay = 0
+        elif kind == "bucket refuses":
+            proxy.refusal = REFUSAL
+            time.sleep(seconds)
+            proxy.refusal = None
+        else:
+            bucket.signal(signal.SIGSTOP)
+            time.sleep(seconds)
+            bucket.signal(signal.SIGCONT)
+
     def run(self):
-        threads = [threading.Thread(target=self.work, args=(number,)) for number in range(WORKERS)]
+        clients = [(self.work, f"box-{number}", {}) for number in range(WORKERS)]
+        clients += [(self.sleep, f"sleeper-{number}", {}) for number in range(SLEEPERS)]
+        durable = {"durability": {"after_exec": True, "every_ms": 2000}}
+        clients += [(self.survive, f"survivor-{number}", durable) for number in range(SURVIVORS)]
+        threads = [threading.Thread(target=self.rounds, args=(use, name), kwargs=spec) for use, name, spec in clients]
         threads.append(threading.Thread(target=self.watch))
         for thread in threads:
             thread.start()
@@ -305,11 +419,12 @@ class Chaos:
     def outputs(self):
         """What was acknowledged of the output of what is still there."""
         node = self.cluster.nodes[0]
-        alive = {one["id"] for one in node.ok("GET", "/v1/sandboxes")["items"] if one["state"] == "running"}
+        seen = node.ok("GET", "/v1/sandboxes")["items"]
+        alive = {one["id"] for one in seen if one["state"] == "running" and "restored_from_ms" not in one}
         for word, made in self.history.execs.items():
             box = word.rsplit("-", 1)[0]
-            if box in alive:
-                status, _, text = node.raw("GET", f"/v1/sandboxes/{box}/execs/{made}/output")
+            if box in alive and word in self.history.done[box]:
+                status, _, text = node.raw("GET", f"/v1/sandboxes/{box}/execs/{made['id']}/output")
                 if status != 200 or word.encode() not in text:
                     self.history.violation(f"the output of {word} is lost: {status} {text[:100]}")
                 self.history.count("outputs compared in the end")
@@ -330,14 +445,16 @@ class Chaos:
 def run(faults, seed):
     print(f"seed {seed}", flush=True)
     names = ["a", "b", "c"]
-    cluster = Cluster(*names)
+    cluster = Cluster(*names, objects=True)
     cluster.lease = f"{LEASE_S}s"
     with Net(names) as net:
-        cluster.proxies = {name: Proxy(cluster.postgres, name) for name in names}
+        cluster.proxies = {name: PostgresProxy(cluster.postgres, name) for name in names}
+        cluster.bucket_proxies = {name: BucketProxy(cluster.bucket, f"{net.net}.254") for name in names}
         for node in cluster.nodes:
             address = net.address(node.name)
             node.prefix = ["nsenter", f"--net=/run/netns/{net.space(node.name)}"]
             node.database, node.listen = cluster.proxies[node.name].url, f"{address}:4600"
+            node.objects_endpoint = cluster.bucket_proxies[node.name].endpoint
             node.args = ("--advertise", f"{address}:4601")
         with cluster:
             told = Chaos(cluster, net, seed, faults).run()

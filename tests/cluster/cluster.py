@@ -32,19 +32,21 @@ def until(what, so, seconds=DEADLINE):
 class Postgres:
     """Debian's, started here, as the user that its package made."""
 
-    def __init__(self, place):
+    def __init__(self, place, name="postgres"):
         versions = pathlib.Path("/usr/lib/postgresql").iterdir()
         self.programs = max(versions, key=lambda path: int(path.name)) / "bin"
-        self.place = place / "postgres"
+        self.place = place / name
         self.place.mkdir()
         user = pwd.getpwnam("postgres")
         os.chown(self.place, user.pw_uid, user.pw_gid)
         self.process = None
+        self.initialize()
+        self.start()
+
+    def initialize(self):
         self.command(
             "initdb", "-U", "atoll", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync", "-D", self.place / "data"
         ).check_returncode()
-        self.start()
-        self.command("createdb", "-h", self.place, "-U", "atoll", "atoll").check_returncode()
 
     @property
     def url(self):
@@ -62,6 +64,15 @@ class Postgres:
         )
         until("PostgreSQL answers", lambda: self.command("pg_isready", "-h", self.place).returncode == 0)
 
+    def create(self):
+        self.command("createdb", "-h", self.place, "-U", "atoll", "atoll").check_returncode()
+        return self
+
+    def kill(self):
+        """It is gone at once; its processes end when they see that."""
+        self.process.kill()
+        self.process.wait()
+
     def stop(self):
         """As its owner would in a hurry: every session ends."""
         self.process.send_signal(signal.SIGINT)
@@ -74,6 +85,25 @@ class Postgres:
         return done.stdout.decode().splitlines()
 
 
+class Replica(Postgres):
+    """Follows another, which acknowledges nothing that is not here, too."""
+
+    def __init__(self, primary):
+        self.primary = primary
+        super().__init__(primary.place.parent, "replica")
+        for setting in ("ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()"):
+            primary.ask(setting)
+        until("it follows", lambda: primary.ask("SELECT sync_state FROM pg_stat_replication") == ["sync"])
+
+    def initialize(self):
+        command = ["pg_basebackup", "-h", self.primary.place, "-U", "atoll", "-D", self.place / "data", "-R", "--no-sync", "-c", "fast"]
+        self.command(*command).check_returncode()
+
+    def promote(self):
+        """From now on it is the one that writes."""
+        self.ask("SELECT pg_promote()")
+
+
 class Bucket:
     """An S3 server with a bucket: moto, as `tests/objects/moto` starts it. What it has goes with it."""
 
@@ -81,7 +111,7 @@ class Bucket:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        self.endpoint = f"http://127.0.0.1:{self.port}"
+        self.endpoint, self.name = f"http://127.0.0.1:{self.port}", "s3://atoll/cluster"
         self.program = pathlib.Path(__file__).resolve().parents[1] / "objects" / "moto"
         command = [self.program, "-H", "127.0.0.1", "-p", str(self.port)]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -89,7 +119,7 @@ class Bucket:
 
     @property
     def args(self):
-        return ["--objects", "s3://atoll/cluster", "--objects-endpoint", self.endpoint]
+        return ["--objects", self.name, "--objects-endpoint", self.endpoint]
 
     def made(self):
         try:
@@ -138,6 +168,7 @@ class Node:
         self.log = cluster.place / f"{name}.log"
         self.listen, self.process = "127.0.0.1:0", None
         self.database, self.prefix = cluster.postgres.url, []
+        self.objects_endpoint = cluster.bucket and cluster.bucket.endpoint
         # Armed when it is started: see ATOLL_FAILPOINTS.
         self.failpoints = ""
 
@@ -149,7 +180,7 @@ class Node:
         command += ["--node-label", f"node={self.name}", *self.args]
         environment = {**os.environ, "ATOLL_VAULT_KEY": self.cluster.vault_key, "ATOLL_FAILPOINTS": self.failpoints}
         if self.cluster.bucket:
-            command += self.cluster.bucket.args
+            command += ["--objects", self.cluster.bucket.name, "--objects-endpoint", self.objects_endpoint]
             environment |= {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
         with open(ready, "wb") as out, open(self.log, "ab") as log:
             self.process = subprocess.Popen([*self.prefix, *command], stdout=out, stderr=log, env=environment)
@@ -234,7 +265,7 @@ class Cluster:
         self.place = pathlib.Path(tempfile.mkdtemp(prefix="atoll-cluster-", dir="/var/tmp"))
         self.place.chmod(0o755)
         self.vault_key, self.key = os.urandom(32).hex(), None
-        self.postgres = Postgres(self.place)
+        self.postgres = Postgres(self.place).create()
         self.lease = "6s"
         self.nodes = [Node(self, name) for name in names or ("a", "b", "c")]
 

@@ -1,27 +1,31 @@
-"""A proxy before PostgreSQL that counts what travels, and can cut its clients off."""
+"""Proxies that count what travels, and can cut their clients off."""
 
 import socket
 import threading
 import time
 
+# What an object store says that has too much to do.
+REFUSAL = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
 
 class Proxy:
-    """Clients connect to `url`."""
+    """Passes on what comes to `listener`."""
 
-    def __init__(self, postgres, name):
-        self.dir = postgres.place / f"proxy-{name}"
-        self.dir.mkdir()
+    def __init__(self, listener):
         self.sent = self.received = 0
         # Seconds that each piece takes.
         self.delay = 0
+        # Said to whoever asks anything, instead.
+        self.refusal = None
         self.open = threading.Event()
         self.open.set()
-        self.real = str(postgres.place / ".s.PGSQL.5432")
-        self.listener = socket.socket(socket.AF_UNIX)
-        self.listener.bind(str(self.dir / ".s.PGSQL.5432"))
-        self.listener.listen(64)
-        self.url = f"postgres:///atoll?host={str(self.dir).replace('/', '%2F')}&user=atoll"
+        self.listener = listener
+        listener.listen(64)
         threading.Thread(target=self.accept, daemon=True).start()
+
+    def connect(self):
+        """To what it stands before."""
+        raise NotImplementedError
 
     def cut(self):
         """From now on nothing comes through, as on a network that swallows everything."""
@@ -37,9 +41,8 @@ class Proxy:
 
     def serve(self, client):
         self.open.wait()
-        server = socket.socket(socket.AF_UNIX)
         try:
-            server.connect(self.real)
+            server = self.connect()
         except OSError:
             client.close()
             return
@@ -50,6 +53,9 @@ class Proxy:
         try:
             while data := source.recv(65536):
                 self.open.wait()
+                if self.refusal and what == "sent":
+                    source.sendall(self.refusal)
+                    break
                 if self.delay:
                     time.sleep(self.delay)
                 setattr(self, what, getattr(self, what) + len(data))
@@ -61,3 +67,36 @@ class Proxy:
                 end.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass
+
+
+class PostgresProxy(Proxy):
+    """Before PostgreSQL: clients connect to `url`."""
+
+    def __init__(self, postgres, name):
+        place = postgres.place / f"proxy-{name}"
+        place.mkdir()
+        # Which server that is may change.
+        self.postgres = postgres
+        self.url = f"postgres:///atoll?host={str(place).replace('/', '%2F')}&user=atoll"
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(place / ".s.PGSQL.5432"))
+        super().__init__(listener)
+
+    def connect(self):
+        server = socket.socket(socket.AF_UNIX)
+        server.connect(str(self.postgres.place / ".s.PGSQL.5432"))
+        return server
+
+
+class BucketProxy(Proxy):
+    """Before an object store: clients connect to `endpoint`."""
+
+    def __init__(self, bucket, address):
+        self.bucket = bucket
+        listener = socket.socket()
+        listener.bind((address, 0))
+        self.endpoint = f"http://{address}:{listener.getsockname()[1]}"
+        super().__init__(listener)
+
+    def connect(self):
+        return socket.create_connection(("127.0.0.1", self.bucket.port))

@@ -152,6 +152,24 @@ def test_what_was_damaged_there_is_not_used(cluster):
     assert run(b, make(b, image="reg.test/one:1"), "cat", "/note") == "first\n"
 
 
+@pytest.mark.long
+def test_what_was_lost_there_is_sent_again(cluster):
+    """By whoever loads it once more; also when somebody had looked for it in vain."""
+    a, b = cluster.nodes
+    for number, harm in enumerate((None, b"not what it was")):
+        one = image(f"reg.test/{number}:1", ("note", f"of {number}\n".encode()))
+        one.load(a)
+        shared(a, one)
+        [name] = [name for name in cluster.bucket.names() if f"/layers/{one.diff_ids[1][7:]}/" in name]
+        whole = cluster.bucket.request("GET", name)[1]
+        cluster.bucket.request("DELETE" if harm is None else "PUT", name, harm)
+        assert b.call("POST", "/v1/sandboxes", {"image": one.digest, "node_labels": {"node": "b"}})[0] >= 400
+        one.load(a)
+        until("it is there again", lambda: whole in [cluster.bucket.request("GET", name)[1] for name in cluster.bucket.names()])
+        assert run(b, make(b, image=one.digest), "cat", "/note") == f"of {number}\n"
+        until("one object for each layer", lambda: len({diff_id for diff_id, _ in objects(cluster)}) == len(objects(cluster)))
+
+
 @pytest.fixture
 def registry():
     with Registry() as registry:
@@ -184,6 +202,9 @@ def test_a_pulled_image_comes_from_the_bucket_and_else_from_its_registry(registr
             if f"/layers/{two.diff_ids[1][7:]}/" in name:
                 cluster.bucket.request("PUT", name, b"damaged")
         assert run(b, make(b, image=reference), "cat", "/note") == "second\n"
+        # From there it is put back.
+        until("it is whole again", lambda: not [name for name in cluster.bucket.names() if cluster.bucket.request("GET", name)[1] == b"damaged"])
+        until("every node can have it", lambda: not os.listdir(b.data / "images" / "packed"))
         # A tag that moved is looked up where it is.
         three = image("unused/two:1", ("note", b"third\n"))
         registry.push(three, "two:1")

@@ -50,5 +50,5 @@ pub use progress::{LayerEvent, NoProgress, Phase, Progress};
 pub use pull::{Credentials, PullOptions};
 pub use reach::{Allowed, Reach};
 pub use reference::{Asked, local_or_normal, registry_of};
-pub use shared::{Coming, Document, Elsewhere};
+pub use shared::{Coming, Document, Elsewhere, Found};
 pub use store::{Images, Removed, Settings};

@@ -1,7 +1,6 @@
 //! Pulling: manifest, configuration, layers; fetching ahead of unpacking.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,6 +23,7 @@ use crate::progress::{LayerEvent, Phase, Progress};
 use crate::reference::Reference;
 use crate::registry::Registry;
 use crate::retry::retry;
+use crate::shared::Came;
 use crate::store::{Images, Inner, blocking};
 
 /// Who we are to a registry.
@@ -108,7 +108,9 @@ pub(crate) fn find(inner: &Inner, diff_id: &Digest, chain: &Digest) -> Result<Op
 struct Fetched {
     blob: Arc<Blob>,
     /// From where other nodes put theirs: then the blob was not fetched.
-    elsewhere: Option<File>,
+    elsewhere: Option<Came>,
+    /// The layer is here already, and the blob was fetched for the other nodes.
+    is_kept: bool,
 }
 
 /// Pairs the layers of a manifest with what the configuration says about them.
@@ -175,7 +177,11 @@ impl Images {
                 .map(|(planned, blob)| async move {
                     let (inner, own) = (Arc::clone(&self.inner), planned.clone());
                     if blocking(move || own.find(&inner)).await?.is_some() {
-                        return Ok(Fetched { blob, elsewhere: None });
+                        let is_kept = self.lacks_elsewhere(&planned.diff_id).await;
+                        if is_kept {
+                            blob.fetch(registry, &planned.layer, progress).await?;
+                        }
+                        return Ok(Fetched { blob, elsewhere: None, is_kept });
                     }
                     let elsewhere = self.fetch_elsewhere(&planned.diff_id).await.unwrap_or_else(|error| {
                         tracing::warn!(%error, "a layer comes from its registry instead");
@@ -184,7 +190,7 @@ impl Images {
                     if elsewhere.is_none() {
                         blob.fetch(registry, &planned.layer, progress).await?;
                     }
-                    Ok::<_, ImageError>(Fetched { blob, elsewhere })
+                    Ok::<_, ImageError>(Fetched { blob, elsewhere, is_kept: false })
                 })
                 .buffered(FETCH_PARALLEL_COUNT)
                 .try_for_each(async |fetched| {
@@ -197,13 +203,13 @@ impl Images {
         let extract = async {
             let mut done: Vec<Prepared> = Vec::with_capacity(plan.len());
             for planned in plan {
-                let Some(Fetched { blob, elsewhere }) = receiver.recv().await else {
+                let Some(Fetched { blob, elsewhere, is_kept }) = receiver.recv().await else {
                     break;
                 };
                 let unpacked = match elsewhere {
                     None => None,
-                    Some(file) => {
-                        let unpacked = self.unpack_shared(planned, file, &done).await?;
+                    Some(came) => {
+                        let unpacked = self.unpack_shared(planned, came, &done).await?;
                         if unpacked.is_none() {
                             blob.fetch(registry, &planned.layer, progress).await?;
                         }
@@ -212,7 +218,14 @@ impl Images {
                 };
                 let prepared = match unpacked {
                     Some(prepared) => prepared,
-                    None => self.extract(planned, blob, &done, progress).await?,
+                    None => {
+                        if is_kept {
+                            let (inner, own, path) =
+                                (Arc::clone(&self.inner), planned.diff_id.clone(), blob.path());
+                            blocking(move || Ok(inner.keep_packed(&own, &path))).await?;
+                        }
+                        self.extract(planned, blob, &done, progress).await?
+                    }
                 };
                 planned.report(progress, Phase::Done, planned.layer.size);
                 done.push(prepared);
@@ -227,10 +240,10 @@ impl Images {
     async fn unpack_shared(
         &self,
         planned: &Planned,
-        file: File,
+        came: Came,
         below: &[Prepared],
     ) -> Result<Option<Prepared>> {
-        match self.unpack_fetched(&planned.diff_id, &planned.chain, Some(file), below).await {
+        match self.unpack_fetched(&planned.diff_id, &planned.chain, Some(came), below).await {
             Ok(prepared) => Ok(Some(prepared)),
             Err(error @ (ImageError::Invalid(_) | ImageError::DigestMismatch { .. })) => {
                 tracing::warn!(%error, layer = %planned.diff_id, "a layer comes from its registry instead");

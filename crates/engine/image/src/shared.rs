@@ -34,8 +34,30 @@ pub type Coming = BoxStream<'static, io::Result<Bytes>>;
 
 /// Where layers lie that any node prepared.
 pub trait Elsewhere: Send + Sync + std::fmt::Debug {
-    /// The layer with this diff id, packed; nothing when it is not there. What comes is not believed.
-    fn layer<'a>(&'a self, diff_id: &'a Digest) -> BoxFuture<'a, io::Result<Option<Coming>>>;
+    /// The layer with this diff id, packed; nothing when it is not there. What comes is not believed. It breaks off with
+    /// [`io::ErrorKind::InvalidData`] where it cannot be that layer.
+    fn layer<'a>(&'a self, diff_id: &'a Digest) -> BoxFuture<'a, io::Result<Option<Found>>>;
+
+    /// Whether a layer is there, as far as can be told without looking at it.
+    fn has<'a>(&'a self, diff_id: &'a Digest) -> BoxFuture<'a, io::Result<bool>>;
+
+    /// What came from `place` was whole and is not this layer.
+    fn damaged<'a>(&'a self, diff_id: &'a Digest, place: &'a str) -> BoxFuture<'a, ()>;
+}
+
+/// A layer that lies elsewhere.
+pub struct Found {
+    /// What it is in, for [`Elsewhere::damaged`].
+    pub place: String,
+    /// The layer, packed.
+    pub coming: Coming,
+}
+
+/// A layer that came from elsewhere, in a file without a name.
+#[derive(Debug)]
+pub(crate) struct Came {
+    place: String,
+    file: File,
 }
 
 /// What an image consists of, and how it is run: all that another node needs besides its layers.
@@ -61,6 +83,12 @@ struct Part {
     diff_id: Digest,
     /// Unpacked, for people.
     size_bytes: u64,
+}
+
+impl std::fmt::Debug for Found {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Found").field("place", &self.place).finish_non_exhaustive()
+    }
 }
 
 impl Document {
@@ -290,8 +318,8 @@ impl Images {
         );
         let mut done: Vec<Prepared> = Vec::with_capacity(plan.len());
         for (diff_id, chain) in &plan {
-            let Some(file) = coming.try_next().await? else { break };
-            done.push(self.unpack_fetched(diff_id, chain, file, &done).await?);
+            let Some(came) = coming.try_next().await? else { break };
+            done.push(self.unpack_fetched(diff_id, chain, came, &done).await?);
         }
         let inner = Arc::clone(&self.inner);
         let record = Record::new(document.digest.clone(), config, done);
@@ -304,16 +332,27 @@ impl Images {
         .await
     }
 
-    /// Fetches a layer that other nodes have into a file without a name; nothing when they do not have it.
-    pub(crate) async fn fetch_elsewhere(&self, diff_id: &Digest) -> Result<Option<File>> {
+    /// Fetches a layer that other nodes have; nothing when they do not have it.
+    pub(crate) async fn fetch_elsewhere(&self, diff_id: &Digest) -> Result<Option<Came>> {
         let Some(elsewhere) = self.inner.elsewhere.get() else { return Ok(None) };
         let fail = |error| ImageError::io("keep a layer that is fetched", error);
         let lost = |error| away(diff_id, error);
-        let Some(mut coming) = elsewhere.layer(diff_id).await.map_err(lost)? else { return Ok(None) };
+        let found = elsewhere.layer(diff_id).await.map_err(lost)?;
+        let Some(Found { place, mut coming }) = found else { return Ok(None) };
         let file = tempfile::tempfile_in(self.inner.tmp()).map_err(fail)?;
         let mut file = tokio::fs::File::from_std(file);
         let mut bytes = 0_u64;
-        while let Some(chunk) = coming.try_next().await.map_err(lost)? {
+        loop {
+            let chunk = match coming.try_next().await {
+                Ok(Some(chunk)) => chunk,
+                Ok(None) => break,
+                Err(error) => {
+                    if error.kind() == io::ErrorKind::InvalidData {
+                        elsewhere.damaged(diff_id, &place).await;
+                    }
+                    return Err(lost(error));
+                }
+            };
             bytes = bytes.saturating_add(chunk.len() as u64);
             if bytes > BLOB_MAX_BYTES {
                 return Err(ImageError::Invalid(format!("a layer has more than {BLOB_MAX_BYTES} bytes")));
@@ -321,7 +360,15 @@ impl Images {
             file.write_all(&chunk).await.map_err(fail)?;
         }
         file.flush().await.map_err(fail)?;
-        Ok(Some(file.into_std().await))
+        Ok(Some(Came { place, file: file.into_std().await }))
+    }
+
+    /// Whether a layer that is here should be fetched all the same, since other nodes can have it from nowhere else.
+    pub(crate) async fn lacks_elsewhere(&self, diff_id: &Digest) -> bool {
+        let Some(elsewhere) = self.inner.elsewhere.get() else { return false };
+        let (inner, own) = (Arc::clone(&self.inner), diff_id.clone());
+        let is_lacking = blocking(move || Ok(inner.lacks_packed(&own))).await.unwrap_or(false);
+        is_lacking && matches!(elsewhere.has(diff_id).await, Ok(false))
     }
 
     /// Unpacks what was fetched, or finds what is here already.
@@ -329,23 +376,30 @@ impl Images {
         &self,
         diff_id: &Digest,
         chain: &Digest,
-        file: Option<File>,
+        came: Option<Came>,
         below: &[Prepared],
     ) -> Result<Prepared> {
-        let (inner, diff_id, chain, below) =
+        let (place, file) = came.map(|came| (came.place, came.file)).unzip();
+        let (inner, own, chain, below) =
             (Arc::clone(&self.inner), diff_id.clone(), chain.clone(), below.to_vec());
-        blocking(move || {
-            if let Some(prepared) = find(&inner, &diff_id, &chain)? {
+        let unpacked = blocking(move || {
+            if let Some(prepared) = find(&inner, &own, &chain)? {
                 return Ok(prepared);
             }
             // It was here a moment ago, and is pinned.
-            let gone = || ImageError::Invalid(format!("the layer {diff_id} went away"));
+            let gone = || ImageError::Invalid(format!("the layer {own} went away"));
             let mut file = file.ok_or_else(gone)?;
             file.rewind().map_err(|error| ImageError::io("read a fetched layer", error))?;
             let packed = Packed { reader: file, done: Arc::default() };
-            let expected = Expected { blob: None, diff_id: Some(diff_id), chain: Some(chain) };
+            let expected = Expected { blob: None, diff_id: Some(own), chain: Some(chain) };
             prepare(&inner, packed, &expected, &below)
         })
-        .await
+        .await;
+        if let (Err(ImageError::Invalid(_) | ImageError::DigestMismatch { .. }), Some(place)) = (&unpacked, place)
+            && let Some(elsewhere) = self.inner.elsewhere.get()
+        {
+            elsewhere.damaged(diff_id, &place).await;
+        }
+        unpacked
     }
 }

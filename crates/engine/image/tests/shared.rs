@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use atoll_core::Code;
-use atoll_image::{Coming, Digest, Document, Elsewhere, Image, Images, NoProgress, Settings};
+use atoll_image::{Digest, Document, Elsewhere, Found, Image, Images, NoProgress, Settings};
 use atoll_testing::{Entry, Layout};
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -19,13 +19,24 @@ use futures::{FutureExt as _, StreamExt as _};
 struct Place(Mutex<BTreeMap<Digest, Vec<u8>>>);
 
 impl Elsewhere for Place {
-    fn layer<'a>(&'a self, diff_id: &'a Digest) -> BoxFuture<'a, io::Result<Option<Coming>>> {
+    fn layer<'a>(&'a self, diff_id: &'a Digest) -> BoxFuture<'a, io::Result<Option<Found>>> {
         let found = self.0.lock().unwrap().get(diff_id).cloned();
         let stream = |bytes: Vec<u8>| {
             let pieces: Vec<_> = bytes.chunks(100).map(|piece| Ok(Bytes::copy_from_slice(piece))).collect();
-            futures::stream::iter(pieces).boxed()
+            Found { place: "there".to_owned(), coming: futures::stream::iter(pieces).boxed() }
         };
         async move { Ok(found.map(stream)) }.boxed()
+    }
+
+    fn has<'a>(&'a self, diff_id: &'a Digest) -> BoxFuture<'a, io::Result<bool>> {
+        let has = self.0.lock().unwrap().contains_key(diff_id);
+        async move { Ok(has) }.boxed()
+    }
+
+    fn damaged<'a>(&'a self, diff_id: &'a Digest, place: &'a str) -> BoxFuture<'a, ()> {
+        assert_eq!(place, "there");
+        self.0.lock().unwrap().remove(diff_id);
+        async {}.boxed()
     }
 }
 

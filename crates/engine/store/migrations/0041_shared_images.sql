@@ -4,7 +4,9 @@
 CREATE TABLE shared_layers (
     diff_id TEXT PRIMARY KEY NOT NULL,
     upload TEXT NOT NULL,
-    bytes BIGINT NOT NULL
+    bytes BIGINT NOT NULL,
+    -- 1: it was not there, or not what it should be, when a node looked: whoever has the layer sends it again.
+    is_doubted BIGINT NOT NULL DEFAULT 0
 );
 
 CREATE TABLE shared_images (

@@ -75,7 +75,7 @@ pub use record::{
 pub use schedules::ScheduleRecord;
 pub use secrets::{SealedAt, SealedValue, SecretRecord, SecretUse, SecretVersion};
 pub use services::ServiceRecord;
-pub use shared_images::{SharedImage, SharedIndex, SharedObjects, SharedSnapshot};
+pub use shared_images::{SharedImage, SharedIndex, SharedLayer, SharedObjects, SharedSnapshot};
 pub use snapshots::SnapshotOutcome;
 pub use store::Store;
 pub use template_tags::TemplateTag;

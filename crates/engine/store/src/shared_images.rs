@@ -36,6 +36,17 @@ pub struct SharedIndex {
     pub snapshots: BTreeSet<SnapshotId>,
 }
 
+/// A layer that every node can have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SharedLayer {
+    /// The upload in which it is.
+    pub upload: String,
+    /// As many as were sent.
+    pub bytes: u64,
+    /// It was not there, or was not this layer, when somebody looked.
+    pub is_doubted: bool,
+}
+
 /// The disk of a template that every node can have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SharedSnapshot {
@@ -72,21 +83,22 @@ impl Store {
             .await
     }
 
-    /// The upload in which a layer is, and how many bytes were sent.
+    /// Where a layer is.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`].
-    pub async fn shared_layer(&self, diff_id: &str) -> Result<Option<(String, u64)>, StoreError> {
-        const SQL: &str = "SELECT diff_id, upload, bytes FROM shared_layers WHERE diff_id = $1";
+    pub async fn shared_layer(&self, diff_id: &str) -> Result<Option<SharedLayer>, StoreError> {
+        const SQL: &str = "SELECT * FROM shared_layers WHERE diff_id = $1";
         let values = args![diff_id];
         let row = self.read(move |mut conn| Box::pin(async move { conn.row(SQL, values).await })).await?;
-        row.map(|row| {
-            row.decode("shared_layers", "diff_id", |row| Ok((row.text("upload")?, row.uint("bytes")?)))
-        })
-        .transpose()
+        let read = |row: &Row| {
+            let (upload, bytes) = (row.text("upload")?, row.uint("bytes")?);
+            Ok(SharedLayer { upload, bytes, is_doubted: row.int("is_doubted")? != 0 })
+        };
+        row.map(|row| row.decode("shared_layers", "diff_id", read)).transpose()
     }
 
-    /// Records that a layer is whole, unless another node was faster; gives the upload in which it is.
+    /// Records that a layer is whole, unless another node was faster and nobody doubts it; gives the upload in which it is.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
@@ -97,7 +109,8 @@ impl Store {
         bytes: u64,
     ) -> Result<String, StoreError> {
         const PUT: &str = "INSERT INTO shared_layers (diff_id, upload, bytes) VALUES ($1, $2, $3) \
-             ON CONFLICT (diff_id) DO NOTHING";
+             ON CONFLICT (diff_id) DO UPDATE SET upload = EXCLUDED.upload, bytes = EXCLUDED.bytes, \
+             is_doubted = 0 WHERE shared_layers.is_doubted = 1";
         const GET: &str = "SELECT diff_id, upload FROM shared_layers WHERE diff_id = $1";
         let (put, get) = (args![diff_id, upload, bytes], args![diff_id]);
         self.write(move |mut conn| {
@@ -108,6 +121,19 @@ impl Store {
             })
         })
         .await
+    }
+
+    /// Records that a layer is not in this upload any more, or is damaged there: whoever has it may send it again. Says whether that
+    /// is news.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn doubt_shared_layer(&self, diff_id: &str, upload: &str) -> Result<bool, StoreError> {
+        const SQL: &str = "UPDATE shared_layers SET is_doubted = 1 \
+             WHERE diff_id = $1 AND upload = $2 AND is_doubted = 0";
+        let values = args![diff_id, upload];
+        self.write_one(move |mut conn| Box::pin(async move { Ok(conn.execute(SQL, values).await? > 0) }))
+            .await
     }
 
     /// Records an image, all of whose layers are recorded, and gives it these names wherever they pointed before.

@@ -35,9 +35,9 @@ use atoll_core::Result;
 use atoll_core::id::SnapshotId;
 use atoll_core::layer::Layer;
 use atoll_core::placement::image_mark;
-use atoll_image::{Coming, Digest, Elsewhere, Images};
+use atoll_image::{Coming, Digest, Elsewhere, Found, Images};
 use atoll_objects::{Objects, ObjectsError};
-use atoll_store::{SharedIndex, Store};
+use atoll_store::{SharedIndex, SharedLayer, Store};
 use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::StreamExt as _;
@@ -151,17 +151,46 @@ struct Layers {
 }
 
 impl Elsewhere for Layers {
-    fn layer<'a>(&'a self, diff_id: &'a Digest) -> BoxFuture<'a, io::Result<Option<Coming>>> {
+    fn layer<'a>(&'a self, diff_id: &'a Digest) -> BoxFuture<'a, io::Result<Option<Found>>> {
         async move {
-            let upload = self.store.shared_layer(diff_id.as_str()).await.map_err(io::Error::other)?;
-            let Some((upload, bytes)) = upload else { return Ok(None) };
+            let layer = self.store.shared_layer(diff_id.as_str()).await.map_err(io::Error::other)?;
+            // One that is doubted may have been put back.
+            let Some(SharedLayer { upload, bytes, .. }) = layer else { return Ok(None) };
             match self.objects.get(&object(&self.place, diff_id, &upload)).await {
-                Ok(coming) => Ok(Some(at_most(coming, bytes))),
-                Err(ObjectsError::NotFound) => Ok(None),
+                Ok(coming) => Ok(Some(Found { place: upload, coming: at_most(coming, bytes) })),
+                Err(ObjectsError::NotFound) => {
+                    self.doubt(diff_id, &upload, "is gone").await;
+                    Ok(None)
+                }
                 Err(error) => Err(io::Error::other(error)),
             }
         }
         .boxed()
+    }
+
+    fn has<'a>(&'a self, diff_id: &'a Digest) -> BoxFuture<'a, io::Result<bool>> {
+        async move {
+            let layer = self.store.shared_layer(diff_id.as_str()).await.map_err(io::Error::other)?;
+            Ok(layer.is_some_and(|layer| !layer.is_doubted))
+        }
+        .boxed()
+    }
+
+    fn damaged<'a>(&'a self, diff_id: &'a Digest, place: &'a str) -> BoxFuture<'a, ()> {
+        self.doubt(diff_id, place, "is not what was sent").boxed()
+    }
+}
+
+impl Layers {
+    /// Lets whoever has a layer send it again.
+    async fn doubt(&self, layer: &Digest, upload: &str, why: &str) {
+        match self.store.doubt_shared_layer(layer.as_str(), upload).await {
+            Ok(true) => {
+                tracing::error!(%layer, upload, "an object of a layer {why}: pull or load an image that has it again");
+            }
+            Ok(false) => {}
+            Err(error) => tracing::warn!(%layer, %error, "that an object of a layer is lost is not known"),
+        }
     }
 }
 
@@ -170,7 +199,10 @@ fn at_most(coming: Coming, bytes: u64) -> Coming {
     let mut left = bytes;
     let within = move |piece: io::Result<Bytes>| {
         let piece = piece?;
-        let more = || io::Error::other("the object store has more in its place than was sent");
+        let more = || {
+            let why = "the object store has more in its place than was sent";
+            io::Error::new(io::ErrorKind::InvalidData, why)
+        };
         left = left.checked_sub(piece.len() as u64).ok_or_else(more)?;
         Ok(piece)
     };

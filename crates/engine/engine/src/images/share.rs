@@ -135,7 +135,8 @@ impl Engine {
     /// Sends a layer that is not there.
     async fn send_layer(&self, shared: &Shared, layer: Digest) -> Result<()> {
         let store = &self.inner.store;
-        if store.shared_layer(layer.as_str()).await.map_err(store_error)?.is_some() {
+        let there = store.shared_layer(layer.as_str()).await.map_err(store_error)?;
+        if there.is_some_and(|there| !there.is_doubted) {
             return Ok(());
         }
         let name = shared.object(&layer, &shared.upload);

@@ -6,7 +6,7 @@ use atoll_core::id::SnapshotId;
 use atoll_core::snapshot::Purpose;
 
 use super::sandbox;
-use crate::{SandboxRecord, SharedImage, SharedSnapshot, Store, StoreError};
+use crate::{SandboxRecord, SharedImage, SharedLayer, SharedSnapshot, Store, StoreError};
 
 fn image(digest: &str, names: &[&str]) -> SharedImage {
     SharedImage {
@@ -29,7 +29,16 @@ pub(super) async fn life(store: &Store) {
     assert_eq!(store.shared_layer("l1").await.unwrap(), None);
     assert_eq!(store.put_shared_layer("l1", "u1", 7).await.unwrap(), "u1");
     assert_eq!(store.put_shared_layer("l1", "u2", 7).await.unwrap(), "u1", "the first stays");
-    assert_eq!(store.shared_layer("l1").await.unwrap(), Some(("u1".to_owned(), 7)));
+    let layer = |bytes, is_doubted| Some(SharedLayer { upload: "u1".to_owned(), bytes, is_doubted });
+    assert_eq!(store.shared_layer("l1").await.unwrap(), layer(7, false));
+    // What was lost is sent again, by whoever has it.
+    assert!(!store.doubt_shared_layer("l1", "u2").await.unwrap(), "it is in another");
+    assert!(store.doubt_shared_layer("l1", "u1").await.unwrap());
+    assert_eq!(store.shared_layer("l1").await.unwrap(), layer(7, true));
+    assert!(!store.doubt_shared_layer("l1", "u1").await.unwrap());
+    assert_eq!(store.put_shared_layer("l1", "u1", 8).await.unwrap(), "u1");
+    assert_eq!(store.put_shared_layer("l1", "u2", 7).await.unwrap(), "u1");
+    assert_eq!(store.shared_layer("l1").await.unwrap(), layer(8, false));
     store.put_shared_layer("l2", "u2", 7).await.unwrap();
     store.put_shared_image(&one, &layers(&["l1", "l2"]), 1).await.unwrap();
     store.put_shared_image(&one, &layers(&["l1", "l2"]), 1).await.unwrap();
