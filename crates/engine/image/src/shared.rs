@@ -395,7 +395,8 @@ impl Images {
             prepare(&inner, packed, &expected, &below)
         })
         .await;
-        if let (Err(ImageError::Invalid(_) | ImageError::DigestMismatch { .. }), Some(place)) = (&unpacked, place)
+        if let (Err(ImageError::Invalid(_) | ImageError::DigestMismatch { .. }), Some(place)) =
+            (&unpacked, place)
             && let Some(elsewhere) = self.inner.elsewhere.get()
         {
             elsewhere.damaged(diff_id, &place).await;
