@@ -1,6 +1,6 @@
-"""What one vendor's client does: client.py VENDOR make, or all, or run ID LINE, or end. Ids are the vendor's own.
+"""What one vendor's client does: client.py VENDOR make, or all, or run ID LINE, or in-all LINE, or end. Ids are the vendor's own.
 
-Modal's finds sandboxes by app or by id alone: `all` is given Atoll's ids, of which it makes its own."""
+Modal's finds sandboxes by app or by id alone: `all` and `in-all` are given Atoll's ids, of which it makes its own."""
 
 import json
 import sys
@@ -97,4 +97,10 @@ class runloop:
 
 
 vendor, what, *arguments = sys.argv[1:]
-print(json.dumps(getattr(globals()[vendor], what)(*arguments)))
+client = globals()[vendor]
+if what == "in-all":
+    line, *ids = arguments
+    told = [client.run(id, line) for id in client.all(*ids)]
+else:
+    told = getattr(client, what)(*arguments)
+print(json.dumps(told))

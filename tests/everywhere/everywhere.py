@@ -72,7 +72,7 @@ def main(defaults):
     for id in made:
         subprocess.run([ATOLL, "exec", id, "--", "sh", "-c", f"echo {id} >/tmp/who && chmod 644 /tmp/who"], check=True)
     for vendor in USERS:
-        found = [client(vendor, "run", box, "cat /tmp/who").strip() for box in client(vendor, "all", *made)]
+        found = [told.strip() for told in client(vendor, "in-all", "cat /tmp/who", *made)]
         assert sorted(found) == sorted(made), f"{vendor} finds {found}, and there are {made}"
         print(f"{vendor} finds all {len(made)}")
     # What one of them ends is gone for everybody.
