@@ -6,6 +6,7 @@ use atoll_core::{Code, Error};
 use atoll_store::SealedValue;
 
 use crate::authority::context;
+use crate::boxed;
 use crate::engine::Engine;
 use crate::errors::store_error;
 
@@ -25,6 +26,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::StoreUnavailable`].
+    #[boxed]
     pub async fn acme(&self, name: &str) -> Result<(String, i64)> {
         let row = self.inner.store.acme(name).await.map_err(store_error)?;
         Ok(row.unwrap_or_default())
@@ -34,6 +36,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::StoreUnavailable`]; [`Code::Internal`] when it cannot be sealed.
+    #[boxed]
     pub async fn set_acme(
         &self,
         name: &str,
@@ -57,6 +60,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::StoreUnavailable`]; [`Code::Internal`] when the vault's key does not open it.
+    #[boxed]
     pub async fn sealed(&self, name: &str) -> Result<Option<(String, Secret)>> {
         let Some(value) = self.inner.store.sealed_value(name).await.map_err(store_error)? else {
             return Ok(None);

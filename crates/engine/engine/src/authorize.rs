@@ -22,6 +22,7 @@ use atoll_store::{BuildRecord, SnapshotRecord, VisibleTo};
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::AgentGrant;
+use crate::boxed;
 use crate::cluster;
 use crate::engine::Engine;
 use crate::errors::store_error;
@@ -329,7 +330,13 @@ impl Engine {
     /// # Errors
     /// [`Code::Forbidden`]; [`Code::SandboxLeased`]; for what is not there, or not to be known, as if it were not
     /// there; [`Code::StoreUnavailable`] when that cannot be decided.
-    pub async fn authorize(&self, caller: &Caller, needs: Needs, target: Target<'_>) -> Result<Grant> {
+    #[boxed]
+    pub async fn authorize<'a>(
+        &'a self,
+        caller: &'a Caller,
+        needs: Needs,
+        target: Target<'a>,
+    ) -> Result<Grant> {
         if caller.scope < needs.scope {
             return Err(forbidden(needs.scope));
         }
@@ -356,7 +363,7 @@ impl Engine {
             }
             Target::Journal(text) => match self.authorize_gone(caller, text).await? {
                 Some(id) => Resource::Journal(id),
-                None => return Box::pin(self.authorize(caller, needs, Target::Sandbox(text))).await,
+                None => return self.authorize(caller, needs, Target::Sandbox(text)).await,
             },
             Target::Volume(text) => Resource::Volume(self.inner.volume_of(caller, text)?.id),
             Target::Build(text) => {

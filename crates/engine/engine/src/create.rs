@@ -12,6 +12,7 @@ use atoll_isolation::{DiskSource, Plan, RootFs};
 use atoll_store::{SandboxRecord, TemplateRecord, Whereabouts};
 
 use crate::authorize::Caller;
+use crate::boxed;
 use crate::clock::random;
 use crate::cluster;
 use crate::engine::{Engine, Inner};
@@ -55,6 +56,7 @@ impl Engine {
     /// # Errors
     /// Whatever is wrong with the draft; [`Code::LimitExceeded`]; [`Code::NameTaken`]; [`Code::IdempotencyMismatch`]; what the host
     /// refuses. Nothing is left of a sandbox that could not be made.
+    #[boxed]
     pub async fn create_sandbox(&self, draft: SandboxDraft, caller: &Caller) -> Result<SandboxRecord> {
         Box::pin(self.create_from(draft, None, caller)).await
     }

@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::agent::Agents;
+use crate::boxed;
 use crate::build::{BuildStats, Builds};
 use crate::clock::{self, Clock};
 use crate::cluster::{self, Cluster};
@@ -212,6 +213,7 @@ impl Engine {
     /// # Errors
     /// When the store or a driver cannot be read; [`Code::IsolationUnavailable`] when there is no driver for what
     /// sandboxes get by default.
+    #[boxed]
     pub async fn start(
         config: Config,
         store: Store,
@@ -295,6 +297,7 @@ impl Engine {
 
     /// Stops without touching the sandboxes: they go on and are taken up at the next start. Members of warm
     /// pools belong to nobody and are removed.
+    #[boxed]
     pub async fn shutdown(&self) {
         self.drain();
         self.inner.shutdown.cancel();
@@ -373,6 +376,7 @@ impl Engine {
     }
 
     /// What this host enforces, by every driver.
+    #[boxed]
     pub async fn doctor(&self) -> Vec<Check> {
         let mut checks = Vec::new();
         // What drivers try would stand still with the sandboxes, and whoever asks with it.
@@ -390,6 +394,7 @@ impl Engine {
     ///
     /// # Errors
     /// When a driver cannot look, or the store does not answer.
+    #[boxed]
     pub async fn leaks(&self) -> Result<Vec<Resource>> {
         let mut leaks = Vec::new();
         // What is removed between the look at the host and the look at what is known is no leak either.
@@ -410,6 +415,7 @@ impl Engine {
     ///
     /// # Errors
     /// When something resists.
+    #[boxed]
     pub async fn remove_leaks(&self) -> Result<Vec<Resource>> {
         self.inner.make_room();
         let leaks = self.leaks().await?;

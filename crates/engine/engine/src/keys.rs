@@ -11,6 +11,7 @@ use atoll_core::{Code, Error, Result};
 use atoll_store::{KeyKind, KeyRecord, Login, LoginBy, Store, StoreError};
 use atoll_vault::ApiKey;
 
+use crate::boxed;
 use crate::clock::random;
 use crate::engine::Engine;
 use crate::errors::store_error;
@@ -248,6 +249,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::create_key_as`].
+    #[boxed]
     pub async fn create_key(&self, name: &str, scope: KeyScope, ttl_ms: Option<u64>) -> Result<NewKey> {
         self.create_key_as(KeyFormat::Atoll, name, scope, ttl_ms, None).await
     }
@@ -256,6 +258,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::InvalidArgument`] for the name, and for an administrator of a project; [`Code::ProjectNotFound`].
+    #[boxed]
     pub async fn create_key_as(
         &self,
         format: KeyFormat,
@@ -305,6 +308,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::StoreUnavailable`].
+    #[boxed]
     pub async fn keys(&self) -> Result<Vec<KeyRecord>> {
         let mut all = self.inner.store.list_keys().await.map_err(store_error)?;
         all.retain(|record| !matches!(record.kind, KeyKind::Login(_)));
@@ -315,6 +319,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::KeyNotFound`].
+    #[boxed]
     pub async fn delete_key(&self, id: &str) -> Result<()> {
         let parsed: KeyId = id.parse()?;
         if self.inner.keys.find_id(&parsed).is_some_and(|record| matches!(record.kind, KeyKind::Login(_))) {

@@ -64,6 +64,10 @@ mod travel;
 mod usage;
 mod volumes;
 
+// What others call gives a future whose type ends there. Else every handler of every protocol would have the types of all that is
+// below in its own, and the compiler would prove for each of them again that they can be sent to another thread: decision 35.
+use async_recursion::async_recursion as boxed;
+
 pub use acme::ToSeal;
 pub use agent::{AgentDraft, AgentForkOrder, AgentGrant, EventPage, FORK_LABEL, SessionView};
 pub use archive::{Metered, members};

@@ -13,6 +13,7 @@ use futures::StreamExt as _;
 use tokio::time::Instant;
 
 use crate::authorize::Caller;
+use crate::boxed;
 use crate::engine::{Engine, Inner};
 use crate::sandbox::SandboxShared;
 
@@ -95,6 +96,7 @@ async fn measure(inner: &Inner, sandbox: &SandboxShared) -> LiveUsage {
 
 impl Engine {
     /// What the sandboxes of this server use that a caller may know of, the newest first; only those with all of these labels.
+    #[boxed]
     pub async fn live_usage(&self, caller: &Caller, labels: &BTreeMap<String, String>) -> Vec<LiveUsage> {
         let all = self.measured().await;
         let wanted = all.iter().filter(|one| {

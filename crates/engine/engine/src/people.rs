@@ -18,6 +18,7 @@ use atoll_vault::ApiKey;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
+use crate::boxed;
 use crate::clock::random;
 use crate::engine::Engine;
 use crate::errors::store_error;
@@ -64,6 +65,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::Forbidden`] when no rule names them; [`Code::Unauthorized`] when the exchange has opened a login before.
+    #[boxed]
     pub async fn log_in(&self, person: Person, by: LoginBy, exchange: &[u8]) -> Result<NewKey> {
         let Some(right) = self.right_of_person(&person) else {
             tracing::warn!(subject = ?person.subject, email = ?person.email, "nobody may log in whom no rule names");
@@ -140,6 +142,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::KeyNotFound`].
+    #[boxed]
     pub async fn end_login(&self, login: &KeyId) -> Result<()> {
         let record = self.inner.keys.find_id(login).ok_or_else(|| KeyId::not_found(login.as_str()))?;
         let KeyKind::Login(Login { person, .. }) = &record.kind else {
@@ -152,6 +155,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::KeyNotFound`]; [`Code::InvalidState`] for a key that is no person.
+    #[boxed]
     pub async fn end_logins_of(&self, id: &str) -> Result<()> {
         let parsed: KeyId = id.parse()?;
         let record: Arc<KeyRecord> = self.inner.keys.find_id(&parsed).ok_or_else(|| KeyId::not_found(id))?;

@@ -11,6 +11,7 @@ use atoll_core::{Code, Error, Result};
 use atoll_store::{Belongings, ProjectRecord, Store, StoreError};
 
 use crate::authorize::Caller;
+use crate::boxed;
 use crate::clock::random;
 use crate::engine::Engine;
 use crate::errors::store_error;
@@ -103,6 +104,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::InvalidArgument`] naming the field; [`Code::NameTaken`]; [`Code::LimitExceeded`].
+    #[boxed]
     pub async fn create_project(
         &self,
         name: &str,
@@ -179,6 +181,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::StoreUnavailable`].
+    #[boxed]
     pub async fn project_view(&self, record: &ProjectRecord) -> Result<ProjectView> {
         let store = &self.inner.store;
         let used = store.quota_used(&record.id).await.map_err(store_error)?;
@@ -190,6 +193,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::create_project`]; [`Code::ProjectNotFound`].
+    #[boxed]
     pub async fn update_project(&self, id_or_name: &str, update: ProjectUpdate) -> Result<ProjectRecord> {
         let _turn = self.inner.projects.changing.lock().await;
         let mut record = ProjectRecord::clone(&*self.project(id_or_name)?);
@@ -215,6 +219,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::ProjectNotFound`]; [`Code::ProjectInUse`], which counts what belongs to it.
+    #[boxed]
     pub async fn delete_project(&self, id_or_name: &str) -> Result<()> {
         let _turn = self.inner.projects.changing.lock().await;
         let record = self.project(id_or_name)?;

@@ -11,6 +11,7 @@ use atoll_core::{Code, Error, Result};
 use atoll_store::{Cursor, Page, SandboxFilter, SandboxRecord};
 
 use crate::authorize::Caller;
+use crate::boxed;
 use crate::engine::Engine;
 use crate::errors::store_error;
 use crate::exec::ExecView;
@@ -83,6 +84,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`atoll_core::Code::InvalidArgument`] for the cursor or the limit; [`Code::ProjectNotFound`].
+    #[boxed]
     pub async fn sandboxes(&self, query: &SandboxQuery, caller: &Caller) -> Result<Page<SandboxRecord>> {
         let filter = SandboxFilter {
             states: query.states.clone(),
@@ -115,6 +117,7 @@ impl Engine {
     /// # Errors
     /// [`atoll_core::Code::InvalidArgument`], [`atoll_core::Code::InvalidState`],
     /// [`atoll_core::Code::SandboxNotFound`].
+    #[boxed]
     pub async fn update_sandbox(&self, id: &SandboxId, update: SandboxUpdate) -> Result<SandboxRecord> {
         let sandbox = self.inner.sandbox(id)?;
         for image in update.layers.values().flatten() {
@@ -128,6 +131,7 @@ impl Engine {
     /// # Errors
     /// [`Code::PauseUnavailable`] with what is in the way, [`Code::InvalidState`], [`Code::SandboxFailed`],
     /// [`Code::SandboxNotFound`].
+    #[boxed]
     pub async fn pause_sandbox(&self, id: &SandboxId, mode: PauseMode) -> Result<SandboxRecord> {
         let sandbox = self.inner.sandbox(id)?;
         sandbox.settled().await;
@@ -139,6 +143,7 @@ impl Engine {
     /// # Errors
     /// [`Code::BudgetExhausted`], [`Code::InvalidState`], [`Code::SandboxFailed`], [`Code::SandboxNotFound`], or
     /// what the host refuses: then it stays paused.
+    #[boxed]
     pub async fn resume_sandbox(&self, id: &SandboxId) -> Result<SandboxRecord> {
         let sandbox = self.inner.sandbox(id)?;
         drop(sandbox.usable().await?);
@@ -149,6 +154,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`atoll_core::Code::SandboxNotFound`], or what resists.
+    #[boxed]
     pub async fn delete_sandbox(&self, id: &SandboxId) -> Result<()> {
         let sandbox = self.inner.sandbox(id)?;
         sandbox.ask(Message::Delete).await
@@ -159,6 +165,7 @@ impl Engine {
     /// # Errors
     /// [`atoll_core::Code::InvalidArgument`] for the cursor or the limit,
     /// [`atoll_core::Code::SandboxNotFound`].
+    #[boxed]
     pub async fn execs(
         &self,
         sandbox: &SandboxId,

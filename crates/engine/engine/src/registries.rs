@@ -6,6 +6,7 @@ use atoll_core::{Code, Error, Result, spec};
 use atoll_image::Credentials;
 use atoll_store::RegistryRecord;
 
+use crate::boxed;
 use crate::engine::Engine;
 use crate::errors::store_error;
 
@@ -38,6 +39,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::InvalidArgument`] naming the field.
+    #[boxed]
     pub async fn put_registry(
         &self,
         host: &str,
@@ -77,6 +79,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::StoreUnavailable`].
+    #[boxed]
     pub async fn registries(&self) -> Result<Vec<RegistryRecord>> {
         self.inner.store.list_registries().await.map_err(store_error)
     }
@@ -85,6 +88,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::RegistryNotFound`].
+    #[boxed]
     pub async fn delete_registry(&self, host: &str) -> Result<()> {
         let host = host.to_ascii_lowercase();
         if self.inner.store.delete_registry(&host).await.map_err(store_error)? {
@@ -97,6 +101,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::Internal`] when they were sealed with another key file.
+    #[boxed]
     pub async fn registry_credentials(&self, host: &str) -> Result<Option<Credentials>> {
         let host = host.to_ascii_lowercase();
         let Some(record) = self.inner.store.registry(&host).await.map_err(store_error)? else {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use atoll_core::Code;
 
 use crate::authorize::{Caller, Grant, Resource};
+use crate::boxed;
 use crate::engine::Engine;
 
 /// When a database that was away is asked again.
@@ -17,6 +18,7 @@ const RETRY: Duration = Duration::from_secs(5);
 impl Engine {
     /// Resolves when a right ends: the key or access was deleted or has run out, the key may not do any more what
     /// was needed, or the session by which it came is over. Leases do not count: what began before one goes on.
+    #[boxed]
     pub async fn until_revoked(&self, grant: &Grant) {
         match grant.ended() {
             None => self.until_credential_ends(grant).await,

@@ -12,6 +12,7 @@ use atoll_store::{Store, StoreError};
 use tokio::sync::{Mutex, MutexGuard, watch};
 
 use crate::authorize::Caller;
+use crate::boxed;
 use crate::engine::{Engine, Inner};
 use crate::errors::store_error;
 use crate::sandbox::SandboxShared;
@@ -142,6 +143,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`].
+    #[boxed]
     pub async fn set_visibility(
         &self,
         sandbox: &SandboxId,
@@ -165,6 +167,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`], [`Code::KeyNotFound`], [`Code::LimitExceeded`].
+    #[boxed]
     pub async fn grant(&self, sandbox: &SandboxId, key: &str, role: Role) -> Result<AccessView> {
         let found = self.inner.sandbox(sandbox)?;
         let id: KeyId = key.parse()?;
@@ -184,6 +187,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`]; [`Code::KeyNotFound`] when it had none.
+    #[boxed]
     pub async fn revoke(&self, sandbox: &SandboxId, key: &str) -> Result<AccessView> {
         let found = self.inner.sandbox(sandbox)?;
         let id: KeyId = key.parse()?;
@@ -216,6 +220,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SandboxLeased`] while somebody else has it; [`Code::InvalidArgument`] naming the field.
+    #[boxed]
     pub async fn take_lease(&self, sandbox: &SandboxId, caller: &Caller, ttl_ms: u64) -> Result<Lease> {
         let who = caller.requester().ok_or_else(nobody)?;
         let holder = who.holder.unwrap_or(who.key.as_str());
@@ -243,6 +248,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SandboxLeased`] when it is somebody else's.
+    #[boxed]
     pub async fn release_lease(&self, sandbox: &SandboxId, caller: &Caller, force: bool) -> Result<()> {
         let found = self.inner.sandbox(sandbox)?;
         let _turn = self.inner.acl.changing.lock().await;

@@ -19,6 +19,7 @@ use atoll_store::{SandboxRecord, ServiceRecord};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::boxed;
 use crate::clock::random;
 use crate::engine::{Engine, Inner};
 use crate::errors::store_error;
@@ -123,6 +124,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`].
+    #[boxed]
     pub async fn start_exec(&self, sandbox: &SandboxId) -> Result<Option<ExecView>> {
         let shared = self.inner.sandbox(sandbox)?;
         let Ok(service) = shared.services.find(START_SERVICE) else { return Ok(None) };

@@ -7,6 +7,7 @@ use atoll_core::{Code, Error, Result};
 use atoll_store::{StoreError, TemplateRecord, TemplateTag};
 
 use crate::authorize::Caller;
+use crate::boxed;
 use crate::engine::Engine;
 use crate::errors::store_error;
 use crate::templates::not_found;
@@ -25,6 +26,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::TemplateNotFound`].
+    #[boxed]
     pub async fn template_tags(&self, name: &str) -> Result<Vec<TemplateTag>> {
         self.template(name, None).await?;
         self.inner.store.template_tags(name).await.map_err(store_error)
@@ -34,6 +36,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::TemplateNotFound`].
+    #[boxed]
     pub async fn template_tag_assignments(&self, name: &str) -> Result<Vec<TemplateTag>> {
         self.template(name, None).await?;
         self.inner.store.template_tag_assignments(name).await.map_err(store_error)
@@ -43,6 +46,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::TemplateNotFound`], for the tag, too.
+    #[boxed]
     pub async fn tag_assignments(&self, name: &str, tag: &str) -> Result<Vec<TemplateTag>> {
         let mut all = self.template_tag_assignments(name).await?;
         all.retain(|one| one.tag == tag);
@@ -53,6 +57,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::TemplateNotFound`].
+    #[boxed]
     pub async fn tagged_template(&self, name: &str, tag: &str) -> Result<TemplateRecord> {
         match self.inner.store.tagged_version(name, tag).await.map_err(store_error)? {
             Some(version) => self.template(name, Some(version)).await,
@@ -65,6 +70,7 @@ impl Engine {
     /// # Errors
     /// [`Code::InvalidArgument`] for what is no tag; [`Code::TemplateNotFound`]; [`Code::LimitExceeded`];
     /// [`Code::Forbidden`] when the template is another key's.
+    #[boxed]
     pub async fn tag_template(
         &self,
         name: &str,
@@ -89,6 +95,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::TemplateNotFound`] when it lacks one; [`Code::Forbidden`] when it is another key's.
+    #[boxed]
     pub async fn untag_template(&self, name: &str, tags: &[String], caller: &Caller) -> Result<()> {
         spec::template_tags("tags", tags)?;
         self.check_template_is_own(name, caller).await?;

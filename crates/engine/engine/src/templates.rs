@@ -9,6 +9,7 @@ use atoll_isolation::Execution;
 use atoll_store::TemplateRecord;
 
 use crate::authorize::Caller;
+use crate::boxed;
 use crate::clock::random;
 use crate::engine::{Engine, Inner};
 use crate::errors::{isolation_error, limit_error, store_error};
@@ -20,6 +21,7 @@ impl Engine {
     /// # Errors
     /// [`Code::InvalidArgument`] naming the field; [`Code::ImageNotFound`] when its image is not here, and
     /// [`Code::SnapshotNotFound`] for its snapshot; [`Code::Forbidden`] when the template is another key's.
+    #[boxed]
     pub async fn create_template(
         &self,
         name: &str,
@@ -90,6 +92,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::StoreUnavailable`].
+    #[boxed]
     pub async fn templates(&self) -> Result<Vec<TemplateRecord>> {
         let mut all = self.inner.store.list_templates(None).await.map_err(store_error)?;
         // They come by name, newest version first.
@@ -101,6 +104,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::TemplateNotFound`].
+    #[boxed]
     pub async fn template_versions(&self, name: &str) -> Result<Vec<TemplateRecord>> {
         let all = self.inner.store.list_templates(Some(name)).await.map_err(store_error)?;
         if all.is_empty() { Err(not_found(name, None)) } else { Ok(all) }
@@ -110,6 +114,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::TemplateNotFound`].
+    #[boxed]
     pub async fn template(&self, name: &str, version: Option<u32>) -> Result<TemplateRecord> {
         let found = self.inner.store.template(name, version).await.map_err(store_error)?;
         found.ok_or_else(|| not_found(name, version))
@@ -119,6 +124,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::TemplateNotFound`]; [`Code::Forbidden`] when it is another key's.
+    #[boxed]
     pub async fn delete_template(&self, name: &str, version: Option<u32>, caller: &Caller) -> Result<()> {
         self.check_template_is_own(name, caller).await?;
         let removed = self.inner.store.delete_template(name, version).await.map_err(store_error)?;
@@ -151,6 +157,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::TemplateNotFound`]; [`Code::InvalidArgument`] for what is neither a version nor a tag.
+    #[boxed]
     pub async fn find_template(&self, text: &str) -> Result<TemplateRecord> {
         let Some((name, which)) = text.split_once(':') else { return self.template(text, None).await };
         match which.parse() {

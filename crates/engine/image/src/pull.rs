@@ -222,7 +222,11 @@ impl Images {
                         if is_kept {
                             let (inner, own, path) =
                                 (Arc::clone(&self.inner), planned.diff_id.clone(), blob.path());
-                            blocking(move || Ok(inner.keep_packed(&own, &path))).await?;
+                            let keep = move || {
+                                inner.keep_packed(&own, &path);
+                                Ok(())
+                            };
+                            blocking(keep).await?;
                         }
                         self.extract(planned, blob, &done, progress).await?
                     }

@@ -148,78 +148,86 @@ impl Store {
     }
 
     /// Runs an operation that changes nothing.
-    pub(crate) async fn read<T, F>(&self, operation: F) -> Result<T, StoreError>
+    pub(crate) fn read<T, F>(&self, operation: F) -> BoxFuture<'_, Result<T, StoreError>>
     where
         T: Send + 'static,
         F: for<'c> FnOnce(Conn<'c>) -> BoxFuture<'c, Result<T, StoreError>> + Send + 'static,
     {
-        match &self.backend {
-            Backend::Sqlite { readers: Some(pool), .. } => {
-                operation(Conn::Sqlite(&mut *pool.acquire().await?)).await
+        Box::pin(async move {
+            match &self.backend {
+                Backend::Sqlite { readers: Some(pool), .. } => {
+                    operation(Conn::Sqlite(&mut *pool.acquire().await?)).await
+                }
+                Backend::Sqlite { writer, readers: None } => {
+                    writer.run(Changes::Many, Kept::Process, operation).await
+                }
+                Backend::Postgres { pool, .. } => {
+                    operation(Conn::Postgres(&mut *pool.acquire().await?)).await
+                }
             }
-            Backend::Sqlite { writer, readers: None } => {
-                writer.run(Changes::Many, Kept::Process, operation).await
-            }
-            Backend::Postgres { pool, .. } => operation(Conn::Postgres(&mut *pool.acquire().await?)).await,
-        }
+        })
     }
 
     /// Runs an operation in a transaction: it is committed when this returns `Ok`, undone when the
     /// operation returns `Err`. The operation must wait for nothing but its connection. Once it was polled it runs to
     /// its end, whether or not anybody waits for that. What is committed outlives a power cut.
-    pub(crate) async fn write<T, F>(&self, operation: F) -> Result<T, StoreError>
+    pub(crate) fn write<T, F>(&self, operation: F) -> BoxFuture<'_, Result<T, StoreError>>
     where
         T: Send + 'static,
         F: for<'c> FnOnce(Conn<'c>) -> BoxFuture<'c, Result<T, StoreError>> + Send + 'static,
     {
-        self.change(Changes::Many, Kept::Disk, operation).await
+        self.change(Changes::Many, Kept::Disk, operation)
     }
 
     /// As [`Self::write`], for an operation in which one statement changes something, at most, and
     /// nothing fails after it.
-    pub(crate) async fn write_one<T, F>(&self, operation: F) -> Result<T, StoreError>
+    pub(crate) fn write_one<T, F>(&self, operation: F) -> BoxFuture<'_, Result<T, StoreError>>
     where
         T: Send + 'static,
         F: for<'c> FnOnce(Conn<'c>) -> BoxFuture<'c, Result<T, StoreError>> + Send + 'static,
     {
-        self.change(Changes::One, Kept::Disk, operation).await
+        self.change(Changes::One, Kept::Disk, operation)
     }
 
     /// As [`Self::write`], without waiting for the disk: see [`Kept::Process`].
-    pub(crate) async fn write_soon<T, F>(&self, operation: F) -> Result<T, StoreError>
+    pub(crate) fn write_soon<T, F>(&self, operation: F) -> BoxFuture<'_, Result<T, StoreError>>
     where
         T: Send + 'static,
         F: for<'c> FnOnce(Conn<'c>) -> BoxFuture<'c, Result<T, StoreError>> + Send + 'static,
     {
-        self.change(Changes::Many, Kept::Process, operation).await
+        self.change(Changes::Many, Kept::Process, operation)
     }
 
     /// As [`Self::write_one`], without waiting for the disk: see [`Kept::Process`].
-    pub(crate) async fn write_one_soon<T, F>(&self, operation: F) -> Result<T, StoreError>
+    pub(crate) fn write_one_soon<T, F>(&self, operation: F) -> BoxFuture<'_, Result<T, StoreError>>
     where
         T: Send + 'static,
         F: for<'c> FnOnce(Conn<'c>) -> BoxFuture<'c, Result<T, StoreError>> + Send + 'static,
     {
-        self.change(Changes::One, Kept::Process, operation).await
+        self.change(Changes::One, Kept::Process, operation)
     }
 
-    async fn change<T, F>(&self, changes: Changes, kept: Kept, operation: F) -> Result<T, StoreError>
+    fn change<T, F>(&self, changes: Changes, kept: Kept, operation: F) -> BoxFuture<'_, Result<T, StoreError>>
     where
         T: Send + 'static,
         F: for<'c> FnOnce(Conn<'c>) -> BoxFuture<'c, Result<T, StoreError>> + Send + 'static,
     {
-        match &self.backend {
-            Backend::Sqlite { writer, .. } => writer.run(changes, kept, operation).await,
-            Backend::Postgres { pool, lease, .. } => {
-                let lease = lease.get().cloned();
-                if let Some(lease) = &lease {
-                    lease.check()?;
+        Box::pin(async move {
+            match &self.backend {
+                Backend::Sqlite { writer, .. } => writer.run(changes, kept, operation).await,
+                Backend::Postgres { pool, lease, .. } => {
+                    let lease = lease.get().cloned();
+                    if let Some(lease) = &lease {
+                        lease.check()?;
+                    }
+                    // In a task of its own, as SQLite's writer is: it runs to its end when its caller goes away.
+                    let transaction = transact(pool.clone(), lease, operation);
+                    tokio::spawn(transaction)
+                        .await
+                        .unwrap_or_else(|ended| Err(StoreError::unavailable(ended)))
                 }
-                // In a task of its own, as SQLite's writer is: it runs to its end when its caller goes away.
-                let transaction = transact(pool.clone(), lease, operation);
-                tokio::spawn(transaction).await.unwrap_or_else(|ended| Err(StoreError::unavailable(ended)))
             }
-        }
+        })
     }
 }
 

@@ -15,6 +15,7 @@ use atoll_store::{AgentRecord, EventRecord, SessionRecord, StoreError, Whereabou
 use serde_json::{Value, json};
 
 use crate::authorize::{Caller, EffectivePermission};
+use crate::boxed;
 use crate::clock::random;
 use crate::cluster;
 use crate::engine::Engine;
@@ -38,6 +39,7 @@ impl Engine {
     ///
     /// # Errors
     /// Whatever is wrong with the draft or the sandbox; [`Code::NameTaken`]; [`Code::LimitExceeded`].
+    #[boxed]
     pub async fn create_agent(&self, draft: AgentDraft) -> Result<AgentRecord> {
         let AgentDraft { name, sandbox, mut spec } = draft;
         spec::name("name", &name)?;
@@ -152,6 +154,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::AgentNotFound`], and what resists.
+    #[boxed]
     pub async fn remove_agent(&self, id: &AgentId) -> Result<()> {
         let agent = self.agent_by_id(id)?;
         agent.leaving.store(true, Ordering::SeqCst);
@@ -189,6 +192,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::AgentNotFound`], [`Code::InvalidArgument`], [`Code::LimitExceeded`], [`Code::SandboxFailed`].
+    #[boxed]
     pub async fn create_session(&self, agent: &AgentId, thread: Option<&str>) -> Result<(SessionView, bool)> {
         thread.map_or(Ok(()), check_thread)?;
         let agent = self.agent_by_id(agent)?;
@@ -252,6 +256,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::AgentNotFound`], [`Code::SessionNotFound`].
+    #[boxed]
     pub async fn remove_session(&self, agent: &AgentId, session: &str) -> Result<()> {
         let agent = self.agent_by_id(agent)?;
         let session = agent.session(session)?;
@@ -273,6 +278,7 @@ impl Engine {
     /// # Errors
     /// [`Code::SessionNotFound`], [`Code::TooLarge`], [`Code::IdempotencyMismatch`], [`Code::LimitExceeded`],
     /// [`Code::SandboxFailed`].
+    #[boxed]
     pub async fn send_message(
         &self,
         agent: &AgentId,
@@ -338,6 +344,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SessionNotFound`], [`Code::SandboxFailed`].
+    #[boxed]
     pub async fn cancel_session(&self, agent: &AgentId, session: &str) -> Result<()> {
         self.agent_by_id(agent)?.session(session)?.ask(Wish::Cancel).await
     }
@@ -346,6 +353,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SessionNotFound`], [`Code::InvalidState`] when it does not wait, [`Code::InvalidArgument`].
+    #[boxed]
     pub async fn answer_approval(
         &self,
         agent: &AgentId,

@@ -7,6 +7,7 @@ use atoll_core::{Code, Error, Result};
 use atoll_store::EventRecord;
 use tokio::time::Instant;
 
+use crate::boxed;
 use crate::engine::Engine;
 use crate::errors::store_error;
 
@@ -28,6 +29,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::AgentNotFound`], [`Code::SessionNotFound`], [`Code::OffsetOutOfRange`].
+    #[boxed]
     pub async fn session_events(
         &self,
         agent: &AgentId,

@@ -12,6 +12,7 @@ use atoll_core::{Code, Error, Result, spec};
 use atoll_store::AgentRecord;
 
 use crate::authorize::Caller;
+use crate::boxed;
 use crate::engine::Engine;
 use crate::snapshot::{ForkOrder, life};
 
@@ -38,6 +39,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::AgentNotFound`], [`Code::InvalidArgument`], and as [`Self::fork_sandbox`].
+    #[boxed]
     pub async fn fork_agent(
         &self,
         agent: &AgentId,

@@ -10,6 +10,7 @@ use atoll_core::{Code, Error, Result};
 use atoll_store::AgentRecord;
 
 use crate::authorize::Caller;
+use crate::boxed;
 use crate::engine::Engine;
 
 use super::{AgentDraft, name_taken};
@@ -22,6 +23,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::create_sandbox`] and [`Self::create_agent`]. Then there is neither.
+    #[boxed]
     pub async fn create_agent_with_sandbox(
         &self,
         name: String,

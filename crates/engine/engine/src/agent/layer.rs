@@ -7,6 +7,7 @@ use atoll_core::layer::{LATEST, Layer, image_of, version_in};
 use atoll_core::spec::SandboxUpdate;
 use atoll_core::{Code, Error, Result};
 
+use crate::boxed;
 use crate::engine::Engine;
 
 use super::Wish;
@@ -16,6 +17,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::InvalidArgument`], [`Code::ImageNotFound`].
+    #[boxed]
     pub async fn agent_version(&self, layer: &str, version: Option<&str>) -> Result<String> {
         let wanted = image_of(layer, version.unwrap_or(LATEST))?;
         self.obtain_image(&wanted).await?;
@@ -36,6 +38,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::agent_version`] and [`Self::update_sandbox`].
+    #[boxed]
     pub async fn put_agent_layer(
         &self,
         sandbox: &SandboxId,
@@ -68,6 +71,7 @@ impl Engine {
     /// # Errors
     /// [`Code::AgentNotFound`]; [`Code::InvalidState`] for an agent without a layer; as [`Self::agent_version`] and
     /// [`Self::update_sandbox`].
+    #[boxed]
     pub async fn update_agent(&self, id: &AgentId, version: Option<&str>, by: Option<KeyId>) -> Result<()> {
         let agent = self.agent_by_id(id)?;
         let Some(layer) = &agent.record.spec.layer else {

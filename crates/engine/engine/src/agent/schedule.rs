@@ -18,6 +18,7 @@ use atoll_store::{ScheduleRecord, StoreError};
 use futures::{StreamExt as _, stream};
 use serde_json::json;
 
+use crate::boxed;
 use crate::clock::random;
 use crate::engine::Engine;
 use crate::errors::store_error;
@@ -37,6 +38,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::AgentNotFound`], [`Code::InvalidArgument`], [`Code::TooLarge`], [`Code::LimitExceeded`].
+    #[boxed]
     pub async fn create_schedule(&self, agent: &AgentId, spec: ScheduleSpec) -> Result<ScheduleRecord> {
         check_thread(&spec.thread)?;
         check_text(&spec.text)?;
@@ -117,6 +119,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::AgentNotFound`], [`Code::ScheduleNotFound`].
+    #[boxed]
     pub async fn remove_schedule(&self, agent: &AgentId, schedule: &str) -> Result<()> {
         let agent = self.agent_by_id(agent)?;
         let _turn = agent.scheduling.lock().await;

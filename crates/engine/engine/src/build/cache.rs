@@ -15,6 +15,7 @@ use atoll_store::{CacheRecord, SnapshotRecord};
 use tokio::sync::RwLock;
 
 use crate::authorize::Caller;
+use crate::boxed;
 use crate::engine::Engine;
 use crate::errors::store_error;
 use crate::snapshot::SnapshotOrder;
@@ -165,6 +166,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::StoreUnavailable`].
+    #[boxed]
     pub async fn build_cache(&self) -> Result<Vec<CacheEntry>> {
         let templates = self.template_snapshots().await?;
         let records = self.inner.store.cached_steps().await.map_err(store_error)?;
@@ -180,6 +182,7 @@ impl Engine {
     ///
     /// # Errors
     /// What resists.
+    #[boxed]
     pub async fn prune_build_cache(&self, keep_bytes: u64) -> Result<CachePruned> {
         let gate = self.inner.builds.pins.gate.write().await;
         let pinned = self.inner.builds.pins.all();

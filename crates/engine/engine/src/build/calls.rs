@@ -21,6 +21,7 @@ use super::drive::drive;
 use super::journal::BuildLog;
 use super::live::{BuildSecrets, Given, ImageLogin, Live};
 use crate::authorize::Caller;
+use crate::boxed;
 use crate::clock::random;
 use crate::engine::Engine;
 use crate::errors::store_error;
@@ -85,6 +86,7 @@ impl Engine {
     ///
     /// # Errors
     /// What is wrong with the request or its Dockerfile, with the place; [`Code::LimitExceeded`].
+    #[boxed]
     pub async fn create_build(&self, spec: BuildSpec, caller: &Caller) -> Result<BuildView> {
         self.create_build_with(spec, None, BuildSecrets::new(), caller).await
     }
@@ -93,6 +95,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::create_build`].
+    #[boxed]
     pub async fn create_build_as(&self, id: BuildId, spec: BuildSpec, caller: &Caller) -> Result<BuildView> {
         self.begin_build(Some(id), spec, None, BuildSecrets::new(), caller).await
     }
@@ -101,6 +104,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::create_build`]; [`Code::InvalidArgument`] for a user name, password or secret that cannot be.
+    #[boxed]
     pub async fn create_build_with(
         &self,
         spec: BuildSpec,
@@ -207,6 +211,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::BuildNotFound`].
+    #[boxed]
     pub async fn build(&self, id: &BuildId) -> Result<BuildView> {
         let record = self.build_record(id).await?;
         let needs_context = recipe(&record.spec).is_ok_and(|recipe| needs_context(&recipe));
@@ -228,6 +233,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::InvalidArgument`] for the cursor or the limit.
+    #[boxed]
     pub async fn builds(
         &self,
         states: &[BuildState],
@@ -244,6 +250,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::BuildNotFound`].
+    #[boxed]
     pub async fn build_log(&self, id: &BuildId, offset: u64) -> Result<BuildLog> {
         let dir = self.inner.build_log_dir(id);
         let live = self.inner.builds.live().get(id).cloned();
@@ -258,6 +265,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::BuildNotFound`].
+    #[boxed]
     pub async fn cancel_build(&self, id: &BuildId) -> Result<BuildView> {
         let live = self.inner.builds.live().get(id).cloned();
         if let Some(live) = live {

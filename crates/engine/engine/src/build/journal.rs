@@ -11,6 +11,7 @@ use atoll_core::{Code, Error, Result};
 use atoll_store::BuildRecord;
 use tokio::sync::watch;
 
+use crate::boxed;
 use crate::clock::Clock;
 use crate::log::{Extent, LogReader, LogWriter, Piece, READ_MAX_BYTES, extent};
 
@@ -119,6 +120,7 @@ impl BuildLog {
     ///
     /// # Errors
     /// [`Code::Internal`] when the log cannot be read.
+    #[boxed]
     pub async fn now(&mut self, max_bytes: usize) -> Result<LogPage> {
         // Looked at before the log: what is final then has its whole log written.
         let record = self.record.borrow_and_update().clone();
@@ -137,6 +139,7 @@ impl BuildLog {
     }
 
     /// Waits until there may be more. Returns at once for a build that has ended.
+    #[boxed]
     pub async fn changed(&mut self) {
         let Some(extent) = &mut self.extent else { return };
         tokio::select! {

@@ -17,6 +17,7 @@ use atoll_store::{NodeRecord, Whereabouts};
 
 use super::given::Underway;
 use super::{Cluster, node_away};
+use crate::boxed;
 use crate::engine::Engine;
 use crate::errors::store_error;
 
@@ -196,6 +197,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`atoll_core::Code::NodeUnavailable`] when that node does not live; [`atoll_core::Code::StoreUnavailable`].
+    #[boxed]
     pub async fn elsewhere(&self, asked: &Asked) -> Result<Option<Route>> {
         let Some(cluster) = &self.inner.cluster else { return Ok(None) };
         let (missing, chosen) = {
@@ -235,6 +237,7 @@ impl Engine {
 
     /// Waits, not for long, for a node that could not be reached while its lease lives: a server that is started anew is soon
     /// back. Says whether it has started anew since it was looked at: then it is somewhere else now.
+    #[boxed]
     pub async fn has_come_back(&self, node: &NodeRecord) -> bool {
         let Some(cluster) = &self.inner.cluster else { return false };
         let Ok(now) = self.inner.store.some_nodes(std::slice::from_ref(&node.id)).await else { return false };

@@ -7,6 +7,7 @@ use atoll_isolation::{Check, Status};
 use atoll_store::NodeRecord;
 
 use super::Cluster;
+use crate::boxed;
 use crate::engine::Engine;
 use crate::errors::store_error;
 
@@ -25,6 +26,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`atoll_core::Code::StoreUnavailable`].
+    #[boxed]
     pub async fn check_node(&self) -> Result<Vec<Check>> {
         let Some(cluster) = &self.inner.cluster else { return Ok(Vec::new()) };
         Ok(vec![

@@ -37,6 +37,7 @@ pub(crate) use asked::{elsewhere, here, left, missing};
 use given::Given;
 use known::Known;
 
+use crate::boxed;
 use crate::engine::{Engine, Inner};
 
 /// A node serves no longer than this after it began to look for the last time what others had changed.
@@ -138,6 +139,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::StoreUnavailable`].
+    #[boxed]
     pub async fn until_may_serve(&self) -> Result<()> {
         let Some(cluster) = &self.inner.cluster else { return Ok(()) };
         if cluster.may_serve() {
@@ -165,6 +167,7 @@ impl Engine {
     }
 
     /// Resolves when another node has taken over what this one had: it must stop then, and start anew.
+    #[boxed]
     pub async fn until_taken_over(&self) {
         let Some(cluster) = &self.inner.cluster else { return std::future::pending().await };
         let mut away = cluster.lease.away();

@@ -5,6 +5,7 @@ use atoll_core::id::NodeId;
 use atoll_core::{Code, Error, Result};
 use atoll_store::{Left, NodeRecord, StoreError};
 
+use crate::boxed;
 use crate::engine::{Capacity, Engine};
 use crate::errors::store_error;
 
@@ -19,6 +20,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::StoreUnavailable`].
+    #[boxed]
     pub async fn nodes(&self) -> Result<Vec<NodeRecord>> {
         self.inner.store.nodes().await.map_err(store_error)
     }
@@ -71,6 +73,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::NodeNotFound`].
+    #[boxed]
     pub async fn node(&self, text: &str) -> Result<NodeRecord> {
         let found =
             self.nodes().await?.into_iter().find(|node| node.id.as_str() == text || node.name == text);
@@ -84,6 +87,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::NodeNotFound`].
+    #[boxed]
     pub async fn left_on(&self, text: &str) -> Result<(NodeRecord, Left)> {
         let node = self.node(text).await?;
         let left = self.inner.store.left_on(&node.id).await.map_err(store_error)?;
@@ -94,6 +98,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::NodeNotFound`].
+    #[boxed]
     pub async fn set_draining(&self, text: &str, draining: bool) -> Result<NodeRecord> {
         let node = self.node(text).await?;
         self.inner.store.set_draining(&node.id, draining).await.map_err(store_error)?;
@@ -108,6 +113,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::NodeNotFound`]; [`Code::InvalidState`] while it lives.
+    #[boxed]
     pub async fn remove_node(&self, text: &str) -> Result<NodeRecord> {
         let node = self.node(text).await?;
         self.inner.store.remove_node(&node.id).await.map_err(|error| match error {

@@ -10,6 +10,7 @@ use atoll_core::{Code, Error, Result};
 use atoll_store::ContextRecord;
 
 use crate::authorize::Caller;
+use crate::boxed;
 use crate::engine::Engine;
 use crate::exec::{ExecView, OutputEvent};
 use crate::log::Piece;
@@ -71,6 +72,7 @@ impl Engine {
     /// # Errors
     /// [`Code::SandboxNotFound`], [`Code::ContextNotFound`], [`Code::InterpreterMissing`] where there is no Python to ask
     /// one with, and as [`Self::create_exec`]. Then nothing ran.
+    #[boxed]
     pub async fn run_cell(
         &self,
         sandbox: &SandboxId,
@@ -88,6 +90,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`], [`Code::ContextNotFound`], [`Code::ExecNotFound`].
+    #[boxed]
     pub async fn cell(
         &self,
         sandbox: &SandboxId,
@@ -104,6 +107,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::cell`]; [`Code::InvalidArgument`] for the cursor or the limit.
+    #[boxed]
     pub async fn cells(
         &self,
         sandbox: &SandboxId,
@@ -129,6 +133,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::cell`], and what uses of a sandbox give.
+    #[boxed]
     pub async fn interrupt_cell(&self, sandbox: &SandboxId, context: &str, cell: &str) -> Result<()> {
         let context = self.context(sandbox, context).await?;
         let view = self.cell_of(&context, self.exec(sandbox, cell).await?)?;
@@ -139,6 +144,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::interrupt_cell`].
+    #[boxed]
     pub async fn interrupt_context(&self, sandbox: &SandboxId, context: &str) -> Result<()> {
         let context = self.context(sandbox, context).await?;
         let mut running = self.running_execs(sandbox)?;

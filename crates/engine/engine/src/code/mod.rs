@@ -21,6 +21,7 @@ pub use cells::{CellInfo, CellView};
 pub use reader::{CellEvent, CellPage};
 
 use crate::authorize::Caller;
+use crate::boxed;
 use crate::clock::random;
 use crate::engine::Engine;
 use crate::errors::store_error;
@@ -46,6 +47,7 @@ impl Engine {
     /// # Errors
     /// Whatever is wrong with the draft or the sandbox; [`Code::NameTaken`]; [`Code::LimitExceeded`];
     /// [`Code::InterpreterMissing`], [`Code::InterpreterFailed`]. Then there is no context.
+    #[boxed]
     pub async fn create_context(
         &self,
         sandbox: &SandboxId,
@@ -102,6 +104,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`].
+    #[boxed]
     pub async fn contexts(&self, sandbox: &SandboxId) -> Result<Vec<ContextRecord>> {
         let sandbox = self.inner.sandbox(sandbox)?;
         self.inner.store.list_contexts(&sandbox.id).await.map_err(store_error)
@@ -111,6 +114,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`], [`Code::ContextNotFound`].
+    #[boxed]
     pub async fn context(&self, sandbox: &SandboxId, id_or_name: &str) -> Result<ContextRecord> {
         let sandbox = self.inner.sandbox(sandbox)?;
         let found = self.inner.store.context(&sandbox.id, id_or_name).await.map_err(store_error)?;
@@ -124,6 +128,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::context`], and as [`Self::create_context`] for the interpreter.
+    #[boxed]
     pub async fn restart_context(&self, sandbox: &SandboxId, context: &str, caller: &Caller) -> Result<()> {
         let record = self.context(sandbox, context).await?;
         self.ask_interpreter(&record, Ask::Restart, caller).await
@@ -133,6 +138,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::restart_context`].
+    #[boxed]
     pub async fn remove_context(&self, sandbox: &SandboxId, context: &str, caller: &Caller) -> Result<()> {
         let record = self.context(sandbox, context).await?;
         match self.ask_interpreter(&record, Ask::Remove, caller).await {

@@ -13,6 +13,7 @@ use atoll_core::{Error, Result};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use crate::boxed;
 use crate::engine::Engine;
 use crate::exec::{ExecView, OutputEvent, OutputReader};
 use crate::log::Piece;
@@ -50,6 +51,7 @@ impl Engine {
     /// # Errors
     /// As [`Self::cell`]; [`atoll_core::Code::InvalidArgument`] for a number that no event has;
     /// [`atoll_core::Code::ShuttingDown`].
+    #[boxed]
     pub async fn cell_events(
         &self,
         sandbox: &SandboxId,

@@ -13,6 +13,7 @@ use atoll_core::{Code, Error, Result};
 use atoll_egress::{GatewayConfig, Stats};
 use atoll_isolation::Isolation;
 
+use crate::boxed;
 use crate::engine::{Engine, Inner};
 use crate::errors::isolation_error;
 use crate::sandbox::SandboxShared;
@@ -44,6 +45,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::TemplateNotFound`].
+    #[boxed]
     pub async fn egress_unless_told(
         &self,
         project: Option<&ProjectId>,

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use crate::authorize::Caller;
+use crate::boxed;
 use crate::engine::{Engine, Inner};
 use crate::errors::{guest_error, store_error};
 use crate::log::{self, Extent};
@@ -42,6 +43,7 @@ impl Engine {
     /// # Errors
     /// Whatever is wrong with the draft, the sandbox, the working directory or the user;
     /// [`Code::IdempotencyMismatch`]; [`Code::LimitExceeded`]. Then nothing ran.
+    #[boxed]
     pub async fn create_exec(
         &self,
         sandbox: &SandboxId,
@@ -123,6 +125,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`] or [`Code::ExecNotFound`].
+    #[boxed]
     pub async fn exec(&self, sandbox: &SandboxId, exec: &str) -> Result<ExecView> {
         let sandbox = self.inner.sandbox(sandbox)?;
         match self.find_exec(&sandbox, exec).await? {
@@ -145,6 +148,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`] or [`Code::ExecNotFound`].
+    #[boxed]
     pub async fn exec_by_key(&self, sandbox: &SandboxId, key: &str) -> Result<ExecView> {
         let sandbox = self.inner.sandbox(sandbox)?;
         let found = self.inner.store.exec_by_key(&sandbox.id, key).await.map_err(store_error)?;
@@ -158,6 +162,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::exec`].
+    #[boxed]
     pub async fn wait_exec(&self, sandbox: &SandboxId, exec: &str, wait: Duration) -> Result<ExecView> {
         let sandbox = self.inner.sandbox(sandbox)?;
         match self.find_exec(&sandbox, exec).await? {
@@ -177,6 +182,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::exec`]; [`Code::OffsetOutOfRange`] when `offset` lies beyond the end.
+    #[boxed]
     pub async fn output(
         &self,
         sandbox: &SandboxId,
@@ -223,6 +229,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::exec`].
+    #[boxed]
     pub async fn output_since(&self, sandbox: &SandboxId, exec: &str, since_ms: u64) -> Result<u64> {
         let sandbox = self.inner.sandbox(sandbox)?;
         let view = match self.find_exec(&sandbox, exec).await? {
@@ -239,6 +246,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::exec`].
+    #[boxed]
     pub async fn output_whole(&self, sandbox: &SandboxId, exec: &str) -> Result<OutputReader> {
         let reader = self.output(sandbox, exec, 0, true).await?;
         let sandbox = self.inner.sandbox(sandbox)?;
@@ -252,6 +260,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::ExecEnded`], [`Code::StdinClosed`], [`Code::TooLarge`], or what [`Self::guest`] gives.
+    #[boxed]
     pub async fn write_stdin(
         &self,
         sandbox: &SandboxId,
@@ -266,6 +275,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::write_stdin`].
+    #[boxed]
     pub async fn write_stdin_by(
         &self,
         by: Option<&Caller>,
@@ -302,6 +312,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::InvalidArgument`], [`Code::ExecEnded`], or what [`Self::guest`] gives.
+    #[boxed]
     pub async fn signal_exec(&self, sandbox: &SandboxId, exec: &str, signal: &str, tree: bool) -> Result<()> {
         let signal = super::signal::parse(signal)?;
         let live = self.running(sandbox, exec).await?;
@@ -313,6 +324,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::InvalidArgument`], [`Code::NotATerminal`], [`Code::ExecEnded`], or what [`Self::guest`] gives.
+    #[boxed]
     pub async fn resize_exec(&self, sandbox: &SandboxId, exec: &str, size: TtySize) -> Result<()> {
         size.validate("size")?;
         let live = self.running(sandbox, exec).await?;
@@ -328,6 +340,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::exec`]; [`Code::Timeout`] when it does not end.
+    #[boxed]
     pub async fn kill_exec(&self, sandbox: &SandboxId, exec: &str) -> Result<ExecView> {
         const KILL_WAIT: Duration = Duration::from_secs(30);
         let shared = self.inner.sandbox(sandbox)?;

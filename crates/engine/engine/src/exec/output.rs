@@ -7,6 +7,7 @@ use atoll_core::exec::{ExecState, Exit};
 use atoll_core::{Code, Error, Result};
 use tokio::sync::watch;
 
+use crate::boxed;
 use crate::log::{Extent, LogReader, Piece};
 
 use super::shared::{Attachment, ExecShared, Hold, Progress};
@@ -88,6 +89,7 @@ impl OutputReader {
     ///
     /// # Errors
     /// [`Code::Internal`] when the log cannot be read, [`Code::ShuttingDown`] when the server stops.
+    #[boxed]
     pub async fn next(&mut self, max_bytes: usize) -> Result<OutputEvent> {
         loop {
             if let Some(event) = self.next_now(max_bytes).await? {
@@ -106,6 +108,7 @@ impl OutputReader {
     ///
     /// # Errors
     /// [`Code::Internal`] when the log cannot be read.
+    #[boxed]
     pub async fn next_now(&mut self, max_bytes: usize) -> Result<Option<OutputEvent>> {
         let progress = self.progress();
         if self.offset < progress.extent.end {

@@ -8,6 +8,7 @@ use atoll_image::{Asked, Digest, Document, Image, ImageError, Removed, local_or_
 use atoll_store::SharedImage;
 
 use super::Shared;
+use crate::boxed;
 use crate::engine::Engine;
 use crate::errors::store_error;
 
@@ -36,6 +37,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`atoll_core::Code::StoreUnavailable`].
+    #[boxed]
     pub async fn list_images(&self) -> Result<Vec<ListedImage>> {
         let here = self.images().list();
         if self.inner.shared_images.is_none() {
@@ -72,6 +74,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`atoll_core::Code::ImageNotFound`]; [`atoll_core::Code::ImageInUse`] while a sandbox, template or snapshot needs it.
+    #[boxed]
     pub async fn remove_image(&self, text: &str) -> Result<Removed> {
         let used = self.images_in_use().await?;
         let Some(shared) = &self.inner.shared_images else { return self.remove_here(text, &used).await };
@@ -139,6 +142,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`atoll_core::Code::StoreUnavailable`]; what the host says.
+    #[boxed]
     pub async fn prune_images(&self) -> Result<(BTreeSet<Digest>, u64)> {
         let used = self.images_in_use().await?;
         let before = self.images().list();

@@ -44,6 +44,7 @@ use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use tokio::sync::{Notify, Semaphore};
 
+use crate::boxed;
 use crate::clock::random;
 use crate::engine::{Config, Engine};
 use crate::errors::store_error;
@@ -259,6 +260,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`atoll_core::Code::StoreUnavailable`].
+    #[boxed]
     pub async fn images_in_use(&self) -> Result<BTreeSet<Digest>> {
         let digests = |image: Option<String>, layers: BTreeMap<String, Layer>| {
             image.into_iter().chain(layers.into_values().map(|layer| layer.digest))

@@ -11,6 +11,7 @@ use atoll_store::{SandboxRecord, SharedImage};
 use tokio::runtime::Handle;
 
 use super::Shared;
+use crate::boxed;
 use crate::engine::Engine;
 use crate::errors::store_error;
 
@@ -55,6 +56,7 @@ impl Engine {
     /// # Errors
     /// [`Code::DigestMismatch`], [`Code::ImageInvalid`] when what lies there is not what it should be, and the registry does not have it
     /// either; [`Code::ObjectsUnavailable`]; [`Code::HostDiskFull`].
+    #[boxed]
     pub async fn obtain_image(&self, text: &str) -> Result<()> {
         let Some(shared) = &self.inner.shared_images else { return Ok(()) };
         if text == "host" || self.inner.images.resolve(text).is_ok() {

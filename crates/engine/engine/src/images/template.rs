@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use tokio_util::io::StreamReader;
 
 use super::Shared;
+use crate::boxed;
 use crate::engine::Engine;
 use crate::errors::store_error;
 use crate::snapshot::objects_error;
@@ -178,6 +179,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::ready_snapshot`].
+    #[boxed]
     pub async fn template_snapshot(&self, id: &SnapshotId) -> Result<SnapshotRecord> {
         if self.is_away(id).await?
             && let Some(found) = self.inner.store.snapshot(id).await.map_err(store_error)?

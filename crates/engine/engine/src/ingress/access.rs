@@ -12,6 +12,7 @@ use atoll_vault::AccessToken;
 use tokio_util::sync::CancellationToken;
 
 use crate::authorize::Caller;
+use crate::boxed;
 use crate::clock::random;
 use crate::engine::Engine;
 use crate::errors::store_error;
@@ -73,6 +74,7 @@ impl Engine {
     ///
     /// # Errors
     /// Whatever is wrong with the draft; [`Code::SandboxNotFound`]; [`Code::LimitExceeded`].
+    #[boxed]
     pub async fn create_access(
         &self,
         sandbox: &SandboxId,
@@ -132,6 +134,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`], [`Code::AccessNotFound`].
+    #[boxed]
     pub async fn revoke_access(&self, sandbox: &SandboxId, access: &str) -> Result<()> {
         let id: AccessId = access.parse()?;
         let there = self.accesses(sandbox)?.iter().any(|record| record.id == id);

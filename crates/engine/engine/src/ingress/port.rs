@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
+use crate::boxed;
 use crate::engine::Engine;
 use crate::errors::guest_error;
 use crate::sandbox::GuestLease;
@@ -49,6 +50,7 @@ impl GuestLease {
     /// # Errors
     /// [`Code::PortClosed`], which lists the ports on which something does listen;
     /// [`Code::LimitExceeded`]; [`Code::GuestUnavailable`].
+    #[boxed]
     pub async fn connect_port(&self, port: u16) -> Result<PortConnection> {
         let deadline = self.shared().woken().map(|woken| woken + WAKE_WAIT);
         if let Some(deadline) = deadline.filter(|deadline| *deadline > Instant::now()) {
@@ -82,6 +84,7 @@ impl GuestLease {
     ///
     /// # Errors
     /// [`Code::PortTaken`] when something listens there already; [`Code::GuestUnavailable`].
+    #[boxed]
     pub async fn listen_port(self, port: u16) -> Result<PortListener> {
         let listener = self.listen(port).await.map_err(guest_error)?;
         Ok(PortListener { listener, lease: self })
@@ -124,6 +127,7 @@ impl PortListener {
     /// # Errors
     /// [`Code::LimitExceeded`] when too many connections are open (this one is closed), or
     /// [`Code::GuestUnavailable`] when it went away again; others may follow.
+    #[boxed]
     pub async fn accept(&mut self) -> Option<Result<PortConnection>> {
         let connection = tokio::select! {
             next = self.listener.next() => next.ok().flatten()?,
@@ -143,6 +147,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::guest`] and [`GuestLease::connect_port`].
+    #[boxed]
     pub async fn connect_port(&self, sandbox: &SandboxId, port: u16) -> Result<(GuestLease, PortConnection)> {
         let lease = self.guest(sandbox).await?;
         let connection = lease.connect_port(port).await?;
@@ -154,6 +159,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::guest`]; [`Code::UserNotFound`].
+    #[boxed]
     pub async fn sftp(
         &self,
         sandbox: &SandboxId,

@@ -8,6 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use sha2::{Digest as _, Sha256};
 
+use crate::boxed;
 use crate::clock::random;
 use crate::engine::Engine;
 use crate::errors::store_error;
@@ -65,6 +66,7 @@ impl Engine {
     /// # Errors
     /// [`Code::InvalidArgument`], [`Code::LimitExceeded`]; [`Code::NameTaken`] when the key is registered for
     /// another API key.
+    #[boxed]
     pub async fn add_ssh_key(
         &self,
         name: &str,
@@ -122,6 +124,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::StoreUnavailable`].
+    #[boxed]
     pub async fn ssh_keys(&self, owner: Option<&VerifiedKey>) -> Result<Vec<SshKeyRecord>> {
         let mut records = self.inner.store.list_ssh_keys().await.map_err(store_error)?;
         let now = self.inner.now_ms();
@@ -134,6 +137,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SshKeyNotFound`].
+    #[boxed]
     pub async fn remove_ssh_key(&self, id: &str, owner: Option<&VerifiedKey>) -> Result<()> {
         let parsed: SshKeyId = id.parse()?;
         if !self.ssh_keys(owner).await?.iter().any(|record| record.id == parsed) {
@@ -148,6 +152,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::Unauthorized`]; [`Code::StoreUnavailable`].
+    #[boxed]
     pub async fn verify_ssh_key(&self, fingerprint: &str) -> Result<(VerifiedKey, Option<u64>)> {
         let refused = || Error::new(Code::Unauthorized, "the SSH key is not registered");
         let found = self.inner.store.ssh_key(fingerprint).await.map_err(store_error)?;

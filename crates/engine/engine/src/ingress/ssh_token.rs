@@ -15,6 +15,7 @@ use atoll_store::Whereabouts;
 use zeroize::Zeroizing;
 
 use crate::authorize::Caller;
+use crate::boxed;
 use crate::cluster::missing;
 use crate::engine::Engine;
 use crate::keys::VerifiedKey;
@@ -97,6 +98,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::create_access`]; [`Code::Forbidden`] for the server itself, for which nothing can stand.
+    #[boxed]
     pub async fn create_ssh_token(
         &self,
         sandbox: &SandboxId,
@@ -113,6 +115,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::create_ssh_token`].
+    #[boxed]
     pub async fn create_ssh_key_for(
         &self,
         sandbox: &SandboxId,

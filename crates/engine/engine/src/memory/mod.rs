@@ -42,6 +42,7 @@ use tokio::sync::Notify;
 
 pub(crate) use keep::start;
 
+use crate::boxed;
 use crate::engine::{Engine, Inner};
 use crate::start::starts_ahead;
 
@@ -238,6 +239,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::StoreUnavailable`].
+    #[boxed]
     pub async fn template_memory(&self, template: &TemplateRecord) -> Result<Option<TemplateMemory>> {
         if !template.spec.memory {
             return Ok(None);

@@ -6,6 +6,7 @@ use atoll_core::{Code, Error, Result};
 use atoll_store::PoolRecord;
 
 use super::{Pool, PoolName, Pools};
+use crate::boxed;
 use crate::engine::Engine;
 use crate::errors::store_error;
 
@@ -133,6 +134,7 @@ impl Engine {
     /// # Errors
     /// [`Code::InvalidArgument`] naming the field; [`Code::TemplateNotFound`] or [`Code::ImageNotFound`];
     /// [`Code::PoolTooLarge`]; [`Code::LimitExceeded`] when there are too many pools.
+    #[boxed]
     pub async fn put_pool(&self, name: PoolName, spec: PoolSpec) -> Result<PoolView> {
         spec.validate("pool")?;
         let recipe = self.pool_recipe(&name).await?;
@@ -165,6 +167,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::StoreUnavailable`].
+    #[boxed]
     pub async fn set_pools(&self) -> Result<Vec<(PoolView, u64)>> {
         let records = self.inner.store.list_pools().await.map_err(store_error)?;
         let mut set_ms: std::collections::BTreeMap<String, u64> =
@@ -178,6 +181,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::PoolNotFound`].
+    #[boxed]
     pub async fn delete_pool(&self, name: &PoolName) -> Result<()> {
         let there = self.inner.store.delete_pool(&name.to_string()).await.map_err(store_error)?;
         self.inner.pools.changed();

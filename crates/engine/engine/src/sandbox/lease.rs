@@ -11,6 +11,7 @@ use atoll_guest_protocol::client::GuestClient;
 use atoll_guest_protocol::messages::Metrics;
 use atoll_isolation::{DiskIo, Usage};
 
+use crate::boxed;
 use crate::engine::Engine;
 use crate::errors::{guest_error, isolation_error};
 
@@ -71,6 +72,7 @@ impl Engine {
     /// # Errors
     /// [`Code::SandboxNotFound`], [`Code::SandboxFailed`], [`Code::InvalidState`], or
     /// [`Code::GuestUnavailable`] when the guest does not answer.
+    #[boxed]
     pub async fn guest(&self, sandbox: &SandboxId) -> Result<GuestLease> {
         let sandbox = self.inner.sandbox(sandbox)?;
         let using = sandbox.usable().await?;
@@ -82,6 +84,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::guest`].
+    #[boxed]
     pub async fn metrics(&self, sandbox: &SandboxId) -> Result<SandboxMetrics> {
         let sandbox = self.inner.sandbox(sandbox)?;
         sandbox.settled().await;

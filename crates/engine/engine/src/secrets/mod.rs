@@ -32,6 +32,7 @@ use atoll_store::{SecretRecord, SecretVersion, Store, StoreError};
 use tokio::sync::Mutex;
 
 use crate::authorize::Caller;
+use crate::boxed;
 use crate::clock::random;
 use crate::engine::{Engine, Inner};
 use crate::errors::store_error;
@@ -125,6 +126,7 @@ impl Engine {
     /// # Errors
     /// [`Code::InvalidArgument`] naming the field; [`Code::LimitExceeded`]; [`Code::NameTaken`] and
     /// [`Code::SecretNotFound`] when it is not as [`SecretDraft::is`] says.
+    #[boxed]
     pub async fn put_secret(
         &self,
         project: Option<&ProjectId>,
@@ -159,6 +161,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SecretNotFound`].
+    #[boxed]
     pub async fn delete_secret(&self, project: Option<&ProjectId>, name: &str) -> Result<()> {
         let secrets = &self.inner.secrets;
         let _turn = secrets.sealing.lock().await;

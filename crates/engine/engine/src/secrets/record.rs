@@ -9,6 +9,7 @@ use atoll_egress::intercept::SecretUsed;
 use atoll_store::SecretUse;
 use tokio::sync::mpsc;
 
+use crate::boxed;
 use crate::clock::random;
 use crate::engine::{Engine, Inner};
 use crate::errors::store_error;
@@ -54,6 +55,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::InvalidArgument`], [`Code::SandboxNotFound`].
+    #[boxed]
     pub async fn secret_uses(&self, query: &UseQuery) -> Result<Vec<SecretUse>> {
         let limit = query.limit.unwrap_or(PAGE_DEFAULT_COUNT);
         if !(1..=PAGE_MAX_COUNT).contains(&limit) {

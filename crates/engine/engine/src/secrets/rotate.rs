@@ -6,6 +6,7 @@ use atoll_core::{Code, Error, Result};
 use atoll_store::SealedAt;
 use atoll_vault::VaultError;
 
+use crate::boxed;
 use crate::engine::{Engine, Inner};
 use crate::errors::{chain, store_error};
 
@@ -15,6 +16,7 @@ impl Engine {
     /// # Errors
     /// [`Code::InvalidState`] when the key comes from outside and no previous one was given;
     /// [`Code::Internal`] when a value cannot be opened: the old key is kept then.
+    #[boxed]
     pub async fn rotate_vault_key(&self) -> Result<u64> {
         let inner = &self.inner;
         if self.others_live().await? {

@@ -9,6 +9,7 @@ use atoll_core::spec::{self, ExecSpec};
 use atoll_core::{Code, Error, Result};
 use atoll_store::{ServiceRecord, StoreError};
 
+use crate::boxed;
 use crate::clock::random;
 use crate::engine::Engine;
 use crate::errors::store_error;
@@ -21,6 +22,7 @@ impl Engine {
     ///
     /// # Errors
     /// Whatever is wrong with the spec or the sandbox; [`Code::NameTaken`]; [`Code::LimitExceeded`].
+    #[boxed]
     pub async fn create_service(
         &self,
         sandbox: &SandboxId,
@@ -68,6 +70,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`], [`Code::ServiceNotFound`].
+    #[boxed]
     pub async fn service(&self, sandbox: &SandboxId, name: &str, wait: Duration) -> Result<ServiceView> {
         let service = self.inner.sandbox(sandbox)?.services.find(name)?;
         let mut view = service.view.subscribe();
@@ -82,6 +85,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`], [`Code::ServiceNotFound`], [`Code::SandboxFailed`], and what uses of a sandbox give.
+    #[boxed]
     pub async fn restart_service(&self, sandbox: &SandboxId, name: &str) -> Result<ServiceView> {
         let sandbox = self.inner.sandbox(sandbox)?;
         let service = sandbox.services.find(name)?;
@@ -94,6 +98,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::restart_service`].
+    #[boxed]
     pub async fn stop_service(&self, sandbox: &SandboxId, name: &str) -> Result<ServiceView> {
         let sandbox = self.inner.sandbox(sandbox)?;
         let service = sandbox.services.find(name)?;
@@ -105,6 +110,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::restart_service`]; [`Code::InvalidArgument`] for what the sandbox's template starts.
+    #[boxed]
     pub async fn remove_service(&self, sandbox: &SandboxId, name: &str) -> Result<()> {
         let sandbox = self.inner.sandbox(sandbox)?;
         let service = sandbox.services.find(name)?;

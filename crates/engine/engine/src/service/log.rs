@@ -8,6 +8,7 @@ use atoll_core::{Code, Error, Result};
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use crate::boxed;
 use crate::engine::Engine;
 use crate::exec::{OutputEvent, OutputReader};
 use crate::log::Piece;
@@ -45,6 +46,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`], [`Code::ServiceNotFound`], [`Code::OffsetOutOfRange`].
+    #[boxed]
     pub async fn service_log(
         &self,
         sandbox: &SandboxId,

@@ -9,6 +9,7 @@ use atoll_core::{Code, Error, Result};
 use atoll_store::{SandboxRecord, SnapshotFilter, SnapshotRecord};
 
 use crate::authorize::Caller;
+use crate::boxed;
 use crate::engine::Engine;
 use crate::errors::store_error;
 use crate::sandbox::Message;
@@ -20,6 +21,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::create_snapshot`].
+    #[boxed]
     pub async fn create_checkpoint(
         &self,
         sandbox: &SandboxId,
@@ -54,6 +56,7 @@ impl Engine {
     /// # Errors
     /// [`Code::SandboxNotFound`], [`Code::SnapshotNotFound`], [`Code::SnapshotIncompatible`],
     /// [`Code::InvalidState`]; what the host refuses, and the sandbox is as it was.
+    #[boxed]
     pub async fn rollback(
         &self,
         sandbox: &SandboxId,
@@ -105,6 +108,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`].
+    #[boxed]
     pub async fn checkpoints(&self, sandbox: &SandboxId) -> Result<Vec<SnapshotRecord>> {
         let sandbox = self.inner.sandbox(sandbox)?;
         self.inner.checkpoints_of(&sandbox.id).await
@@ -114,6 +118,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`], [`Code::SnapshotNotFound`], [`Code::SnapshotInUse`].
+    #[boxed]
     pub async fn delete_checkpoint(&self, sandbox: &SandboxId, number: u32) -> Result<()> {
         let found = self.checkpoint(sandbox, number).await?;
         // Who may change the sandbox may change its checkpoints, whoever took them.

@@ -6,6 +6,7 @@ use atoll_core::snapshot::{Comparison, Purpose};
 use atoll_store::SnapshotRecord;
 
 use crate::authorize::Caller;
+use crate::boxed;
 use crate::engine::Engine;
 use crate::errors::isolation_error;
 
@@ -23,6 +24,7 @@ impl Engine {
     /// # Errors
     /// [`atoll_core::Code::SandboxNotFound`], [`atoll_core::Code::SnapshotNotFound`],
     /// [`atoll_core::Code::SnapshotIncompatible`]; for now, as [`Self::create_snapshot`].
+    #[boxed]
     pub async fn compare(
         &self,
         sandbox: &SandboxId,

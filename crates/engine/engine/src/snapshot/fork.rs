@@ -19,6 +19,7 @@ use atoll_store::{SandboxRecord, SnapshotRecord};
 use futures::future::join_all;
 
 use crate::authorize::Caller;
+use crate::boxed;
 use crate::engine::{Engine, Inner};
 use crate::sandbox::{self, Origin, SandboxShared};
 use crate::service::Declared;
@@ -68,6 +69,7 @@ impl Engine {
     /// # Errors
     /// [`atoll_core::Code::InvalidArgument`]; when there is nothing to make children from, as
     /// [`Self::create_snapshot`] and, with `at`, [`Self::ready_snapshot`].
+    #[boxed]
     pub async fn fork_sandbox(
         &self,
         parent: &SandboxId,

@@ -8,6 +8,7 @@ use atoll_core::{Code, Error, Result};
 use atoll_store::{Page, SnapshotFilter, SnapshotRecord, StoreError, Whereabouts};
 
 use crate::authorize::Caller;
+use crate::boxed;
 use crate::engine::Engine;
 use crate::errors::store_error;
 use crate::query;
@@ -42,6 +43,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::InvalidArgument`] for the cursor or the limit, [`Code::SandboxNotFound`].
+    #[boxed]
     pub async fn snapshots(&self, query: &SnapshotQuery, caller: &Caller) -> Result<Page<SnapshotRecord>> {
         let sandbox = match query.sandbox.as_deref() {
             // A sandbox may be gone while its snapshots are there: then it is known by its id.
@@ -68,6 +70,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SnapshotNotFound`].
+    #[boxed]
     pub async fn snapshot(&self, id: &SnapshotId) -> Result<SnapshotRecord> {
         let missing = || SnapshotId::not_found(id.as_str());
         let found = self.inner.store.snapshot(id).await.map_err(store_error)?.ok_or_else(missing)?;
@@ -111,6 +114,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::snapshot`]; one that is not made yet, or is being removed, is not found.
+    #[boxed]
     pub async fn ready_snapshot(&self, id: &SnapshotId) -> Result<SnapshotRecord> {
         ready(self.snapshot(id).await?, id.as_str())
     }
@@ -120,6 +124,7 @@ impl Engine {
     /// # Errors
     /// [`Code::SnapshotNotFound`], also for one that the caller may not know of; [`Code::Forbidden`],
     /// [`Code::SandboxLeased`].
+    #[boxed]
     pub async fn usable_snapshot(&self, text: &str, needs: Needs, caller: &Caller) -> Result<SnapshotRecord> {
         let (record, _found, permission) = self.seen_snapshot(caller, text).await?;
         permission.allow(needs)?;
@@ -137,6 +142,7 @@ impl Engine {
     /// # Errors
     /// As [`Self::ready_snapshot`]; [`Code::InvalidArgument`] for a snapshot that is not for people;
     /// [`Code::NameTaken`] when what it points to is not the caller's to change.
+    #[boxed]
     pub async fn tag_snapshot(
         &self,
         id: &SnapshotId,
@@ -187,6 +193,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SnapshotNotFound`]; [`Code::Forbidden`]; [`Code::SnapshotInUse`] with who uses it.
+    #[boxed]
     pub async fn delete_snapshot(
         &self,
         id: &SnapshotId,
@@ -212,6 +219,7 @@ impl Engine {
     ///
     /// # Errors
     /// What resists. Nothing to remove is no error.
+    #[boxed]
     pub async fn delete_unused_snapshot(&self, found: &SnapshotRecord) -> Result<()> {
         if self.inner.store.mark_snapshot_deleting(&found.id).await.map_err(store_error)? {
             atoll_failpoint::fail_point!("engine.snapshot.marked");
@@ -234,6 +242,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::StoreUnavailable`].
+    #[boxed]
     pub async fn snapshot_users(&self, found: &SnapshotRecord) -> Result<Vec<String>> {
         let mut users = Vec::new();
         if let Purpose::Held(by) = &found.purpose {

@@ -16,6 +16,7 @@ use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::snapshot::{Purpose, SnapshotState};
 use atoll_store::{SnapshotFilter, SnapshotRecord};
 
+use crate::boxed;
 use crate::engine::Engine;
 use crate::errors::{isolation_error, store_error};
 use crate::travel;
@@ -80,6 +81,7 @@ impl Engine {
     ///
     /// # Errors
     /// When a driver cannot look, or the store does not answer.
+    #[boxed]
     pub async fn leaked_artifacts(&self) -> Result<Vec<SnapshotId>> {
         // First what is there: a row is written before its artifact is made.
         let there = self.artifacts().await?;
@@ -91,6 +93,7 @@ impl Engine {
     ///
     /// # Errors
     /// When something resists.
+    #[boxed]
     pub async fn remove_leaked_artifacts(&self) -> Result<Vec<SnapshotId>> {
         let leaked = self.leaked_artifacts().await?;
         for id in &leaked {

@@ -20,6 +20,7 @@ use atoll_store::SnapshotRecord;
 use tokio_util::io::StreamReader;
 
 use crate::authorize::Caller;
+use crate::boxed;
 use crate::engine::Engine;
 use crate::errors::chain;
 
@@ -53,6 +54,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::export_snapshot`]; [`Code::ObjectsDenied`], [`Code::ObjectsUnavailable`].
+    #[boxed]
     pub async fn push_snapshot(
         &self,
         id: &SnapshotId,
@@ -87,6 +89,7 @@ impl Engine {
     /// # Errors
     /// As [`Self::import_snapshot`]; [`Code::SnapshotNotFound`] when it is not there; [`Code::ObjectsDenied`],
     /// [`Code::ObjectsUnavailable`].
+    #[boxed]
     pub async fn pull_snapshot(
         &self,
         from: &str,

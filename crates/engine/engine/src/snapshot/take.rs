@@ -12,6 +12,7 @@ use atoll_isolation::IsolationError;
 use atoll_store::{SandboxRecord, SnapshotOutcome, SnapshotRecord};
 
 use crate::authorize::Caller;
+use crate::boxed;
 use crate::clock::random;
 use crate::engine::{Engine, Inner};
 use crate::errors::{isolation_error, store_error};
@@ -96,6 +97,7 @@ impl Engine {
     /// # Errors
     /// [`Code::SandboxNotFound`], [`Code::SandboxFailed`], [`Code::InvalidState`]; [`Code::HostDiskFull`];
     /// [`Code::LimitExceeded`]. Nothing is left of a snapshot that could not be taken.
+    #[boxed]
     pub async fn create_snapshot(
         &self,
         sandbox: &SandboxId,

@@ -31,6 +31,7 @@ use tokio::sync::mpsc;
 use tokio_util::io::SyncIoBridge;
 
 use crate::authorize::Caller;
+use crate::boxed;
 use crate::engine::{Engine, Inner};
 use crate::errors::{chain, isolation_error};
 
@@ -66,6 +67,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::ready_snapshot`]; [`Code::Internal`] when its data cannot be read.
+    #[boxed]
     pub async fn export_snapshot(&self, id: &SnapshotId) -> Result<(SnapshotRecord, Export)> {
         let record = self.ready_snapshot(id).await?;
         let digest = self.make_digest(&record.id).await?;
@@ -86,7 +88,8 @@ impl Engine {
                 drop(sender.blocking_send(Err(error)));
             }
         });
-        Ok((SnapshotRecord { digest: Some(digest), ..record }, Box::pin(received(receiver))))
+        let export: Export = Box::pin(received(receiver));
+        Ok((SnapshotRecord { digest: Some(digest), ..record }, export))
     }
 
     /// Makes a snapshot of what [`Self::export_snapshot`] gave, here or elsewhere. It is the caller's: a private one is

@@ -13,6 +13,7 @@ use tokio::sync::broadcast::error::RecvError;
 
 use super::elsewhere::base;
 use crate::authorize::Caller;
+use crate::boxed;
 use crate::engine::Engine;
 use crate::errors::store_error;
 
@@ -92,6 +93,7 @@ impl EventReader {
     ///
     /// # Errors
     /// [`Code::Internal`] when a journal cannot be read.
+    #[boxed]
     pub async fn next_now(&mut self) -> Result<Vec<TracedEvent>> {
         loop {
             if self.reading.is_none() && !self.begin_reading() {
@@ -141,6 +143,7 @@ impl EventReader {
     ///
     /// # Errors
     /// As [`Self::next_now`].
+    #[boxed]
     pub async fn next(&mut self) -> Result<Vec<TracedEvent>> {
         loop {
             let events = self.next_now().await?;
@@ -264,6 +267,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::events`]; [`Code::Internal`] when the journals cannot be listed.
+    #[boxed]
     pub async fn events_of(
         &self,
         caller: &Caller,
@@ -300,6 +304,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::InvalidState`] when this server records nothing; [`Code::Internal`] when it cannot be read.
+    #[boxed]
     pub async fn verify_trace(&self, sandbox: &SandboxId) -> Result<Report> {
         let recorder = self.must_record()?.clone();
         // What was said to somebody is signed within seconds; what waits is written first.

@@ -11,6 +11,7 @@ use atoll_core::{Code, Result};
 use atoll_store::{Arrival, Whereabouts};
 use tokio::time::Instant;
 
+use crate::boxed;
 use crate::cluster::Asked;
 use crate::engine::Engine;
 use crate::errors::store_error;
@@ -137,6 +138,7 @@ impl Engine {
     }
 
     /// Waits for a sandbox that a request did not find although it is this node's: it is just coming. Says whether it is there now.
+    #[boxed]
     pub async fn has_arrived(&self, asked: &Asked) -> bool {
         let Some(travel) = &self.inner.travel else { return false };
         let Some(here) = self.node_id() else { return false };

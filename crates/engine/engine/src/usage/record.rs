@@ -11,6 +11,7 @@ use atoll_store::{SandboxRecord, UsageFilter, UsageMark, UsageRow};
 use futures::StreamExt as _;
 
 use crate::authorize::Caller;
+use crate::boxed;
 use crate::engine::{Engine, Inner};
 use crate::errors::{chain, store_error};
 use crate::sandbox::SandboxShared;
@@ -74,6 +75,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`atoll_core::Code::InvalidArgument`], [`atoll_core::Code::StoreUnavailable`].
+    #[boxed]
     pub async fn usage(&self, query: &UsageQuery, caller: &Caller) -> Result<Vec<UsageItem>> {
         if let (Some(from), Some(to)) = (query.from_ms, query.to_ms)
             && from >= to

@@ -24,6 +24,7 @@ use atoll_store::{StoreError, VolumeRecord, Whereabouts};
 use tokio::io::AsyncRead;
 
 use crate::authorize::Caller;
+use crate::boxed;
 use crate::clock::random;
 use crate::cluster;
 use crate::engine::{Engine, Inner};
@@ -230,6 +231,7 @@ impl Engine {
     /// # Errors
     /// [`Code::InvalidArgument`] naming the field; [`Code::NameTaken`]; [`Code::VolumeNotFound`] for the source;
     /// [`Code::LimitExceeded`]; what the host refuses. Nothing is left of one that could not be made.
+    #[boxed]
     pub async fn create_volume(&self, draft: VolumeDraft, caller: &Caller) -> Result<VolumeView> {
         // To its end also when the caller stops waiting.
         let (engine, caller) = (self.clone(), caller.clone());
@@ -334,6 +336,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::VolumeNotFound`].
+    #[boxed]
     pub async fn volume(&self, id: &VolumeId, caller: &Caller) -> Result<VolumeView> {
         let record = self.inner.volumes.get(id)?;
         let usage = match record.state {
@@ -352,6 +355,7 @@ impl Engine {
     /// # Errors
     /// [`Code::VolumeNotFound`]; [`Code::VolumeBusy`], naming the sandboxes that have it, as far as the caller may
     /// know of them.
+    #[boxed]
     pub async fn delete_volume(&self, id: &VolumeId, caller: &Caller) -> Result<()> {
         let inner = &self.inner;
         let record = ready(inner.volumes.get(id)?)?;
@@ -376,6 +380,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::VolumeNotFound`], [`Code::FileNotFound`], [`Code::PathInvalid`].
+    #[boxed]
     pub async fn stat_in_volume(&self, volume: &VolumeId, path: &str) -> Result<VolumeFile> {
         let (record, host) = self.usable_volume(volume)?;
         host.stat(&record.id, &inner_path(path)?).await.map_err(|error| volume_error(&error))
@@ -385,6 +390,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::stat_in_volume`].
+    #[boxed]
     pub async fn list_in_volume(
         &self,
         volume: &VolumeId,
@@ -399,6 +405,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::stat_in_volume`].
+    #[boxed]
     pub async fn read_in_volume(&self, volume: &VolumeId, path: &str) -> Result<File> {
         let (record, host) = self.usable_volume(volume)?;
         host.read(&record.id, &inner_path(path)?).await.map_err(|error| volume_error(&error))
@@ -409,6 +416,7 @@ impl Engine {
     /// # Errors
     /// As [`Self::stat_in_volume`], and [`Code::DiskFull`], [`Code::PermissionDenied`]; [`Code::FileExists`] for one
     /// that is there and not to be replaced.
+    #[boxed]
     pub async fn write_in_volume(
         &self,
         volume: &VolumeId,
@@ -425,6 +433,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::write_in_volume`].
+    #[boxed]
     pub async fn make_directory_in_volume(
         &self,
         volume: &VolumeId,
@@ -440,6 +449,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::write_in_volume`].
+    #[boxed]
     pub async fn change_in_volume(
         &self,
         volume: &VolumeId,
@@ -454,6 +464,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::write_in_volume`], and [`Code::DirectoryNotEmpty`].
+    #[boxed]
     pub async fn remove_in_volume(&self, volume: &VolumeId, path: &str, recursive: bool) -> Result<()> {
         let (record, host) = self.writable_volume(volume)?;
         let path = inner_path(path)?;
