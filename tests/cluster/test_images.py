@@ -105,6 +105,48 @@ def test_a_name_means_the_same_on_every_node(cluster):
     assert run(a, third, "cat", "/note") == "second\n"
 
 
+@pytest.mark.long
+def test_who_gave_a_name_last_is_right_whoever_tells_it_last(cluster):
+    for number, (first, second) in enumerate((cluster.nodes, cluster.nodes[::-1])):
+        name = f"reg.test/app:{number}"
+        # The earlier one takes longer to send.
+        early, late = image(name, ("big", os.urandom(6 << 20))), image(name, ("note", f"of {number}\n".encode()))
+        cluster.bucket.signal(19)
+        early.load(first)
+        late.load(second)
+        cluster.bucket.signal(18)
+        shared(second, late)
+        until("its packed layers go", lambda: not os.listdir(first.data / "images" / "packed"))
+        for node in cluster.nodes:
+            until("all say the same", lambda: named(node, name) == late.digest)
+
+
+def named(node, name):
+    """The image that a name stands for."""
+    return next((one["digest"] for one in node.ok("GET", "/v1/images")["items"] if name in one["names"]), None)
+
+
+@pytest.mark.long
+def test_what_was_removed_does_not_come_back_with_a_node_that_was_away(cluster):
+    a, b = cluster.nodes
+    one = image("reg.test/one:1", ("note", b"first\n"))
+    a.stop()
+    a.failpoints = "engine.images.told=kill"
+    a.start()
+    one.load(a)
+    a.process.wait(timeout=120)
+    assert place(b, one) == "elsewhere"
+    b.ok("DELETE", "/v1/images/reg.test/one:1")
+    a.failpoints = ""
+    a.start()
+    until("it goes there, too", lambda: place(a, one) is None)
+    assert place(b, one) is None
+    # Given once more, it is there.
+    one.load(a)
+    shared(a, one)
+    assert run(b, make(b, image="reg.test/one:1"), "cat", "/note") == "first\n"
+
+
 def test_an_image_that_goes_goes_everywhere(cluster):
     a, b = cluster.nodes
     one, two = image("reg.test/one:1", ("note", b"first\n")), image("reg.test/two:1", ("note", b"second\n"))

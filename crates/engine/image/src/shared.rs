@@ -24,7 +24,7 @@ use crate::layer::{Expected, Packed, Prepared};
 use crate::limits::{BLOB_MAX_BYTES, DOCUMENT_MAX_BYTES, FETCH_PARALLEL_COUNT, LAYERS_MAX_COUNT};
 use crate::manifest::{Config, Platform};
 use crate::pull::{find, prepare};
-use crate::store::{Images, blocking};
+use crate::store::{Images, Whose, blocking};
 
 /// Version of the form.
 const FORMAT: u32 = 1;
@@ -201,11 +201,11 @@ impl Images {
         self.inner.record_of(digest).map(Document::of)
     }
 
-    /// The names that other nodes do not know yet, and what they stand for.
+    /// The names that other nodes do not know yet, what they stand for, and when that was said, milliseconds since 1970.
     #[must_use]
-    pub fn unshared(&self) -> BTreeMap<String, Digest> {
-        let own = self.inner.names().into_iter().filter(|(_, found)| !found.is_shared);
-        own.map(|(name, found)| (name, found.digest)).collect()
+    pub fn unshared(&self) -> BTreeMap<String, (Digest, u64)> {
+        let names = self.inner.names().into_iter();
+        names.filter_map(|(name, found)| Some((name, (found.digest, found.unshared_since_ms?)))).collect()
     }
 
     /// All nodes know these names of an image now: from here on they follow what the nodes say.
@@ -219,7 +219,7 @@ impl Images {
             let now = inner.names();
             // One that was given to something else meanwhile is that one's.
             for name in names.iter().filter(|name| now.get(*name).is_some_and(|to| to.digest == digest)) {
-                inner.write_name(name, &digest, true)?;
+                inner.write_name(name, &digest, Whose::All)?;
             }
             Ok(())
         })
@@ -259,11 +259,11 @@ impl Images {
             let _guard = inner.changing();
             let here = inner.names();
             let mut left = BTreeSet::new();
-            for (name, found) in here.iter().filter(|(_, found)| found.is_shared) {
+            for (name, found) in here.iter().filter(|(_, found)| found.unshared_since_ms.is_none()) {
                 match names.get(name) {
                     Some(to) if *to == found.digest => {}
                     Some(to) if inner.record_of(to).is_some() => {
-                        inner.write_name(name, to, true)?;
+                        inner.write_name(name, to, Whose::All)?;
                         inner.renamed(to);
                     }
                     // It stands for what is not here: whoever asks for it gets that.
@@ -275,7 +275,7 @@ impl Images {
             }
             for (name, to) in &names {
                 if !here.contains_key(name) && inner.record_of(to).is_some() {
-                    inner.write_name(name, to, true)?;
+                    inner.write_name(name, to, Whose::All)?;
                     inner.renamed(to);
                 }
             }

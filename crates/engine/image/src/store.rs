@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::time::SystemTime;
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -87,8 +88,22 @@ struct Index {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Name {
     pub(crate) digest: Digest,
-    /// All nodes know it.
-    pub(crate) is_shared: bool,
+    /// When it was given here, milliseconds since 1970; absent when all nodes know it.
+    pub(crate) unshared_since_ms: Option<u64>,
+}
+
+/// Whose word a name is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// Somebody gave it here, now.
+    Own,
+    /// All nodes say so.
+    All,
+}
+
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[derive(Serialize, Deserialize)]
@@ -98,6 +113,9 @@ struct NameFile {
     digest: Digest,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     shared: bool,
+    /// When it was given here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    said_ms: Option<u64>,
 }
 
 /// Pins every layer: for who does not know yet which one it makes.
@@ -210,7 +228,7 @@ impl Images {
             if !inner.index().images.contains_key(&digest) {
                 return Err(missing(digest.as_str()));
             }
-            inner.write_name(&name, &digest, false)?;
+            inner.write_name(&name, &digest, Whose::Own)?;
             Ok(inner.renamed(&digest))
         })
         .await
@@ -358,7 +376,7 @@ impl Inner {
         let digest = record.digest.clone();
         self.write_record(record)?;
         for name in names {
-            self.write_name(name, &digest, false)?;
+            self.write_name(name, &digest, Whose::Own)?;
         }
         Ok(self.renamed(&digest))
     }
@@ -388,15 +406,17 @@ impl Inner {
     }
 
     /// Who calls holds the lock.
-    pub(crate) fn write_name(&self, name: &str, digest: &Digest, shared: bool) -> Result<()> {
-        let file = NameFile { name: name.to_owned(), digest: digest.clone(), shared };
+    pub(crate) fn write_name(&self, name: &str, digest: &Digest, whose: Whose) -> Result<()> {
+        let said_ms = (whose == Whose::Own).then(now_ms);
+        let shared = whose == Whose::All;
+        let file = NameFile { name: name.to_owned(), digest: digest.clone(), shared, said_ms };
         write_json(&self.tmp(), &self.name_path(name), &file)?;
-        let found = Name { digest: digest.clone(), is_shared: shared };
+        let found = Name { digest: digest.clone(), unshared_since_ms: said_ms };
         let before = self.index_mut().names.insert(name.to_owned(), found);
         if let Some(before) = before.filter(|before| before.digest != *digest) {
             self.renamed(&before.digest);
         }
-        if !shared {
+        if whose == Whose::Own {
             self.named.notify_one();
         }
         Ok(())
@@ -488,7 +508,8 @@ impl Inner {
         }
         for file in read_all::<NameFile>(&self.root.join("refs"))? {
             if index.images.contains_key(&file.digest) {
-                let found = Name { digest: file.digest, is_shared: file.shared };
+                let unshared_since_ms = (!file.shared).then(|| file.said_ms.unwrap_or(0));
+                let found = Name { digest: file.digest, unshared_since_ms };
                 index.names.insert(file.name, found);
             }
         }

@@ -26,7 +26,10 @@ CREATE INDEX shared_image_layers_by_layer ON shared_image_layers (diff_id);
 
 CREATE TABLE shared_image_names (
     name TEXT PRIMARY KEY NOT NULL,
-    digest TEXT NOT NULL REFERENCES shared_images (digest) ON DELETE CASCADE
+    -- Absent: the name was taken away. Remembered for a while, for who was away and would give it again.
+    digest TEXT REFERENCES shared_images (digest) ON DELETE CASCADE,
+    -- When somebody gave it, or took it away.
+    said_ms BIGINT NOT NULL
 );
 CREATE INDEX shared_image_names_by_image ON shared_image_names (digest);
 

@@ -21,8 +21,8 @@ pub struct SharedImage {
     pub digest: String,
     /// What it consists of. What that says is its writers' matter.
     pub document: String,
-    /// Its names, sorted.
-    pub names: Vec<String>,
+    /// Its names, each with the moment in which somebody gave it, milliseconds since 1970.
+    pub names: BTreeMap<String, u64>,
 }
 
 /// Which images every node can have: digests, and names with what they stand for.
@@ -136,7 +136,8 @@ impl Store {
             .await
     }
 
-    /// Records an image, all of whose layers are recorded, and gives it these names wherever they pointed before.
+    /// Records an image, all of whose layers are recorded, and gives it those of these names that nobody gave, or took away, later.
+    /// Says how many: an image that gets none, and is not there yet, is not recorded.
     ///
     /// # Errors
     /// [`StoreError::NotFound`] when one of the layers is not there, or not any more.
@@ -145,25 +146,36 @@ impl Store {
         image: &SharedImage,
         layers: &BTreeSet<String>,
         shared_ms: u64,
-    ) -> Result<(), StoreError> {
+    ) -> Result<usize, StoreError> {
+        const LATER: &str = "SELECT name FROM shared_image_names WHERE name = $1 AND said_ms > $2";
+        const KNOWN: &str = "SELECT digest FROM shared_images WHERE digest = $1";
         const IMAGE: &str = "INSERT INTO shared_images (digest, document, shared_ms) VALUES ($1, $2, $3) \
              ON CONFLICT (digest) DO UPDATE SET document = EXCLUDED.document";
         const LAYER: &str = "INSERT INTO shared_image_layers (digest, diff_id) VALUES ($1, $2) \
              ON CONFLICT (digest, diff_id) DO NOTHING";
-        const NAME: &str = "INSERT INTO shared_image_names (name, digest) VALUES ($1, $2) \
-             ON CONFLICT (name) DO UPDATE SET digest = EXCLUDED.digest";
+        const NAME: &str = "INSERT INTO shared_image_names (name, digest, said_ms) VALUES ($1, $2, $3) \
+             ON CONFLICT (name) DO UPDATE SET digest = EXCLUDED.digest, said_ms = EXCLUDED.said_ms";
         let (image, layers) = (image.clone(), layers.clone());
         self.write(move |mut conn| {
             Box::pin(async move {
                 let digest = image.digest.as_str();
+                let mut names = Vec::new();
+                for (name, said_ms) in &image.names {
+                    if conn.row(LATER, args![name.as_str(), *said_ms]).await?.is_none() {
+                        names.push((name.as_str(), *said_ms));
+                    }
+                }
+                if names.is_empty() && conn.row(KNOWN, args![digest]).await?.is_none() {
+                    return Ok(0);
+                }
                 conn.execute(IMAGE, args![digest, image.document.as_str(), shared_ms]).await?;
                 for layer in &layers {
                     conn.execute(LAYER, args![digest, layer.as_str()]).await?;
                 }
-                for name in &image.names {
-                    conn.execute(NAME, args![name.as_str(), digest]).await?;
+                for (name, said_ms) in &names {
+                    conn.execute(NAME, args![*name, digest, *said_ms]).await?;
                 }
-                Ok(())
+                Ok(names.len())
             })
         })
         .await
@@ -174,12 +186,13 @@ impl Store {
     /// # Errors
     /// [`StoreError::Corrupt`].
     pub async fn shared_index(&self) -> Result<SharedIndex, StoreError> {
+        const NAMES: &str = "SELECT name, digest FROM shared_image_names WHERE digest IS NOT NULL";
         let (images, names, snapshots) = self
             .read(|mut conn| {
                 Box::pin(async move {
                     let snapshots = conn.rows("SELECT snapshot_id FROM shared_snapshots", Vec::new()).await?;
                     let images = conn.rows("SELECT digest FROM shared_images", Vec::new()).await?;
-                    let names = conn.rows("SELECT name, digest FROM shared_image_names", Vec::new()).await?;
+                    let names = conn.rows(NAMES, Vec::new()).await?;
                     Ok((images, names, snapshots))
                 })
             })
@@ -232,8 +245,8 @@ impl Store {
     async fn found(&self, condition: &str, values: Vec<Value>) -> Result<Vec<SharedImage>, StoreError> {
         let images = format!("SELECT digest, document FROM shared_images WHERE {condition} ORDER BY digest");
         let names = format!(
-            "SELECT digest, name FROM shared_image_names WHERE digest IN \
-             (SELECT digest FROM shared_images WHERE {condition}) ORDER BY name"
+            "SELECT * FROM shared_image_names WHERE digest IN \
+             (SELECT digest FROM shared_images WHERE {condition})"
         );
         let (images, names) = self
             .read(move |mut conn| {
@@ -243,11 +256,11 @@ impl Store {
                 })
             })
             .await?;
-        let mut named: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let mut named: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
         for row in &names {
-            let (digest, name) =
-                row.decode("shared_image_names", "name", |row| Ok((row.text("digest")?, row.text("name")?)))?;
-            named.entry(digest).or_default().push(name);
+            let read = |row: &Row| Ok((row.text("digest")?, row.text("name")?, row.uint("said_ms")?));
+            let (digest, name, said_ms) = row.decode("shared_image_names", "name", read)?;
+            named.entry(digest).or_default().insert(name, said_ms);
         }
         let image = |row: &Row| {
             let (digest, document) = row
@@ -261,9 +274,15 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
-    pub async fn remove_shared_name(&self, name: &str, digest: &str) -> Result<bool, StoreError> {
-        const SQL: &str = "DELETE FROM shared_image_names WHERE name = $1 AND digest = $2";
-        let values = args![name, digest];
+    pub async fn remove_shared_name(
+        &self,
+        name: &str,
+        digest: &str,
+        now_ms: u64,
+    ) -> Result<bool, StoreError> {
+        const SQL: &str = "UPDATE shared_image_names SET digest = NULL, said_ms = $3 \
+             WHERE name = $1 AND digest = $2";
+        let values = args![name, digest, now_ms];
         self.write_one(move |mut conn| Box::pin(async move { Ok(conn.execute(SQL, values).await? > 0) }))
             .await
     }
@@ -272,10 +291,27 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
-    pub async fn remove_shared_image(&self, digest: &str) -> Result<bool, StoreError> {
-        const SQL: &str = "DELETE FROM shared_images WHERE digest = $1";
-        let values = args![digest];
-        self.write(move |mut conn| Box::pin(async move { Ok(conn.execute(SQL, values).await? > 0) })).await
+    pub async fn remove_shared_image(&self, digest: &str, now_ms: u64) -> Result<bool, StoreError> {
+        const NAMES: &str = "UPDATE shared_image_names SET digest = NULL, said_ms = $2 WHERE digest = $1";
+        const IMAGE: &str = "DELETE FROM shared_images WHERE digest = $1";
+        let (names, image) = (args![digest, now_ms], args![digest]);
+        self.write(move |mut conn| {
+            Box::pin(async move {
+                conn.execute(NAMES, names).await?;
+                Ok(conn.execute(IMAGE, image).await? > 0)
+            })
+        })
+        .await
+    }
+
+    /// Forgets names that were taken away before a moment.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn forget_removed_names(&self, before_ms: u64) -> Result<u64, StoreError> {
+        const SQL: &str = "DELETE FROM shared_image_names WHERE digest IS NULL AND said_ms < $1";
+        let values = args![before_ms];
+        self.write_one(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await })).await
     }
 
     /// Whether a sandbox or a snapshot of any node stands on an image.

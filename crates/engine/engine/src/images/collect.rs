@@ -19,6 +19,8 @@ use crate::snapshot::objects_error;
 
 /// Objects that are looked at in one go.
 const NAMES_MAX_COUNT: usize = 100_000;
+/// For how long it is remembered that a name was taken away: a node that was away for longer gives it again.
+const NAMES_KEPT_MS: u64 = 30 * 24 * 60 * 60 * 1000;
 
 /// Of what an object is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +57,10 @@ impl Engine {
     /// Looks at all of them.
     pub(crate) async fn collect_shared(&self) {
         let Some(shared) = self.inner.shared_images.clone() else { return };
+        let before_ms = self.inner.now_ms().saturating_sub(NAMES_KEPT_MS);
+        if let Err(error) = self.inner.store.forget_removed_names(before_ms).await {
+            tracing::warn!(%error, "names that were taken away are not forgotten");
+        }
         for kind in [Kind::Layer, Kind::Snapshot] {
             match self.collect_of(&shared, kind).await {
                 Ok(0) => {}

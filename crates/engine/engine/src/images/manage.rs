@@ -57,7 +57,7 @@ impl Engine {
             }
             match Document::parse(&found.document, &found.digest) {
                 Ok(document) => all.push(ListedImage {
-                    image: Arc::new(document.image(found.names.clone())),
+                    image: Arc::new(document.image(found.names.keys().cloned().collect())),
                     place: Some(ImagePlace::Elsewhere),
                 }),
                 Err(error) => {
@@ -102,12 +102,12 @@ impl Engine {
     ) -> Result<Removed> {
         let store = &self.inner.store;
         let here = self.images().resolve(&found.digest).ok();
-        let mut names: BTreeSet<String> = found.names.into_iter().collect();
+        let mut names: BTreeSet<String> = found.names.into_keys().collect();
         names.extend(here.iter().flat_map(|image| image.names.clone()));
         let asked = [Some(text.to_owned()), local_or_normal(text).ok()];
         let name = asked.into_iter().flatten().find(|name| names.contains(name));
         if let Some(name) = name.filter(|_| names.len() > 1) {
-            store.remove_shared_name(&name, &found.digest).await.map_err(store_error)?;
+            store.remove_shared_name(&name, &found.digest, self.inner.now_ms()).await.map_err(store_error)?;
             self.images().forget_name(&name).await.map_err(|error| error.to_core())?;
             self.follow_with_turn(shared).await?;
             return Ok(Removed { names: vec![name], ..Removed::default() });
@@ -119,7 +119,7 @@ impl Engine {
         if is_used {
             return Err(ImageError::InUse(found.digest).to_core());
         }
-        store.remove_shared_image(&found.digest).await.map_err(store_error)?;
+        store.remove_shared_image(&found.digest, self.inner.now_ms()).await.map_err(store_error)?;
         atoll_failpoint::fail_point!("engine.images.removed");
         let mut freed_bytes = self.follow_with_turn(shared).await?;
         if self.images().resolve(&found.digest).is_ok() {
@@ -156,7 +156,7 @@ impl Engine {
         for image in store.shared_images().await.map_err(store_error)? {
             let is_named = |image: &SharedImage| {
                 !image.names.is_empty()
-                    || self.images().unshared().values().any(|to| to.as_str() == image.digest)
+                    || self.images().unshared().values().any(|(to, _said_ms)| to.as_str() == image.digest)
             };
             if is_named(&image)
                 || store.is_image_used(&image.digest).await.map_err(store_error)?
@@ -164,7 +164,7 @@ impl Engine {
             {
                 continue;
             }
-            store.remove_shared_image(&image.digest).await.map_err(store_error)?;
+            store.remove_shared_image(&image.digest, self.inner.now_ms()).await.map_err(store_error)?;
             gone.extend(image.digest.parse::<Digest>().ok());
         }
         Ok((gone, freed + self.follow_with_turn(shared).await?))

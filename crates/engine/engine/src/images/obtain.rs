@@ -95,7 +95,7 @@ impl Engine {
         let found = self.inner.store.find_shared_images(&asked.names, asked.digest.as_deref()).await;
         let mut found = found.map_err(store_error)?;
         for name in &asked.names {
-            if let Some(at) = found.iter().position(|image| image.names.contains(name)) {
+            if let Some(at) = found.iter().position(|image| image.names.contains_key(name)) {
                 return Ok(Some(found.swap_remove(at)));
             }
         }
@@ -116,7 +116,7 @@ impl Engine {
         // A name without a registry was given here.
         let has_registry = |name: &&String| name.contains('/');
         if error.code != Code::HostDiskFull
-            && let Some(name) = found.names.iter().find(has_registry)
+            && let Some(name) = found.names.keys().find(has_registry)
             && self.pull_exact(name, &found.digest).await.is_ok()
         {
             return Ok(());

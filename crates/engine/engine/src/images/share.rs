@@ -12,6 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_core::{Code, Error, Result};
@@ -51,10 +52,10 @@ pub(super) async fn keep(engine: Engine) {
 
 impl Engine {
     /// Gives the other nodes what has a name that they do not know; says whether nothing is left to be tried again.
-    async fn share_all(&self, shared: &Shared, stay: &mut BTreeSet<Digest>) -> bool {
-        let mut wanted: BTreeMap<Digest, Vec<String>> = BTreeMap::new();
-        for (name, digest) in self.images().unshared() {
-            wanted.entry(digest).or_default().push(name);
+    async fn share_all(&self, shared: &Arc<Shared>, stay: &mut BTreeSet<Digest>) -> bool {
+        let mut wanted: BTreeMap<Digest, BTreeMap<String, u64>> = BTreeMap::new();
+        for (name, (digest, said_ms)) in self.images().unshared() {
+            wanted.entry(digest).or_default().insert(name, said_ms);
         }
         let mut done = true;
         for (digest, names) in wanted {
@@ -85,7 +86,7 @@ impl Engine {
         document.is_some_and(|document| document.layers().iter().any(|layer| self.images().is_packed(layer)))
     }
 
-    async fn share(&self, shared: &Shared, digest: &Digest, names: Vec<String>) -> Result<()> {
+    async fn share(&self, shared: &Arc<Shared>, digest: &Digest, names: BTreeMap<String, u64>) -> Result<()> {
         // Nothing is collected meanwhile that is sent here.
         let _turn = shared.sending.lock().await;
         // Deleted meanwhile.
@@ -109,7 +110,7 @@ impl Engine {
     /// Tells the other nodes of an image; says whether it did: not when a node forgot one of its layers at this moment.
     async fn tell(
         &self,
-        shared: &Shared,
+        shared: &Arc<Shared>,
         digest: &Digest,
         image: &SharedImage,
         layers: &BTreeSet<String>,
@@ -117,18 +118,22 @@ impl Engine {
         // Neither is an older word about names followed meanwhile, nor is the image deleted.
         let _turn = shared.naming.lock().await;
         let names = self.images().unshared();
-        let is_still = |name: &&String| names.get(*name) == Some(digest);
-        let names: Vec<String> = image.names.iter().filter(is_still).cloned().collect();
-        if names.is_empty() {
+        let mut image = image.clone();
+        image.names.retain(|name, said_ms| names.get(name) == Some(&(digest.clone(), *said_ms)));
+        if image.names.is_empty() {
             return Ok(true);
         }
-        let image = SharedImage { names, ..image.clone() };
-        match self.inner.store.put_shared_image(&image, layers, self.inner.now_ms()).await {
+        let told = match self.inner.store.put_shared_image(&image, layers, self.inner.now_ms()).await {
             Err(StoreError::NotFound) => return Ok(false),
             told => told.map_err(store_error)?,
-        }
+        };
         atoll_failpoint::fail_point!("engine.images.told");
-        self.images().shared(digest, &image.names).await.map_err(|error| error.to_core())?;
+        let names: Vec<String> = image.names.into_keys().collect();
+        self.images().shared(digest, &names).await.map_err(|error| error.to_core())?;
+        if told < names.len() {
+            // Somebody has said something else since.
+            self.follow_with_turn(shared).await?;
+        }
         Ok(true)
     }
 

@@ -8,11 +8,11 @@ use atoll_core::snapshot::Purpose;
 use super::sandbox;
 use crate::{SandboxRecord, SharedImage, SharedLayer, SharedSnapshot, Store, StoreError};
 
-fn image(digest: &str, names: &[&str]) -> SharedImage {
+fn image(digest: &str, names: &[(&str, u64)]) -> SharedImage {
     SharedImage {
         digest: digest.to_owned(),
         document: format!("of {digest}"),
-        names: names.iter().map(|name| (*name).to_owned()).collect(),
+        names: names.iter().map(|(name, said_ms)| ((*name).to_owned(), *said_ms)).collect(),
     }
 }
 
@@ -23,7 +23,7 @@ fn layers(of: &[&str]) -> BTreeSet<String> {
 pub(super) async fn life(store: &Store) {
     store.begin_image_uploads("first").await.unwrap();
     store.begin_image_uploads("second").await.unwrap();
-    let one = image("sha256:aa1", &["app:1", "app:latest"]);
+    let one = image("sha256:aa1", &[("app:1", 10), ("app:latest", 10)]);
     let early = store.put_shared_image(&one, &layers(&["l1"]), 1).await;
     assert!(matches!(early, Err(StoreError::NotFound)), "not before its layers: {early:?}");
     assert_eq!(store.shared_layer("l1").await.unwrap(), None);
@@ -40,13 +40,17 @@ pub(super) async fn life(store: &Store) {
     assert_eq!(store.put_shared_layer("l1", "u2", 7).await.unwrap(), "u1");
     assert_eq!(store.shared_layer("l1").await.unwrap(), layer(8, false));
     store.put_shared_layer("l2", "u2", 7).await.unwrap();
-    store.put_shared_image(&one, &layers(&["l1", "l2"]), 1).await.unwrap();
-    store.put_shared_image(&one, &layers(&["l1", "l2"]), 1).await.unwrap();
+    for _ in 0..2 {
+        assert_eq!(store.put_shared_image(&one, &layers(&["l1", "l2"]), 1).await.unwrap(), 2);
+    }
 
-    // A name goes to who says it last; a layer is there once for both.
-    let two = image("sha256:ab2", &["app:latest"]);
-    store.put_shared_image(&two, &layers(&["l1"]), 2).await.unwrap();
-    let one = image("sha256:aa1", &["app:1"]);
+    // A name goes to who gave it last, whoever tells it last; a layer is there once for both.
+    let two = image("sha256:ab2", &[("app:latest", 12)]);
+    assert_eq!(store.put_shared_image(&two, &layers(&["l1"]), 2).await.unwrap(), 1);
+    let late = image("sha256:ac3", &[("app:latest", 11)]);
+    assert_eq!(store.put_shared_image(&late, &layers(&["l1"]), 2).await.unwrap(), 0);
+    assert_eq!(store.put_shared_image(&one, &layers(&["l1", "l2"]), 2).await.unwrap(), 1);
+    let one = image("sha256:aa1", &[("app:1", 10)]);
     assert_eq!(store.shared_images().await.unwrap(), [one.clone(), two.clone()]);
     let find = async |names: &[&str], digest| {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
@@ -68,10 +72,19 @@ pub(super) async fn life(store: &Store) {
 
     // What an image needs stays; what none does goes with who sent it.
     assert_eq!(store.forget_unused_layers("u2").await.unwrap(), 0);
-    assert!(!store.remove_shared_name("app:1", "sha256:ab2").await.unwrap(), "another's");
-    assert!(store.remove_shared_name("app:1", "sha256:aa1").await.unwrap());
-    assert!(store.remove_shared_image("sha256:aa1").await.unwrap());
-    assert!(!store.remove_shared_image("sha256:aa1").await.unwrap());
+    assert!(!store.remove_shared_name("app:1", "sha256:ab2", 20).await.unwrap(), "another's");
+    assert!(store.remove_shared_name("app:1", "sha256:aa1", 20).await.unwrap());
+    assert!(store.remove_shared_image("sha256:aa1", 20).await.unwrap());
+    assert!(!store.remove_shared_image("sha256:aa1", 20).await.unwrap());
+    // Who was away meanwhile does not bring it back; who gives the name once more does.
+    let one = image("sha256:aa1", &[("app:1", 10)]);
+    assert_eq!(store.put_shared_image(&one, &layers(&["l1", "l2"]), 3).await.unwrap(), 0);
+    assert!(!store.shared_index().await.unwrap().digests.contains("sha256:aa1"));
+    let again = image("sha256:aa1", &[("app:1", 21)]);
+    assert_eq!(store.put_shared_image(&again, &layers(&["l1", "l2"]), 3).await.unwrap(), 1);
+    assert!(store.remove_shared_image("sha256:aa1", 22).await.unwrap());
+    assert_eq!(store.forget_removed_names(22).await.unwrap(), 0);
+    assert_eq!(store.forget_removed_names(23).await.unwrap(), 1);
     assert_eq!(store.forget_unused_layers("u2").await.unwrap(), 1);
     let left = store.shared_objects().await.unwrap();
     assert_eq!(left.layers, BTreeSet::from([("l1".to_owned(), "u1".to_owned())]));
@@ -93,6 +106,6 @@ pub(super) async fn life(store: &Store) {
     store.delete_snapshot(&made.id).await.unwrap();
     assert_eq!(store.shared_snapshot(&made.id).await.unwrap(), None);
 
-    assert!(store.remove_shared_image("sha256:ab2").await.unwrap());
+    assert!(store.remove_shared_image("sha256:ab2", 30).await.unwrap());
     assert_eq!(store.shared_index().await.unwrap(), Default::default());
 }
