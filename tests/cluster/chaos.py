@@ -298,18 +298,22 @@ class Chaos:
             dead = self.sql(sql)
             for line in dead or []:
                 node = next(node for node in self.cluster.nodes if node.name == line.split("|")[0])
-                try:
-                    stands = node.stands_still()
-                except OSError:
-                    # A cgroup went while it was looked at.
-                    continue
-                if not stands and line in (self.sql(sql) or []):
+                # What is killed while it stands still dies in the kernel: that is no running.
+                if not self.stands_still(node) and not self.stands_still(node, 0.05) and line in (self.sql(sql) or []):
                     self.history.violation(f"{line} was taken over and runs")
             if dead:
                 self.history.count("looks at nodes that were taken over")
             twice = self.sql("SELECT name FROM sandboxes WHERE name IS NOT NULL GROUP BY name HAVING count(*) > 1")
             if twice:
                 self.history.violation(f"names that are there twice: {twice}")
+
+    def stands_still(self, node, after=0):
+        time.sleep(after)
+        try:
+            return node.stands_still()
+        except OSError:
+            # A cgroup went while it was looked at.
+            return True
 
     def sql(self, text):
         try:

@@ -35,7 +35,8 @@ use super::purge;
 use crate::cli::{self, Advertised, LOCALHOST, OidcArgs, ServeArgs};
 use crate::config::{self, VaultKey};
 use crate::daemon::{
-    Collector, Daemon, DataDir, Limits, Machines, NodeSettings, Sentries, Spans, Telemetry, follow_metrics,
+    Collector, Daemon, DataDir, Limits, Machines, NodeSettings, Sentries, Spans, Telemetry, end_left_behind,
+    follow_metrics,
 };
 use crate::failure::{Failure, Result};
 use crate::output::Printer;
@@ -64,11 +65,16 @@ struct Ready<'a> {
 /// a child for some milliseconds yet, with all its descriptors, before that becomes the sandbox's first process.
 const LISTEN_AGAIN_FOR: Duration = Duration::from_secs(1);
 
-async fn listen(address: SocketAddr) -> Result<TcpListener> {
+async fn listen(address: SocketAddr, data_dir: &Path) -> Result<TcpListener> {
     let give_up = Instant::now() + LISTEN_AGAIN_FOR;
+    let mut is_first = true;
     loop {
         match TcpListener::bind(address).await {
             Ok(listener) => return Ok(listener),
+            Err(error) if error.kind() == ErrorKind::AddrInUse && is_first => {
+                end_left_behind(data_dir);
+                is_first = false;
+            }
             Err(error) if error.kind() == ErrorKind::AddrInUse && Instant::now() < give_up => {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
@@ -107,7 +113,7 @@ async fn serve_on(printer: Printer, args: ServeArgs) -> Result<()> {
 
     raise_descriptors();
     // Listen first: a port that is taken is said before sandboxes are taken up.
-    let listener = listen(args.listen).await?;
+    let listener = listen(args.listen, &args.data_dir).await?;
     let nodes = listen_to_nodes(&args).await?;
     let challenges = certificate::listen(&args).await?;
     let pool_memory = args.pool_memory.map_or_else(half_of_memory, Ok)?;
@@ -277,7 +283,7 @@ async fn listen_to_nodes(args: &ServeArgs) -> Result<Option<(TcpListener, NodeSe
             Err(_name) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, *port)),
         },
     };
-    let listener = listen(wanted).await?;
+    let listener = listen(wanted, &args.data_dir).await?;
     let actual = listener.local_addr().map_err(|error| Failure::io("cannot listen", error))?;
     let address = match &args.node.advertise {
         None => actual.to_string(),

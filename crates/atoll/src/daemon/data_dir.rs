@@ -10,6 +10,7 @@ use atoll_backup::STAGING;
 use atoll_core::{Code, Error};
 use rustix::fs::{FlockOperation, Mode, flock};
 
+use super::left_behind::end_left_behind;
 use crate::failure::{Failure, Result};
 
 /// Hexadecimal digits in the name of an installation.
@@ -39,7 +40,10 @@ impl Claim {
             .map_err(|error| Failure::io(what("cannot make the data directory"), error))?;
         let path = path.canonicalize().map_err(|error| Failure::io(what("cannot open"), error))?;
         let lock = private(&path.join("lock")).map_err(|error| Failure::io(what("cannot lock"), error))?;
-        lock_within(&lock, wait).map_err(|_locked| in_use(&path))?;
+        if lock_within(&lock, Duration::ZERO).is_err() {
+            end_left_behind(&path);
+            lock_within(&lock, wait).map_err(|_locked| in_use(&path))?;
+        }
         Ok(Self { path, _lock: lock })
     }
 

@@ -1,5 +1,7 @@
 //! What survives what: the table of `ARCHITECTURE.md`, row by row.
 
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use crate::common::{code, follow, outputs, shell};
@@ -121,7 +123,7 @@ async fn an_exit_while_the_server_is_away_is_told_with_its_output() {
     server.kill();
     let done = format!("/proc/{agent}/root/tmp/done");
     wait_until("the command to end without the server", async || {
-        std::path::Path::new(&done).try_exists().unwrap().then_some(())
+        Path::new(&done).try_exists().unwrap().then_some(())
     })
     .await;
     server.restart();
@@ -277,7 +279,7 @@ async fn a_full_disk_on_the_host_makes_output_wait_and_creations_fail() {
     assert_eq!(server.client.get_exec(&sandbox, &exec, 200).await.unwrap().state, ExecState::Running);
     let refused = server.client.create_sandbox(&CreateSandbox::default()).await;
     assert_eq!(code(refused), Code::HostDiskFull);
-    std::fs::remove_file(filler).unwrap();
+    fs::remove_file(filler).unwrap();
     let ended = server.client.get_exec(&sandbox, &exec, 60_000).await.unwrap();
     assert_eq!(ended.exit.unwrap().code, Some(0));
     let (out, err) = outputs(&server, &sandbox, &exec).await;
@@ -389,4 +391,43 @@ async fn timeouts_count_while_the_server_is_away() {
     let page = server.client.exec_output(&sandbox, &exec, OutputQuery::default()).await.unwrap();
     assert!(page.chunks.is_empty());
     server.finish().await;
+}
+
+/// The server clones a sandbox's first process into a cgroup. Where that stands still the process is born and never runs, with the
+/// server's lock and port, which the next server needs.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_that_never_began_is_in_no_servers_way() {
+    let mut server = Server::start();
+    server.sandbox().await;
+    let roots = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(Path::new);
+    let root = roots.into_iter().find(|root| root.join("cgroup.controllers").exists()).unwrap();
+    let cgroup = root.join(format!("atoll-{}", server.installation()));
+    fs::write(cgroup.join("cgroup.freeze"), "1").unwrap();
+    let client = server.client.clone();
+    let creating = tokio::spawn(async move { client.create_sandbox(&CreateSandbox::default()).await });
+    let is_born = || {
+        let sandboxes = fs::read_dir(&cgroup).unwrap().flatten();
+        let pids = sandboxes.filter_map(|entry| fs::read_to_string(entry.path().join("cgroup.procs")).ok());
+        let pids: Vec<String> =
+            pids.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()).collect();
+        let is_the_server = |pid: &String| {
+            let exe = fs::read_link(format!("/proc/{pid}/exe"));
+            exe.is_ok_and(|exe| exe.file_name().is_some_and(|name| name == "atoll"))
+        };
+        std::future::ready(pids.into_iter().find(is_the_server))
+    };
+    let child = wait_until("a child that is born", is_born).await;
+    server.kill();
+    // The client would ask again until there is a server.
+    creating.abort();
+    // While everything stands still: what the next server waits for then is let go when the child is gone.
+    let thaw = std::thread::spawn(move || {
+        while Path::new("/proc").join(&child).exists() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        fs::write(cgroup.join("cgroup.freeze"), "0").unwrap();
+    });
+    server.restart();
+    thaw.join().unwrap();
+    server.sandbox().await;
 }

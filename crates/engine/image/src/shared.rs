@@ -346,12 +346,12 @@ impl Images {
             let chunk = match coming.try_next().await {
                 Ok(Some(chunk)) => chunk,
                 Ok(None) => break,
-                Err(error) => {
-                    if error.kind() == io::ErrorKind::InvalidData {
-                        elsewhere.damaged(diff_id, &place).await;
-                    }
-                    return Err(lost(error));
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    elsewhere.damaged(diff_id, &place).await;
+                    let (expected, why) = (diff_id.to_string(), error.to_string());
+                    return Err(ImageError::DigestMismatch { expected, why });
                 }
+                Err(error) => return Err(lost(error)),
             };
             bytes = bytes.saturating_add(chunk.len() as u64);
             if bytes > BLOB_MAX_BYTES {

@@ -146,36 +146,34 @@ impl Store {
         image: &SharedImage,
         layers: &BTreeSet<String>,
         shared_ms: u64,
-    ) -> Result<usize, StoreError> {
-        const LATER: &str = "SELECT name FROM shared_image_names WHERE name = $1 AND said_ms > $2";
+    ) -> Result<u64, StoreError> {
         const KNOWN: &str = "SELECT digest FROM shared_images WHERE digest = $1";
+        const TAKE_BACK: &str = "DELETE FROM shared_images WHERE digest = $1 AND NOT EXISTS \
+             (SELECT 1 FROM shared_image_names WHERE shared_image_names.digest = shared_images.digest)";
         const IMAGE: &str = "INSERT INTO shared_images (digest, document, shared_ms) VALUES ($1, $2, $3) \
              ON CONFLICT (digest) DO UPDATE SET document = EXCLUDED.document";
         const LAYER: &str = "INSERT INTO shared_image_layers (digest, diff_id) VALUES ($1, $2) \
              ON CONFLICT (digest, diff_id) DO NOTHING";
         const NAME: &str = "INSERT INTO shared_image_names (name, digest, said_ms) VALUES ($1, $2, $3) \
-             ON CONFLICT (name) DO UPDATE SET digest = EXCLUDED.digest, said_ms = EXCLUDED.said_ms";
+             ON CONFLICT (name) DO UPDATE SET digest = EXCLUDED.digest, said_ms = EXCLUDED.said_ms \
+             WHERE shared_image_names.said_ms <= EXCLUDED.said_ms";
         let (image, layers) = (image.clone(), layers.clone());
         self.write(move |mut conn| {
             Box::pin(async move {
                 let digest = image.digest.as_str();
-                let mut names = Vec::new();
-                for (name, said_ms) in &image.names {
-                    if conn.row(LATER, args![name.as_str(), *said_ms]).await?.is_none() {
-                        names.push((name.as_str(), *said_ms));
-                    }
-                }
-                if names.is_empty() && conn.row(KNOWN, args![digest]).await?.is_none() {
-                    return Ok(0);
-                }
+                let is_known = conn.row(KNOWN, args![digest]).await?.is_some();
                 conn.execute(IMAGE, args![digest, image.document.as_str(), shared_ms]).await?;
                 for layer in &layers {
                     conn.execute(LAYER, args![digest, layer.as_str()]).await?;
                 }
-                for (name, said_ms) in &names {
-                    conn.execute(NAME, args![*name, digest, *said_ms]).await?;
+                let mut given = 0;
+                for (name, said_ms) in &image.names {
+                    given += conn.execute(NAME, args![name.as_str(), digest, *said_ms]).await?;
                 }
-                Ok(names.len())
+                if given == 0 && !is_known {
+                    conn.execute(TAKE_BACK, args![digest]).await?;
+                }
+                Ok(given)
             })
         })
         .await

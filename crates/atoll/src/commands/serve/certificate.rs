@@ -65,7 +65,7 @@ pub(super) async fn listen(args: &ServeArgs) -> Result<Option<TcpListener>> {
     }
     match acme.acme_dns_hook {
         Some(_) => Ok(None),
-        None => super::listen(acme.acme_http_listen).await.map(Some),
+        None => super::listen(acme.acme_http_listen, &args.data_dir).await.map(Some),
     }
 }
 

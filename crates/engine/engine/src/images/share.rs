@@ -130,7 +130,7 @@ impl Engine {
         atoll_failpoint::fail_point!("engine.images.told");
         let names: Vec<String> = image.names.into_keys().collect();
         self.images().shared(digest, &names).await.map_err(|error| error.to_core())?;
-        if told < names.len() {
+        if told < names.len() as u64 {
             // Somebody has said something else since.
             self.follow_with_turn(shared).await?;
         }
