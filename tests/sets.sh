@@ -23,7 +23,8 @@ uv() {
   local settings=(UV_CACHE_DIR="$of_all/uv" UV_SYSTEM_CERTS=1 UV_PYTHON_DOWNLOADS=never)
   [ -z "${PIP_CERT:-}" ] || settings+=(SSL_CERT_FILE="$PIP_CERT")
   [ -z "${PIP_INDEX_URL:-}" ] || settings+=(UV_DEFAULT_INDEX="$PIP_INDEX_URL")
-  [ -z "${PIP_FIND_LINKS:-}" ] || settings+=(UV_FIND_LINKS="$PIP_FIND_LINKS")
+  # pip passes over a directory that is not there.
+  [ ! -d "${PIP_FIND_LINKS:-}" ] || settings+=(UV_FIND_LINKS="$PIP_FIND_LINKS")
   env "${settings[@]}" "$place/uv" --quiet "$@" >&2
 }
 
