@@ -50,15 +50,24 @@ fn pids() -> Vec<i32> {
     others.filter_map(|pid| i32::try_from(pid).ok()).collect()
 }
 
-/// Whether a process has a file open.
+/// Whether a process holds the lock of a file. To have it open is not enough: the watchdog of a lease has, and outlives its server.
 fn holds(pid: i32, file: (u64, u64)) -> bool {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
     // By its name first: to ask for what lies on a file system that does not answer takes for ever.
     let is_it = |path: PathBuf| {
         let is_named = fs::read_link(&path).is_ok_and(|to| to.file_name().is_some_and(|name| name == "lock"));
-        is_named && fs::metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == file)
+        is_named
+            && fs::metadata(&path).is_ok_and(|found| (found.dev(), found.ino()) == file)
+            && is_locked(pid, &path)
     };
     entries.flatten().any(|entry| is_it(entry.path()))
+}
+
+/// Whether what a process has open there is locked by it, or by whoever it has the descriptor from.
+fn is_locked(pid: i32, descriptor: &Path) -> bool {
+    let Some(number) = descriptor.file_name().and_then(|name| name.to_str()) else { return false };
+    let Ok(text) = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")) else { return false };
+    text.lines().any(|line| line.starts_with("lock:") && line.contains("FLOCK") && line.contains("WRITE"))
 }
 
 /// Whether a process is in a cgroup below one whose path has this part.
