@@ -87,17 +87,24 @@ def test_much_goes_both_ways(cluster, home, box):
     assert done.returncode == 0 and hashlib.sha256(done.stdout).digest() == hashlib.sha256(content).digest()
 
 
-def test_a_neighbour_that_does_not_read_holds_up_nobody(cluster, home, box):
+def test_neighbours_that_do_not_read_hold_up_nobody(cluster, home, box):
     b = cluster.nodes[1]
     host, port = b.listen.rsplit(":", 1)
     command = ["ssh", *options(home), "-p", port, "-l", box, host, "cat /dev/zero"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as greedy:
-        assert greedy.stdout.read(1 << 20)
-        greedy.send_signal(signal.SIGSTOP)
+    # Several: that one has gone is noticed by what is read of it or by what is written to it, whichever comes first.
+    start = lambda: subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    greedy = [start() for _ in range(4)]
+    try:
+        for one in greedy:
+            assert one.stdout.read(1 << 20)
+            one.send_signal(signal.SIGSTOP)
         assert ssh(b, home, box, "echo here").stdout == b"here\n"
-        greedy.kill()
-    # What ran for it hears that it has gone.
-    until("it ends", lambda: all(e["state"] != "running" for e in b.ok("GET", f"/v1/sandboxes/{box}/execs")["items"]))
+    finally:
+        for one in greedy:
+            one.kill()
+            one.communicate()
+    # What ran for them hears that they have gone.
+    until("they end", lambda: all(e["state"] != "running" for e in b.ok("GET", f"/v1/sandboxes/{box}/execs")["items"]))
 
 
 def test_files(cluster, home, box):

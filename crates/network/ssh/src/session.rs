@@ -69,8 +69,12 @@ pub(crate) async fn run(engine: Engine, login: Login, wanted: Wanted, ends: Ends
                 () = closed => return session.hang_up().await,
             };
             match exit {
-                Ok(exit) => tell_exit(&writer, &handle, id, &exit).await,
-                Err(error) => fail(&writer, &error).await,
+                Ok(Some(exit)) => tell_exit(&writer, &handle, id, &exit).await,
+                Ok(None) => return session.hang_up().await,
+                Err(error) => {
+                    session.hang_up().await;
+                    fail(&writer, &error).await;
+                }
             }
         }
         Err(error) => fail(&writer, &error).await,
@@ -113,8 +117,8 @@ struct Running<'a> {
 }
 
 impl Running<'_> {
-    /// Sends output until the end of the exec.
-    async fn outgoing(&self, writer: &Writer, mut output: OutputReader) -> Result<Exit> {
+    /// Sends output until the end of the exec, or until the client went away (`None`).
+    async fn outgoing(&self, writer: &Writer, mut output: OutputReader) -> Result<Option<Exit>> {
         loop {
             match output.next(READ_MAX_BYTES).await? {
                 OutputEvent::Piece(Piece::Output { stream, bytes, .. }) => {
@@ -122,7 +126,9 @@ impl Running<'_> {
                         OutputStream::Stdout => writer.data_bytes(bytes).await,
                         OutputStream::Stderr => writer.extended_data_bytes(STDERR, bytes).await,
                     };
-                    sent.map_err(|_gone| Error::new(Code::InvalidState, "the client went away"))?;
+                    if sent.is_err() {
+                        return Ok(None);
+                    }
                 }
                 OutputEvent::Piece(Piece::Gap { .. }) => {
                     return Err(Error::new(
@@ -130,7 +136,7 @@ impl Running<'_> {
                         "the client is too slow: output was dropped",
                     ));
                 }
-                OutputEvent::End { exit, .. } => return Ok(exit),
+                OutputEvent::End { exit, .. } => return Ok(Some(exit)),
             }
         }
     }
