@@ -256,6 +256,17 @@ class Node:
         fields = [path.joinpath("cgroup.events").read_text() for path in self.cgroups()]
         return all("frozen 1" in text or "populated 0" in text for text in fields)
 
+    def freeze(self):
+        """Makes all of it stand still."""
+        for path in self.cgroups():
+            path.joinpath("cgroup.freeze").write_text("1")
+
+    def child_of_the_server(self):
+        """A process in a sandbox's cgroup that is the server's copy still: it has not become a program of its own."""
+        pids = [pid for path in self.cgroups() for file in path.glob("**/cgroup.procs") for pid in file.read_text().split()]
+        program = os.path.realpath(os.environ["ATOLL_BIN"])
+        return next((pid for pid in pids if os.path.realpath(f"/proc/{pid}/exe") == program), None)
+
 
 class Cluster:
     """Three nodes, unless something else is said."""

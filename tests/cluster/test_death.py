@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
 import time
 
 import pytest
@@ -71,6 +72,25 @@ def test_a_node_that_stood_still_writes_nothing_more(cluster):
     a.start()
     assert a.cli("exec", "web", "--", "echo", "here").stdout == b"here\n"
     assert cluster.node_of("web") == "b"
+
+
+def test_a_child_that_was_born_where_everything_stands_still_is_in_no_servers_way(cluster):
+    a, b = cluster.nodes
+    a.make(name="web")
+    # As the watchdog does at the end of a lease; what is made just then is cloned into it, with the server's lock and port.
+    a.freeze()
+    making = threading.Thread(target=lambda: pytest.raises(OSError, a.make, name="late"))
+    making.start()
+    child = until("a child that is born", a.child_of_the_server)
+    a.kill()
+    making.join()
+    until("it is reported", lambda: failed(b, "web"))
+    assert os.path.exists(f"/proc/{child}")
+    a.start()
+    assert not os.path.exists(f"/proc/{child}")
+    for node in (a, b):
+        name = node.make(name=f"anew-{node.name}")["name"]
+        assert a.cli("exec", name, "--", "echo", "here").stdout == b"here\n"
 
 
 @pytest.mark.long

@@ -48,6 +48,7 @@ pub mod layer;
 pub mod limits;
 pub mod network;
 pub mod node;
+pub mod opaque;
 pub mod person;
 pub mod placement;
 pub mod policy;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_core::id::{ExecId, KeyId, SandboxId};
+use atoll_core::opaque::Opaque;
 use atoll_core::project::{kept_name, plain_name};
 use atoll_core::sandbox::SandboxState;
 use atoll_core::sharing::Visibility;
@@ -141,7 +142,7 @@ pub struct Capacity {
 /// The engine. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Engine {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) inner: Opaque<Arc<Inner>>,
 }
 
 #[derive(Debug)]
@@ -230,43 +231,41 @@ impl Engine {
         let share_links = ShareLinks::load(&store).await?;
         let travel = Travel::open(&config, &store).await?.map(Arc::new);
         let shared_images = Shared::open(&config, &store, &images).await?.map(Arc::new);
-        let engine = Self {
-            inner: Arc::new(Inner {
-                clock: config.clock.clone(),
-                creates: Semaphore::new(config.creates_max),
-                gateway: Gateway::new(config.egress.gateway.clone()),
-                builds: Builds::default(),
-                agents: Agents::default(),
-                scheduled: tokio::sync::Notify::new(),
-                pools: Pools::new(config.pools.clone()),
-                memories: Memories::default(),
-                live: Live::default(),
-                acl,
-                volumes: VolumeTable::default(),
-                tokens,
-                disk: DiskState::of(config.disk.as_ref(), cluster.as_ref().map(Cluster::lease)),
-                logs: Logs::new(config.data_dir.join("logs"), config.logs_max_bytes),
-                snapshots: Snapshots::default(),
-                cluster,
-                travel,
-                shared_images,
-                config,
-                store,
-                vault,
-                images,
-                drivers: drivers.into_iter().map(|driver| (driver.level(), driver)).collect(),
-                keys,
-                projects,
-                secrets,
-                share_links,
-                fetching: Fetching::default(),
-                tracker: TaskTracker::new(),
-                shutdown: CancellationToken::new(),
-                draining: CancellationToken::new(),
-                table: Mutex::default(),
-                used: Mutex::default(),
-            }),
-        };
+        let engine = Self::of(&Arc::new(Inner {
+            clock: config.clock.clone(),
+            creates: Semaphore::new(config.creates_max),
+            gateway: Gateway::new(config.egress.gateway.clone()),
+            builds: Builds::default(),
+            agents: Agents::default(),
+            scheduled: tokio::sync::Notify::new(),
+            pools: Pools::new(config.pools.clone()),
+            memories: Memories::default(),
+            live: Live::default(),
+            acl,
+            volumes: VolumeTable::default(),
+            tokens,
+            disk: DiskState::of(config.disk.as_ref(), cluster.as_ref().map(Cluster::lease)),
+            logs: Logs::new(config.data_dir.join("logs"), config.logs_max_bytes),
+            snapshots: Snapshots::default(),
+            cluster,
+            travel,
+            shared_images,
+            config,
+            store,
+            vault,
+            images,
+            drivers: drivers.into_iter().map(|driver| (driver.level(), driver)).collect(),
+            keys,
+            projects,
+            secrets,
+            share_links,
+            fetching: Fetching::default(),
+            tracker: TaskTracker::new(),
+            shutdown: CancellationToken::new(),
+            draining: CancellationToken::new(),
+            table: Mutex::default(),
+            used: Mutex::default(),
+        }));
         engine.inner.driver(engine.inner.config.defaults.isolation)?;
         engine.inner.continue_rotation().await?;
         engine.start_recorder();
@@ -287,6 +286,10 @@ impl Engine {
         engine.start_travel();
         images::start(&engine);
         Ok(engine)
+    }
+
+    pub(crate) fn of(inner: &Arc<Inner>) -> Self {
+        Self { inner: Opaque::new(Arc::clone(inner)) }
     }
 
     /// Says that clients will be let go of because the server stops: an exec that wants to be killed when its

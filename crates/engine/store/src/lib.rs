@@ -34,6 +34,7 @@ mod execs;
 mod kept;
 mod keys;
 mod membership;
+mod migrations;
 mod nodes;
 mod pools;
 mod projects;

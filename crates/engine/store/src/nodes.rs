@@ -12,6 +12,7 @@ use sqlx::AssertSqlSafe;
 use crate::Store;
 use crate::db::{BadColumn, Conn, Row, args, json};
 use crate::error::StoreError;
+use crate::migrations;
 use crate::sandboxes::any_of;
 
 /// A node that enters.
@@ -134,9 +135,7 @@ impl Store {
     /// [`StoreError::Unavailable`].
     pub async fn schema(&self) -> Result<(u64, u64), StoreError> {
         const SQL: &str = "SELECT max(version) AS version FROM _sqlx_migrations WHERE success";
-        let own =
-            crate::store::MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or_default();
-        Ok((own.unsigned_abs(), self.number(SQL, "version").await?))
+        Ok((migrations::newest().unsigned_abs(), self.number(SQL, "version").await?))
     }
 
     async fn number(&self, sql: &'static str, column: &'static str) -> Result<u64, StoreError> {

@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use atoll_core::id::NodeId;
+use atoll_core::opaque::Opaque;
 use futures::future::BoxFuture;
-use sqlx::migrate::Migrator;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{Connection as _, PgPool, SqliteConnection, SqlitePool};
@@ -15,11 +15,10 @@ use sqlx::{Connection as _, PgPool, SqliteConnection, SqlitePool};
 use crate::db::Conn;
 use crate::error::StoreError;
 use crate::membership::{self, Lease, Told};
+use crate::migrations::MIGRATIONS;
 use crate::nodes::NodeDraft;
 use crate::url::StoreUrl;
 use crate::writer::{Changes, Kept, Writer};
-
-pub(crate) static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 
 /// Connections that read a SQLite file beside the one that writes.
 const SQLITE_READERS_MAX_COUNT: u32 = 4;
@@ -33,10 +32,10 @@ const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The database. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Store {
-    backend: Backend,
+    backend: Opaque<Backend>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 enum Backend {
     Sqlite {
         writer: Writer,
@@ -89,7 +88,7 @@ impl Store {
                 Backend::Postgres { pool, options: Box::new(options), lease: Arc::default() }
             }
         };
-        Ok(Self { backend })
+        Ok(Self { backend: Opaque::new(backend) })
     }
 
     /// Becomes a node of the cluster that shares the database, until [`Self::close`] or the end of the process; `told` hears
@@ -98,7 +97,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Claimed`] when this node is there already; [`StoreError::NameTaken`] when another has its name.
     pub async fn enter(&self, node: &NodeDraft, told: Told) -> Result<(), StoreError> {
-        match &self.backend {
+        match &*self.backend {
             Backend::Sqlite { .. } => Ok(()),
             Backend::Postgres { pool, options, lease } => {
                 let entered = membership::enter((**options).clone(), pool, node, told).await?;
@@ -109,14 +108,14 @@ impl Store {
 
     /// Whether several servers may share the database: then each of them is a node.
     #[must_use]
-    pub const fn is_shared(&self) -> bool {
-        matches!(self.backend, Backend::Postgres { .. })
+    pub fn is_shared(&self) -> bool {
+        matches!(*self.backend, Backend::Postgres { .. })
     }
 
     /// This node's place among the others, once it has entered.
     #[must_use]
     pub fn lease(&self) -> Option<&Lease> {
-        match &self.backend {
+        match &*self.backend {
             Backend::Sqlite { .. } => None,
             Backend::Postgres { lease, .. } => lease.get(),
         }
@@ -130,7 +129,7 @@ impl Store {
     /// Finishes what was accepted, then lets go of the database. Later operations on any clone are
     /// [`StoreError::Unavailable`].
     pub async fn close(&self) {
-        match &self.backend {
+        match &*self.backend {
             Backend::Sqlite { writer, readers } => {
                 // Readers first: the last connection to close cleans the file's log up.
                 if let Some(readers) = readers {
@@ -154,7 +153,7 @@ impl Store {
         F: for<'c> FnOnce(Conn<'c>) -> BoxFuture<'c, Result<T, StoreError>> + Send + 'static,
     {
         Box::pin(async move {
-            match &self.backend {
+            match &*self.backend {
                 Backend::Sqlite { readers: Some(pool), .. } => {
                     operation(Conn::Sqlite(&mut *pool.acquire().await?)).await
                 }
@@ -213,7 +212,7 @@ impl Store {
         F: for<'c> FnOnce(Conn<'c>) -> BoxFuture<'c, Result<T, StoreError>> + Send + 'static,
     {
         Box::pin(async move {
-            match &self.backend {
+            match &*self.backend {
                 Backend::Sqlite { writer, .. } => writer.run(changes, kept, operation).await,
                 Backend::Postgres { pool, lease, .. } => {
                     let lease = lease.get().cloned();

@@ -17,7 +17,7 @@ use tokio::io::AsyncWriteExt as _;
 
 use crate::StoreUrl;
 use crate::error::StoreError;
-use crate::store::MIGRATIONS;
+use crate::migrations::{self, MIGRATIONS};
 
 /// Name of the file that says which migration was the newest.
 const VERSION: &str = "version";
@@ -87,13 +87,8 @@ async fn connect(url: &StoreUrl) -> Result<PgConnection, WholeError> {
     Ok(PgConnection::connect_with(&options).await?)
 }
 
-/// The version that this program's schema has.
-fn own_version() -> i64 {
-    MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or_default()
-}
-
 fn same_version(found: i64) -> Result<(), WholeError> {
-    let own = own_version();
+    let own = migrations::newest();
     if found == own { Ok(()) } else { Err(WholeError::Version { found, own }) }
 }
 
@@ -123,7 +118,7 @@ pub async fn dump(url: &StoreUrl, dir: &Path) -> Result<Vec<(String, String)>, W
         sqlx::query_scalar("SELECT MAX(version) FROM _sqlx_migrations").fetch_one(&mut conn).await?;
     same_version(found.unwrap_or_default())?;
     let failed = |table: &str, source| WholeError::File { table: table.to_owned(), source };
-    let version = tokio::fs::write(dir.join(VERSION), own_version().to_string()).await;
+    let version = tokio::fs::write(dir.join(VERSION), migrations::newest().to_string()).await;
     version.map_err(|error| failed(VERSION, error))?;
     for table in tables(&mut conn).await? {
         let Table { name, quoted, columns } = table;

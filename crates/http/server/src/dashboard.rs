@@ -18,8 +18,6 @@ mod login;
 mod nodes;
 mod people;
 
-use std::sync::Arc;
-
 use atoll_core::{Code, Error};
 use atoll_dashboard::{Session, Sessions, Site, Sites, check_csrf, check_origin, sessions_of};
 use axum::Router;
@@ -154,7 +152,7 @@ impl Doors {
             + 'static,
         <L::Service as tower::Service<Request>>::Future: Send + 'static,
     {
-        let gate = axum::middleware::from_fn_with_state(Arc::clone(app), gate);
+        let gate = axum::middleware::from_fn_with_state(app.clone(), gate);
         let own = Router::new()
             .route("/login", any(login::login))
             .route("/login/with", any(people::with))
@@ -163,9 +161,9 @@ impl Doors {
             .route("/session", any(login::session))
             .fallback(file);
         Self {
-            app: Arc::clone(app),
-            api: native.clone().layer(gate).layer(around.clone()).with_state(Arc::clone(app)),
-            own: own.layer(around.clone()).with_state(Arc::clone(app)),
+            app: app.clone(),
+            api: native.clone().layer(gate).layer(around.clone()).with_state(app.clone()),
+            own: own.layer(around.clone()).with_state(app.clone()),
         }
     }
 }

@@ -88,7 +88,7 @@ pub(crate) async fn around(State(around): State<Around>, mut request: Request, n
     let incoming = trace::Incoming::of(&request, dialect, &id, changes);
     // Boxed: it is a large future, and is moved into a task.
     let answering = Box::pin({
-        let (app, grant_slot) = (Arc::clone(app), grant_slot.clone());
+        let (app, grant_slot) = (app.clone(), grant_slot.clone());
         async move {
             let origin = origin::check(&method, request.headers(), app.console.own_names());
             let response = match origin {
@@ -160,7 +160,7 @@ fn log(response: &Response, took: std::time::Duration) {
 }
 
 fn count_received(request: Request, app: &App) -> Request {
-    let app = Arc::clone(app);
+    let app = app.clone();
     request.map(|body| {
         Body::new(body.map_frame(move |frame| {
             app.metrics.received(frame.data_ref().map_or(0, bytes::Bytes::len));
@@ -170,7 +170,7 @@ fn count_received(request: Request, app: &App) -> Request {
 }
 
 fn count_sent(response: Response, app: &App) -> Response {
-    let app = Arc::clone(app);
+    let app = app.clone();
     response.map(|body| {
         Body::new(body.map_frame(move |frame| {
             app.metrics.sent(frame.data_ref().map_or(0, bytes::Bytes::len));

@@ -135,7 +135,7 @@ impl Server {
         while let Some(accepted) = self.app.draining.run_until_cancelled(accept(&listener, &slots)).await {
             match accepted {
                 Ok((stream, peer, permit)) => {
-                    let (tls, router, app) = (Arc::clone(&tls), router.clone(), Arc::clone(&self.app));
+                    let (tls, router, app) = (Arc::clone(&tls), router.clone(), self.app.clone());
                     self.app.tasks.spawn(node_connection(stream, peer, permit, tls, router, app));
                 }
                 Err(error) => {
@@ -159,8 +159,7 @@ impl Server {
             };
             match accepted {
                 Ok((stream, peer, slot)) => {
-                    let connection =
-                        connection(stream, peer, slot, self.router.clone(), Arc::clone(&self.app));
+                    let connection = connection(stream, peer, slot, self.router.clone(), self.app.clone());
                     let cut = cut.clone();
                     self.app.tasks.spawn(async move { Box::pin(cut.run_until_cancelled(connection)).await });
                 }

@@ -1,8 +1,9 @@
 //! What every handler shares.
 
 use std::future::Future;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
+use atoll_core::opaque::Opaque;
 use atoll_core::{Code, Error};
 use atoll_engine::Engine;
 use tokio_util::sync::CancellationToken;
@@ -15,7 +16,7 @@ use crate::serve::McpDoor;
 use crate::ssh::Ssh;
 
 /// The state of the router.
-pub(crate) type App = Arc<Shared>;
+pub(crate) type App = Opaque<Shared>;
 
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -44,7 +45,7 @@ impl Shared {
     pub(crate) fn new(engine: Engine, config: ServerConfig) -> App {
         let console = Console::new(&config);
         let peers = config.nodes.clone().map(crate::cluster::Peers::new);
-        Arc::new(Self {
+        Opaque::new(Self {
             engine,
             config,
             console,

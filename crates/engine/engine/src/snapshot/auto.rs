@@ -15,7 +15,7 @@ use super::SnapshotOrder;
 /// Takes a checkpoint after an exec, if the sandbox wants that. What fails is logged: the exec has ended all the
 /// same.
 pub(crate) async fn after_exec(inner: &Arc<Inner>, sandbox: &Arc<SandboxShared>, exec: &ExecId) {
-    let engine = Engine { inner: Arc::clone(inner) };
+    let engine = Engine::of(inner);
     if let Err(error) = engine.checkpoint_by_itself(sandbox, &format!("after {exec}")).await {
         tracing::warn!(sandbox = %sandbox.id, %exec, %error, "no checkpoint was taken after an exec");
     }

@@ -26,7 +26,7 @@ const RETRY: Duration = Duration::from_secs(5);
 /// Begins to copy a sandbox that runs, in the background. It says itself when it is done, see [`SandboxShared::is_copied`].
 pub(crate) fn begin(inner: &Arc<Inner>, sandbox: &Arc<SandboxShared>) {
     let Some(travel) = inner.travel.clone() else { return };
-    let (engine, sandbox) = (Engine { inner: Arc::clone(inner) }, Arc::clone(sandbox));
+    let (engine, sandbox) = (Engine::of(inner), Arc::clone(sandbox));
     sandbox.begin_copy();
     inner.tracker.spawn(async move {
         let shutdown = engine.inner.shutdown.clone();

@@ -44,9 +44,9 @@ enum Answer {
 /// The way to other nodes, where this is one.
 pub(crate) fn ssh_elsewhere(app: &App, peer: Option<SocketAddr>) -> Option<SshElsewhere> {
     app.peers.as_ref()?;
-    let app = Arc::clone(app);
+    let app = app.clone();
     Some(Arc::new(move |asked, claim| {
-        let app = Arc::clone(&app);
+        let app = app.clone();
         Box::pin(async move { find(&app, &asked, &claim, peer).await })
     }))
 }
@@ -116,7 +116,7 @@ async fn ask(
 /// What only other nodes may ask, and all else.
 pub(crate) fn of_nodes(app: &App, router: Router) -> Router {
     let own = Router::new().route(PATH, any(ssh_of_node)).route(SESSIONS, any(session_of_node));
-    own.with_state(Arc::clone(app)).fallback_service(router)
+    own.with_state(app.clone()).fallback_service(router)
 }
 
 async fn ssh_of_node(State(app): State<App>, mut request: Request) -> Response {

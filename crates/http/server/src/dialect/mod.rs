@@ -10,8 +10,6 @@ pub mod credentials;
 mod mount;
 mod origin;
 
-use std::sync::Arc;
-
 use atoll_core::secret::Secret;
 use atoll_core::{Code, Error};
 use atoll_engine::{Engine, Grant, SshSeed, VerifiedKey};
@@ -131,7 +129,7 @@ impl Host {
     /// The ways to ports of sandboxes.
     #[must_use]
     pub fn ingress(&self) -> Ingress {
-        Ingress { app: Arc::clone(&self.app) }
+        Ingress { app: self.app.clone() }
     }
 
     /// The key that a request shows.

@@ -85,12 +85,12 @@ pub(crate) struct Mounts {
 impl Mounts {
     pub(crate) fn new(app: &App, dialects: &[Dialect]) -> Self {
         let mount = |dialect: &Dialect| {
-            let host = Host { app: Arc::clone(app), dialect: *dialect };
-            let around = Around { app: Arc::clone(app), dialect: Some(*dialect) };
+            let host = Host { app: app.clone(), dialect: *dialect };
+            let around = Around { app: app.clone(), dialect: Some(*dialect) };
             let around = axum::middleware::from_fn_with_state(around, middleware::around);
             (*dialect, (dialect.router)(host).layer(around))
         };
-        Self { app: Arc::clone(app), list: dialects.iter().map(mount).collect() }
+        Self { app: app.clone(), list: dialects.iter().map(mount).collect() }
     }
 
     /// Finds whose a request is; gives its path the form that the dialect's router reads.

@@ -1,7 +1,6 @@
 //! Bodies on their way.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use atoll_engine::GuestLease;
@@ -30,7 +29,7 @@ impl Streaming {
         connection: Option<(Key, Sender)>,
         lease: GuestLease,
     ) -> Self {
-        Self { app: Arc::clone(app), body, connection, lease: Some(lease) }
+        Self { app: app.clone(), body, connection, lease: Some(lease) }
     }
 
     fn finish(&mut self) {

@@ -55,7 +55,7 @@ pub(super) async fn forward(app: &App, request: Request, to: Forward) -> Result<
     let slot = parts.extensions.remove::<Slot>();
     let http2 = parts.version == Version::HTTP_2 && needs_http2(&parts.headers);
     let switching = head(app, &mut parts, &to)?;
-    let app_in = std::sync::Arc::clone(app);
+    let app_in = app.clone();
     let body = Body::new(super::answer::counted(body, move |bytes| app_in.metrics.received(bytes)));
     let key = Key { sandbox: to.sandbox.clone(), port: to.port, tls: to.tls };
     let sent = async {
@@ -145,7 +145,7 @@ fn switch(app: &App, answered: Answered, client: OnUpgrade, slot: Option<Slot>, 
     let server = hyper::upgrade::on(&mut response);
     let mut parts = response.into_parts().0;
     headers::toward_client(&mut parts.headers, to.prefix.as_deref(), true);
-    let counting = std::sync::Arc::clone(app);
+    let counting = app.clone();
     app.tasks.spawn(async move {
         // The connection is this one's now; the lease and the slot are held as long as it lives.
         let _held = (slot, sender);

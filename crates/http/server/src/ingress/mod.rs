@@ -29,7 +29,6 @@ pub(crate) mod tunnel;
 mod upstream;
 pub(crate) mod urls;
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use atoll_core::id::SandboxId;
@@ -104,7 +103,7 @@ impl Ingress {
         sandbox: SandboxId,
         grant: Grant,
     ) {
-        self.tunnel(tunnel::bytes_of(socket, Arc::clone(&self.app)), sandbox, grant).await;
+        self.tunnel(tunnel::bytes_of(socket, self.app.clone()), sandbox, grant).await;
     }
 
     /// Takes everything out of a request's head that is a secret of this server's: keys, tokens and cookies of ours

@@ -6,7 +6,6 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -54,7 +53,7 @@ where
     let mut connections = JoinSet::new();
     let mut serving = JoinSet::new();
     for listener in listeners {
-        serving.spawn(serve_listener(Arc::clone(app), sandbox.clone(), listener, opener.clone()));
+        serving.spawn(serve_listener(app.clone(), sandbox.clone(), listener, opener.clone()));
     }
     let listens = !serving.is_empty();
     let mut revoked = std::pin::pin!(app.engine.until_revoked(&grant));
@@ -65,7 +64,7 @@ where
             () = &mut revoked => return,
             stream = accepted.next() => match stream {
                 Some(stream) => {
-                    connections.spawn(connect(Arc::clone(app), sandbox.clone(), grant.clone(), stream));
+                    connections.spawn(connect(app.clone(), sandbox.clone(), grant.clone(), stream));
                 }
                 None => return,
             },

@@ -10,7 +10,6 @@
 //! takes nothing for a minute is let go. It comes back with the number of the last event that it has. Who sends without
 //! reading the replies is not read from either.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_api::{SessionClientMessage, SessionServerMessage};
@@ -103,7 +102,7 @@ struct Attached {
 
 impl Attached {
     async fn run(self, socket: WebSocket, view: SessionView, after: u64) {
-        let app = Arc::clone(&self.app);
+        let app = self.app.clone();
         let _counted = app.tasks.token();
         let (mut sink, stream) = socket.split();
         let (replies, replied) = mpsc::channel(REPLIES_MAX_COUNT);

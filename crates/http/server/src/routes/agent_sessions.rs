@@ -1,7 +1,6 @@
 //! Sessions with agents: messages in, events out.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_api::{
@@ -232,7 +231,7 @@ fn follow(
     request_id: String,
 ) -> impl Stream<Item = Result<Event, Infallible>> {
     let pages = stream::unfold(Some(after), move |after| {
-        let (app, agent, session) = (Arc::clone(&app), agent.clone(), session.clone());
+        let (app, agent, session) = (app.clone(), agent.clone(), session.clone());
         let request_id = request_id.clone();
         async move {
             let after = after?;

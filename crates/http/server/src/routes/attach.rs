@@ -9,7 +9,6 @@
 //! Nothing is queued but what the socket itself buffers. A client that does not read stops only its own
 //! reader: the log goes on. An exec that does not read its input stops `incoming`, and so the client.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_api::{AttachClientMessage, AttachServerMessage, OutputFrame};
@@ -124,7 +123,7 @@ pub(super) type Sink = SplitSink<WebSocket, Message>;
 
 impl Session {
     async fn run(self, socket: WebSocket, reader: OutputReader, hello: AttachServerMessage) {
-        let app = Arc::clone(&self.app);
+        let app = self.app.clone();
         let _counted = app.tasks.token();
         let (mut sink, stream) = socket.split();
         let (failures, failed) = mpsc::channel(ERRORS_MAX_COUNT);

@@ -1,7 +1,6 @@
 //! Builds: created with a request, fed with a context, followed by offset.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_api::{
@@ -180,7 +179,7 @@ fn events(
     request_id: String,
 ) -> impl Stream<Item = std::result::Result<Event, Infallible>> {
     let turns = stream::unfold(Some(log), move |log| {
-        let (app, request_id) = (Arc::clone(&app), request_id.clone());
+        let (app, request_id) = (app.clone(), request_id.clone());
         async move {
             let mut log = log?;
             match turn(&app, &mut log).await {

@@ -1,7 +1,6 @@
 //! Output as server-sent events: any `EventSource` can follow an exec and go on where it stopped.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 
 use atoll_api::{AttachServerMessage, OutputChunk};
 use atoll_core::key::Scope;
@@ -73,7 +72,7 @@ fn events(
     request_id: String,
 ) -> impl Stream<Item = std::result::Result<Event, Infallible>> {
     stream::unfold(Some(reader), move |reader| {
-        let app = Arc::clone(&app);
+        let app = app.clone();
         let request_id = request_id.clone();
         async move {
             let mut reader = reader?;

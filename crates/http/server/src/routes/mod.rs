@@ -52,7 +52,6 @@ mod watch;
 pub(crate) use files::read_path;
 pub(crate) use system::{healthz, metrics_text, readyz};
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_core::limits::WAIT_MAX_MS;
@@ -210,25 +209,25 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
 /// The router, with everything around the handlers.
 pub(crate) fn router(app: &App, mounts: Mounts) -> Router {
     let (router, _document) = documented().split_for_parts();
-    let around = Around { app: Arc::clone(app), dialect: None };
+    let around = Around { app: app.clone(), dialect: None };
     let around = axum::middleware::from_fn_with_state(around, middleware::around);
     let native = router
         .route("/mcp", axum::routing::any(mcp::mcp))
         .fallback(middleware::route_not_found)
         .method_not_allowed_fallback(middleware::method_not_allowed)
-        .layer(axum::middleware::from_fn_with_state(Arc::clone(app), once::once));
+        .layer(axum::middleware::from_fn_with_state(app.clone(), once::once));
     let doors = Doors::new(app, &native, &around);
     let others = native
         .layer(around)
-        .layer(axum::middleware::from_fn_with_state(Arc::clone(app), ingress::intercept))
+        .layer(axum::middleware::from_fn_with_state(app.clone(), ingress::intercept))
         .layer(axum::middleware::from_fn_with_state(mounts, dialect::claim))
-        .with_state(Arc::clone(app));
+        .with_state(app.clone());
     // A router of its own: layers come after routing, and a request keeps the parameters of every router it passed.
     let router = Router::new()
         .fallback_service(others)
         .layer(axum::middleware::from_fn_with_state(doors, crate::dashboard::intercept));
     let router = if app.engine.is_node() {
-        router.layer(axum::middleware::from_fn_with_state(Arc::clone(app), crate::cluster::pass_on))
+        router.layer(axum::middleware::from_fn_with_state(app.clone(), crate::cluster::pass_on))
     } else {
         router
     };

@@ -60,7 +60,7 @@ pub(crate) async fn connect_ssh(
     let peer = peer.map(|Extension(Peer(address))| address);
     Ok(upgrade.on_upgrade(move |socket| async move {
         let _held = (slot, app.tasks.token());
-        let bytes = tunnel::bytes_of(socket, Arc::clone(&app));
+        let bytes = tunnel::bytes_of(socket, app.clone());
         // Who logs in through it is asked for there; the way itself is the caller's.
         tokio::select! {
             () = door(SshClient::new(&app, Box::new(bytes), peer)) => {}

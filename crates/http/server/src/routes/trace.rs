@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_api::{TraceEvent, TraceFinding, TraceGap, TracePage, TraceReport};
@@ -177,14 +176,13 @@ pub(crate) async fn stream_all(
     {
         return Ok(over_websocket(upgrade, app, caller.grant().clone(), reader, slot));
     }
-    let own =
-        over_sse(Arc::clone(&app), reader, caller.request_id().to_owned(), |event| event.event.event.at_us);
+    let own = over_sse(app.clone(), reader, caller.request_id().to_owned(), |event| event.event.event.at_us);
     if others.is_empty() {
         return Ok(own);
     }
     let (head, body) = own.into_parts();
     others.push(body);
-    let all = merged(Arc::clone(&app), others);
+    let all = merged(app.clone(), others);
     let Ok(upgrade) = upgrade else {
         return Ok(Response::from_parts(head, Body::from_stream(all.map(Ok::<_, Infallible>))));
     };
@@ -347,7 +345,7 @@ fn over_websocket(
         let _counted = app.tasks.token();
         let engine = app.engine.clone();
         tokio::select! {
-            () = serve_websocket(socket, Feed { app: Arc::clone(&app), reader, ready: Vec::new().into_iter() }) => {}
+            () = serve_websocket(socket, Feed { app: app.clone(), reader, ready: Vec::new().into_iter() }) => {}
             () = engine.until_revoked(&grant) => {}
         }
     })

@@ -1,7 +1,5 @@
 //! The tunnel of a sandbox.
 
-use std::sync::Arc;
-
 use atoll_core::limits::TUNNEL_LISTENERS_MAX_COUNT;
 use atoll_core::{Code, Error};
 use axum::Extension;
@@ -69,7 +67,7 @@ pub(crate) async fn open_tunnel(
     Ok(upgrade.max_message_size(MESSAGE_MAX_BYTES).max_frame_size(MESSAGE_MAX_BYTES).on_upgrade(
         move |socket| async move {
             let _held = (slot, app.tasks.token());
-            let bytes = tunnel::bytes_of(socket, Arc::clone(&app));
+            let bytes = tunnel::bytes_of(socket, app.clone());
             let grant = caller.grant().clone();
             tunnel::serve(&app, bytes, tunnel::Ends { sandbox: id, grant, listeners }).await;
         },

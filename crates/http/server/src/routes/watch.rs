@@ -1,7 +1,6 @@
 //! Changes of files, as server-sent events.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 
 use atoll_core::{Code, Error, Result};
 use atoll_engine::{GuestLease, guest_error};
@@ -61,7 +60,7 @@ fn changes(
     request_id: String,
 ) -> impl Stream<Item = std::result::Result<Event, Infallible>> {
     stream::unfold(Some((lease, watch)), move |state| {
-        let app = Arc::clone(&app);
+        let app = app.clone();
         let request_id = request_id.clone();
         async move {
             let (lease, mut watch) = state?;

@@ -113,7 +113,7 @@ impl Actor {
 
     async fn put_back(&mut self, to: &SnapshotId) -> Result<()> {
         let inner = Arc::clone(&self.inner);
-        let engine = Engine { inner: Arc::clone(&inner) };
+        let engine = Engine::of(&inner);
         let plan = engine.plan_for(&self.record, DiskSource::Artifact(to.clone()))?;
         let stopping = || Error::new(Code::ShuttingDown, "the server is shutting down");
         let _turn = inner.creates.acquire().await.or(Err(stopping()))?;

@@ -37,7 +37,7 @@ pub(super) async fn kept(keeping: &mut Option<Keeping>) -> u64 {
 
 impl Actor {
     pub(super) fn engine(&self) -> Engine {
-        Engine { inner: Arc::clone(&self.inner) }
+        Engine::of(&self.inner)
     }
 
     /// When it is to be copied next while it runs, milliseconds since the epoch.

@@ -1,0 +1,49 @@
+//! A value that many share, of which the compiler need not look at what it holds.
+//!
+//! For each handler of a request the compiler proves that its future can go from one thread to another, and so can everything that the
+//! future holds. Of what holds databases and clients of HTTP that takes it a thousand times as long as of this, and it does not
+//! remember the answer (docs/decisions/0035).
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// A shared value. Clones share it.
+pub struct Opaque<T>(Arc<dyn Holds<T>>);
+
+trait Holds<T>: Send + Sync {
+    fn held(&self) -> &T;
+}
+
+impl<T: Send + Sync> Holds<T> for T {
+    fn held(&self) -> &T {
+        self
+    }
+}
+
+impl<T: Send + Sync + 'static> Opaque<T> {
+    /// Shares a value.
+    pub fn new(value: T) -> Self {
+        Self(Arc::new(value))
+    }
+}
+
+impl<T> Clone for Opaque<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T> Deref for Opaque<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        (*self.0).held()
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Opaque<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
