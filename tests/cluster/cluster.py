@@ -235,7 +235,7 @@ class Node:
             assert status < 300 or answer["code"] == "node_unavailable", (status, answer)
             return answer if status < 300 else None
 
-        return until(f"{self.name} makes a sandbox", made, 20)
+        return until(f"{self.name} makes a sandbox", made)
 
     def cli(self, *args, input=None, check=True):
         """Atoll's own client."""

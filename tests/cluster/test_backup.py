@@ -30,6 +30,7 @@ def original():
         yield cluster
 
 
+@pytest.mark.long
 def test_a_cluster_comes_back_on_another_database_and_bucket(original, tmp_path):
     a, _ = original.nodes
     id, digest, last = work(a, "box")

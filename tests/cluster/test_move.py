@@ -111,6 +111,7 @@ def test_what_is_not_in_the_object_store_waits_for_its_node(cluster):
     assert cluster.node_of("box") == "a"
 
 
+@pytest.mark.long
 def test_what_was_damaged_there_is_not_woken(cluster):
     a, b = cluster.nodes
     id, digest, last = work(a, "box")
@@ -153,6 +154,7 @@ def test_it_is_not_woken_without_the_output_of_its_commands(cluster):
     a.start()
 
 
+@pytest.mark.long
 def test_who_stood_still_takes_nothing_away(cluster):
     a, b = cluster.nodes
     id, digest, last = work(a, "box")

@@ -242,6 +242,7 @@ def test_clients_cannot_ask_as_nodes_do(cluster, box):
         assert cluster.nodes[0].raw("GET", "/nodes/ssh", headers=headers)[0] == 404
 
 
+@pytest.mark.long
 def test_a_node_that_dies_ends_its_sessions(cluster, home, box):
     a, b = cluster.nodes
     host, port = b.listen.rsplit(":", 1)
