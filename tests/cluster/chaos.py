@@ -2,10 +2,10 @@
 
     python chaos.py [--faults 500] [--seed N] [--json FILE]
 
-Three nodes, each in a network namespace of its own with proxies of its own before PostgreSQL and the bucket. Faults: `kill -9`, SIGSTOP
+Three nodes, each in a network namespace of its own and on a disk of its own, with proxies before PostgreSQL and the bucket. Faults: `kill -9`, SIGSTOP
 for longer than the lease and for shorter, the cable pulled (no node reaches that one), PostgreSQL out of a node's reach for longer than
 the lease and for shorter, PostgreSQL slow, PostgreSQL restarted; the bucket out of a node's reach, slow, refusing everything (503), or
-standing still. What must hold:
+standing still; a node's disk full. What must hold:
 
 - No sandbox is taken over while it runs: whenever the database says that a node was taken over, everything on it stands still.
 - A command whose request was repeated, or failed on its way, ran at most once; one that was acknowledged ran exactly once, in order.
@@ -21,12 +21,16 @@ All choices come from the seed; how they fall in time does not.
 
 import argparse
 import collections
+import contextlib
 import http.client
 import json
 import os
+import pathlib
 import random
+import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 
@@ -39,6 +43,9 @@ LEASE_S = 3
 # Before any moment.
 NEVER = 0
 KINDS = ["kill", "stop long", "stop short", "cable", "database away long", "database away short", "database slow", "database restarted"]
+DISK_BYTES = 2 << 30
+# What is left of a disk that is full: less than that at which a server lets everything stand still.
+DISK_LEFT_BYTES = 40 << 20
 BUCKET_KINDS = ["bucket away", "bucket slow", "bucket refuses", "bucket stands still"]
 
 
@@ -83,6 +90,46 @@ class Net:
         subprocess.run(["ip", "link", "del", self.tag])
 
 
+class Disks:
+    """A disk for each node."""
+
+    def __init__(self, names):
+        self.names = names
+
+    def __enter__(self):
+        self.place = pathlib.Path(tempfile.mkdtemp(prefix="atoll-cluster-disks-", dir="/var/tmp"))
+        for name in self.names:
+            image, disk = self.place / f"{name}.img", self.place / name
+            disk.mkdir()
+            with open(image, "wb") as file:
+                file.truncate(DISK_BYTES)
+            subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", image], check=True)
+            subprocess.run(["mount", "-o", "loop", image, disk], check=True)
+        return self
+
+    def data(self, name):
+        return self.place / name / "data"
+
+    def fill(self, name, seconds):
+        """Takes what there is, no faster than a disk writes, for a while."""
+        ballast, disk = self.place / name / "ballast", self.place / name
+        try:
+            with contextlib.suppress(OSError), open(ballast, "wb") as file:
+                while (free := shutil.disk_usage(disk).free) > DISK_LEFT_BYTES:
+                    file.write(bytes(min(16 << 20, free - DISK_LEFT_BYTES)))
+                    file.flush()
+                    os.fsync(file.fileno())
+            time.sleep(seconds)
+        finally:
+            ballast.unlink()
+
+    def __exit__(self, *_):
+        for name in self.names:
+            # The watchdog of a lease ends after its server.
+            until(f"the disk of {name} is free", lambda: subprocess.run(["umount", self.place / name], stderr=subprocess.DEVNULL).returncode == 0)
+        shutil.rmtree(self.place)
+
+
 class History:
     """What clients were told."""
 
@@ -103,8 +150,8 @@ class History:
 
 
 class Chaos:
-    def __init__(self, cluster, net, seed, faults):
-        self.cluster, self.net, self.faults = cluster, net, faults
+    def __init__(self, cluster, net, disks, seed, faults):
+        self.cluster, self.net, self.disks, self.faults = cluster, net, disks, faults
         self.random, self.seed = random.Random(seed), seed
         self.history, self.over = History(), threading.Event()
         self.kinds = collections.Counter()
@@ -342,7 +389,7 @@ class Chaos:
 
     def fault(self):
         draw, node = self.random, self.random.choice(self.cluster.nodes)
-        kind = draw.choice(KINDS + BUCKET_KINDS)
+        kind = draw.choice([*KINDS, *BUCKET_KINDS, "disk full"])
         self.kinds[kind] += 1
         long, short = LEASE_S * draw.uniform(1.3, 2), LEASE_S * draw.uniform(0.1, 0.6)
         proxy = self.cluster.proxies[node.name]
@@ -369,6 +416,8 @@ class Chaos:
             self.cluster.postgres.stop()
             time.sleep(draw.uniform(0, LEASE_S * 0.6))
             self.cluster.postgres.start()
+        elif kind == "disk full":
+            self.disks.fill(node.name, draw.choice([short, long]))
         else:
             self.bucket_fault(kind, node, draw.choice([short, long]))
         time.sleep(draw.uniform(0.1, 0.8))
@@ -451,17 +500,18 @@ def run(faults, seed):
     names = ["a", "b", "c"]
     cluster = Cluster(*names, objects=True)
     cluster.lease = f"{LEASE_S}s"
-    with Net(names) as net:
+    with Net(names) as net, Disks(names) as disks:
         cluster.proxies = {name: PostgresProxy(cluster.postgres, name) for name in names}
         cluster.bucket_proxies = {name: BucketProxy(cluster.bucket, f"{net.net}.254") for name in names}
         for node in cluster.nodes:
             address = net.address(node.name)
+            node.data = disks.data(node.name)
             node.prefix = ["nsenter", f"--net=/run/netns/{net.space(node.name)}"]
             node.database, node.listen = cluster.proxies[node.name].url, f"{address}:4600"
             node.objects_endpoint = cluster.bucket_proxies[node.name].endpoint
             node.args = ("--advertise", f"{address}:4601")
         with cluster:
-            told = Chaos(cluster, net, seed, faults).run()
+            told = Chaos(cluster, net, disks, seed, faults).run()
     print(json.dumps(told, indent=2), flush=True)
     return told
 
