@@ -12,8 +12,10 @@ client here.
 Clients reach the cluster as anybody's do, through a balancer that sends connections to nodes that say they are ready.
 """
 
+import http.client
 import itertools
 import os
+import signal
 import socket
 import sys
 import threading
@@ -210,3 +212,32 @@ def test_by_draining(cluster, load):
             until("clients work", lambda: load.calls > before + 20 or load.failed)
             assert not load.failed, load.failed
     assert not load.failed, load.failed
+
+
+def test_what_is_on_its_way_to_a_node_that_ends_is_answered(cluster):
+    node = cluster.nodes[0]
+    waiting, fresh = (http.client.HTTPConnection(node.listen, timeout=30) for _ in range(2))
+    key = {"Authorization": f"Bearer {cluster.key}"}
+
+    def asks(connection):
+        connection.request("GET", "/v1/sandboxes", headers=key)
+        with connection.getresponse() as answer:
+            return answer.status, answer.headers.get("Connection"), answer.read()[:1]
+
+    assert asks(waiting) == (200, None, b"{")
+    fresh.connect()
+    node.signal(signal.SIGTERM)
+    until("it takes no more", lambda: not connects(node))
+    # Both were there before, and the server said of neither that it would be closed.
+    assert asks(waiting) == asks(fresh) == (200, "close", b"{")
+    node.process.wait(timeout=30)
+    node.start()
+
+
+def connects(node):
+    host, _, port = node.listen.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except OSError:
+        return False
+    return True

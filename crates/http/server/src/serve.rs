@@ -13,9 +13,10 @@ use atoll_engine::Engine;
 use atoll_hop::SendFirst;
 use atoll_tls::NodeTls;
 use axum::Router;
+use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use http::header::HOST;
-use http::{HeaderValue, Request};
+use http::header::{CONNECTION, HOST};
+use http::{HeaderValue, Request, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -62,6 +63,8 @@ const TLS_REQUIRED: &str = "{\"code\":\"forbidden\",\"message\":\"this server sp
 const BUFFER_MAX_BYTES: usize = 128 << 10;
 /// Pause when the kernel refuses a connection, as when file descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long a node that begins to stop leaves connections open that wait for a request.
+const LET_GO_AFTER: Duration = Duration::from_secs(3);
 /// A peer that is gone without a word is noticed after idle time, then this many probes.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
@@ -152,22 +155,27 @@ impl Server {
         let slots = Arc::new(Semaphore::new(self.app.config.connections_max));
         let cut = CancellationToken::new();
         let mut shutdown = pin!(shutdown);
+        let begin = |(stream, peer, slot)| {
+            let connection = connection(stream, peer, slot, self.router.clone(), self.app.clone());
+            let cut = cut.clone();
+            self.app.tasks.spawn(async move { Box::pin(cut.run_until_cancelled(connection)).await });
+        };
         loop {
             let accepted = tokio::select! {
                 accepted = accept(&listener, &slots) => accepted,
                 () = &mut shutdown => break,
             };
             match accepted {
-                Ok((stream, peer, slot)) => {
-                    let connection = connection(stream, peer, slot, self.router.clone(), self.app.clone());
-                    let cut = cut.clone();
-                    self.app.tasks.spawn(async move { Box::pin(cut.run_until_cancelled(connection)).await });
-                }
+                Ok(accepted) => begin(accepted),
                 Err(error) => {
                     tracing::warn!(%error, "a connection was not accepted");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
+        }
+        // Who has connected would be cut off.
+        while let Some(Ok(accepted)) = accept(&listener, &slots).now_or_never() {
+            begin(accepted);
         }
         drop(listener);
         self.app.draining.cancel();
@@ -254,7 +262,7 @@ async fn connection(
     }
     let spoken = tokio::select! {
         spoken = tokio::time::timeout(HEADER_TIMEOUT, protocol(&stream)) => spoken,
-        () = app.draining.cancelled() => return,
+        () = let_go(&app) => return,
     };
     let Ok(Ok(Some(protocol))) = spoken else { return };
     let encrypted = protocol == Protocol::Tls && app.config.tls.is_some();
@@ -353,7 +361,7 @@ where
     let mut stream = tokio::io::BufReader::with_capacity(BUFFER_MAX_BYTES, stream);
     let first = tokio::select! {
         first = tokio::time::timeout(HEADER_TIMEOUT, stream.fill_buf()) => first,
-        () = app.draining.cancelled() => return,
+        () = let_go(app) => return,
     };
     let Ok(Ok(first)) = first else { return };
     let two = first.starts_with(&PREFACE[..4]);
@@ -376,7 +384,14 @@ where
         + 'static,
     S::Future: Send + 'static,
 {
-    let service = service.map_response(|response| response.map(SendFirst::new));
+    let is_one = two.is_none();
+    let told = app.clone();
+    let service = service.map_response(move |mut response: axum::response::Response| {
+        if is_one {
+            say_last(&mut response, &told);
+        }
+        response.map(SendFirst::new)
+    });
     let (stream, service) = (TokioIo::new(stream), TowerToHyperService::new(service));
     let ended = if let Some(of) = two {
         let mut builder = http2::Builder::new(TokioExecutor::new());
@@ -409,7 +424,7 @@ where
         let mut served = pin!(builder.serve_connection(stream, service).with_upgrades());
         tokio::select! {
             ended = served.as_mut() => ended,
-            () = app.draining.cancelled() => {
+            () = let_go(app) => {
                 served.as_mut().graceful_shutdown();
                 served.await
             }
@@ -417,6 +432,23 @@ where
     };
     if let Err(error) = ended {
         tracing::debug!(%error, "a connection ended badly");
+    }
+}
+
+/// Resolves when a connection of HTTP/1 that waits for a request is to be closed: when the server begins to stop. A node waits a
+/// little: a request may be on its way, which nobody would answer, and another node would have served it. Each answer says meanwhile
+/// that it is the last ([`say_last`]).
+async fn let_go(app: &App) {
+    app.draining.cancelled().await;
+    if app.peers.is_some() {
+        tokio::time::sleep(LET_GO_AFTER).await;
+    }
+}
+
+/// Tells a client of HTTP/1 that its next request needs another connection.
+fn say_last(response: &mut axum::response::Response, app: &App) {
+    if app.draining.is_cancelled() && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
 }
 
