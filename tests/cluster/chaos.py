@@ -114,6 +114,7 @@ class Disks:
         """Takes what there is, no faster than a disk writes, for a while."""
         ballast, disk = self.place / name / "ballast", self.place / name
         try:
+            # A server may take the last of it before.
             with contextlib.suppress(OSError), open(ballast, "wb") as file:
                 while (free := shutil.disk_usage(disk).free) > DISK_LEFT_BYTES:
                     file.write(bytes(min(16 << 20, free - DISK_LEFT_BYTES)))
@@ -121,7 +122,7 @@ class Disks:
                     os.fsync(file.fileno())
             time.sleep(seconds)
         finally:
-            ballast.unlink()
+            ballast.unlink(missing_ok=True)
 
     def __exit__(self, *_):
         for name in self.names:

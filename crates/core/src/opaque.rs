@@ -1,7 +1,7 @@
 //! A value that many share, of which the compiler need not look at what it holds.
 //!
 //! For each handler of a request the compiler proves that its future can go from one thread to another, and so can everything that the
-//! future holds. Of what holds databases and clients of HTTP that takes it a thousand times as long as of this, and it does not
+//! future holds. Of what holds databases and clients of HTTP that takes it hundreds of times as long as of this, and it does not
 //! remember the answer (docs/decisions/0035).
 
 use std::fmt;

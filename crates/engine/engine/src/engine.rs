@@ -288,6 +288,7 @@ impl Engine {
         Ok(engine)
     }
 
+    /// The same engine, for what has only its inside.
     pub(crate) fn of(inner: &Arc<Inner>) -> Self {
         Self { inner: Opaque::new(Arc::clone(inner)) }
     }
