@@ -1,6 +1,7 @@
 //! Warm pools.
 
 use atoll_core::pool::PoolSpec;
+use atoll_core::spec::IsolationLevel;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -41,6 +42,8 @@ pub enum PoolOrigin {
     Template,
     /// A call of this API.
     Call,
+    /// Nobody: it is asked for again and again.
+    Demand,
 }
 
 /// A pool of running sandboxes that wait to be handed out.
@@ -52,6 +55,8 @@ pub struct Pool {
     pub version: Option<u32>,
     /// The image it is of.
     pub image: Option<String>,
+    /// The isolation level of its members, where they can be made.
+    pub isolation: Option<IsolationLevel>,
     /// Kept ready whatever the demand.
     pub min: u32,
     /// Most that are kept ready.

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use atoll_core::limits::POOL_MAX_COUNT;
 use atoll_core::node;
 use atoll_core::person::{LOGIN_MAX_MS, Rule};
 use atoll_core::policy::Cidr;
@@ -97,6 +98,9 @@ pub(crate) struct ServeArgs {
     /// Keep sandboxes of this image running before anybody asks, as IMAGE=COUNT or IMAGE=MIN..MAX (repeatable)
     #[arg(long, value_name = "IMAGE=COUNT", value_parser = parse_image_pool)]
     pub(crate) pool: Vec<(String, PoolSpec)>,
+    /// Most that are kept ready of what is asked for again and again and has no pool; 0 keeps nothing
+    #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u32).range(..=i64::from(POOL_MAX_COUNT)))]
+    pub(crate) pool_demand: u32,
     /// Memory that all warm pools may take together [default: half of the host's]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) pool_memory: Option<u64>,

@@ -1,6 +1,6 @@
 //! Warm pools.
 
-use atoll_api::{Pool, PoolList, PutPool};
+use atoll_api::{Pool, PoolList, PoolOrigin, PutPool};
 use atoll_client::Client;
 
 use crate::cli::{PoolCommand, PoolOf};
@@ -41,14 +41,15 @@ fn text(list: &PoolList) -> String {
 }
 
 fn of(pool: &Pool) -> String {
-    match (&pool.template, &pool.image) {
+    let of = match (&pool.template, &pool.image) {
         (Some(template), _) => {
             let version = pool.version.map(|version| format!(":{version}")).unwrap_or_default();
             format!("template {template}{version}")
         }
         (None, Some(image)) => format!("image {image}"),
         (None, None) => "?".to_owned(),
-    }
+    };
+    if pool.origin == PoolOrigin::Demand { format!("{of}, by demand") } else { of }
 }
 
 fn row(pool: &Pool) -> [String; 9] {

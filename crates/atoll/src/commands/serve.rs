@@ -16,7 +16,7 @@ use atoll_core::secret::Secret;
 use atoll_core::spec::{self, Defaults};
 use atoll_core::{Code, Error};
 use atoll_egress::{GatewayConfig, UpstreamProxy};
-use atoll_engine::{EgressConfig, NewKey, People};
+use atoll_engine::{EgressConfig, NewKey, People, PoolConfig};
 use atoll_image::Reach;
 use atoll_isolation_host::EPHEMERAL;
 use atoll_isolation_storage::PoolSize;
@@ -124,8 +124,12 @@ async fn serve_on(printer: Printer, args: ServeArgs) -> Result<()> {
     let limits = Limits {
         sandboxes_max: args.sandboxes_max,
         ready: args.ready,
-        pools: args.pool.clone(),
-        pool_memory,
+        pools: PoolConfig {
+            memory_bytes: pool_memory,
+            images: args.pool.clone(),
+            by_demand_max: args.pool_demand,
+            ..PoolConfig::default()
+        },
         defaults: defaults(&args)?,
         egress: egress(&args)?,
         vault_key: vault_key(&args).await?,

@@ -32,7 +32,6 @@ mod telemetry;
 
 use std::sync::Arc;
 
-use atoll_core::pool::PoolSpec;
 use atoll_core::sharing::Visibility;
 use atoll_core::spec::{Caps, Defaults};
 use atoll_core::trace::TraceMode;
@@ -96,9 +95,8 @@ pub(crate) struct Limits {
     pub(crate) logs_max_bytes: Option<u64>,
     /// Where disks and snapshots lie.
     pub(crate) storage: PoolSize,
-    pub(crate) pools: Vec<(String, PoolSpec)>,
-    /// Memory that pools may take, bytes; none without.
-    pub(crate) pool_memory: u64,
+    /// Warm pools; as many are made at a time as there are processors.
+    pub(crate) pools: PoolConfig,
     /// Where snapshots can be sent to and fetched from.
     pub(crate) objects: Option<Objects>,
     /// The vault's key, if it is not in the data directory.
@@ -134,8 +132,7 @@ impl Default for Limits {
             reclaim_below_bytes: RECLAIM_BELOW_BYTES,
             logs_max_bytes: None,
             storage: PoolSize::Host,
-            pools: Vec::new(),
-            pool_memory: 0,
+            pools: PoolConfig::default(),
             objects: None,
             vault_key: None,
             upstream_ca: String::new(),
@@ -423,11 +420,7 @@ impl Daemon {
                 logs_max_bytes,
                 disk: Some(Arc::new(guard)),
                 reclaim_below_bytes: limits.reclaim_below_bytes,
-                pools: PoolConfig {
-                    memory_bytes: limits.pool_memory,
-                    fillers: cores,
-                    images: limits.pools.clone(),
-                },
+                pools: PoolConfig { fillers: cores, ..limits.pools.clone() },
                 egress,
                 trace: TraceConfig { recorder: Some(recorder), mode: limits.trace },
                 trust,

@@ -116,13 +116,12 @@ impl Engine {
         let room = self.inner.store.check_new(&planned.record).await;
         room.map_err(|error| stored_in(planned.record.project.as_ref(), error))?;
         let pools = &self.inner.pools;
-        let template = planned.record.spec.template.as_deref().and_then(|text| text.split(':').next());
         // What goes on from memory is made anew.
-        let member = (!draft.memory)
-            .then(|| pools.claim(&planned.mold, template, planned.record.created_ms))
-            .flatten();
+        let member = (!draft.memory).then(|| pools.claim(&planned)).flatten();
         if let Some(member) = &member {
             planned.take_id(&member.id);
+        } else if !draft.memory && draft.build.is_none() {
+            pools.notice(&planned);
         }
         let Planned { record, plan, mold, visibility } = planned;
         let saved = if member.is_none() && !draft.memory {

@@ -94,7 +94,7 @@ pub use live::LiveUsage;
 pub use log::{Extent, Piece, READ_MAX_BYTES};
 pub use memory::{TemplateMemory, TemplateMemoryState};
 pub use people::{LOGIN_MS, People};
-pub use pool::{PoolConfig, PoolName, PoolOrigin, PoolView, PoolsView};
+pub use pool::{PoolConfig, PoolName, PoolOrigin, PoolView, PoolsView, Wanted};
 pub use projects::{ProjectUpdate, ProjectView};
 pub use query::{ExecQuery, SandboxQuery};
 pub use sandbox::{GuestLease, SandboxMetrics};

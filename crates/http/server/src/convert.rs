@@ -10,7 +10,7 @@ use atoll_core::snapshot::Purpose;
 use atoll_engine::{
     AccessView, BuildView, CacheEntry, ExecView, KeyRight, PoolName, PoolOrigin, PoolView, PoolsView,
     ProjectView, SandboxMetrics, TemplateMemory, TemplateMemoryState, UsageItem, VolumeFile, VolumeFileKind,
-    VolumeView,
+    VolumeView, Wanted,
 };
 use atoll_guest_protocol::messages;
 use atoll_isolation::Resource;
@@ -232,12 +232,17 @@ pub(crate) fn pool(view: PoolView) -> api::Pool {
     let (template, image) = match view.name {
         PoolName::Template(name) => (Some(name), None),
         PoolName::Image(name) => (None, Some(name)),
+        PoolName::Demand(Wanted { template: Some(name), .. }) => {
+            (Some(name.split(':').next().unwrap_or_default().to_owned()), None)
+        }
+        PoolName::Demand(Wanted { image, .. }) => (None, Some(image)),
     };
     let version = view.template.as_deref().and_then(|text| text.rsplit_once(':')?.1.parse().ok());
     api::Pool {
         template,
         version,
         image,
+        isolation: view.isolation,
         min: view.spec.min,
         max: view.spec.max,
         max_age_ms: view.spec.age_ms(),
@@ -245,6 +250,7 @@ pub(crate) fn pool(view: PoolView) -> api::Pool {
             PoolOrigin::Server => api::PoolOrigin::Server,
             PoolOrigin::Template => api::PoolOrigin::Template,
             PoolOrigin::Call => api::PoolOrigin::Call,
+            PoolOrigin::Demand => api::PoolOrigin::Demand,
         },
         ready: view.ready,
         making: view.making,

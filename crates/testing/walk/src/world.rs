@@ -93,7 +93,7 @@ impl World {
             creates_max: 4,
             trust: Trust::default(),
             reclaim_below_bytes: 0,
-            pools: PoolConfig { memory_bytes: 1 << 30, fillers: 1, images: Vec::new() },
+            pools: PoolConfig { memory_bytes: 1 << 30, fillers: 1, ..PoolConfig::default() },
             egress: EgressConfig::default(),
         };
         let engine = Engine::start(config, store, vault, images, vec![Arc::new(host.driver())]).await;

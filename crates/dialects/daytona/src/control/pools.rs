@@ -46,18 +46,18 @@ fn size(pool: f64) -> Result<PoolSpec> {
     whole.map(PoolSpec::fixed).ok_or_else(bad)
 }
 
-/// Names of templates can stand in paths; of images there is one pool here.
+/// Names of templates can stand in paths; of images there is one pool here, and none that nobody set up.
 fn id(name: &PoolName) -> String {
     match name {
         PoolName::Template(name) => format!("template-{name}"),
-        PoolName::Image(_) => "image".to_owned(),
+        PoolName::Image(_) | PoolName::Demand(_) => "image".to_owned(),
     }
 }
 
 async fn shown(engine: &Engine, view: &PoolView, set_ms: u64) -> Result<Value> {
     let template = match &view.name {
         PoolName::Template(name) => origin::template(engine, name).await?,
-        PoolName::Image(_) => None,
+        PoolName::Image(_) | PoolName::Demand(_) => None,
     };
     let snapshot = match &template {
         Some(record) => snapshots::of_template(record),

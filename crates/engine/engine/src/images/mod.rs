@@ -246,7 +246,7 @@ impl Engine {
         // What cannot be read is another version's.
         let digests = index.digests.iter().filter_map(|digest| digest.parse().ok()).collect();
         let names = index.names.into_iter().filter_map(|(name, digest)| Some((name, digest.parse().ok()?)));
-        let in_use = self.images_in_use().await?;
+        let in_use = self.images_to_keep().await?;
         let freed = self.images().follow(names.collect(), digests, in_use).await;
         shared.templates.changed.notify_one();
         if is_less {
@@ -254,6 +254,14 @@ impl Engine {
             self.spawn_while_open(async move { engine.collect_shared().await });
         }
         freed.map_err(|error| error.to_core())
+    }
+
+    /// What [`Self::images_in_use`] gives, for who removes all others: what is kept ready of those goes.
+    async fn images_to_keep(&self) -> Result<BTreeSet<Digest>> {
+        let used = self.images_in_use().await?;
+        let is_used = |digest: &str| used.iter().any(|used| used.as_str() == digest);
+        self.inner.pools.let_go(|mold| mold.image.as_deref().is_some_and(|digest| !is_used(digest)));
+        Ok(used)
     }
 
     /// Digests of the images that sandboxes, templates and snapshots use.

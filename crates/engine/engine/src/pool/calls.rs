@@ -2,6 +2,7 @@
 
 use atoll_core::limits::POOLS_MAX_COUNT;
 use atoll_core::pool::PoolSpec;
+use atoll_core::spec::IsolationLevel;
 use atoll_core::{Code, Error, Result};
 use atoll_store::PoolRecord;
 
@@ -19,6 +20,8 @@ pub enum PoolOrigin {
     Template,
     /// A call ([`Engine::put_pool`]).
     Call,
+    /// Nobody: it is asked for again and again.
+    Demand,
 }
 
 /// A pool as it is now.
@@ -28,6 +31,8 @@ pub struct PoolView {
     pub name: PoolName,
     /// The template version that members are made of, as `name:version`.
     pub template: Option<String>,
+    /// The isolation level of members, where they can be made.
+    pub isolation: Option<IsolationLevel>,
     /// Its size.
     pub spec: PoolSpec,
     /// Who says so.
@@ -72,6 +77,7 @@ impl Pool {
         PoolView {
             name: name.clone(),
             template: self.recipe.as_ref().and_then(|recipe| recipe.spec.template.clone()),
+            isolation: self.recipe.as_ref().map(|recipe| recipe.spec.isolation),
             spec: self.spec,
             origin: self.origin,
             ready: u32::try_from(self.ready.len()).unwrap_or(u32::MAX),
@@ -109,7 +115,7 @@ impl Pools {
     }
 }
 
-fn not_found(name: &PoolName) -> Error {
+pub(super) fn not_found(name: &PoolName) -> Error {
     Error::new(Code::PoolNotFound, format!("no pool was set up for '{name}'"))
         .hint("'atoll pool ls' shows what there is; a template's own pool goes with its template")
 }

@@ -3,35 +3,45 @@
 use std::sync::Arc;
 
 use atoll_core::id::SandboxId;
-use atoll_core::pool::Mold;
 
-use super::{Member, Pool, PoolName, Pools, State};
+use super::{Member, Pool, PoolName, Pools, Recipe, State};
+use crate::create::Planned;
 
 impl State {
-    /// The pool that a request counts for: its template's, else one of the same mold.
-    fn pool_for(&mut self, mold: &Mold, template: Option<&str>) -> Option<&mut Pool> {
-        let fits = |pool: &Pool| pool.recipe.as_ref().is_some_and(|recipe| recipe.mold.serves(mold).is_ok());
-        let own = template.map(|name| PoolName::Template(name.to_owned()));
-        let own = own.filter(|name| self.pools.get(name).is_some_and(fits));
-        let name = own.or_else(|| {
+    /// The pool that a request counts for: its template's, else an image's of the same mold, else one by demand that
+    /// is exactly of its kind.
+    pub(super) fn pool_for(&mut self, planned: &Planned) -> Option<(&PoolName, &mut Pool)> {
+        let own = planned.record.spec.template.as_deref().and_then(|text| text.split(':').next());
+        let fits = |pool: &Pool, fits: fn(&Recipe, &Planned) -> bool| {
+            pool.recipe.as_ref().is_some_and(|recipe| fits(recipe, planned))
+        };
+        let rank = |(name, pool): (&PoolName, &Pool)| match name {
             // Members kept for a template are left to its own requests.
-            let images = self.pools.iter().filter(|(name, _)| matches!(name, PoolName::Image(_)));
-            images.into_iter().find(|(_, pool)| fits(pool)).map(|(name, _)| name.clone())
-        })?;
-        self.pools.get_mut(&name)
+            PoolName::Template(name) => {
+                (Some(name.as_str()) == own && fits(pool, Recipe::can_become)).then_some(0)
+            }
+            PoolName::Image(_) => fits(pool, Recipe::can_become).then_some(1),
+            PoolName::Demand(_) => fits(pool, Recipe::is_just).then_some(2),
+        };
+        let ranked = self.pools.iter_mut().filter_map(|(name, pool)| Some((rank((name, pool))?, name, pool)));
+        ranked.min_by_key(|(rank, ..)| *rank).map(|(_, name, pool)| (name, pool))
     }
 }
 
 impl Pools {
     /// Takes the oldest member that serves a request, and remembers that it was asked for.
-    pub(crate) fn claim(&self, mold: &Mold, template: Option<&str>, now_ms: u64) -> Option<Member> {
+    pub(crate) fn claim(&self, planned: &Planned) -> Option<Member> {
+        let now_ms = planned.record.created_ms;
         let mut state = self.lock();
-        let pool = state.pool_for(mold, template)?;
+        let (name, pool) = state.pool_for(planned)?;
         // Members of a recipe that was replaced are still there until the next round.
-        let fit = |member: &Member| member.recipe.mold.serves(mold).is_ok();
+        let fit = |member: &Member| match name {
+            PoolName::Demand(_) => member.recipe.is_just(planned),
+            PoolName::Template(_) | PoolName::Image(_) => member.recipe.can_become(planned),
+        };
         let member = pool.ready.iter().position(fit).and_then(|at| pool.ready.remove(at));
         pool.demand.arrived(now_ms, member.is_some());
-        pool.claimed_ms = now_ms;
+        pool.asked_ms = now_ms;
         if member.is_some() {
             // The manager hears of it when the member is really gone.
             pool.hits += 1;

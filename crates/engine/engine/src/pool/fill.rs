@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::member::{make, unmake};
-use super::{Member, PoolName, Recipe};
+use super::{Member, PoolName, PoolOrigin, Recipe};
 use crate::engine::Inner;
 use crate::exec::Ahead;
 
@@ -42,9 +42,16 @@ pub(super) async fn fill(
     }
     let outcome = fill_one(&inner, &name, &recipe, permit).await;
     let pools = &inner.pools;
-    if let Some(pool) = pools.lock().pools.get_mut(&name) {
+    let mut state = pools.lock();
+    if let Some(pool) = state.pools.get_mut(&name) {
         pool.making = pool.making.saturating_sub(1);
-        if let Err(error) = outcome {
+        if pool.origin == PoolOrigin::Demand {
+            // Nobody set it up: nobody is to hear of what is in its way. It comes again when it is asked for again.
+            if let Err(error) = outcome {
+                tracing::debug!(pool = %name, %error, "a pool by demand cannot be filled, and goes");
+                state.drop_pools(|other, _| *other == name);
+            }
+        } else if let Err(error) = outcome {
             pool.failed += 1;
             // There can be room again at any moment, and then nobody is to wait for the pool.
             let before = if error.code == Code::HostDiskFull { 0 } else { pool.rest_ms };
@@ -56,6 +63,7 @@ pub(super) async fn fill(
             }
         }
     }
+    drop(state);
     pools.nudge.notify_one();
 }
 
@@ -199,7 +207,7 @@ async fn stand_back(inner: &Inner, name: &PoolName) {
             let state = pools.lock();
             let Some(pool) = state.pools.get(name) else { return };
             let full = u32::try_from(pool.ready.len()).unwrap_or(u32::MAX).saturating_mul(2) >= pool.target;
-            if full { pool.claimed_ms.saturating_add(CLAIM_PAUSE_MS) } else { 0 }
+            if full { pool.asked_ms.saturating_add(CLAIM_PAUSE_MS) } else { 0 }
         };
         if again_ms <= inner.now_ms() {
             return;

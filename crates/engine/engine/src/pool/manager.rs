@@ -11,6 +11,7 @@ use atoll_core::spec::SandboxDraft;
 use atoll_core::{Code, Error, Result};
 use futures::StreamExt as _;
 
+use super::calls::not_found;
 use super::fill::{fill, remove};
 use super::{Member, Pool, PoolName, PoolOrigin, Pools, Recipe, State};
 use crate::authorize::Caller;
@@ -80,12 +81,13 @@ struct Round {
 impl State {
     /// Takes out what should not be there and says what to make, at most `fillers` of it.
     fn round(&mut self, now: u64, memory_bytes: u64, fillers: usize) -> Round {
+        self.drop_idle(now);
         let mut round = Round { gone: std::mem::take(&mut self.orphans), ..Round::default() };
         let asks: Vec<Ask> = self
             .pools
             .values()
             .map(|pool| {
-                let target = if pool.recipe.is_some() { pool.demand.target(&pool.spec, now) } else { 0 };
+                let target = if pool.recipe.is_some() { pool.wants(now) } else { 0 };
                 Ask { min: pool.spec.min, target, member_bytes: pool.member_bytes }
             })
             .collect();
@@ -115,6 +117,13 @@ impl State {
 }
 
 impl Pool {
+    /// How many should wait, memory aside.
+    fn wants(&self, now_ms: u64) -> u32 {
+        let target = self.demand.target(&self.spec, now_ms);
+        // As long as it is there, somebody asked lately.
+        if self.origin == PoolOrigin::Demand { target.max(1) } else { target }
+    }
+
     /// Members that count: the old ones are as good as gone.
     fn young(&self, now_ms: u64) -> u32 {
         let young = |member: &&Member| now_ms.saturating_sub(member.born_ms) < self.spec.age_ms();
@@ -182,6 +191,7 @@ impl Engine {
             }
             state.pools.insert(name, pool);
         }
+        state.pools.extend(before.extract_if(.., |name, _| matches!(name, PoolName::Demand(_))));
         let orphans: Vec<Member> = before.into_values().flat_map(|pool| pool.ready).collect();
         state.orphans.extend(orphans);
         Ok(())
@@ -219,15 +229,9 @@ impl Engine {
                 SandboxDraft { template, ..SandboxDraft::default() }
             }
             PoolName::Image(image) => SandboxDraft { image: Some(image.clone()), ..SandboxDraft::default() },
+            PoolName::Demand(_) => return Err(not_found(name)),
         };
         let planned = self.plan(&draft, &Caller::system()).await?;
-        let mut plan = planned.plan;
-        // Not the recipe's: two plannings of the same thing are equal.
-        (plan.id, plan.hostname) = (atoll_core::id::SandboxId::from_parts(0, 0), String::new());
-        let mut spec = planned.record.spec;
-        for placeholder in spec.egress.inject.iter_mut().flat_map(|rule| &mut rule.placeholders) {
-            placeholder.value = None;
-        }
-        Ok(Recipe { mold: planned.mold, plan, spec })
+        Ok(Recipe::of(&planned))
     }
 }

@@ -12,6 +12,7 @@ use atoll_isolation::{Isolation, Plan};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::create::Planned;
 use crate::engine::Inner;
 use crate::errors::isolation_error;
 use crate::exec::{Ahead, run_to_end, take_over_ahead};
@@ -172,6 +173,22 @@ fn needs_configuring(spec: &SandboxSpec) -> bool {
 }
 
 impl Recipe {
+    /// How what was planned is made, once or often.
+    pub(super) fn of(planned: &Planned) -> Self {
+        // Not the recipe's: two plannings of the same thing are equal.
+        let (id, hostname) = (SandboxId::from_parts(0, 0), String::new());
+        let mut spec = planned.record.spec.clone();
+        for placeholder in spec.egress.inject.iter_mut().flat_map(|rule| &mut rule.placeholders) {
+            placeholder.value = None;
+        }
+        Self { mold: planned.mold.clone(), plan: Plan { id, hostname, ..planned.plan.clone() }, spec }
+    }
+
+    /// Whether a member can be made what was planned.
+    pub(super) fn can_become(&self, planned: &Planned) -> bool {
+        self.mold.serves(&planned.mold).is_ok()
+    }
+
     /// Whether the guest of a member has to be told something before it is what `spec` says.
     pub(crate) fn differs_inside(&self, spec: &SandboxSpec) -> bool {
         let ours = &self.spec;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! refresh (templates, settings) ─▶ pools ─▶ round: who goes, who is made ─▶ fillers (few, low priority)
-//!                                    ▲                                          │ member
+//! create asks again (`demand`) ──────▲                                          │ member
 //! create ── claim ───────────────────┴──────────────────────────────────────────┘
 //!             └▶ actor: name, limits, Configure, one commit ─▶ running
 //! ```
@@ -14,6 +14,7 @@
 
 mod calls;
 mod claim;
+mod demand;
 mod fill;
 mod manager;
 mod member;
@@ -25,6 +26,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use atoll_core::id::SandboxId;
 use atoll_core::pool::{Demand, PoolSpec};
 use tokio::sync::{Notify, Semaphore};
+
+use self::demand::Asked;
 
 pub use calls::{PoolOrigin, PoolView, PoolsView};
 pub(crate) use fill::{make_alone, remove};
@@ -40,6 +43,8 @@ pub struct PoolConfig {
     pub fillers: usize,
     /// Pools of images, by the image's name.
     pub images: Vec<(String, PoolSpec)>,
+    /// Most that are kept ready of what is asked for again and again without having a pool. With 0 nothing is.
+    pub by_demand_max: u32,
 }
 
 /// What a pool is of.
@@ -49,6 +54,21 @@ pub enum PoolName {
     Template(String),
     /// An image, with default limits.
     Image(String),
+    /// What is asked for again and again, and has no pool of its own.
+    Demand(Wanted),
+}
+
+/// What a pool by demand is of.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Wanted {
+    /// The template, as `name:version`, if one was named.
+    pub template: Option<String>,
+    /// Whether the disk comes from a snapshot.
+    pub is_of_snapshot: bool,
+    /// The image.
+    pub image: String,
+    /// Tells what is the same here and differs in limits. Never used again by the same server.
+    pub number: u64,
 }
 
 impl std::fmt::Display for PoolName {
@@ -56,12 +76,14 @@ impl std::fmt::Display for PoolName {
         match self {
             Self::Template(name) => write!(f, "template:{name}"),
             Self::Image(name) => write!(f, "image:{name}"),
+            Self::Demand(Wanted { template: Some(of), number, .. }) => write!(f, "demand:{of}#{number}"),
+            Self::Demand(Wanted { image: of, number, .. }) => write!(f, "demand:{of}#{number}"),
         }
     }
 }
 
 impl PoolName {
-    /// Reads the text form.
+    /// Reads the text form of one that somebody set up.
     fn parse(text: &str) -> Option<Self> {
         match text.split_once(':')? {
             ("template", name) => Some(Self::Template(name.to_owned())),
@@ -96,7 +118,8 @@ struct Pool {
     /// Nothing is made before this, after a failure.
     rests_until_ms: u64,
     rest_ms: u64,
-    claimed_ms: u64,
+    /// When it was asked last.
+    asked_ms: u64,
     /// What the last round allowed.
     target: u32,
 }
@@ -118,7 +141,7 @@ impl Pool {
             member_bytes: 0,
             rests_until_ms: 0,
             rest_ms: 0,
-            claimed_ms: 0,
+            asked_ms: 0,
             target: 0,
         }
     }
@@ -129,6 +152,8 @@ impl Pool {
 struct State {
     pools: BTreeMap<PoolName, Pool>,
     ids: BTreeSet<SandboxId>,
+    /// What was asked for lately and has no pool.
+    asked: Asked,
     /// Members whose pool is gone, for the manager to remove.
     orphans: Vec<Member>,
     closed: bool,
@@ -184,10 +209,11 @@ impl Pools {
         self.lock().ids.clone()
     }
 
-    /// Digests of the images that members stand on.
+    /// Digests of the images that members stand on. Pools by demand keep none ([`Self::let_go`]).
     pub(crate) fn images(&self) -> Vec<String> {
         let state = self.lock();
-        let recipes = state.pools.values().flat_map(|pool| {
+        let set_up = state.pools.values().filter(|pool| pool.origin != PoolOrigin::Demand);
+        let recipes = set_up.flat_map(|pool| {
             pool.recipe.iter().chain(pool.ready.iter().map(|member| &member.recipe)).map(Arc::clone)
         });
         recipes.filter_map(|recipe| recipe.mold.image.clone()).collect()
@@ -198,16 +224,21 @@ impl Pools {
         self.foreground.load(Ordering::Relaxed) as u64
     }
 
-    /// Whether a member of a template's or image's own pool waits.
+    /// Whether a member waits that is of a template or an image.
     pub(crate) fn is_warm(&self, template: Option<&str>, image: Option<&str>) -> bool {
-        let name = match (template, image) {
-            (Some(template), None) => {
-                PoolName::Template(template.split(':').next().unwrap_or_default().to_owned())
+        let name_of = |template: &str| template.split(':').next().unwrap_or_default().to_owned();
+        let is_of = |pool: &PoolName| match (pool, template, image) {
+            (PoolName::Template(name), Some(template), None) => *name == name_of(template),
+            (PoolName::Image(name), None, Some(image)) => name == image,
+            (PoolName::Demand(wanted), Some(template), None) => {
+                wanted.template.as_deref().is_some_and(|of| name_of(of) == name_of(template))
             }
-            (None, Some(image)) => PoolName::Image(image.to_owned()),
-            _ => return false,
+            (PoolName::Demand(wanted), None, Some(image)) => {
+                wanted.template.is_none() && !wanted.is_of_snapshot && wanted.image == image
+            }
+            _ => false,
         };
-        self.lock().pools.get(&name).is_some_and(|pool| !pool.ready.is_empty())
+        self.lock().pools.iter().any(|(name, pool)| !pool.ready.is_empty() && is_of(name))
     }
 
     /// Counts a creation that somebody waits for, as long as the guard lives: fillers let it go first.

@@ -7,6 +7,8 @@ mod create;
 #[cfg(test)]
 mod death;
 #[cfg(test)]
+mod demand;
+#[cfg(test)]
 mod execs;
 #[cfg(test)]
 mod faults;

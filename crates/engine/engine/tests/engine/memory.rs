@@ -273,7 +273,7 @@ fn what_cannot_be_saved_is_told_and_leaves_nothing() {
 #[test]
 fn members_of_pools_go_on_from_it() {
     let mut world = World::new();
-    world.pools = PoolConfig { memory_bytes: 1 << 30, fillers: 2, images: Vec::new() };
+    world.pools = PoolConfig { memory_bytes: 1 << 30, fillers: 2, ..PoolConfig::default() };
     let server = world.start();
     put(&server, TemplateSpec { pool: Some(PoolSpec::fixed(1)), ..recipe() });
     until_saved(&server);

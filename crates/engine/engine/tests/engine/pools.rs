@@ -35,7 +35,12 @@ fn by_hand(spec: PoolSpec) -> (World, ManualClock) {
 }
 
 fn pools(spec: PoolSpec) -> PoolConfig {
-    PoolConfig { memory_bytes: MEMORY, fillers: 2, images: vec![("host".to_owned(), spec)] }
+    PoolConfig {
+        memory_bytes: MEMORY,
+        fillers: 2,
+        images: vec![("host".to_owned(), spec)],
+        ..PoolConfig::default()
+    }
 }
 
 fn pool(server: &Server) -> Option<PoolView> {

@@ -105,7 +105,7 @@ impl Harness {
             creates_max: 4,
             trust: Trust::default(),
             reclaim_below_bytes: 0,
-            pools: PoolConfig { memory_bytes: 1 << 30, fillers: 1, images: Vec::new() },
+            pools: PoolConfig { memory_bytes: 1 << 30, fillers: 1, ..PoolConfig::default() },
             egress: EgressConfig::default(),
             trace: atoll_engine::TraceConfig::default(),
             people,
