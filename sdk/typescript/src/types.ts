@@ -2169,6 +2169,8 @@ export interface Pool {
   version?: number | null;
   /** The image it is of. */
   image?: string | null;
+  /** The isolation level of its members, where they can be made. */
+  isolation?: IsolationLevel | null;
   /** Kept ready whatever the demand. */
   min: number;
   /** Most that are kept ready. */
@@ -2215,7 +2217,8 @@ export interface PoolList {
 export type PoolOrigin =
   | "server"
   | "template"
-  | "call";
+  | "call"
+  | "demand";
 
 /** How many members a pool keeps. */
 export interface PoolSpec {

@@ -4,20 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use atoll_core::id::{ExecId, KeyId, SandboxId};
+use atoll_core::id::{ExecId, SandboxId};
 use atoll_core::opaque::Opaque;
-use atoll_core::project::{kept_name, plain_name};
 use atoll_core::sandbox::SandboxState;
-use atoll_core::sharing::Visibility;
-use atoll_core::spec::{Accelerator, Caps, Defaults, IsolationLevel, RequestKey};
+use atoll_core::spec::{Accelerator, IsolationLevel};
 use atoll_core::usage::Usage;
 use atoll_core::{Code, Error, Result};
 use atoll_egress::Gateway;
 use atoll_image::Images;
-use atoll_isolation::volumes::Volumes;
-use atoll_isolation::{Check, DiskSpace, HostDisk, Isolation, Resource};
-use atoll_objects::Objects;
-use atoll_store::{SandboxRecord, Store, Whereabouts};
+use atoll_isolation::{Check, DiskSpace, Isolation, Resource};
+use atoll_store::Store;
 use atoll_vault::Vault;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -27,9 +23,9 @@ use crate::agent::Agents;
 use crate::boxed;
 use crate::build::{BuildStats, Builds};
 use crate::clock::{self, Clock};
-use crate::cluster::{self, Cluster};
+use crate::cluster::Cluster;
+use crate::config::Config;
 use crate::disk::{self, DiskState};
-use crate::egress::EgressConfig;
 use crate::errors::{isolation_error, store_error};
 use crate::images::{self, Shared};
 use crate::ingress::ShareLinks;
@@ -37,69 +33,17 @@ use crate::keys::KeyCache;
 use crate::live::Live;
 use crate::log::Logs;
 use crate::memory::{self, Memories};
-use crate::people::People;
-use crate::pool::{self, PoolConfig, Pools};
+use crate::pool::{self, Pools};
 use crate::projects::Projects;
-use crate::sandbox::SandboxShared;
 use crate::secrets::Secrets;
 use crate::sharing::AclTable;
 use crate::snapshot::Snapshots;
+use crate::table::Table;
 use crate::tokens::TokenKey;
-use crate::trace::{Fetching, TraceConfig};
+use crate::trace::Fetching;
 use crate::travel::Travel;
 use crate::usage;
 use crate::volumes::VolumeTable;
-
-/// What the engine is told at start.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// What time it is.
-    pub clock: Clock,
-    /// Where output logs live: `<data_dir>/logs`.
-    pub data_dir: PathBuf,
-    /// Upper bounds for one sandbox.
-    pub caps: Caps,
-    /// What a sandbox is when nobody says.
-    pub defaults: Defaults,
-    /// Where snapshots can be sent to and fetched from.
-    pub objects: Option<Objects>,
-    /// Most sandboxes at once, in any state.
-    pub sandboxes_max: usize,
-    /// Sandboxes that stand still give memory back when less than so many bytes of the host's are available. 0:
-    /// never.
-    pub reclaim_below_bytes: u64,
-    /// Most sandboxes being made at once; more wait. About twice the number of cores.
-    pub creates_max: usize,
-    /// Whom sandboxes must trust whose connections the gateway looks into.
-    pub trust: Trust,
-    /// Warm pools.
-    pub pools: PoolConfig,
-    /// The network of sandboxes.
-    pub egress: EgressConfig,
-    /// Who may log in.
-    pub people: People,
-    /// Whether keys see each other's sandboxes, where nothing else is said.
-    pub visibility: Visibility,
-    /// Where volumes lie; there are none without.
-    pub volumes: Option<Arc<dyn Volumes>>,
-    /// The flight recorder.
-    pub trace: TraceConfig,
-    /// Output of execs that is kept altogether, bytes.
-    pub logs_max_bytes: u64,
-    /// What stops sandboxes when the host's disk is full; nobody does without.
-    pub disk: Option<Arc<dyn HostDisk>>,
-}
-
-/// Whom sandboxes must trust whose connections the gateway looks into.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Trust {
-    /// The certificate of the gateway's authority, PEM; nobody when empty.
-    pub ca_pem: String,
-    /// Public authorities, PEM, for images that have none.
-    pub roots_pem: String,
-    /// Authorities of servers outside that the operator added, PEM.
-    pub upstream_pem: String,
-}
 
 /// Counts, for metrics.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -184,28 +128,8 @@ pub(crate) struct Inner {
     pub(crate) shutdown: CancellationToken,
     /// Cancelled when the server begins to let go of its clients.
     pub(crate) draining: CancellationToken,
-    table: Mutex<Table>,
+    pub(crate) table: Mutex<Table>,
     used: Mutex<Usage>,
-}
-
-/// Every sandbox of this server, by id and by name. Held only for look-ups, never across an await.
-#[derive(Debug, Default)]
-struct Table {
-    by_id: BTreeMap<SandboxId, Arc<SandboxShared>>,
-    /// By the name as it is kept: with its project.
-    by_name: BTreeMap<String, SandboxId>,
-    /// By who asked for it, and with which key.
-    by_request: BTreeMap<(KeyId, String), SandboxId>,
-}
-
-/// The name of a sandbox as it is kept.
-fn kept(record: &SandboxRecord) -> Option<String> {
-    record.name.as_deref().map(|name| kept_name(record.project.as_ref(), name))
-}
-
-/// Under what a request for a sandbox is found again.
-fn request_of(record: &SandboxRecord) -> Option<(KeyId, String)> {
-    Some((record.owner.clone()?, record.request.as_ref()?.key.clone()))
 }
 
 impl Engine {
@@ -442,141 +366,8 @@ impl Inner {
         self.used().add(used);
     }
 
-    fn table(&self) -> std::sync::MutexGuard<'_, Table> {
-        // A panic while holding it would leave two plain maps, usable as they are.
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn find(&self, id: &SandboxId) -> Option<Arc<SandboxShared>> {
-        self.table().by_id.get(id).cloned()
-    }
-
-    /// The sandbox with this id.
-    pub(crate) fn sandbox(&self, id: &SandboxId) -> Result<Arc<SandboxShared>> {
-        self.find(id).ok_or_else(|| {
-            cluster::missing(Whereabouts::Sandbox(id.to_string()));
-            SandboxId::not_found(id.as_str())
-        })
-    }
-
-    /// The sandbox with this id, or this name as it is kept ([`Caller::kept`](crate::Caller)). What has the form of an id is
-    /// one: no name has it.
-    pub(crate) fn resolve(&self, id_or_name: &str) -> Result<Arc<SandboxShared>> {
-        let table = self.table();
-        let id = id_or_name.parse().ok().or_else(|| table.by_name.get(id_or_name).cloned());
-        id.and_then(|id| table.by_id.get(&id).cloned()).ok_or_else(|| {
-            cluster::missing(Whereabouts::Sandbox(id_or_name.to_owned()));
-            SandboxId::not_found(plain_name(id_or_name))
-        })
-    }
-
-    pub(crate) fn count_sandboxes(&self) -> u64 {
-        self.table().by_id.len() as u64
-    }
-
-    /// The sandbox that this request of `owner` made before, if there is one.
-    pub(crate) fn made_for(
-        &self,
-        owner: Option<&KeyId>,
-        request: &RequestKey,
-    ) -> Result<Option<Arc<SandboxShared>>> {
-        let Some(owner) = owner else { return Ok(None) };
-        let table = self.table();
-        let id = table.by_request.get(&(owner.clone(), request.key.clone()));
-        let Some(sandbox) = id.and_then(|id| table.by_id.get(id)) else { return Ok(None) };
-        if sandbox.record().request.as_ref().is_some_and(|before| before.digest == request.digest) {
-            return Ok(Some(Arc::clone(sandbox)));
-        }
-        Err(Error::new(Code::IdempotencyMismatch, "the idempotency key was used before with another request")
-            .hint("use a new key for a new request"))
-    }
-
     pub(crate) fn now_ms(&self) -> u64 {
         self.clock.now_ms()
-    }
-
-    pub(crate) fn all_sandboxes(&self) -> Vec<Arc<SandboxShared>> {
-        self.table().by_id.values().cloned().collect()
-    }
-
-    /// Every id that may have something on the host: sandboxes and members of pools.
-    fn known_ids(&self) -> BTreeSet<SandboxId> {
-        let mut ids = self.pools.ids();
-        // In this order: a member that becomes a sandbox meanwhile is in one of the two.
-        ids.extend(self.table().by_id.keys().cloned());
-        ids
-    }
-
-    /// Enters a sandbox, if there is room and its name is free.
-    pub(crate) fn enter(&self, sandbox: &Arc<SandboxShared>, counted: bool) -> Result<()> {
-        let record = sandbox.record();
-        let mut table = self.table();
-        let max = self.config.sandboxes_max;
-        if counted && table.by_id.len() >= max {
-            return Err(Error::new(Code::LimitExceeded, format!("there are {max} sandboxes already"))
-                .hint("delete some, or start the server with a larger --sandboxes-max"));
-        }
-        let request = request_of(&record);
-        if request.as_ref().is_some_and(|request| table.by_request.contains_key(request)) {
-            return Err(Error::new(
-                Code::InvalidState,
-                "another request with this idempotency key is under way",
-            )
-            .hint("ask again"));
-        }
-        if let Some(name) = kept(&record) {
-            if table.by_name.contains_key(&name) {
-                return Err(name_taken(&name));
-            }
-            table.by_name.insert(name, record.id.clone());
-        }
-        table.by_request.extend(request.map(|request| (request, record.id.clone())));
-        table.by_id.insert(record.id.clone(), Arc::clone(sandbox));
-        Ok(())
-    }
-
-    /// Gives a sandbox another name as well, if that is free.
-    pub(crate) fn enter_name(&self, of: &SandboxRecord, name: &str) -> Result<()> {
-        let name = kept_name(of.project.as_ref(), name);
-        let mut table = self.table();
-        match table.by_name.get(&name) {
-            Some(owner) if *owner != of.id => Err(name_taken(&name)),
-            _ => {
-                table.by_name.insert(name, of.id.clone());
-                Ok(())
-            }
-        }
-    }
-
-    /// Takes one name of a sandbox away.
-    pub(crate) fn leave_name(&self, of: &SandboxRecord, name: &str) {
-        let name = kept_name(of.project.as_ref(), name);
-        let mut table = self.table();
-        if table.by_name.get(&name) == Some(&of.id) {
-            table.by_name.remove(&name);
-        }
-    }
-
-    /// Takes a sandbox out.
-    pub(crate) fn leave(&self, id: &SandboxId) {
-        self.secrets.forget(id);
-        self.acl.forget(id);
-        self.config.trace.end(id);
-        let mut table = self.table();
-        if let Some(record) = table.by_id.remove(id).map(|sandbox| sandbox.record()) {
-            if let Some(name) = kept(&record)
-                && table.by_name.get(&name) == Some(id)
-            {
-                table.by_name.remove(&name);
-            }
-            if let Some(request) = request_of(&record)
-                && table.by_request.get(&request) == Some(id)
-            {
-                table.by_request.remove(&request);
-            }
-        }
-        drop(table);
-        self.agents.sandbox_left(id);
     }
 
     pub(crate) fn driver(&self, level: IsolationLevel) -> Result<&Arc<dyn Isolation>> {
@@ -611,9 +402,4 @@ impl Inner {
     pub(crate) fn new_exec_id(now_ms: u64) -> Result<ExecId> {
         Ok(ExecId::from_parts(now_ms, clock::random()?))
     }
-}
-
-fn name_taken(kept: &str) -> Error {
-    Error::new(Code::NameTaken, format!("another sandbox is named '{}'", plain_name(kept)))
-        .hint("choose another name, or delete the sandbox that has it")
 }

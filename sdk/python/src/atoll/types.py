@@ -321,6 +321,7 @@ PoolOrigin = Literal[
     "server",
     "template",
     "call",
+    "demand",
 ]
 """Who says how large a pool is."""
 
@@ -2996,6 +2997,8 @@ class Pool:
     """The version of it that members are made of."""
     image: str | None
     """The image it is of."""
+    isolation: IsolationLevel | None
+    """The isolation level of its members, where they can be made."""
     min: int
     """Kept ready whatever the demand."""
     max: int
@@ -3034,6 +3037,7 @@ class Pool:
             o.get("template"),
             o.get("version"),
             o.get("image"),
+            o.get("isolation"),
             o["min"],
             o["max"],
             o["max_age_ms"],

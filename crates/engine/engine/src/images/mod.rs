@@ -46,7 +46,8 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::boxed;
 use crate::clock::random;
-use crate::engine::{Config, Engine};
+use crate::config::Config;
+use crate::engine::Engine;
 use crate::errors::store_error;
 
 use template::Templates;

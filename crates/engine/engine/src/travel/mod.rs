@@ -46,7 +46,8 @@ use atoll_store::{SandboxRecord, Store};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::clock::random;
-use crate::engine::{Config, Engine};
+use crate::config::Config;
+use crate::engine::Engine;
 use crate::errors::store_error;
 
 pub(crate) use checkpoint::{HOLDER as COPY_HOLDER, begin as begin_copy, check as check_durability};
