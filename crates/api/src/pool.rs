@@ -49,6 +49,8 @@ pub enum PoolOrigin {
 /// A pool of running sandboxes that wait to be handed out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Pool {
+    /// What tells it from the others, as in metrics.
+    pub name: String,
     /// The template it is of.
     pub template: Option<String>,
     /// The version of it that members are made of.

@@ -30,13 +30,17 @@ export function TemplatesPage() {
   );
 }
 
+/** In words of people, for nodes that share images. */
+const WHERE = { here: "this node only", shared: "every node", elsewhere: "not yet this node" };
+const isShared = (images: Image[]) => images.some((one) => one.place);
+
 export function ImagesPage() {
   return (
     <Page name="Images" read={() => every<Image>("/v1/images")}>
       {(items) => (
         <Table
           label="Images"
-          head={["Names", "Digest", "Size", "Layers", "Processor"]}
+          head={["Names", "Digest", "Size", "Layers", "Processor", ...(isShared(items) ? ["Where"] : [])]}
           rows={items}
           key={(one) => one.digest}
           empty="No images. Sandboxes start on this machine's own system until one is pulled: atoll image pull."
@@ -46,6 +50,7 @@ export function ImagesPage() {
             bytes(one.size_bytes),
             one.layers,
             one.architecture,
+            ...(isShared(items) ? [one.place ? WHERE[one.place] : "unknown"] : []),
           ]}
         />
       )}
@@ -62,15 +67,18 @@ function hitRatio(pool: Pool): string {
 const POINTS_MAX = 720;
 const history = new Map<string, { times: number[]; ready: number[] }>();
 
-const nameOf = (pool: Pool) => pool.template ?? pool.image ?? "";
+function nameOf(pool: Pool): string {
+  const of = pool.template ?? pool.image ?? "";
+  return pool.origin === "demand" ? `${of}, by demand` : of;
+}
 
 function note(pools: PoolList): PoolList {
   for (const pool of pools.items) {
-    const kept = history.get(nameOf(pool)) ?? { times: [], ready: [] };
+    const kept = history.get(pool.name) ?? { times: [], ready: [] };
     kept.times.push(Date.now() / 1000);
     kept.ready.push(pool.ready);
     if (kept.times.length > POINTS_MAX) (kept.times.shift(), kept.ready.shift());
-    history.set(nameOf(pool), kept);
+    history.set(pool.name, kept);
   }
   return pools;
 }
@@ -85,11 +93,13 @@ export function PoolsPage() {
           </p>
           <Table
             label="Pools"
-            head={["Of", "Ready", "Being made", "Hits", "Making one takes", "Problem"]}
+            head={["Of", "Isolation", "Ready", "Being made", "Hits", "Making one takes", "Problem"]}
             rows={pools.items}
+            key={(one) => one.name}
             empty="No pools: each sandbox is made when it is asked for."
             cells={(one) => [
               <strong>{nameOf(one)}</strong>,
+              one.isolation ?? "unknown",
               `${one.ready} of ${one.target}`,
               one.making,
               hitRatio(one),
@@ -99,9 +109,9 @@ export function PoolsPage() {
           />
           <div class="metrics">
             {pools.items.map((one) => {
-              const { times, ready } = history.get(nameOf(one)) ?? { times: [], ready: [] };
+              const { times, ready } = history.get(one.name) ?? { times: [], ready: [] };
               return (
-                <section class="card metric" key={nameOf(one)}>
+                <section class="card metric" key={one.name}>
                   <h2>{nameOf(one)}</h2>
                   <p class="figure">{one.ready} ready</p>
                   <Chart label={`Members of ${nameOf(one)}`} times={times} values={ready} top={one.max} write={(value) => value.toFixed(0)} />

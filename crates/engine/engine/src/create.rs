@@ -18,6 +18,7 @@ use crate::cluster;
 use crate::engine::{Engine, Inner};
 use crate::errors::{isolation_error, limit_error};
 use crate::execution::execution;
+use crate::pool::Claim;
 use crate::projects::stored_in;
 use crate::sandbox::{self, Message, Origin, SandboxShared};
 use crate::service::{Declared, check_declared};
@@ -117,11 +118,9 @@ impl Engine {
         room.map_err(|error| stored_in(planned.record.project.as_ref(), error))?;
         let pools = &self.inner.pools;
         // What goes on from memory is made anew.
-        let member = (!draft.memory).then(|| pools.claim(&planned)).flatten();
+        let Claim { member, kind } = if draft.memory { Claim::default() } else { pools.claim(&planned) };
         if let Some(member) = &member {
             planned.take_id(&member.id);
-        } else if !draft.memory && draft.build.is_none() {
-            pools.notice(&planned);
         }
         let Planned { record, plan, mold, visibility } = planned;
         let saved = if member.is_none() && !draft.memory {
@@ -129,7 +128,7 @@ impl Engine {
         } else {
             None
         };
-        let mounts = record.spec.volumes.clone();
+        let (mounts, created_ms) = (record.spec.volumes.clone(), record.created_ms);
         let shared = SandboxShared::new(record, &self.inner)?;
         let services = Declared::enter(&shared, draft.memory)?;
         // Before anybody can look it up.
@@ -146,6 +145,10 @@ impl Engine {
             }
             refused => refused,
         };
+        // What was refused is no reason to keep anything ready.
+        if let (Some(kind), Ok(())) = (kind, &entered) {
+            pools.wanted(kind, member.is_some(), created_ms);
+        }
         let origin = match (member, entered) {
             (None, entered) => entered.map(|()| Origin::Create(plan, saved)),
             (Some(member), Err(error)) => {

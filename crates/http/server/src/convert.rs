@@ -229,6 +229,7 @@ pub(crate) fn build_cache(entry: CacheEntry) -> api::BuildCacheEntry {
 }
 
 pub(crate) fn pool(view: PoolView) -> api::Pool {
+    let name = view.name.to_string();
     let (template, image) = match view.name {
         PoolName::Template(name) => (Some(name), None),
         PoolName::Image(name) => (None, Some(name)),
@@ -239,6 +240,7 @@ pub(crate) fn pool(view: PoolView) -> api::Pool {
     };
     let version = view.template.as_deref().and_then(|text| text.rsplit_once(':')?.1.parse().ok());
     api::Pool {
+        name,
         template,
         version,
         image,

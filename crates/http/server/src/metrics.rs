@@ -7,7 +7,7 @@ use atoll_core::build::{BuildState, StepState};
 use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::Accelerator;
 use atoll_core::usage::Usage;
-use atoll_engine::{BuildStats, Capacity, EgressStats, PoolsView, Stats};
+use atoll_engine::{BuildStats, Capacity, EgressStats, PoolName, PoolsView, Stats};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -88,13 +88,17 @@ impl PoolMetrics {
         gauges.iter().for_each(|family| family.clear());
         self.claims.clear();
         for pool in &view.pools {
-            let name = pool.name.to_string();
+            // Those by demand come and go: what has one name is counted together.
+            let name = match &pool.name {
+                PoolName::Demand(wanted) => format!("demand:{}", wanted.of()),
+                name => name.to_string(),
+            };
             let oldest = pool.ages_ms.first().copied().unwrap_or_default() / 1000;
             let memory = u64::from(pool.ready).saturating_mul(pool.member_bytes);
             let values = [pool.ready.into(), pool.making.into(), pool.target.into(), oldest, memory];
             for (family, value) in gauges.iter().zip(values) {
                 let gauge = family.get_or_create(&PoolLabels { pool: name.clone() });
-                gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+                gauge.inc_by(i64::try_from(value).unwrap_or(i64::MAX));
             }
             for (outcome, count) in [("hit", pool.hits), ("miss", pool.misses)] {
                 self.claims.get_or_create(&ClaimLabels { pool: name.clone(), outcome }).inc_by(count);

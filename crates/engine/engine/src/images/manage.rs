@@ -76,7 +76,8 @@ impl Engine {
     /// [`atoll_core::Code::ImageNotFound`]; [`atoll_core::Code::ImageInUse`] while a sandbox, template or snapshot needs it.
     #[boxed]
     pub async fn remove_image(&self, text: &str) -> Result<Removed> {
-        let used = self.images_to_keep().await?;
+        let digest = self.images().resolve(text).map(|image| image.digest.clone()).ok();
+        let used = self.images_to_keep(|image| Some(&image.digest) == digest.as_ref()).await?;
         let Some(shared) = &self.inner.shared_images else { return self.remove_here(text, &used).await };
         let _turn = shared.naming.lock().await;
         let found = match self.images().resolve(text) {
@@ -144,7 +145,7 @@ impl Engine {
     /// [`atoll_core::Code::StoreUnavailable`]; what the host says.
     #[boxed]
     pub async fn prune_images(&self) -> Result<(BTreeSet<Digest>, u64)> {
-        let used = self.images_to_keep().await?;
+        let used = self.images_to_keep(|image| image.names.is_empty()).await?;
         let before = self.images().list();
         let freed = self.images().prune(&used).await.map_err(|error| error.to_core())?;
         let left = self.images().list();

@@ -245,9 +245,10 @@ impl Engine {
         let index = self.inner.store.shared_index().await.map_err(store_error)?;
         let is_less = shared.see(&index);
         // What cannot be read is another version's.
-        let digests = index.digests.iter().filter_map(|digest| digest.parse().ok()).collect();
+        let digests: BTreeSet<Digest> =
+            index.digests.iter().filter_map(|digest| digest.parse().ok()).collect();
         let names = index.names.into_iter().filter_map(|(name, digest)| Some((name, digest.parse().ok()?)));
-        let in_use = self.images_to_keep().await?;
+        let in_use = self.images_to_keep(|image| !digests.contains(&image.digest)).await?;
         let freed = self.images().follow(names.collect(), digests, in_use).await;
         shared.templates.changed.notify_one();
         if is_less {
@@ -257,12 +258,15 @@ impl Engine {
         freed.map_err(|error| error.to_core())
     }
 
-    /// What [`Self::images_in_use`] gives, for who removes all others: what is kept ready of those goes.
-    async fn images_to_keep(&self) -> Result<BTreeSet<Digest>> {
+    /// What [`Self::images_in_use`] gives, for who removes others: what is kept ready of those that go, goes before.
+    async fn images_to_keep(&self, goes: impl Fn(&atoll_image::Image) -> bool) -> Result<BTreeSet<Digest>> {
         let used = self.images_in_use().await?;
-        let is_used = |digest: &str| used.iter().any(|used| used.as_str() == digest);
-        self.inner.pools.let_go(|mold| mold.image.as_deref().is_some_and(|digest| !is_used(digest)));
-        Ok(used)
+        let has_gone = self.inner.pools.let_go(|kind| {
+            let image = kind.mold.image.as_deref().and_then(|digest| self.images().resolve(digest).ok());
+            image.is_some_and(|image| goes(&image) && !used.contains(&image.digest))
+        });
+        // Somebody may have got the last one meanwhile.
+        if has_gone { self.images_in_use().await } else { Ok(used) }
     }
 
     /// Digests of the images that sandboxes, templates and snapshots use.

@@ -7,49 +7,63 @@ use atoll_core::id::SandboxId;
 use super::{Member, Pool, PoolName, Pools, Recipe, State};
 use crate::create::Planned;
 
+/// What a request gets of the pools.
+#[derive(Debug, Default)]
+pub(crate) struct Claim {
+    /// The oldest member that serves it.
+    pub(crate) member: Option<Member>,
+    /// What is to be kept ready for the next one, where nobody set a pool up ([`Pools::wanted`]).
+    pub(crate) kind: Option<Recipe>,
+}
+
 impl State {
-    /// The pool that a request counts for: its template's, else an image's of the same mold, else one by demand that
-    /// is exactly of its kind.
-    pub(super) fn pool_for(&mut self, planned: &Planned) -> Option<(&PoolName, &mut Pool)> {
+    /// The pool that somebody set up which a request counts for: its template's, else an image's of the same mold.
+    fn pool_for(&mut self, planned: &Planned) -> Option<&mut Pool> {
         let own = planned.record.spec.template.as_deref().and_then(|text| text.split(':').next());
-        let fits = |pool: &Pool, fits: fn(&Recipe, &Planned) -> bool| {
-            pool.recipe.as_ref().is_some_and(|recipe| fits(recipe, planned))
-        };
-        let rank = |(name, pool): (&PoolName, &Pool)| match name {
+        let fits = |pool: &Pool| pool.recipe.as_ref().is_some_and(|recipe| recipe.can_become(planned));
+        let rank = |name: &PoolName| match name {
             // Members kept for a template are left to its own requests.
-            PoolName::Template(name) => {
-                (Some(name.as_str()) == own && fits(pool, Recipe::can_become)).then_some(0)
-            }
-            PoolName::Image(_) => fits(pool, Recipe::can_become).then_some(1),
-            PoolName::Demand(_) => fits(pool, Recipe::is_just).then_some(2),
+            PoolName::Template(name) => (Some(name.as_str()) == own).then_some(0),
+            PoolName::Image(_) => Some(1),
+            PoolName::Demand(_) => None,
         };
-        let ranked = self.pools.iter_mut().filter_map(|(name, pool)| Some((rank((name, pool))?, name, pool)));
-        ranked.min_by_key(|(rank, ..)| *rank).map(|(_, name, pool)| (name, pool))
+        let fitting = self.pools.iter_mut().filter(|(_, pool)| fits(pool));
+        let ranked = fitting.filter_map(|(name, pool)| Some((rank(name)?, pool)));
+        ranked.min_by_key(|(rank, _)| *rank).map(|(_, pool)| pool)
+    }
+}
+
+impl Pool {
+    /// Notes that somebody asked.
+    pub(super) fn asked(&mut self, is_hit: bool, now_ms: u64) {
+        self.demand.arrived(now_ms, is_hit);
+        self.asked_ms = now_ms;
+        *(if is_hit { &mut self.hits } else { &mut self.misses }) += 1;
     }
 }
 
 impl Pools {
     /// Takes the oldest member that serves a request, and remembers that it was asked for.
-    pub(crate) fn claim(&self, planned: &Planned) -> Option<Member> {
+    pub(crate) fn claim(&self, planned: &Planned) -> Claim {
         let now_ms = planned.record.created_ms;
+        let kind = self.kind(planned);
         let mut state = self.lock();
-        let (name, pool) = state.pool_for(planned)?;
-        // Members of a recipe that was replaced are still there until the next round.
-        let fit = |member: &Member| match name {
-            PoolName::Demand(_) => member.recipe.is_just(planned),
-            PoolName::Template(_) | PoolName::Image(_) => member.recipe.can_become(planned),
-        };
-        let member = pool.ready.iter().position(fit).and_then(|at| pool.ready.remove(at));
-        pool.demand.arrived(now_ms, member.is_some());
-        pool.asked_ms = now_ms;
-        if member.is_some() {
-            // The manager hears of it when the member is really gone.
-            pool.hits += 1;
-        } else {
-            pool.misses += 1;
+        let pool = state.pool_for(planned);
+        let is_set_up = pool.is_some();
+        let mut member = pool.and_then(|pool| {
+            // Members of a recipe that was replaced are still there until the next round.
+            let at = pool.ready.iter().position(|member| member.recipe.can_become(planned));
+            let member = at.and_then(|at| pool.ready.remove(at));
+            pool.asked(member.is_some(), now_ms);
+            member
+        });
+        if is_set_up && member.is_none() {
             self.nudge.notify_one();
         }
-        member
+        // The manager hears of a member that is taken when it is really gone.
+        let by_demand = kind.as_ref().filter(|_| member.is_none()).and_then(|kind| state.by_demand(kind));
+        member = member.or_else(|| by_demand?.ready.pop_front());
+        Claim { member, kind: kind.filter(|_| !is_set_up) }
     }
 
     /// Puts a member back that was not used.

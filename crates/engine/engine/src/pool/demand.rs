@@ -1,18 +1,30 @@
 //! Pools that nobody set up: what is asked for again and again is kept ready.
 //!
-//! A creation that no pool serves leaves word of what it was. The same once more within a minute, and it gets a pool,
+//! A sandbox that no pool could serve leaves word of its *kind*. The same once more within a minute, and the kind gets a pool,
 //! of one member at least and [`PoolConfig::by_demand_max`](super::PoolConfig::by_demand_max) at most. The pool goes when
-//! nobody asked for five minutes, when it cannot be filled, and when what its members stand on is removed: it has no minimum,
-//! so that the pools that somebody set up get their memory first, and keeps no image and no snapshot from being removed.
+//! nobody got a sandbox of its kind for five minutes, when it cannot be filled, and when what its members stand on is removed.
 //!
-//! Its members are just what was asked for. In a pool that somebody set up a member's limits, user and working directory
-//! are changed at the claim; here that would show one caller the directory that was made for another. What a template
-//! starts, or who may be reached and what may run, was decided by somebody: such a member waits only where a pool was set up.
+//! It is in nobody's way. Pools that somebody set up get their memory first; it keeps no image and no snapshot from being
+//! removed; and since members take what sandboxes take (ids, networks, disks), there are few of them all together, and none
+//! on a server that is half full.
+//!
+//! Nobody is responsible for what waits here, so nothing runs in it but the guest's agent, and it knows nothing of who asked
+//! first: a kind is what a sandbox is made of ([`bare`]), and a request gets a member of just its kind. Limits, user and working directory, which a
+//! claim changes in pools that somebody set up, belong to the kind: another's working directory would be there still. What a
+//! template starts, which volumes it has and what may run in it was decided by somebody: that waits only where a pool was set up.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
+use atoll_core::execution::ExecutionPolicy;
 use atoll_core::id::SnapshotId;
-use atoll_core::pool::{Mold, PoolSpec};
+use atoll_core::idle::IdlePolicy;
+use atoll_core::policy::EgressPolicy;
+use atoll_core::pool::PoolSpec;
+use atoll_core::profile::Profiles;
+use atoll_core::service::Services;
+use atoll_core::spec::SandboxSpec;
+use atoll_core::usage::Budget;
 use atoll_isolation::DiskSource;
 
 use super::{Pool, PoolName, PoolOrigin, Pools, Recipe, State, Wanted};
@@ -24,6 +36,8 @@ const AGAIN_WITHIN_MS: u64 = 60_000;
 const IDLE_MS: u64 = 5 * 60_000;
 /// Kinds that are kept ready at the same time.
 const POOLS_MAX_COUNT: usize = 16;
+/// Members of all kinds together.
+const MEMBERS_MAX_COUNT: u32 = 64;
 /// Kinds that are remembered as having been asked for once.
 const ASKED_MAX_COUNT: usize = 64;
 
@@ -36,47 +50,54 @@ pub(super) struct Asked {
 
 impl Asked {
     /// Whether it was asked for before, and not long ago. If not, it is remembered.
-    fn again(&mut self, recipe: &Recipe, planned: &Planned) -> bool {
-        let now_ms = planned.record.created_ms;
+    fn again(&mut self, kind: &Recipe, now_ms: u64) -> bool {
         self.once.retain(|(_, ms)| now_ms.saturating_sub(*ms) < AGAIN_WITHIN_MS);
-        if let Some(at) = self.once.iter().position(|(asked, _)| asked.is_just(planned)) {
+        if let Some(at) = self.once.iter().position(|(asked, _)| asked == kind) {
             self.once.remove(at);
             return true;
         }
         if self.once.len() >= ASKED_MAX_COUNT {
             self.once.pop_front();
         }
-        self.once.push_back((recipe.clone(), now_ms));
+        self.once.push_back((kind.clone(), now_ms));
         false
     }
 }
 
-impl Recipe {
-    /// Whether a member is what was planned but for its name and what only the network and the commands know.
-    pub(super) fn is_just(&self, planned: &Planned) -> bool {
-        let spec = &planned.record.spec;
-        self.can_become(planned)
-            && self.spec.resources == spec.resources
-            && (&self.spec.workdir, &self.spec.user) == (&spec.workdir, &spec.user)
-            && self.spec.egress.looks_inside() == spec.egress.looks_inside()
+/// What of a sandbox is made before anybody asks. Every field is named, so that a new one is thought of.
+fn bare(spec: &SandboxSpec) -> SandboxSpec {
+    let SandboxSpec {
+        image, template, isolation, accelerator, resources, user, workdir, image_until_ms, ..
+    } = spec.clone();
+    SandboxSpec {
+        image,
+        template,
+        snapshot: None,
+        auto_checkpoints: None,
+        durability: None,
+        isolation,
+        accelerator,
+        resources,
+        env: BTreeMap::new(),
+        user,
+        workdir,
+        idle_timeout_ms: None,
+        egress: EgressPolicy::default(),
+        volumes: Vec::new(),
+        idle: IdlePolicy::default(),
+        budget: Budget::default(),
+        start: None,
+        ready: None,
+        restart: None,
+        build: None,
+        trace: None,
+        trace_files: None,
+        execution: ExecutionPolicy::default(),
+        profiles: Profiles::default(),
+        image_until_ms,
+        layers: BTreeMap::new(),
+        services: Services::default(),
     }
-}
-
-/// What members of a pool by demand are made of, if there may be one.
-fn recipe(planned: &Planned) -> Option<Recipe> {
-    let is_plain = match (&planned.mold.origin, &planned.plan.disk) {
-        (None, DiskSource::Empty) => true,
-        // Where more was decided than where the disk comes from, the origin is a digest.
-        (Some(origin), DiskSource::Artifact(_)) => origin.parse::<SnapshotId>().is_ok(),
-        _ => false,
-    };
-    if !is_plain || planned.mold.volumes > 0 {
-        return None;
-    }
-    let mut recipe = Recipe::of(planned);
-    // The first caller's own.
-    recipe.spec.env.clear();
-    Some(recipe)
 }
 
 impl State {
@@ -89,59 +110,96 @@ impl State {
 
     /// Takes out what nobody asks for any more.
     pub(super) fn drop_idle(&mut self, now_ms: u64) {
-        self.drop_pools(|_, pool| {
-            pool.origin == PoolOrigin::Demand && now_ms.saturating_sub(pool.asked_ms) >= IDLE_MS
-        });
+        self.drop_pools(|_, pool| pool.is_by_demand() && now_ms.saturating_sub(pool.asked_ms) >= IDLE_MS);
     }
 
-    /// Enters a pool by demand; the one that was asked for longest ago makes room.
-    fn enter(&mut self, recipe: Recipe, max: u32, now_ms: u64) {
-        let by_demand = self.pools.iter().filter(|(_, pool)| pool.origin == PoolOrigin::Demand);
+    /// The pool of a kind.
+    pub(super) fn by_demand(&mut self, kind: &Recipe) -> Option<&mut Pool> {
+        let is_it = |pool: &Pool| pool.is_by_demand() && pool.recipe.as_deref() == Some(kind);
+        self.pools.values_mut().find(|pool| is_it(pool))
+    }
+
+    /// Enters a pool; the one that was asked for longest ago makes room.
+    fn enter(&mut self, kind: Recipe, max: u32, now_ms: u64) {
+        let by_demand = self.pools.iter().filter(|(_, pool)| pool.is_by_demand());
         if by_demand.clone().count() >= POOLS_MAX_COUNT {
             let oldest = by_demand.min_by_key(|(_, pool)| pool.asked_ms).map(|(name, _)| name.clone());
             self.drop_pools(|name, _| Some(name) == oldest.as_ref());
         }
         self.asked.pools += 1;
         let name = PoolName::Demand(Wanted {
-            template: recipe.spec.template.clone(),
-            is_of_snapshot: recipe.mold.origin.is_some(),
-            image: recipe.spec.image.clone(),
+            template: kind.spec.template.clone(),
+            image: kind.spec.image.clone(),
             number: self.asked.pools,
         });
         let spec = PoolSpec { min: 0, max, max_age_ms: None };
         let mut pool = Pool::new(spec, PoolOrigin::Demand, now_ms);
-        pool.recipe = Some(std::sync::Arc::new(recipe));
+        pool.recipe = Some(Arc::new(kind));
         pool.asked_ms = now_ms;
         self.pools.insert(name, pool);
     }
 }
 
+impl Pool {
+    pub(super) fn is_by_demand(&self) -> bool {
+        self.origin == PoolOrigin::Demand
+    }
+}
+
 impl Pools {
-    /// Remembers what was asked for and no member served. What is asked for again gets a pool.
-    pub(crate) fn notice(&self, planned: &Planned) {
-        let max = self.config.by_demand_max;
-        if max == 0 || self.config.memory_bytes == 0 {
-            return;
+    /// The kind of what was planned, where it may be kept ready.
+    pub(super) fn kind(&self, planned: &Planned) -> Option<Recipe> {
+        let is_plain = match (&planned.mold.origin, &planned.plan.disk) {
+            (None, DiskSource::Empty) => true,
+            // Where more was decided than where the disk comes from, the origin is a digest.
+            (Some(origin), DiskSource::Artifact(_)) => origin.parse::<SnapshotId>().is_ok(),
+            _ => false,
+        };
+        let spec = &planned.record.spec;
+        let is_kept = is_plain && planned.mold.volumes == 0 && spec.build.is_none();
+        if !is_kept || self.config.by_demand_max == 0 || self.config.memory_bytes == 0 {
+            return None;
         }
-        let Some(recipe) = recipe(planned) else { return };
-        let mut state = self.lock();
-        if state.closed || state.pool_for(planned).is_some() || !state.asked.again(&recipe, planned) {
-            return;
-        }
-        state.enter(recipe, max, planned.record.created_ms);
-        drop(state);
-        self.nudge.notify_one();
+        Some(Recipe { spec: bare(spec), may_run: false, ..Recipe::of(planned) })
     }
 
-    /// Lets go of what is kept ready by demand and stands on what is about to be removed.
-    pub(crate) fn let_go(&self, is_gone: impl Fn(&Mold) -> bool) {
+    /// Remembers that somebody got a sandbox of a kind, and whether it had waited. What is asked for again gets a pool.
+    pub(crate) fn wanted(&self, kind: Recipe, has_waited: bool, now_ms: u64) {
         let mut state = self.lock();
-        let is_gone = |recipe: &Recipe| is_gone(&recipe.mold);
-        state.drop_pools(|_, pool| {
-            pool.origin == PoolOrigin::Demand && pool.recipe.as_deref().is_some_and(is_gone)
-        });
-        state.asked.once.retain(|(recipe, _)| !is_gone(recipe));
+        if let Some(pool) = state.by_demand(&kind) {
+            pool.asked(has_waited, now_ms);
+        } else if !state.closed && state.asked.again(&kind, now_ms) {
+            state.enter(kind, self.config.by_demand_max, now_ms);
+        }
+        drop(state);
+        if !has_waited {
+            self.nudge.notify_one();
+        }
+    }
+
+    /// Lets go of what is kept ready by demand and stands on what is about to be removed. Says whether there was any.
+    pub(crate) fn let_go(&self, is_gone: impl Fn(&Recipe) -> bool) -> bool {
+        let mut state = self.lock();
+        let before = state.pools.len();
+        state.drop_pools(|_, pool| pool.is_by_demand() && pool.recipe.as_deref().is_some_and(&is_gone));
+        state.asked.once.retain(|(kind, _)| !is_gone(kind));
+        let has_gone = state.pools.len() < before;
         drop(state);
         self.nudge.notify_one();
+        has_gone
+    }
+
+    /// The same, of a snapshot.
+    pub(crate) fn let_go_of_snapshot(&self, id: &SnapshotId) {
+        self.let_go(|kind| {
+            kind.mold.origin.as_deref() == Some(id.as_str())
+                || matches!(&kind.plan.disk, DiskSource::Artifact(disk) if disk == id)
+        });
+    }
+
+    /// Members that there may be by demand, where so many of at most so many sandboxes are there.
+    pub(super) fn room_by_demand(sandboxes: u64, sandboxes_max: usize) -> u32 {
+        let half = (sandboxes_max as u64 / 2).saturating_sub(sandboxes);
+        u32::try_from(half).unwrap_or(u32::MAX).min(MEMBERS_MAX_COUNT)
     }
 }

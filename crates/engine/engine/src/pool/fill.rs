@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::member::{make, unmake};
-use super::{Member, PoolName, PoolOrigin, Recipe};
+use super::{Member, PoolName, Recipe};
 use crate::engine::Inner;
 use crate::exec::Ahead;
 
@@ -45,7 +45,7 @@ pub(super) async fn fill(
     let mut state = pools.lock();
     if let Some(pool) = state.pools.get_mut(&name) {
         pool.making = pool.making.saturating_sub(1);
-        if pool.origin == PoolOrigin::Demand {
+        if pool.is_by_demand() {
             // Nobody set it up: nobody is to hear of what is in its way. It comes again when it is asked for again.
             if let Err(error) = outcome {
                 tracing::debug!(pool = %name, %error, "a pool by demand cannot be filled, and goes");

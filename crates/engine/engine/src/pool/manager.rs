@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use atoll_core::limits::POOL_MEMBER_MIN_BYTES;
 use atoll_core::pool::{Ask, PoolSpec, share};
 use atoll_core::spec::SandboxDraft;
 use atoll_core::{Code, Error, Result};
@@ -15,7 +16,7 @@ use super::calls::not_found;
 use super::fill::{fill, remove};
 use super::{Member, Pool, PoolName, PoolOrigin, Pools, Recipe, State};
 use crate::authorize::Caller;
-use crate::engine::Engine;
+use crate::engine::{Engine, Inner};
 use crate::errors::store_error;
 
 /// Without a nudge there is a round this often: demand decays and members age.
@@ -47,8 +48,12 @@ async fn manage(engine: Engine) {
                 Err(error) => tracing::warn!(%error, "pools could not be looked up"),
             }
         }
-        let (now, fillers) = (inner.now_ms(), pools.fillers.available_permits());
-        let round = pools.lock().round(now, pools.config.memory_bytes, fillers);
+        let may = May {
+            memory_bytes: pools.config.memory_bytes,
+            by_demand: Pools::room_by_demand(inner.count_sandboxes(), inner.config.sandboxes_max),
+            fillers: pools.fillers.available_permits(),
+        };
+        let round = pools.lock().round(inner.now_ms(), &may);
         for (name, recipe) in round.make {
             match Arc::clone(&pools.fillers).try_acquire_owned() {
                 Ok(permit) => drop(inner.tracker.spawn(fill(Arc::clone(&inner), name, recipe, permit))),
@@ -56,9 +61,9 @@ async fn manage(engine: Engine) {
                 Err(_) => pools.unmade(&name),
             }
         }
-        for member in round.gone {
-            let inner = Arc::clone(&inner);
-            inner.clone().tracker.spawn(async move { remove(&inner, member).await });
+        if !round.gone.is_empty() {
+            let engine = engine.clone();
+            inner.tracker.spawn(async move { remove_all(&engine.inner, round.gone).await });
         }
         tokio::select! {
             () = pools.nudge.notified() => {}
@@ -67,8 +72,23 @@ async fn manage(engine: Engine) {
         }
     }
     let members = pools.lock().close();
-    let removals = members.into_iter().map(|member| remove(&inner, member));
+    remove_all(&inner, members).await;
+}
+
+async fn remove_all(inner: &Inner, members: Vec<Member>) {
+    let removals = members.into_iter().map(|member| remove(inner, member));
     futures::stream::iter(removals).buffer_unordered(REMOVALS_MAX_COUNT).collect::<()>().await;
+}
+
+/// What there may be.
+#[derive(Debug)]
+struct May {
+    /// Memory of all members together.
+    memory_bytes: u64,
+    /// Members by demand.
+    by_demand: u32,
+    /// Members that are made at once.
+    fillers: usize,
 }
 
 /// What one round decides.
@@ -79,32 +99,47 @@ struct Round {
 }
 
 impl State {
-    /// Takes out what should not be there and says what to make, at most `fillers` of it.
-    fn round(&mut self, now: u64, memory_bytes: u64, fillers: usize) -> Round {
+    /// Takes out what should not be there and says what to make.
+    fn round(&mut self, now: u64, may: &May) -> Round {
         self.drop_idle(now);
         let mut round = Round { gone: std::mem::take(&mut self.orphans), ..Round::default() };
-        let asks: Vec<Ask> = self
-            .pools
-            .values()
-            .map(|pool| {
-                let target = if pool.recipe.is_some() { pool.wants(now) } else { 0 };
-                Ask { min: pool.spec.min, target, member_bytes: pool.member_bytes }
-            })
-            .collect();
-        let given = share(&asks, memory_bytes);
-        for (pool, given) in self.pools.values_mut().zip(given) {
-            pool.target = given;
+        self.share(now, may);
+        for pool in self.pools.values_mut() {
             pool.sort_out(now, &mut round.gone);
         }
-        // The emptiest pool first, one for each in turn.
-        while round.make.len() < fillers {
+        // What somebody set up comes first, and of that the emptiest pool, one for each in turn.
+        while round.make.len() < may.fillers {
             let needy = self.pools.iter_mut().filter(|(_, pool)| pool.lacks(now) > 0);
-            let Some((name, pool)) = needy.max_by_key(|(_, pool)| pool.lacks(now)) else { break };
+            let first = needy.max_by_key(|(_, pool)| (!pool.is_by_demand(), pool.lacks(now)));
+            let Some((name, pool)) = first else { break };
             let Some(recipe) = &pool.recipe else { break };
             round.make.push((name.clone(), Arc::clone(recipe)));
             pool.making += 1;
         }
         round
+    }
+
+    /// Decides how many each pool may have: those by demand share what the others leave.
+    fn share(&mut self, now: u64, may: &May) {
+        let mut left = may.memory_bytes;
+        for is_by_demand in [false, true] {
+            let pools = self.pools.values_mut().filter(|pool| pool.is_by_demand() == is_by_demand);
+            let mut pools: Vec<&mut Pool> = pools.collect();
+            let count = u32::try_from(pools.len()).unwrap_or(u32::MAX).max(1);
+            let each = if is_by_demand { may.by_demand / count } else { u32::MAX };
+            let asks: Vec<Ask> = pools
+                .iter()
+                .map(|pool| {
+                    let target = if pool.recipe.is_some() { pool.wants(now).min(each) } else { 0 };
+                    Ask { min: pool.spec.min, target, member_bytes: pool.member_bytes }
+                })
+                .collect();
+            for (pool, given) in pools.iter_mut().zip(share(&asks, left)) {
+                pool.target = given;
+                let bytes = pool.member_bytes.max(POOL_MEMBER_MIN_BYTES);
+                left = left.saturating_sub(bytes.saturating_mul(given.into()));
+            }
+        }
     }
 
     /// Takes everything out for good.
@@ -121,7 +156,7 @@ impl Pool {
     fn wants(&self, now_ms: u64) -> u32 {
         let target = self.demand.target(&self.spec, now_ms);
         // As long as it is there, somebody asked lately.
-        if self.origin == PoolOrigin::Demand { target.max(1) } else { target }
+        if self.is_by_demand() { target.max(1) } else { target }
     }
 
     /// Members that count: the old ones are as good as gone.

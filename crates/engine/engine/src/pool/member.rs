@@ -31,6 +31,8 @@ pub(crate) struct Recipe {
     pub(crate) plan: Plan,
     /// What a sandbox is that asks for nothing else. Placeholders of secrets are not in it.
     pub(crate) spec: SandboxSpec,
+    /// Whether a command of what it is made of may run in it before it is somebody's.
+    pub(crate) may_run: bool,
 }
 
 /// A running, ready sandbox without an owner.
@@ -104,7 +106,9 @@ async fn try_make(
     }
     let client = isolate(inner, driver.as_ref(), &plan, spec).await?;
     let started = async {
-        rehearse(driver.as_ref(), &client, id, spec).await;
+        if recipe.may_run {
+            rehearse(driver.as_ref(), &client, id, spec).await;
+        }
         if !starts_ahead(spec) {
             return Ok(None);
         }
@@ -181,7 +185,8 @@ impl Recipe {
         for placeholder in spec.egress.inject.iter_mut().flat_map(|rule| &mut rule.placeholders) {
             placeholder.value = None;
         }
-        Self { mold: planned.mold.clone(), plan: Plan { id, hostname, ..planned.plan.clone() }, spec }
+        let plan = Plan { id, hostname, ..planned.plan.clone() };
+        Self { mold: planned.mold.clone(), plan, spec, may_run: true }
     }
 
     /// Whether a member can be made what was planned.

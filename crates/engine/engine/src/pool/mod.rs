@@ -30,6 +30,7 @@ use tokio::sync::{Notify, Semaphore};
 use self::demand::Asked;
 
 pub use calls::{PoolOrigin, PoolView, PoolsView};
+pub(crate) use claim::Claim;
 pub(crate) use fill::{make_alone, remove};
 pub(crate) use manager::start;
 pub(crate) use member::{Member, Recipe};
@@ -63,12 +64,18 @@ pub enum PoolName {
 pub struct Wanted {
     /// The template, as `name:version`, if one was named.
     pub template: Option<String>,
-    /// Whether the disk comes from a snapshot.
-    pub is_of_snapshot: bool,
     /// The image.
     pub image: String,
     /// Tells what is the same here and differs in limits. Never used again by the same server.
     pub number: u64,
+}
+
+impl Wanted {
+    /// The template or the image, for people.
+    #[must_use]
+    pub fn of(&self) -> &str {
+        self.template.as_deref().unwrap_or(&self.image)
+    }
 }
 
 impl std::fmt::Display for PoolName {
@@ -76,8 +83,7 @@ impl std::fmt::Display for PoolName {
         match self {
             Self::Template(name) => write!(f, "template:{name}"),
             Self::Image(name) => write!(f, "image:{name}"),
-            Self::Demand(Wanted { template: Some(of), number, .. }) => write!(f, "demand:{of}#{number}"),
-            Self::Demand(Wanted { image: of, number, .. }) => write!(f, "demand:{of}#{number}"),
+            Self::Demand(wanted) => write!(f, "demand:{}#{}", wanted.of(), wanted.number),
         }
     }
 }
@@ -212,7 +218,7 @@ impl Pools {
     /// Digests of the images that members stand on. Pools by demand keep none ([`Self::let_go`]).
     pub(crate) fn images(&self) -> Vec<String> {
         let state = self.lock();
-        let set_up = state.pools.values().filter(|pool| pool.origin != PoolOrigin::Demand);
+        let set_up = state.pools.values().filter(|pool| !pool.is_by_demand());
         let recipes = set_up.flat_map(|pool| {
             pool.recipe.iter().chain(pool.ready.iter().map(|member| &member.recipe)).map(Arc::clone)
         });
@@ -224,21 +230,16 @@ impl Pools {
         self.foreground.load(Ordering::Relaxed) as u64
     }
 
-    /// Whether a member waits that is of a template or an image.
+    /// Whether a member of a template's or image's own pool waits. One by demand serves only requests with its limits.
     pub(crate) fn is_warm(&self, template: Option<&str>, image: Option<&str>) -> bool {
-        let name_of = |template: &str| template.split(':').next().unwrap_or_default().to_owned();
-        let is_of = |pool: &PoolName| match (pool, template, image) {
-            (PoolName::Template(name), Some(template), None) => *name == name_of(template),
-            (PoolName::Image(name), None, Some(image)) => name == image,
-            (PoolName::Demand(wanted), Some(template), None) => {
-                wanted.template.as_deref().is_some_and(|of| name_of(of) == name_of(template))
+        let name = match (template, image) {
+            (Some(template), None) => {
+                PoolName::Template(template.split(':').next().unwrap_or_default().to_owned())
             }
-            (PoolName::Demand(wanted), None, Some(image)) => {
-                wanted.template.is_none() && !wanted.is_of_snapshot && wanted.image == image
-            }
-            _ => false,
+            (None, Some(image)) => PoolName::Image(image.to_owned()),
+            _ => return false,
         };
-        self.lock().pools.iter().any(|(name, pool)| !pool.ready.is_empty() && is_of(name))
+        self.lock().pools.get(&name).is_some_and(|pool| !pool.ready.is_empty())
     }
 
     /// Counts a creation that somebody waits for, as long as the guard lives: fillers let it go first.

@@ -185,6 +185,7 @@ impl crate::engine::Inner {
     /// Removes the checkpoints of a sandbox that is being taken apart.
     pub(crate) async fn remove_checkpoints(&self, sandbox: &SandboxId) -> Result<()> {
         for checkpoint in self.checkpoints_of(sandbox).await? {
+            self.pools.let_go_of_snapshot(&checkpoint.id);
             let driver = self.driver(checkpoint.manifest.isolation)?;
             let gone = driver.remove_artifact(&checkpoint.id).await;
             gone.map_err(|error| crate::errors::isolation_error(&error))?;

@@ -226,7 +226,7 @@ impl Engine {
 
     /// Removes artifact and row, in this order: while the row is there a crash is made good.
     pub(super) async fn remove_snapshot(&self, record: &SnapshotRecord) -> Result<()> {
-        self.inner.pools.let_go(|mold| mold.origin.as_deref() == Some(record.id.as_str()));
+        self.inner.pools.let_go_of_snapshot(&record.id);
         let driver = self.inner.driver(record.manifest.isolation)?;
         driver.remove_artifact(&record.id).await.map_err(|error| isolation_error(&error))?;
         atoll_failpoint::fail_point!("engine.snapshot.removed");

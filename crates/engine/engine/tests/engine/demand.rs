@@ -186,6 +186,41 @@ fn kinds_are_bounded() {
 }
 
 #[test]
+fn what_is_refused_is_no_reason_to_keep_anything_ready() {
+    let (world, clock) = world();
+    let server = world.start();
+    server.create(named("taken")).unwrap();
+    for _ in 0..3 {
+        server.create(named("taken")).unwrap_err();
+    }
+    assert_eq!(pools(&server), []);
+    server.create(SandboxDraft::default()).unwrap();
+    until_ready(&server, 1);
+    // Nor to keep it for longer.
+    clock.advance(ms(5 * MINUTE_MS - 1));
+    server.create(named("taken")).unwrap_err();
+    until_ready(&server, 1);
+    clock.advance(ms(1));
+    until("nothing waits", || pools(&server).is_empty() && world.on_host().len() == 2);
+    server.stop();
+}
+
+#[test]
+fn on_a_server_that_is_half_full_nothing_waits_by_demand() {
+    let (mut world, _clock) = world();
+    world.sandboxes_max = 6;
+    let server = world.start();
+    let first = server.create(SandboxDraft::default()).unwrap();
+    server.create(SandboxDraft::default()).unwrap();
+    until_ready(&server, 1);
+    assert!(waited(&world, &server, SandboxDraft::default()));
+    until("nothing waits", || world.on_host().len() == 3 && pools(&server)[0].target == 0);
+    server.delete(&first.id);
+    until_ready(&server, 1);
+    server.stop();
+}
+
+#[test]
 fn nothing_is_kept_ready_where_that_is_not_wanted() {
     let (mut world, _clock) = world();
     world.pools.by_demand_max = 0;

@@ -2,7 +2,7 @@
 
 use atoll_api::{Pool, PoolList, PutPool};
 use atoll_core::{Error, Result};
-use atoll_engine::PoolName;
+use atoll_engine::{PoolName, PoolOrigin};
 use axum::extract::State;
 use http::StatusCode;
 use serde::Deserialize;
@@ -36,8 +36,13 @@ fn name(template: Option<String>, image: Option<String>) -> Result<PoolName> {
 /// Lists pools.
 #[utoipa::path(get, path = "/v1/pools", tag = "pools", security(("key" = ["read"])),
     responses((status = 200, body = PoolList)))]
-pub(crate) async fn list_pools(_: Caller<Read>, State(app): State<App>) -> Json<PoolList> {
-    Json(convert::pools(app.engine.pools()))
+pub(crate) async fn list_pools(caller: Caller<Read>, State(app): State<App>) -> Json<PoolList> {
+    let mut view = app.engine.pools();
+    if caller.engine().project().is_some() {
+        // They say what others ask for.
+        view.pools.retain(|pool| pool.origin != PoolOrigin::Demand);
+    }
+    Json(convert::pools(view))
 }
 
 /// Sets a pool up, or changes its size. It holds until it is removed, whatever the template says.

@@ -220,6 +220,29 @@ async fn what_is_in_a_project_does_not_exist_outside() {
     }
 }
 
+/// Pools by demand say what was asked for lately.
+#[tokio::test]
+async fn a_key_of_a_project_does_not_see_what_others_ask_for() {
+    let harness = Harness::start().await;
+    harness.engine.create_project("one", Quota::default(), ProjectDefaults::default()).await.unwrap();
+    let key_of = async |project| {
+        harness.engine.create_key_as(KeyFormat::Atoll, "k", Scope::Manage, None, project).await.unwrap()
+    };
+    let (of_one, of_none) = (key_of(Some("one")).await, key_of(None).await);
+    for _ in 0..2 {
+        let create = harness.bare(Method::POST, "/v1/sandboxes").json(&json!({}));
+        let made = harness.send(create.bearer_auth(of_none.secret.reveal())).await;
+        assert_eq!(made.status, 201, "{made:?}");
+    }
+    for (key, origins) in [(&of_one, json!([])), (&of_none, json!(["demand"]))] {
+        let list =
+            harness.send(harness.bare(Method::GET, "/v1/pools").bearer_auth(key.secret.reveal())).await;
+        let items = list.body["items"].as_array().unwrap();
+        let seen: Vec<&Value> = items.iter().map(|pool| &pool["origin"]).collect();
+        assert_eq!(json!(seen), origins, "{list:?}");
+    }
+}
+
 /// What all projects have together is changed with keys of none.
 #[tokio::test]
 async fn a_key_of_a_project_changes_nothing_that_all_use() {

@@ -105,7 +105,12 @@ impl Harness {
             creates_max: 4,
             trust: Trust::default(),
             reclaim_below_bytes: 0,
-            pools: PoolConfig { memory_bytes: 1 << 30, fillers: 1, ..PoolConfig::default() },
+            pools: PoolConfig {
+                memory_bytes: 1 << 30,
+                fillers: 1,
+                by_demand_max: 2,
+                ..PoolConfig::default()
+            },
             egress: EgressConfig::default(),
             trace: atoll_engine::TraceConfig::default(),
             people,
