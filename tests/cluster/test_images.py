@@ -435,3 +435,30 @@ def test_a_disk_of_a_template_that_went_is_sent_anew(cluster, tmp_path):
     until("its node sends it anew", lambda: template_disks(cluster))
     until("every node can have it", lambda: cluster.postgres.ask("SELECT count(*) FROM shared_snapshots") == ["1"])
     assert run(b, make(b, template="app"), "cat", "/root/app") == "built\n"
+
+
+@pytest.mark.long
+def test_what_others_can_give_makes_room_while_nothing_stands_on_it(cluster):
+    a, b = cluster.nodes
+    one = image("reg.test/one:1", ("note", b"first\n"), ("big", os.urandom(2 << 20)))
+    two = image("reg.test/two:1", ("note", b"second\n"), ("big", os.urandom(2 << 20)))
+    for each in (one, two):
+        each.load(a)
+        shared(a, each)
+    b.stop()
+    b.args = ("--images-size", "1MiB")
+    b.start()
+    stands = make(b, image="reg.test/one:1")
+    goes = make(b, image="reg.test/two:1")
+    assert (place(b, one), place(b, two)) == ("shared", "shared")
+    b.ok("DELETE", f"/v1/sandboxes/{goes}")
+    until("it makes room", lambda: place(b, two) == "elsewhere", seconds=180)
+    assert place(b, one) == "shared" and run(b, stands, "cat", "/note") == "first\n"
+    assert (place(a, one), place(a, two)) == ("shared", "shared"), "there is room"
+    # It comes again, although a template that was made here names it, too.
+    b.ok("POST", "/v1/templates", {"name": "of-two", "image": "reg.test/two:1"})
+    again = make(b, template="of-two")
+    assert run(b, again, "cat", "/note") == "second\n"
+    b.ok("DELETE", f"/v1/sandboxes/{again}")
+    until("it makes room", lambda: place(b, two) == "elsewhere", seconds=180)
+    assert run(b, make(b, template="of-two"), "cat", "/note") == "second\n"

@@ -139,7 +139,7 @@ pub(crate) struct GlobalArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run the server, in the foreground
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
     /// Make a sandbox, run a command in it, delete the sandbox
     Run(RunArgs),
     /// Make a sandbox

@@ -44,6 +44,7 @@ impl Acme {
             objects: None,
             disk: None,
             logs_max_bytes: u64::MAX,
+            images_max_bytes: u64::MAX,
             data_dir: dir.path().to_owned(),
             caps: Caps::default(),
             defaults: Defaults::default(),

@@ -2163,6 +2163,8 @@ export interface PollDeviceLogin {
 
 /** A pool of running sandboxes that wait to be handed out. */
 export interface Pool {
+  /** What tells it from the others, as in metrics. */
+  name: string;
   /** The template it is of. */
   template?: string | null;
   /** The version of it that members are made of. */

@@ -127,6 +127,10 @@ pub(crate) struct ServeArgs {
     /// the data directory]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) logs_size: Option<u64>,
+    /// Images that every node of a cluster can have and nothing on this one stands on; beyond that the one that was used longest ago
+    /// goes, until it is needed again [default: a tenth of the file system of the data directory]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) images_size: Option<u64>,
     #[command(flatten)]
     pub(crate) microvm: MicrovmArgs,
     #[command(flatten)]

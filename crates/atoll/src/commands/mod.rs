@@ -118,7 +118,7 @@ pub(crate) fn misused(error: &clap::Error) -> ExitCode {
 async fn dispatch(printer: Printer, cli: Cli) -> Result<u8> {
     match cli.command {
         Command::Completions { shell } => complete::script(shell).map(|()| 0),
-        Command::Serve(args) => Box::pin(serve::serve(printer, args)).await.map(|()| 0),
+        Command::Serve(args) => Box::pin(serve::serve(printer, *args)).await.map(|()| 0),
         Command::Doctor(args) => Box::pin(doctor::doctor(&cli.global, printer, &args)).await,
         Command::Purge(args) => purge::purge(printer, &args).map(|()| 0),
         Command::Backup(args) if args.shared.cluster => shared::backup(printer, args).await.map(|()| 0),

@@ -143,6 +143,7 @@ async fn serve_on(printer: Printer, args: ServeArgs) -> Result<()> {
         storage: args.storage_size.map_or(PoolSize::Host, PoolSize::Bytes),
         reclaim_below_bytes: args.reclaim_below,
         logs_max_bytes: args.logs_size,
+        images_max_bytes: args.images_size,
         machines: Some(Machines::new(&args.data_dir, &args.microvm)),
         sentries: Some(Sentries::new(&args.gvisor)),
         own_names: (args.tls.tls || args.acme.acme).then(|| certificate::own_names(&args)),

@@ -78,8 +78,8 @@ const SERVER_CA: &str = "server_ca";
 /// Available memory of the host below which frozen sandboxes give theirs back, bytes.
 const RECLAIM_BELOW_BYTES: u64 = 1 << 30;
 
-/// Output takes at most this part of the data directory's file system, when nothing is said.
-const LOGS_PART: u64 = 10;
+/// Output, and images that other nodes have, take at most this part of the data directory's file system, when nothing is said.
+const PART_OF_THE_DISK: u64 = 10;
 
 /// How much a server keeps ready and allows, and what it lets sandboxes reach.
 #[derive(Debug, Clone)]
@@ -93,6 +93,8 @@ pub(crate) struct Limits {
     pub(crate) reclaim_below_bytes: u64,
     /// Output that is kept altogether, bytes; a tenth of the data directory's file system when nothing is said.
     pub(crate) logs_max_bytes: Option<u64>,
+    /// Images that every node can have and nothing here stands on, bytes; the same part when nothing is said.
+    pub(crate) images_max_bytes: Option<u64>,
     /// Where disks and snapshots lie.
     pub(crate) storage: PoolSize,
     /// Warm pools; as many are made at a time as there are processors.
@@ -131,6 +133,7 @@ impl Default for Limits {
             ready: READY_COUNT,
             reclaim_below_bytes: RECLAIM_BELOW_BYTES,
             logs_max_bytes: None,
+            images_max_bytes: None,
             storage: PoolSize::Host,
             pools: PoolConfig::default(),
             objects: None,
@@ -372,13 +375,9 @@ impl Daemon {
                 // Only finding it without the directory depends on that.
                 tracing::warn!(%error, "the kernel does not know where the data directory is");
             }
-            let logs_max_bytes = limits.logs_max_bytes.unwrap_or_else(|| {
-                guard
-                    .space()
-                    .iter()
-                    .find(|space| space.place == "host")
-                    .map_or(u64::MAX, |host| host.total_bytes / LOGS_PART)
-            });
+            let space = guard.space();
+            let host = space.iter().find(|space| space.place == "host");
+            let part = host.map_or(u64::MAX, |host| host.total_bytes / PART_OF_THE_DISK);
             let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
             let door = SecretDoor::default();
             let authority = atoll_engine::open_authority(&store, &vault, dir.installation(), &clock)
@@ -417,7 +416,8 @@ impl Daemon {
                 visibility: limits.visibility,
                 people: limits.people.clone(),
                 volumes: Some(volumes),
-                logs_max_bytes,
+                logs_max_bytes: limits.logs_max_bytes.unwrap_or(part),
+                images_max_bytes: limits.images_max_bytes.unwrap_or(part),
                 disk: Some(Arc::new(guard)),
                 reclaim_below_bytes: limits.reclaim_below_bytes,
                 pools: PoolConfig { fillers: cores, ..limits.pools.clone() },

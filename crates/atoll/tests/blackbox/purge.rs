@@ -109,17 +109,49 @@ async fn the_doctor_ends_an_installation_whose_directory_is_gone() {
     assert!(!String::from_utf8_lossy(&found.stdout).contains(&installation), "{found:?}");
 }
 
-/// An ephemeral server, how to talk to it, its installation and its directory.
-async fn ephemeral() -> (Child, Client, String, PathBuf) {
-    let mut server =
-        atoll(&["serve", "--ephemeral", "--listen", "127.0.0.1:0", "--ready", "1", "--ready-json"]);
-    let mut server = server.stdout(Stdio::piped()).spawn().unwrap();
+const SERVE: [&str; 6] = ["serve", "--listen", "127.0.0.1:0", "--ready", "1", "--ready-json"];
+
+/// A server, how to talk to it, and its installation.
+async fn serving(command: &mut Command) -> (Child, Client, String) {
+    let mut server = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let ready: serde_json::Value = serde_json::from_str(&line).unwrap();
     let key = Secret::new(ready["api_key"].as_str().unwrap());
     let client = Client::new(ready["url"].as_str().unwrap(), &key).unwrap();
     let installation = client.server_info().await.unwrap().installation;
+    (server, client, installation)
+}
+
+/// A service that systemd gives a `/tmp` of its own has its directory where nobody else sees it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_that_only_its_server_sees_is_not_gone() {
+    let dir = tempfile::Builder::new().prefix("atoll-own-").tempdir_in("/var/tmp").unwrap();
+    let data = dir.path().join("data");
+    let program = atoll(&[]).get_program().to_owned();
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c"]);
+    command.arg("mount -t tmpfs atoll-own \"$0\" && exec \"$@\"").arg(dir.path()).arg(program);
+    command.args(SERVE).arg("--data-dir").arg(&data);
+    let (mut server, client, installation) = serving(&mut command).await;
+    with_something_in_it(&client).await;
+    assert!(!data.try_exists().unwrap());
+    let found = atoll(&["doctor", "--leaks", "--remove"]).output().unwrap();
+    assert!(!String::from_utf8_lossy(&found.stdout).contains(&installation), "{found:?}");
+    let sandboxes = client.list_sandboxes(&ListSandboxes::default()).await.unwrap().items;
+    assert!(sandboxes.iter().any(|sandbox| sandbox.state == SandboxState::Running), "{sandboxes:?}");
+    // With the server goes what it had mounted.
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let found = atoll(&["doctor", "--leaks"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&found.stdout).contains(&installation), "{found:?}");
+    atoll(&["doctor", "--leaks", "--remove"]).output().unwrap();
+    until_nothing_remains(&installation, &data).await;
+}
+
+/// An ephemeral server, how to talk to it, its installation and its directory.
+async fn ephemeral() -> (Child, Client, String, PathBuf) {
+    let (server, client, installation) = serving(atoll(&SERVE).arg("--ephemeral")).await;
     let mut dirs = std::fs::read_dir("/var/tmp").unwrap().map(|entry| entry.unwrap().path());
     let ours = |path: &PathBuf| {
         std::fs::read_to_string(path.join("installation")).is_ok_and(|name| name.trim() == installation)

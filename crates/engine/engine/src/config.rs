@@ -51,6 +51,8 @@ pub struct Config {
     pub trace: TraceConfig,
     /// Output of execs that is kept altogether, bytes.
     pub logs_max_bytes: u64,
+    /// Images that every node of a cluster can have and nothing on this one stands on, bytes.
+    pub images_max_bytes: u64,
     /// What stops sandboxes when the host's disk is full; nobody does without.
     pub disk: Option<Arc<dyn HostDisk>>,
 }

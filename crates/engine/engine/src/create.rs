@@ -318,6 +318,7 @@ impl Engine {
             return Ok((RootFs::Host, ImageDefaults::default(), None));
         }
         let image = self.inner.images.resolve(image).map_err(|error| error.to_core())?;
+        self.inner.image_is_used(&image.digest);
         Ok((RootFs::Layers(image.layers.clone()), image.defaults.clone(), Some(image.digest.to_string())))
     }
 
@@ -337,6 +338,7 @@ impl Engine {
             )
             .hint("pull or load exactly that image first")
         })?;
+        self.inner.image_is_used(&image.digest);
         Ok(RootFs::Layers(image.layers.clone()))
     }
 }
@@ -379,6 +381,7 @@ impl Inner {
             None => RootFs::Host,
             Some(digest) => {
                 let image = self.images.resolve(digest).map_err(|error| error.to_core())?;
+                self.image_is_used(&image.digest);
                 RootFs::Layers(image.layers.clone())
             }
         };

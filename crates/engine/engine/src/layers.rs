@@ -42,6 +42,7 @@ impl Inner {
             return Err(Error::invalid(&field, "'host' is no agent layer"));
         }
         let found = self.images.resolve(image).map_err(|error| error.to_core())?;
+        self.image_is_used(&found.digest);
         if found.layers.len() != 1 {
             let why = format_args!("the image has {} layers, and must have one", found.layers.len());
             return Err(Error::invalid(&field, why).hint("'atoll agent build' makes such"));
@@ -64,6 +65,7 @@ impl Inner {
                 .hint("build or import exactly that first, or name another image for it")
             };
             let found = self.images.resolve(&layer.digest).map_err(|_missing| missing())?;
+            self.image_is_used(&found.digest);
             let dir = found.layers.first().cloned().ok_or_else(missing)?;
             Ok(PlannedLayer { name: name.clone(), dir })
         });

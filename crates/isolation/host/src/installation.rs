@@ -1,7 +1,8 @@
 //! Installations on this host, found by what they made in the kernel, and ended without their data directory.
 //!
 //! Everything that an installation runs is in cgroups that carry its name. The one in the hierarchy of version 2 also
-//! says, as an extended attribute, where the data directory is: when that is gone, what runs belongs to nobody.
+//! says, as extended attributes, where the data directory is, and in which mount namespace: when that is gone, what runs
+//! belongs to nobody. A service with a `/tmp` of its own, or a server in a container, has its directory where others do not see it.
 
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
@@ -26,6 +27,8 @@ const NAME_LEN: usize = 8;
 const PREFIX: &str = "atoll-";
 /// Says where the data directory is. Only the host's root can set or see it.
 const ATTRIBUTE: &str = "trusted.atoll.data_dir";
+/// Says in which mount namespace that is, as a decimal number.
+const NAMESPACE: &str = "trusted.atoll.mount_namespace";
 const PATH_MAX_BYTES: usize = 4096;
 /// A file in a data directory that is to end with its server.
 pub const EPHEMERAL: &str = "ephemeral";
@@ -42,6 +45,8 @@ pub struct Installation {
     pub name: String,
     /// Where its data directory is, or was; not known of one whose server was older than that.
     pub data_dir: Option<PathBuf>,
+    /// The mount namespace in which it is there; the one of whoever asks when that is not known.
+    pub mount_namespace: Option<u64>,
 }
 
 impl Installation {
@@ -49,13 +54,48 @@ impl Installation {
     /// not there.
     #[must_use]
     pub fn is_gone(&self) -> bool {
-        self.data_dir.as_ref().is_some_and(|dir| match std::fs::read_to_string(dir.join("installation")) {
+        let Some(data_dir) = &self.data_dir else { return false };
+        let Some(namespace) = self.mount_namespace.filter(|other| Some(*other) != namespace_of("self"))
+        else {
+            return self.is_gone_at(data_dir);
+        };
+        loop {
+            // A namespace ends with its last process, and what only that had mounted ends with it.
+            let Some(pid) = lives_in(namespace) else { return self.is_gone_at(data_dir) };
+            let is_gone = self.is_gone_at(&seen_by(&pid, data_dir));
+            // What was seen counts if its eyes were still there.
+            if !is_gone || namespace_of(&pid) == Some(namespace) {
+                return is_gone;
+            }
+        }
+    }
+
+    fn is_gone_at(&self, dir: &Path) -> bool {
+        match std::fs::read_to_string(dir.join("installation")) {
             Ok(name) => name.trim() != self.name || is_left_over(dir),
             Err(error) => {
                 matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
             }
-        })
+        }
     }
+}
+
+/// A path, as a process sees it.
+fn seen_by(pid: &str, path: &Path) -> PathBuf {
+    Path::new("/proc").join(pid).join("root").join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// The mount namespace of a process.
+fn namespace_of(pid: &str) -> Option<u64> {
+    std::fs::metadata(format!("/proc/{pid}/ns/mnt")).ok().map(|meta| meta.ino())
+}
+
+/// A process in a mount namespace.
+fn lives_in(namespace: u64) -> Option<String> {
+    let pids =
+        std::fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let mut pids = pids.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
+    pids.find(|pid| namespace_of(pid) == Some(namespace))
 }
 
 /// Whether this was an ephemeral server's, which runs no more.
@@ -119,6 +159,11 @@ pub fn mark(name: &str, data_dir: &Path) -> Result<(), IsolationError> {
     for parent in parents(name) {
         match files::open_dir(layout.unified().root.as_fd(), parent.as_str()) {
             Ok(dir) => {
+                // In this order: a directory of which it is not said whose eyes see it would be looked for with any.
+                if let Some(namespace) = namespace_of("self") {
+                    let value = namespace.to_string();
+                    fsetxattr(&dir, NAMESPACE, value.as_bytes(), XattrFlags::empty()).step(step)?;
+                }
                 let value = data_dir.as_os_str().as_bytes();
                 fsetxattr(&dir, ATTRIBUTE, value, XattrFlags::empty()).step(step)?;
             }
@@ -142,16 +187,23 @@ pub fn installations() -> Result<BTreeSet<Installation>, IsolationError> {
     for cgroup in files::subdirectories(root.as_fd()).step("list the cgroups")? {
         let Some(name) = cgroup.to_str().ok().and_then(name_of) else { continue };
         let Ok(dir) = files::open_dir(root.as_fd(), &*cgroup) else { continue };
-        let mut value = [0; PATH_MAX_BYTES];
-        let data_dir = fgetxattr(&dir, ATTRIBUTE, &mut value).ok().and_then(|len| value.get(..len));
-        let data_dir = data_dir.map(|path| PathBuf::from(std::ffi::OsString::from_vec(path.to_vec())));
+        let data_dir =
+            attribute(&dir, ATTRIBUTE).map(|path| PathBuf::from(std::ffi::OsString::from_vec(path)));
+        let namespace = attribute(&dir, NAMESPACE).and_then(|text| String::from_utf8(text).ok());
+        let mount_namespace = namespace.and_then(|text| text.parse().ok());
         // Each level says the same.
         if data_dir.is_some() || !found.iter().any(|one: &Installation| one.name == name) {
             found.retain(|one: &Installation| one.name != name);
-            found.insert(Installation { name: name.to_owned(), data_dir });
+            found.insert(Installation { name: name.to_owned(), data_dir, mount_namespace });
         }
     }
     Ok(found)
+}
+
+fn attribute(dir: impl AsFd, name: &str) -> Option<Vec<u8>> {
+    let mut value = [0; PATH_MAX_BYTES];
+    let len = fgetxattr(dir, name, &mut value).ok()?;
+    value.get(..len).map(<[u8]>::to_vec)
 }
 
 /// Whether a process of an installation runs here.
@@ -256,12 +308,15 @@ mod tests {
     fn one_is_gone_when_its_directory_is_or_has_another_name() {
         let dir = tempfile::Builder::new().prefix("atoll-installation-").tempdir().unwrap();
         let data_dir = Some(dir.path().to_owned());
-        let one = Installation { name: "0123abcd".to_owned(), data_dir };
+        let one =
+            Installation { name: "0123abcd".to_owned(), data_dir, mount_namespace: namespace_of("self") };
         assert!(one.is_gone());
         std::fs::write(dir.path().join("installation"), "0123abcd\n").unwrap();
         assert!(!one.is_gone());
         std::fs::write(dir.path().join("installation"), "ffffffff").unwrap();
         assert!(one.is_gone());
-        assert!(!Installation { data_dir: None, ..one }.is_gone());
+        assert!(!Installation { data_dir: None, ..one.clone() }.is_gone());
+        // Nobody lives there any more.
+        assert!(Installation { mount_namespace: Some(1), ..one }.is_gone());
     }
 }

@@ -23,7 +23,7 @@ use clap::Parser;
 
 use crate::cases::Bench;
 use crate::report::Report;
-use crate::server::Server;
+use crate::server::{Server, Settings};
 
 /// Measures Atoll.
 #[derive(Debug, Parser)]
@@ -58,6 +58,9 @@ struct Args {
     /// Idle sandboxes at once
     #[arg(long, default_value_t = 1000)]
     idle: usize,
+    /// The server's `--pool-demand`: with 0 whatever is asked for is made then
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    pool_demand: u32,
     /// What `atoll setup microvm --microvm-dir` made: without it the part `machines` is left out
     #[arg(long)]
     microvm_dir: Option<PathBuf>,
@@ -91,7 +94,8 @@ fn main() -> Result<()> {
 async fn measure(args: &Args) -> Result<Report> {
     let mut report = Report::new();
     let machines = args.microvm_dir.as_deref();
-    let server = Server::start(&args.atoll, &args.dir, args.idle, machines, args.verbose).await?;
+    let settings = Settings { idle: args.idle, machines, by_demand: args.pool_demand, verbose: args.verbose };
+    let server = Server::start(&args.atoll, &args.dir, &settings).await?;
     let bench = Bench {
         server: &server,
         creates: args.creates,

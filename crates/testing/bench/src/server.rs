@@ -26,15 +26,23 @@ pub(crate) struct Server {
     data: TempDir,
 }
 
+/// How it is started.
+#[derive(Debug)]
+pub(crate) struct Settings<'a> {
+    /// Idle sandboxes that it must have room for.
+    pub(crate) idle: usize,
+    /// Where what virtual machines need is, if there are any.
+    pub(crate) machines: Option<&'a Path>,
+    /// Most that it keeps ready of what is asked for again and again.
+    pub(crate) by_demand: u32,
+    /// Keeps its log.
+    pub(crate) verbose: bool,
+}
+
 impl Server {
     /// Starts it on a free port; waits until it is ready.
-    pub(crate) async fn start(
-        program: &Path,
-        dir: &Path,
-        idle: usize,
-        machines: Option<&Path>,
-        verbose: bool,
-    ) -> Result<Self> {
+    pub(crate) async fn start(program: &Path, dir: &Path, settings: &Settings<'_>) -> Result<Self> {
+        let Settings { idle, machines, by_demand, verbose } = *settings;
         let data = tempfile::Builder::new().prefix("atoll-bench.").tempdir_in(dir)?;
         let mut child = Command::new(program)
             .args(["serve", "--listen", "127.0.0.1:0", "--ready-json", "--log"])
@@ -42,6 +50,7 @@ impl Server {
             .arg("--data-dir")
             .arg(data.path().join("data"))
             .args(["--sandboxes-max", &(idle + 200).to_string()])
+            .args(["--pool-demand", &by_demand.to_string()])
             .args(machines.into_iter().flat_map(|dir| [Path::new("--microvm-dir"), dir]))
             .stdout(Stdio::piped())
             .kill_on_drop(true)

@@ -82,6 +82,7 @@ impl World {
             objects: None,
             disk: None,
             logs_max_bytes: u64::MAX,
+            images_max_bytes: u64::MAX,
             data_dir: dir.path().to_owned(),
             caps: Caps::default(),
             defaults: Defaults::default(),

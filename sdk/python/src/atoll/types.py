@@ -2991,6 +2991,8 @@ class Placeholder:
 class Pool:
     """A pool of running sandboxes that wait to be handed out."""
 
+    name: str
+    """What tells it from the others, as in metrics."""
     template: str | None
     """The template it is of."""
     version: int | None
@@ -3034,6 +3036,7 @@ class Pool:
     def from_json(cls, o: Any) -> Pool:
         """Reads what the server sent; fields it does not know are left out."""
         return cls(
+            o["name"],
             o.get("template"),
             o.get("version"),
             o.get("image"),

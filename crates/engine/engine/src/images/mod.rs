@@ -6,6 +6,7 @@
 //! manage    all of them are listed, and removed everywhere
 //! template  the same of the disks on which templates stand
 //! collect   objects that nothing needs are removed
+//! trim      what was used here longest ago makes room, while the others have it
 //! ```
 //!
 //! The database says which images there are and which names they have: a node follows it. In the object store, below a directory that
@@ -25,6 +26,7 @@ mod manage;
 mod obtain;
 mod share;
 mod template;
+mod trim;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
@@ -79,6 +81,8 @@ pub(crate) struct Shared {
     /// Marks of what every node can have: digests and names.
     marks: RwLock<HashSet<u64>>,
     templates: Templates,
+    /// When each image was used here last, milliseconds since 1970.
+    used: Mutex<HashMap<Digest, u64>>,
 }
 
 impl Shared {
@@ -101,6 +105,7 @@ impl Shared {
             turns: Mutex::default(),
             marks: RwLock::default(),
             templates: Templates::default(),
+            used: Mutex::default(),
         }))
     }
 
@@ -217,6 +222,7 @@ pub(crate) fn start(engine: &Engine) {
         engine.spawn_while_open(share::keep(engine.clone()));
         engine.spawn_while_open(follow(engine.clone()));
         engine.spawn_while_open(template::keep(engine.clone()));
+        engine.spawn_while_open(trim::keep(engine.clone()));
     }
 }
 
@@ -261,12 +267,17 @@ impl Engine {
     /// What [`Self::images_in_use`] gives, for who removes others: what is kept ready of those that go, goes before.
     async fn images_to_keep(&self, goes: impl Fn(&atoll_image::Image) -> bool) -> Result<BTreeSet<Digest>> {
         let used = self.images_in_use().await?;
-        let has_gone = self.inner.pools.let_go(|kind| {
-            let image = kind.mold.image.as_deref().and_then(|digest| self.images().resolve(digest).ok());
-            image.is_some_and(|image| goes(&image) && !used.contains(&image.digest))
-        });
+        let has_gone = self.let_go_of_images(|image| goes(image) && !used.contains(&image.digest));
         // Somebody may have got the last one meanwhile.
         if has_gone { self.images_in_use().await } else { Ok(used) }
+    }
+
+    /// Lets go of what is kept ready by demand of some images. Says whether there was any.
+    fn let_go_of_images(&self, goes: impl Fn(&atoll_image::Image) -> bool) -> bool {
+        self.inner.pools.let_go(|kind| {
+            let image = kind.mold.image.as_deref().and_then(|digest| self.images().resolve(digest).ok());
+            image.is_some_and(|image| goes(&image))
+        })
     }
 
     /// Digests of the images that sandboxes, templates and snapshots use.
@@ -275,6 +286,17 @@ impl Engine {
     /// [`atoll_core::Code::StoreUnavailable`].
     #[boxed]
     pub async fn images_in_use(&self) -> Result<BTreeSet<Digest>> {
+        let mut used = self.images_stood_on().await?;
+        for template in self.inner.store.list_templates(None).await.map_err(store_error)? {
+            if let Ok(image) = self.inner.images.resolve(&template.spec.image) {
+                used.insert(image.digest.clone());
+            }
+        }
+        Ok(used)
+    }
+
+    /// Digests of the images that something on this node stands on.
+    async fn images_stood_on(&self) -> Result<BTreeSet<Digest>> {
         let digests = |image: Option<String>, layers: BTreeMap<String, Layer>| {
             image.into_iter().chain(layers.into_values().map(|layer| layer.digest))
         };
@@ -285,18 +307,9 @@ impl Engine {
         let snapshots = self.all_snapshots().await?.into_iter();
         let snapshots =
             snapshots.flat_map(|snapshot| digests(snapshot.manifest.image_digest, snapshot.manifest.layers));
-        let mut used: BTreeSet<Digest> = sandboxes
-            .chain(self.inner.pools.images())
-            .chain(snapshots)
-            .filter_map(|digest| self.inner.images.resolve(&digest).ok())
-            .map(|image| image.digest.clone())
-            .collect();
-        for template in self.inner.store.list_templates(None).await.map_err(store_error)? {
-            if let Ok(image) = self.inner.images.resolve(&template.spec.image) {
-                used.insert(image.digest.clone());
-            }
-        }
-        Ok(used)
+        let used = sandboxes.chain(self.inner.pools.images()).chain(snapshots);
+        let images = used.filter_map(|digest| self.inner.images.resolve(&digest).ok());
+        Ok(images.map(|image| image.digest.clone()).collect())
     }
 }
 

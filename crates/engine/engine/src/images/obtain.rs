@@ -59,7 +59,11 @@ impl Engine {
     #[boxed]
     pub async fn obtain_image(&self, text: &str) -> Result<()> {
         let Some(shared) = &self.inner.shared_images else { return Ok(()) };
-        if text == "host" || self.inner.images.resolve(text).is_ok() {
+        if text == "host" {
+            return Ok(());
+        }
+        if let Ok(image) = self.inner.images.resolve(text) {
+            self.inner.image_is_used(&image.digest);
             return Ok(());
         }
         let Some(found) = self.find_shared(text).await? else { return Ok(()) };

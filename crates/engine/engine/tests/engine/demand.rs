@@ -207,7 +207,7 @@ fn what_is_refused_is_no_reason_to_keep_anything_ready() {
 
 #[test]
 fn on_a_server_that_is_half_full_nothing_waits_by_demand() {
-    let (mut world, _clock) = world();
+    let (mut world, clock) = world();
     world.sandboxes_max = 6;
     let server = world.start();
     let first = server.create(SandboxDraft::default()).unwrap();
@@ -216,6 +216,7 @@ fn on_a_server_that_is_half_full_nothing_waits_by_demand() {
     assert!(waited(&world, &server, SandboxDraft::default()));
     until("nothing waits", || world.on_host().len() == 3 && pools(&server)[0].target == 0);
     server.delete(&first.id);
+    clock.advance(ms(1000));
     until_ready(&server, 1);
     server.stop();
 }

@@ -107,6 +107,7 @@ impl World {
             volumes: None,
             disk: None,
             logs_max_bytes: u64::MAX,
+            images_max_bytes: u64::MAX,
             creates_max: 4,
             trust: Trust::default(),
             reclaim_below_bytes: self.reclaim_below_bytes,

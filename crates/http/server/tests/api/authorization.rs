@@ -223,7 +223,7 @@ async fn what_is_in_a_project_does_not_exist_outside() {
 /// Pools by demand say what was asked for lately.
 #[tokio::test]
 async fn a_key_of_a_project_does_not_see_what_others_ask_for() {
-    let harness = Harness::start().await;
+    let harness = Harness::start_with_pools_by_demand().await;
     harness.engine.create_project("one", Quota::default(), ProjectDefaults::default()).await.unwrap();
     let key_of = async |project| {
         harness.engine.create_key_as(KeyFormat::Atoll, "k", Scope::Manage, None, project).await.unwrap()

@@ -62,13 +62,13 @@ impl Harness {
     }
 
     pub(crate) async fn start_dialects(change: impl FnOnce(&mut ServerConfig), dialects: &[Dialect]) -> Self {
-        Self::start_all(Clock::default(), People::default(), change, dialects).await
+        Self::start_all(Clock::default(), People::default(), 0, change, dialects).await
     }
 
     /// One whose time stands still until it is moved.
     pub(crate) async fn start_by_hand() -> (Self, ManualClock) {
         let clock = ManualClock::at(1_800_000_000_000);
-        (Self::start_all(clock.clock(), People::default(), |_| {}, &[]).await, clock)
+        (Self::start_all(clock.clock(), People::default(), 0, |_| {}, &[]).await, clock)
     }
 
     /// With people who may log in.
@@ -77,12 +77,18 @@ impl Harness {
         clock: Clock,
         change: impl FnOnce(&mut ServerConfig),
     ) -> Self {
-        Self::start_all(clock, people, change, &[]).await
+        Self::start_all(clock, people, 0, change, &[]).await
+    }
+
+    /// One that keeps ready what is asked for again.
+    pub(crate) async fn start_with_pools_by_demand() -> Self {
+        Self::start_all(Clock::default(), People::default(), 2, |_| {}, &[]).await
     }
 
     async fn start_all(
         clock: Clock,
         people: People,
+        by_demand_max: u32,
         change: impl FnOnce(&mut ServerConfig),
         dialects: &[Dialect],
     ) -> Self {
@@ -102,15 +108,11 @@ impl Harness {
             volumes: None,
             disk: None,
             logs_max_bytes: u64::MAX,
+            images_max_bytes: u64::MAX,
             creates_max: 4,
             trust: Trust::default(),
             reclaim_below_bytes: 0,
-            pools: PoolConfig {
-                memory_bytes: 1 << 30,
-                fillers: 1,
-                by_demand_max: 2,
-                ..PoolConfig::default()
-            },
+            pools: PoolConfig { memory_bytes: 1 << 30, fillers: 1, by_demand_max, ..PoolConfig::default() },
             egress: EgressConfig::default(),
             trace: atoll_engine::TraceConfig::default(),
             people,

@@ -91,7 +91,7 @@ async fn burst(bench: &Bench<'_>, report: &mut Report, control: &mut Connection)
 async fn pool(control: &mut Connection) -> Result<Value> {
     let mut pools = control.json(Method::GET, "/v1/pools", &Value::Null).await?;
     let items = pools["items"].as_array_mut().context("the answer has no items")?;
-    let found = items.iter().position(|pool| pool["image"] == "host").context("the pool is gone")?;
+    let found = items.iter().position(|pool| pool["name"] == "image:host").context("the pool is gone")?;
     Ok(items.swap_remove(found))
 }
 
