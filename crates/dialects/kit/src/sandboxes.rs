@@ -1,5 +1,7 @@
 //! Waking sandboxes, and finding them.
 
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use atoll_core::id::SandboxId;
@@ -48,11 +50,59 @@ pub async fn keep_larger_disk(engine: &Engine, draft: &mut SandboxDraft) -> Resu
     Ok(())
 }
 
+/// Where a sandbox stands in listings, which go from the newest to the oldest; the newer is the greater. By its id that
+/// cannot be said: one that waited in a pool is newer than its id. As text it is what a protocol gives to ask for the next page with.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    created_ms: u64,
+    id: SandboxId,
+}
+
+impl Place {
+    /// That of a sandbox.
+    #[must_use]
+    pub fn of(record: &SandboxRecord) -> Self {
+        Self { created_ms: record.created_ms, id: record.id.clone() }
+    }
+
+    /// That of the sandbox with this id, for protocols that ask for the next page with the last one's id. Of one that is gone
+    /// it is about where it stood.
+    ///
+    /// # Errors
+    /// As [`Engine::made_ms`].
+    pub async fn of_id(engine: &Engine, id: SandboxId) -> Result<Self, Error> {
+        let created_ms = engine.made_ms(&id).await?.unwrap_or_else(|| id.parts().0);
+        Ok(Self { created_ms, id })
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.created_ms, self.id)
+    }
+}
+
+/// The text is no place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoPlace;
+
+impl FromStr for Place {
+    type Err = NoPlace;
+
+    fn from_str(text: &str) -> Result<Self, NoPlace> {
+        let (ms, id) = text.split_once('.').ok_or(NoPlace)?;
+        match (ms.parse(), id.parse()) {
+            (Ok(created_ms), Ok(id)) => Ok(Self { created_ms, id }),
+            _ => Err(NoPlace),
+        }
+    }
+}
+
 /// Which of the sandboxes that match are wanted.
 #[derive(Debug, Clone, Default)]
 pub struct Page {
-    /// The last of the page before, as the engine knows it: those made before it follow.
-    pub after: Option<String>,
+    /// The last of the page before: those made before it follow.
+    pub after: Option<Place>,
     /// Matching ones to leave out.
     pub skip: usize,
     /// Most to give; `None` is all.
@@ -71,9 +121,8 @@ pub async fn list(
     matches: impl Fn(&SandboxRecord) -> bool,
 ) -> Result<(Vec<SandboxRecord>, bool), Error> {
     query.limit = Some(PAGE_MAX_COUNT);
-    // Ids sort by age, as the listing does.
     let is_after =
-        |record: &SandboxRecord| page.after.as_ref().is_none_or(|after| record.id.as_str() < after.as_str());
+        |record: &SandboxRecord| page.after.as_ref().is_none_or(|after| Place::of(record) < *after);
     let mut left_to_skip = page.skip;
     let mut found = Vec::new();
     loop {
@@ -88,6 +137,21 @@ pub async fn list(
         match listed.next {
             Some(next) => query.cursor = Some(next.to_string()),
             None => return Ok((found, false)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_ordered_by_when_sandboxes_were_made() {
+        let place = |created_ms, born_ms| Place { created_ms, id: SandboxId::from_parts(born_ms, 1) };
+        assert!(place(2, 1) < place(3, 0) && place(2, 1) < place(2, 2));
+        assert_eq!(place(2, 1).to_string().parse(), Ok(place(2, 1)));
+        for text in ["", ".", "1", "1.sb", "x.sb06h1pm3hn51rfms7wpnf", "sb06h1pm3hn51rfms7wpnf"] {
+            assert_eq!(text.parse::<Place>(), Err(NoPlace), "{text}");
         }
     }
 }

@@ -73,6 +73,16 @@ impl Engine {
         text.map(|text| Ok(self.seen_project(text, caller)?.id.clone())).transpose()
     }
 
+    /// When a sandbox was made, milliseconds since 1970, whichever node has it: its id is older where it waited in a pool.
+    ///
+    /// # Errors
+    /// [`Code::StoreUnavailable`].
+    #[boxed]
+    pub async fn made_ms(&self, id: &SandboxId) -> Result<Option<u64>> {
+        let record = self.inner.store.sandbox(id).await.map_err(store_error)?;
+        Ok(record.map(|record| record.created_ms))
+    }
+
     /// Every sandbox with the key that made it.
     #[must_use]
     pub fn owners(&self) -> Vec<(SandboxId, Option<KeyId>)> {

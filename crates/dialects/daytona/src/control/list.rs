@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use atoll_core::id::SandboxId;
 use atoll_dialect_kit::request::Caller;
-use atoll_dialect_kit::{sandboxes, uuid};
+use atoll_dialect_kit::sandboxes::{self, Place};
+use atoll_dialect_kit::uuid;
 use atoll_engine::SandboxQuery;
 use atoll_store::SandboxRecord;
 use axum::extract::State;
@@ -170,13 +170,11 @@ pub(super) async fn list(
 ) -> Result<Json<Value>> {
     let (filter, limit) = (query.filter()?, query.limit()?);
     let after = match query.cursor.as_deref().filter(|cursor| !cursor.is_empty()) {
-        Some(cursor) => {
-            let id = uuid::sandbox(cursor);
-            let known = id.parse::<SandboxId>();
-            Some(known.map_err(|_malformed| {
-                Failure::bad("cursor: pass the nextCursor of the last page as it is")
-            })?)
-        }
+        Some(cursor) => Some(
+            cursor
+                .parse::<Place>()
+                .map_err(|_other| Failure::bad("cursor: pass the nextCursor of the last page as it is"))?,
+        ),
         None => None,
     };
     let wanted = SandboxQuery::default();
@@ -187,22 +185,21 @@ pub(super) async fn list(
             sandboxes::list(app.host.engine(), wanted, &everything, caller.engine(), matches).await?;
         oldest_first(all, after.as_ref(), limit)
     } else {
-        let after = after.map(Into::into);
         let page = sandboxes::Page { after, limit: Some(limit), ..sandboxes::Page::default() };
         sandboxes::list(app.host.engine(), wanted, &page, caller.engine(), matches).await?
     };
-    let next = found.last().filter(|_| more).map(|last| uuid::of_sandbox(&last.id));
+    let next = found.last().filter(|_| more).map(|last| Place::of(last).to_string());
     let items: Vec<Value> = found.iter().map(|record| view::sandbox(record, &root)).collect();
     Ok(Json(json!({"items": items, "nextCursor": next})))
 }
 
 fn oldest_first(
     mut records: Vec<SandboxRecord>,
-    after: Option<&SandboxId>,
+    after: Option<&Place>,
     limit: usize,
 ) -> (Vec<SandboxRecord>, bool) {
     records.reverse();
-    records.retain(|record| after.is_none_or(|after| record.id > *after));
+    records.retain(|record| after.is_none_or(|after| Place::of(record) > *after));
     let more = records.len() > limit;
     records.truncate(limit);
     (records, more)

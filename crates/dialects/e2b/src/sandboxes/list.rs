@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use atoll_core::id::SandboxId;
 use atoll_core::limits::PAGE_MAX_COUNT;
+use atoll_dialect_kit::sandboxes::Place;
 use atoll_engine::{Caller as EngineCaller, Engine, SandboxQuery};
 use atoll_store::SandboxRecord;
 use axum::extract::State;
@@ -147,27 +147,26 @@ async fn all(engine: &Engine, caller: &EngineCaller, filter: &Filter) -> Result<
             break;
         }
     }
-    // Ids sort by age.
-    found.sort_unstable_by(|one, other| other.id.cmp(&one.id));
     Ok(found)
 }
 
-/// Cuts one page out. The token is the last id of the page before.
+/// Cuts one page out. The token is the place of the last one of the page before.
 fn page(
     mut records: Vec<SandboxRecord>,
     ascending: bool,
-    after: Option<&SandboxId>,
+    after: Option<&Place>,
     limit: usize,
-) -> (Vec<SandboxRecord>, Option<SandboxId>) {
+) -> (Vec<SandboxRecord>, Option<Place>) {
     if ascending {
         records.reverse();
     }
     if let Some(after) = after {
-        records.retain(|record| if ascending { record.id > *after } else { record.id < *after });
+        records
+            .retain(|record| if ascending { Place::of(record) > *after } else { Place::of(record) < *after });
     }
     let more = records.len() > limit;
     records.truncate(limit);
-    let next = records.last().filter(|_| more).map(|record| record.id.clone());
+    let next = records.last().filter(|_| more).map(Place::of);
     (records, next)
 }
 
@@ -189,12 +188,13 @@ pub(super) async fn v2(
         None | Some("desc" | "") => false,
         Some(_) => return Err(Failure::bad("order: must be asc or desc")),
     };
-    let after = match query.next_token.as_deref().filter(|token| !token.is_empty()) {
-        Some(token) => Some(token.parse::<SandboxId>().map_err(|_malformed| {
-            Failure::bad("nextToken: pass the x-next-token of the last page as it is")
-        })?),
-        None => None,
-    };
+    let after =
+        match query.next_token.as_deref().filter(|token| !token.is_empty()) {
+            Some(token) => Some(token.parse::<Place>().map_err(|_other| {
+                Failure::bad("nextToken: pass the x-next-token of the last page as it is")
+            })?),
+            None => None,
+        };
     let limit = limit(query.limit)?;
     let found = all(app.host.engine(), caller.engine(), &query.filter()?).await?;
     let running = found.iter().filter(|record| view::state(record) == Some("running")).count();
@@ -203,7 +203,7 @@ pub(super) async fn v2(
     let mut response = axum::Json(items).into_response();
     let headers = response.headers_mut();
     headers.insert(RUNNING, running.into());
-    if let Some(next) = next.and_then(|next| next.as_str().parse().ok()) {
+    if let Some(next) = next.and_then(|next| next.to_string().parse().ok()) {
         headers.insert(NEXT, next);
     }
     Ok(response)

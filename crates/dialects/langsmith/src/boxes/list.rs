@@ -1,7 +1,7 @@
 //! Listing sandboxes.
 
 use atoll_core::sandbox::SandboxState;
-use atoll_dialect_kit::sandboxes;
+use atoll_dialect_kit::sandboxes::{self, Place};
 use atoll_engine::SandboxQuery;
 use atoll_server::dialect::Host;
 use atoll_store::SandboxRecord;
@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::{Failure, Result};
-use crate::ids;
 use crate::request::{Caller, Json, Query, Read, Root};
 use crate::view::{self, Sandbox};
 
@@ -70,16 +69,17 @@ pub(crate) async fn list(
     Query(query): Query<List>,
 ) -> Result<Json<Page>> {
     let wanted = SandboxQuery { states: query.states()?, ..SandboxQuery::default() };
+    let cursor = query.cursor.as_deref().filter(|cursor| !cursor.is_empty());
+    let after = cursor.map(str::parse::<Place>).transpose();
     let page = sandboxes::Page {
-        // The cursor is the last id of the page before.
-        after: query.cursor.as_deref().map(ids::sandbox),
+        after: after.map_err(|_other| Failure::field("cursor", "is not the next_cursor of a page"))?,
         skip: query.offset.unwrap_or_default(),
         limit: query.limit.or(query.page_size).map(|limit| limit.max(1) as usize),
     };
     let (engine, by) = (host.engine(), caller.engine());
     let listed = sandboxes::list(engine, wanted, &page, by, |record| query.matches(record)).await;
     let (found, more) = listed.map_err(|error| Failure::control(&error))?;
-    let next_cursor = found.last().filter(|_| more).map(|last| ids::of_sandbox(&last.id));
+    let next_cursor = found.last().filter(|_| more).map(|last| Place::of(last).to_string());
     let objects = found.into_iter().map(|record| serde_json::to_value(Sandbox::new(record, &root)));
     let items: Vec<Value> = objects.filter_map(std::result::Result::ok).collect();
     Ok(Json(Page { sandboxes: items.clone(), items, next_cursor, offset: query.offset.unwrap_or_default() }))

@@ -1,7 +1,7 @@
 //! Listing devboxes.
 
 use atoll_core::id::SandboxId;
-use atoll_dialect_kit::sandboxes::{self, Page};
+use atoll_dialect_kit::sandboxes::{self, Page, Place};
 use atoll_engine::SandboxQuery;
 use atoll_store::SandboxRecord;
 use axum::extract::State;
@@ -76,6 +76,10 @@ pub(super) async fn list(
         return Err(Failure::bad("starting_after: is no id of a devbox"));
     }
     let engine = app.host.engine();
+    let after = match after.as_deref().and_then(|after| after.parse().ok()) {
+        Some(id) => Some(Place::of_id(engine, id).await.map_err(|error| Failure::of(&error))?),
+        None => None,
+    };
     let matches = |record: &SandboxRecord| wanted.as_deref().is_none_or(|word| status(&app, record) == word);
     let page = Page { after, skip: 0, limit: Some(limit) };
     let found = sandboxes::list(engine, SandboxQuery::default(), &page, caller.engine(), matches).await;
