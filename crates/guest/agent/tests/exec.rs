@@ -296,6 +296,25 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_is_killed_as_a_whole_is_gone_when_its_end_is_told() {
+        let Some(guest) = Guest::start_with_cgroup() else { return eprintln!("no cgroup2 here") };
+        let client = guest.client().await;
+        let script =
+            "for n in $(seq 50); do setsid sleep 1000 >/dev/null 2>&1 & echo $!; done; echo all; sleep 1000";
+        let started = client.start_exec(shell("ex1", script)).await.unwrap();
+        let killed = SignalExec { exec_id: "ex1".into(), signal: libc::SIGKILL, tree: true };
+        let kill = async {
+            eventually(async || (guest.processes("ex1") == 52).then_some(())).await;
+            client.signal_exec(killed).await.unwrap();
+        };
+        let (output, ()) = tokio::join!(finish(started), kill);
+        assert_eq!(output.exited.signal, Some(libc::SIGKILL));
+        assert_eq!(guest.cgroups(), Vec::<String>::new(), "nothing is in it any more");
+        let pids: Vec<i32> = output.text().lines().filter_map(|line| line.parse().ok()).collect();
+        assert!(pids.len() == 50 && pids.into_iter().all(|pid| !runs(pid)));
+    }
+
+    #[tokio::test]
     async fn a_background_process_does_not_delay_the_exit() {
         let guest = Guest::start();
         let client = guest.client().await;

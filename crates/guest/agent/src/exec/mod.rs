@@ -6,6 +6,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
+use std::time::Duration;
 
 use atoll_guest_protocol::body::{RecordReader, RecordWriter};
 use atoll_guest_protocol::control::Carried;
@@ -44,6 +45,9 @@ use tree::ExecCgroup;
 
 /// Execs that are remembered at once, ended ones too.
 const EXECS_MAX: usize = 1024;
+/// Pauses between two looks whether the cgroup of an exec that has ended is empty.
+const GONE_PAUSE_FIRST: Duration = Duration::from_millis(1);
+const GONE_PAUSE_LAST: Duration = Duration::from_millis(100);
 /// Longest id of an exec, bytes. It becomes a directory's name.
 const ID_MAX_BYTES: usize = 64;
 
@@ -61,6 +65,8 @@ struct Exec {
     input: Option<Input>,
     terminal: Option<Rc<AsyncFd<OwnedFd>>>,
     cgroup: RefCell<Option<ExecCgroup>>,
+    /// Its end is told when all that it started has ended, too: because that was asked for, or because all of it was killed.
+    ends_tree: Cell<bool>,
     /// It was started for another sandbox, of which this machine is a copy.
     disowned: Cell<bool>,
 }
@@ -110,7 +116,7 @@ impl Exec {
 
     /// Whether it has ended, and what it started is still to go with it.
     fn waits_for_tree(&self) -> bool {
-        self.request.end_tree && self.reaped() && !self.let_go()
+        self.ends_tree.get() && self.reaped() && !self.let_go()
     }
 
     /// Removes its cgroup, if nothing is in it. Says whether it has none any more.
@@ -126,7 +132,7 @@ impl Exec {
         let tree_us = self.cgroup.borrow().as_ref().and_then(ExecCgroup::cpu_us).unwrap_or(0);
         let cpu_us = ended.cpu_us.max(tree_us);
         *self.ended.borrow_mut() = Some(Exited { code: ended.code, signal: ended.signal, cpu_us });
-        if self.request.end_tree {
+        if self.ends_tree.get() {
             tree::signal(self.cgroup.borrow().as_ref(), &self.request.exec_id, self.pid, libc::SIGKILL);
         }
         if let Some(input) = &self.input {
@@ -134,6 +140,18 @@ impl Exec {
         }
         self.changed.send_replace(());
     }
+}
+
+/// Tells the end of an exec when its cgroup is gone. In kernels with commit d245698d727a ("cgroup: Defer task cgroup unlink
+/// until after the task is done switching out") a process is in its cgroup for a moment after its parent was told of its
+/// end, and nobody says when that is over.
+async fn until_gone(exec: Rc<Exec>) {
+    let mut pause = GONE_PAUSE_FIRST;
+    while !exec.let_go() {
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(GONE_PAUSE_LAST);
+    }
+    exec.changed.send_replace(());
 }
 
 /// All execs, and the cgroup their own ones are made in.
@@ -195,6 +213,9 @@ impl Execs {
             let mut all = execs.values().chain(disowned.iter());
             if let Some(exec) = all.find(|exec| exec.pid == ended.pid && !exec.reaped()) {
                 exec.set_ended(ended);
+                if exec.ends_tree.get() {
+                    tokio::task::spawn_local(until_gone(Rc::clone(exec)));
+                }
             }
         }
         self.disowned.borrow_mut().retain(|exec| {
@@ -205,7 +226,7 @@ impl Execs {
         });
         self.lingering.borrow_mut().retain(|cgroup| !cgroup.remove());
         for exec in self.by_id.borrow().values().filter(|exec| exec.reaped()) {
-            if exec.let_go() && exec.request.end_tree {
+            if exec.let_go() && exec.ends_tree.get() {
                 exec.changed.send_replace(());
             }
         }
@@ -248,6 +269,7 @@ impl Execs {
             input: request.stdin.then(Input::default),
             terminal: streams.terminal.clone(),
             cgroup: RefCell::new(cgroup),
+            ends_tree: Cell::new(request.end_tree),
             disowned: Cell::new(false),
             request,
         });
@@ -276,6 +298,10 @@ impl Execs {
         let exec = self.find(&request.exec_id)?;
         let ended = || Stop::Failure(failure(Reason::ExecEnded, "the exec has ended"));
         if request.tree {
+            // Once its end was told, it is not taken back.
+            if request.signal == libc::SIGKILL && !exec.reaped() {
+                exec.ends_tree.set(true);
+            }
             let cgroup = exec.cgroup.borrow();
             let reached = if cgroup.is_none() && exec.reaped() && self.cgroup.get().is_some() {
                 // Its cgroup was removed because nothing is left of it.

@@ -2,11 +2,13 @@
 //!
 //! Membership in a cgroup cannot be left by forking, by a new session or by changing the environment,
 //! so with a cgroup the tree is exact. The search finds what has the exec's session, its marker in the
-//! environment, or an ancestor that has; a process that gets rid of all three is missed.
+//! environment, or an ancestor that has; a process that gets rid of all three is missed. While a process executes
+//! another program it shows no environment at all: then it is looked for again, a moment later.
 
 use std::collections::HashSet;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -16,6 +18,9 @@ use crate::sys;
 
 /// Rounds of looking for processes that appeared while others were signalled.
 const ROUNDS_MAX: usize = 64;
+/// How often, and after which pause, those are looked at again that showed no environment: some have none.
+const BLANK_ROUNDS_MAX: usize = 3;
+const BLANK_PAUSE: Duration = Duration::from_millis(1);
 /// Bytes of a file in `/proc` or a cgroup that are read.
 const FILE_MAX_BYTES: u64 = 1 << 20;
 
@@ -82,15 +87,19 @@ impl ExecCgroup {
 /// Signals every process of the exec; gives how many there were. For `SIGKILL` nothing is left that
 /// could fork on, so it looks until nothing new appears.
 pub(super) fn signal(cgroup: Option<&ExecCgroup>, exec_id: &str, leader: i32, number: i32) -> usize {
-    let mut seen = HashSet::new();
+    let (mut seen, mut blank_rounds) = (HashSet::new(), 0);
     for _ in 0..ROUNDS_MAX {
-        let found = match cgroup {
-            Some(cgroup) => cgroup.processes(),
+        let Found { processes, has_blank } = match cgroup {
+            Some(cgroup) => Found { processes: cgroup.processes(), has_blank: false },
             None => search(exec_id, leader),
         };
-        let new: Vec<i32> = found.into_iter().filter(|pid| seen.insert(*pid)).collect();
+        let new: Vec<i32> = processes.into_iter().filter(|pid| seen.insert(*pid)).collect();
         if new.is_empty() {
-            break;
+            if number != libc::SIGKILL || !has_blank || blank_rounds == BLANK_ROUNDS_MAX {
+                break;
+            }
+            blank_rounds += 1;
+            std::thread::sleep(BLANK_PAUSE);
         }
         if number == libc::SIGKILL && cgroup.is_some_and(ExecCgroup::kill_all) {
             break;
@@ -109,19 +118,30 @@ struct Process {
     session: i32,
 }
 
-fn search(exec_id: &str, leader: i32) -> Vec<i32> {
+/// What a search found.
+struct Found {
+    processes: Vec<i32>,
+    /// One that may be of the exec showed no environment.
+    has_blank: bool,
+}
+
+fn search(exec_id: &str, leader: i32) -> Found {
     let processes = all_processes();
     let own = i32::try_from(std::process::id()).unwrap_or_default();
     // Orphans come to the agent, so whatever is none of its descendants is no exec's either.
     let mut descendants = with_descendants(&processes, HashSet::from([own]));
     descendants.remove(&own);
     let marker = format!("{MARKER}={exec_id}");
-    let is_member = |process: &&Process| {
-        descendants.contains(&process.pid)
-            && (process.session == leader || process.pid == leader || has_marker(process.pid, &marker))
-    };
-    let members = processes.iter().filter(is_member).map(|process| process.pid).collect();
-    with_descendants(&processes, members).into_iter().collect()
+    let (mut members, mut has_blank) = (HashSet::new(), false);
+    for process in processes.iter().filter(|process| descendants.contains(&process.pid)) {
+        let environ = environ(process.pid);
+        has_blank |= environ.is_empty();
+        let is_marked = || environ.split(|byte| *byte == 0).any(|variable| variable == marker.as_bytes());
+        if process.session == leader || process.pid == leader || is_marked() {
+            members.insert(process.pid);
+        }
+    }
+    Found { processes: with_descendants(&processes, members).into_iter().collect(), has_blank }
 }
 
 fn with_descendants(processes: &[Process], mut tree: HashSet<i32>) -> HashSet<i32> {
@@ -139,11 +159,8 @@ fn with_descendants(processes: &[Process], mut tree: HashSet<i32>) -> HashSet<i3
     }
 }
 
-fn has_marker(pid: i32, marker: &str) -> bool {
-    let Some(environ) = std::fs::File::open(format!("/proc/{pid}/environ")).ok().and_then(read_bytes) else {
-        return false;
-    };
-    environ.split(|byte| *byte == 0).any(|variable| variable == marker.as_bytes())
+fn environ(pid: i32) -> Vec<u8> {
+    std::fs::File::open(format!("/proc/{pid}/environ")).ok().and_then(read_bytes).unwrap_or_default()
 }
 
 /// Processes that live, but for the first.

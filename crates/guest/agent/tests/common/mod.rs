@@ -68,6 +68,12 @@ impl Guest {
         entries.filter(|e| e.path().is_dir()).map(|e| e.file_name().into_string().unwrap()).collect()
     }
 
+    /// How many processes an exec has.
+    pub(crate) fn processes(&self, exec: &str) -> usize {
+        let directory = self.cgroup.as_ref().unwrap().join(format!("exec-{exec}"));
+        std::fs::read_to_string(directory.join("cgroup.procs")).unwrap().lines().count()
+    }
+
     pub(crate) async fn stream(&self) -> UnixStream {
         UnixStream::connect(self.directory.path().join("socket")).await.unwrap()
     }
