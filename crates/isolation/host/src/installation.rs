@@ -27,8 +27,10 @@ const NAME_LEN: usize = 8;
 const PREFIX: &str = "atoll-";
 /// Says where the data directory is. Only the host's root can set or see it.
 const ATTRIBUTE: &str = "trusted.atoll.data_dir";
-/// Says in which mount namespace that is, as a decimal number.
-const NAMESPACE: &str = "trusted.atoll.mount_namespace";
+/// Says in which mount namespace that is, and in which PID namespace its server: two decimal numbers.
+const NAMESPACES: &str = "trusted.atoll.namespaces";
+/// The PID namespace of the host (`PROC_PID_INIT_INO` in Linux's `include/linux/proc_ns.h`): who is in it sees all processes.
+const HOST_PIDS: u64 = 0xEFFF_FFFC;
 const PATH_MAX_BYTES: usize = 4096;
 /// A file in a data directory that is to end with its server.
 pub const EPHEMERAL: &str = "ephemeral";
@@ -45,26 +47,67 @@ pub struct Installation {
     pub name: String,
     /// Where its data directory is, or was; not known of one whose server was older than that.
     pub data_dir: Option<PathBuf>,
-    /// The mount namespace in which it is there; the one of whoever asks when that is not known.
-    pub mount_namespace: Option<u64>,
+    /// Where it is there; as whoever asks sees it when that is not known.
+    pub namespaces: Option<Namespaces>,
+}
+
+/// What a process sees of directories and of processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Namespaces {
+    mount: u64,
+    pid: u64,
+}
+
+impl Namespaces {
+    fn of(pid: &str) -> Option<Self> {
+        let number = |kind| std::fs::metadata(format!("/proc/{pid}/ns/{kind}")).ok().map(|meta| meta.ino());
+        Some(Self { mount: number("mnt")?, pid: number("pid")? })
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (mount, pid) = text.split_once(' ')?;
+        Some(Self { mount: mount.parse().ok()?, pid: pid.parse().ok()? })
+    }
+
+    /// Whether who has these sees every process of those.
+    fn sees(self, others: Self) -> bool {
+        self.pid == others.pid || self.pid == HOST_PIDS
+    }
+
+    /// A process that sees the same directories.
+    fn inhabitant(self) -> Option<String> {
+        let entries = std::fs::read_dir("/proc").ok()?.flatten();
+        let mut pids = entries
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
+        pids.find(|pid| self.has(pid))
+    }
+
+    fn has(self, pid: &str) -> bool {
+        Self::of(pid).is_some_and(|other| other.mount == self.mount)
+    }
 }
 
 impl Installation {
     /// Whether its data directory is known, and is not there, or is another's by now, or was to end with a server that is
-    /// not there.
+    /// not there. What cannot be seen from here is not gone.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         let Some(data_dir) = &self.data_dir else { return false };
-        let Some(namespace) = self.mount_namespace.filter(|other| Some(*other) != namespace_of("self"))
-        else {
+        let (Some(there), Some(here)) = (self.namespaces, Namespaces::of("self")) else {
             return self.is_gone_at(data_dir);
         };
+        if there.mount == here.mount {
+            return self.is_gone_at(data_dir);
+        }
         loop {
-            // A namespace ends with its last process, and what only that had mounted ends with it.
-            let Some(pid) = lives_in(namespace) else { return self.is_gone_at(data_dir) };
+            let Some(pid) = there.inhabitant() else {
+                // A namespace ends with its last process, and what only that had mounted ends with it.
+                return here.sees(there) && self.is_gone_at(data_dir);
+            };
             let is_gone = self.is_gone_at(&seen_by(&pid, data_dir));
             // What was seen counts if its eyes were still there.
-            if !is_gone || namespace_of(&pid) == Some(namespace) {
+            if !is_gone || there.has(&pid) {
                 return is_gone;
             }
         }
@@ -83,19 +126,6 @@ impl Installation {
 /// A path, as a process sees it.
 fn seen_by(pid: &str, path: &Path) -> PathBuf {
     Path::new("/proc").join(pid).join("root").join(path.strip_prefix("/").unwrap_or(path))
-}
-
-/// The mount namespace of a process.
-fn namespace_of(pid: &str) -> Option<u64> {
-    std::fs::metadata(format!("/proc/{pid}/ns/mnt")).ok().map(|meta| meta.ino())
-}
-
-/// A process in a mount namespace.
-fn lives_in(namespace: u64) -> Option<String> {
-    let pids =
-        std::fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
-    let mut pids = pids.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
-    pids.find(|pid| namespace_of(pid) == Some(namespace))
 }
 
 /// Whether this was an ephemeral server's, which runs no more.
@@ -160,9 +190,9 @@ pub fn mark(name: &str, data_dir: &Path) -> Result<(), IsolationError> {
         match files::open_dir(layout.unified().root.as_fd(), parent.as_str()) {
             Ok(dir) => {
                 // In this order: a directory of which it is not said whose eyes see it would be looked for with any.
-                if let Some(namespace) = namespace_of("self") {
-                    let value = namespace.to_string();
-                    fsetxattr(&dir, NAMESPACE, value.as_bytes(), XattrFlags::empty()).step(step)?;
+                if let Some(Namespaces { mount, pid }) = Namespaces::of("self") {
+                    let value = format!("{mount} {pid}");
+                    fsetxattr(&dir, NAMESPACES, value.as_bytes(), XattrFlags::empty()).step(step)?;
                 }
                 let value = data_dir.as_os_str().as_bytes();
                 fsetxattr(&dir, ATTRIBUTE, value, XattrFlags::empty()).step(step)?;
@@ -189,12 +219,12 @@ pub fn installations() -> Result<BTreeSet<Installation>, IsolationError> {
         let Ok(dir) = files::open_dir(root.as_fd(), &*cgroup) else { continue };
         let data_dir =
             attribute(&dir, ATTRIBUTE).map(|path| PathBuf::from(std::ffi::OsString::from_vec(path)));
-        let namespace = attribute(&dir, NAMESPACE).and_then(|text| String::from_utf8(text).ok());
-        let mount_namespace = namespace.and_then(|text| text.parse().ok());
+        let namespaces = attribute(&dir, NAMESPACES).and_then(|text| String::from_utf8(text).ok());
+        let namespaces = namespaces.and_then(|text| Namespaces::parse(&text));
         // Each level says the same.
         if data_dir.is_some() || !found.iter().any(|one: &Installation| one.name == name) {
             found.retain(|one: &Installation| one.name != name);
-            found.insert(Installation { name: name.to_owned(), data_dir, mount_namespace });
+            found.insert(Installation { name: name.to_owned(), data_dir, namespaces });
         }
     }
     Ok(found)
@@ -308,8 +338,8 @@ mod tests {
     fn one_is_gone_when_its_directory_is_or_has_another_name() {
         let dir = tempfile::Builder::new().prefix("atoll-installation-").tempdir().unwrap();
         let data_dir = Some(dir.path().to_owned());
-        let one =
-            Installation { name: "0123abcd".to_owned(), data_dir, mount_namespace: namespace_of("self") };
+        let here = Namespaces::of("self").unwrap();
+        let one = Installation { name: "0123abcd".to_owned(), data_dir, namespaces: Some(here) };
         assert!(one.is_gone());
         std::fs::write(dir.path().join("installation"), "0123abcd\n").unwrap();
         assert!(!one.is_gone());
@@ -317,6 +347,9 @@ mod tests {
         assert!(one.is_gone());
         assert!(!Installation { data_dir: None, ..one.clone() }.is_gone());
         // Nobody lives there any more.
-        assert!(Installation { mount_namespace: Some(1), ..one }.is_gone());
+        let nowhere = |pid| Installation { namespaces: Some(Namespaces { mount: 1, pid }), ..one.clone() };
+        assert!(nowhere(here.pid).is_gone());
+        // Who does not see all processes does not know whether somebody does.
+        assert_eq!(nowhere(1).is_gone(), here.pid == HOST_PIDS);
     }
 }
