@@ -49,7 +49,7 @@ pub enum PoolOrigin {
 /// A pool of running sandboxes that wait to be handed out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Pool {
-    /// What tells it from the others, as in metrics.
+    /// What tells it from the others.
     pub name: String,
     /// The template it is of.
     pub template: Option<String>,

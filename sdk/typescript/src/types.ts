@@ -2163,7 +2163,7 @@ export interface PollDeviceLogin {
 
 /** A pool of running sandboxes that wait to be handed out. */
 export interface Pool {
-  /** What tells it from the others, as in metrics. */
+  /** What tells it from the others. */
   name: string;
   /** The template it is of. */
   template?: string | null;

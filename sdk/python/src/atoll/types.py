@@ -2992,7 +2992,7 @@ class Pool:
     """A pool of running sandboxes that wait to be handed out."""
 
     name: str
-    """What tells it from the others, as in metrics."""
+    """What tells it from the others."""
     template: str | None
     """The template it is of."""
     version: int | None

@@ -8,10 +8,11 @@
 //! removed; and since members take what sandboxes take (ids, networks, disks), there are few of them all together, and none
 //! on a server that is half full.
 //!
-//! Nobody is responsible for what waits here, so nothing runs in it but the guest's agent, and it knows nothing of who asked
-//! first: a kind is what a sandbox is made of ([`bare`]), and a request gets a member of just its kind. Limits, user and working directory, which a
-//! claim changes in pools that somebody set up, belong to the kind: another's working directory would be there still. What a
-//! template starts, which volumes it has and what may run in it was decided by somebody: that waits only where a pool was set up.
+//! Nobody is responsible for what waits here, so nothing runs in it but the guest's agent, and it knows nothing of who
+//! asked first: a kind is what a sandbox is made of ([`bare`]), and a request gets a member of just its kind. Limits, user
+//! and working directory, which a claim changes in pools that somebody set up, belong to the kind: another's working
+//! directory would be there still. What is started before the claim, which volumes there are and what may run was decided
+//! by somebody: that waits only where a pool was set up.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -66,21 +67,18 @@ impl Asked {
 
 /// What of a sandbox is made before anybody asks. Every field is named, so that a new one is thought of.
 fn bare(spec: &SandboxSpec) -> SandboxSpec {
-    let SandboxSpec {
-        image, template, isolation, accelerator, resources, user, workdir, image_until_ms, ..
-    } = spec.clone();
     SandboxSpec {
-        image,
-        template,
+        image: spec.image.clone(),
+        template: spec.template.clone(),
         snapshot: None,
         auto_checkpoints: None,
         durability: None,
-        isolation,
-        accelerator,
-        resources,
+        isolation: spec.isolation,
+        accelerator: spec.accelerator,
+        resources: spec.resources,
         env: BTreeMap::new(),
-        user,
-        workdir,
+        user: spec.user.clone(),
+        workdir: spec.workdir.clone(),
         idle_timeout_ms: None,
         egress: EgressPolicy::default(),
         volumes: Vec::new(),
@@ -94,7 +92,7 @@ fn bare(spec: &SandboxSpec) -> SandboxSpec {
         trace_files: None,
         execution: ExecutionPolicy::default(),
         profiles: Profiles::default(),
-        image_until_ms,
+        image_until_ms: spec.image_until_ms,
         layers: BTreeMap::new(),
         services: Services::default(),
     }
@@ -160,7 +158,7 @@ impl Pools {
         if !is_kept || self.config.by_demand_max == 0 || self.config.memory_bytes == 0 {
             return None;
         }
-        Some(Recipe { spec: bare(spec), may_run: false, ..Recipe::of(planned) })
+        Some(Recipe::of(planned, bare(spec), false))
     }
 
     /// Remembers that somebody got a sandbox of a kind, and whether it had waited. What is asked for again gets a pool.

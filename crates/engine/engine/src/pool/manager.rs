@@ -267,6 +267,10 @@ impl Engine {
             PoolName::Demand(_) => return Err(not_found(name)),
         };
         let planned = self.plan(&draft, &Caller::system()).await?;
-        Ok(Recipe::of(&planned))
+        let mut spec = planned.record.spec.clone();
+        for placeholder in spec.egress.inject.iter_mut().flat_map(|rule| &mut rule.placeholders) {
+            placeholder.value = None;
+        }
+        Ok(Recipe::of(&planned, spec, true))
     }
 }

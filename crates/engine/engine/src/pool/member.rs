@@ -177,16 +177,12 @@ fn needs_configuring(spec: &SandboxSpec) -> bool {
 }
 
 impl Recipe {
-    /// How what was planned is made, once or often.
-    pub(super) fn of(planned: &Planned) -> Self {
+    /// How what was planned is made again and again, with this specification.
+    pub(super) fn of(planned: &Planned, spec: SandboxSpec, may_run: bool) -> Self {
         // Not the recipe's: two plannings of the same thing are equal.
         let (id, hostname) = (SandboxId::from_parts(0, 0), String::new());
-        let mut spec = planned.record.spec.clone();
-        for placeholder in spec.egress.inject.iter_mut().flat_map(|rule| &mut rule.placeholders) {
-            placeholder.value = None;
-        }
         let plan = Plan { id, hostname, ..planned.plan.clone() };
-        Self { mold: planned.mold.clone(), plan, spec, may_run: true }
+        Self { mold: planned.mold.clone(), plan, spec, may_run }
     }
 
     /// Whether a member can be made what was planned.
