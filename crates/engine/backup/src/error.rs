@@ -1,4 +1,4 @@
-//! What can go wrong, for those who wait for it.
+//! Why a backup or a restoration failed.
 
 use std::io;
 
@@ -10,7 +10,7 @@ pub type Result<T, E = BackupError> = std::result::Result<T, E>;
 /// Why there is no backup, or nothing was restored.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
-    /// The host said no.
+    /// A system call of the host failed.
     #[error("cannot {what}")]
     Io {
         /// What was tried.
@@ -19,10 +19,11 @@ pub enum BackupError {
         #[source]
         source: io::Error,
     },
-    /// What is in the data directory cannot be in a backup, or changed while it was read.
+    /// The data directory holds something that cannot be in a backup, or changed while it was read. Or the directory to
+    /// restore into is not empty.
     #[error("{0}")]
     Unfit(String),
-    /// The file is damaged, or none of ours.
+    /// The file is damaged, or is no backup of Atoll.
     #[error("this is not a whole backup: {0}")]
     Invalid(String),
     /// A newer program made it.
@@ -41,7 +42,7 @@ pub enum BackupError {
         /// What is free, bytes.
         free_bytes: u64,
     },
-    /// Whoever waited wanted it to end.
+    /// The caller stopped the work, see [`crate::Watch::stop`].
     #[error("stopped")]
     Stopped,
 }
@@ -68,7 +69,7 @@ impl BackupError {
     }
 }
 
-/// A path for people: what is no plain text is escaped, and the end of a long one is left out.
+/// A path to show: bytes that are no plain text are escaped, and the end of a long path is left out.
 pub(crate) fn shown(path: &[u8]) -> String {
     const CHARS: usize = 200;
     let text = path.escape_ascii().to_string();

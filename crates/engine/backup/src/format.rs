@@ -29,8 +29,8 @@ pub(crate) const PAX_MAX_BYTES: u64 = 16 << 20;
 /// Most stretches of data in one file with holes: what is between them is written as zeros where there are more.
 pub(crate) const SEGMENTS_MAX_COUNT: usize = 1 << 20;
 
-/// What of a data directory is about this host alone, or made anew by any server, or somebody else's: another file
-/// system's, other servers' directories.
+/// Paths in a data directory that are not in a backup: they belong to this host alone, to the file system or to other
+/// servers, or any server makes them anew.
 const LEFT_OUT: [&[u8]; 18] = [
     b"lock",
     b"lost+found",
@@ -52,13 +52,12 @@ const LEFT_OUT: [&[u8]; 18] = [
     STAGING.as_bytes(),
 ];
 
-/// Whether this is no part of a backup: a path within the data directory.
+/// Whether a path within the data directory is left out of a backup.
 pub(crate) fn is_left_out(path: &[u8]) -> bool {
     LEFT_OUT.contains(&path)
 }
 
-/// Whether this is in a layer of an image, where links and attributes are as in the image: a path within the data
-/// directory.
+/// Whether a path within the data directory is in a layer of an image, where links and attributes are as in the image.
 pub(crate) fn is_in_layer(path: &[u8]) -> bool {
     path.starts_with(b"images/layers/")
 }

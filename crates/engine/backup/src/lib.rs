@@ -11,10 +11,10 @@
 //! Both ways are streams: nothing is held in memory but one member's description. Other programs can read it, too
 //! (`tar --zstd`): long names and attributes are PAX records, files with holes are PAX 1.0 sparse files.
 //!
-//! [`pack`] writes a data directory that nobody changes meanwhile. [`Backup`] reads one that may be hostile: it takes only
-//! what [`pack`] writes, in the order in which it writes it, and nothing more than the header announces. Files, directories
-//! and their content are made by [`Backup::unpack`] below a directory that nobody else knows; whoever calls it gives that
-//! directory its name only when all was right.
+//! [`pack`] writes a data directory, which no process may change meanwhile. [`Backup`] reads a backup that may be
+//! hostile: it takes only what [`pack`] writes, in the order in which it writes it, and nothing more than the header
+//! announces. [`Backup::unpack`] makes files, directories and their content below a directory that no other process
+//! uses. Its caller moves them to their place only when all was right ([`Restoration`]).
 
 mod error;
 mod format;
@@ -40,17 +40,17 @@ pub use restoration::Restoration;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Who waits for long work: told how far it is, and able to end it.
+/// Lets the caller of long work watch its progress and stop it.
 #[derive(Debug, Clone, Copy)]
 pub struct Watch<'a, F> {
-    /// Told of bytes that were just done.
+    /// Called with the number of bytes that were just done.
     pub progress: F,
     /// Ends the work when it is set.
     pub stop: &'a AtomicBool,
 }
 
 impl<F: Fn(u64)> Watch<'_, F> {
-    /// Some bytes more are done.
+    /// Reports that some bytes more are done.
     ///
     /// # Errors
     /// [`BackupError::Stopped`].

@@ -1,5 +1,5 @@
-//! The manifest: a line of JSON for each member. Whoever writes or reads an archive keeps the lines that came of it in a
-//! file without a name, so that no number of members takes memory.
+//! The manifest: a line of JSON for each member. The writer and the reader of an archive keep the lines in a file
+//! without a name, so that they need no more memory for more members.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Read, Seek as _, SeekFrom, Write as _};
@@ -11,7 +11,7 @@ use crate::error::{BackupError, Result};
 use crate::format::LINE_MAX_BYTES;
 use crate::member::Member;
 
-/// What a manifest says of a member. Paths are escaped: they are compared, and shown, and nothing else.
+/// The line of a member in a manifest. Paths are escaped: they are only compared and shown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
@@ -71,13 +71,13 @@ fn failed(error: std::io::Error) -> BackupError {
 }
 
 impl Lines {
-    /// None yet; the file is in this directory, without a name.
+    /// Begins without lines. Its file is in this directory, without a name.
     pub(crate) fn new(dir: &Path) -> Result<Self> {
         let file = tempfile::tempfile_in(dir).map_err(failed)?;
         Ok(Self { file: BufWriter::new(file), bytes: 0, count: 0 })
     }
 
-    /// One more.
+    /// Adds the line of a member.
     pub(crate) fn push(&mut self, member: &Member, digest: Option<blake3::Hash>) -> Result<()> {
         let mut line = serde_json::to_vec(&Line::of(member, digest)).map_err(|error| failed(error.into()))?;
         line.push(b'\n');

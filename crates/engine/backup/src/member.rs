@@ -136,7 +136,7 @@ impl Member {
             blocks.extend_from_slice(&extended);
             blocks.resize(blocks.len().next_multiple_of(BLOCK), 0);
         }
-        // GNU's own kind of header would have GNU's `tar` look for its own kind of holes.
+        // With a GNU header, GNU `tar` would look for GNU's own format of sparse files.
         let mut header = Header::new_ustar();
         set_bytes(&mut header.as_old_mut().name, &self.path);
         set_bytes(&mut header.as_old_mut().linkname, &self.link);

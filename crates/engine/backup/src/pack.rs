@@ -24,11 +24,12 @@ fn unwritable(error: io::Error) -> BackupError {
     BackupError::io("write the backup", error)
 }
 
-/// Writes the data directory below `root`, in which nobody changes anything meanwhile. `begun` is told how many bytes of
-/// content there will be, before the first of them. Gives the header. `scratch` is a directory for a file without a name.
+/// Writes the data directory below `root`, in which no process may change anything meanwhile. Calls `begun` with the
+/// number of bytes of content, before it writes the first of them. Gives the header. `scratch` is a directory for a
+/// file without a name.
 ///
 /// # Errors
-/// [`BackupError`]. What was written then is worth nothing.
+/// [`BackupError`]. The output is useless then.
 pub fn pack(
     root: BorrowedFd<'_>,
     of: Subject,
@@ -130,7 +131,7 @@ impl<W: Write> Writer<W> {
                 (at, left) = (at + length as u64, left - length as u64);
             }
         }
-        // Disks are read once: they must not push out of memory what is in use.
+        // Disks are read only once: their pages must not push pages that are in use out of the page cache.
         drop(atoll_isolation::sparse::forget(&content.file));
         Ok(hasher.finalize())
     }

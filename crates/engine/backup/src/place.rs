@@ -1,5 +1,5 @@
-//! Where a backup is unpacked: a directory that nobody else works in. Names come from a file that may be hostile, so each
-//! part of a path is opened by itself, below the one before, and no link is followed.
+//! The directory into which a backup is unpacked; no other process works in it. Names come from a file that may be
+//! hostile, so each part of a path is opened by itself, below the one before, and no link is followed.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -38,7 +38,7 @@ impl<'a> Place<'a> {
         Self { root, chain: Vec::new() }
     }
 
-    /// Makes what has no content. What a checked member says is taken as it is.
+    /// Makes a member that has no content. The member was checked before: its fields are used as they are.
     ///
     /// # Errors
     /// [`BackupError`].

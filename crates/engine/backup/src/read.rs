@@ -85,7 +85,7 @@ impl<R: Read> Backup<R> {
         Ok(Self { archive, header, own: (first, digest), piece: vec![0; PIECE_BYTES] })
     }
 
-    /// What it says of itself. Nothing of it is checked before the end.
+    /// The header as the backup has it. Whether it fits the content is known only at the end.
     pub fn header(&self) -> &Header {
         &self.header
     }
@@ -98,8 +98,8 @@ impl<R: Read> Backup<R> {
         self.members(None, scratch, watch)
     }
 
-    /// The same, making everything below the empty directory `root`, in which nobody else works. What is there is worth
-    /// something only if this succeeds, and lasts only after it was synced.
+    /// The same, making everything below the empty directory `root`, in which no other process works. The files may be
+    /// used only if this succeeds, and survive a power cut only after the caller has synced them.
     ///
     /// # Errors
     /// [`BackupError`].
@@ -210,8 +210,8 @@ impl<R: Read> Backup<R> {
     }
 }
 
-/// Whether a member may come after one of the path `last`: by name, and a directory after what is in it. So nothing comes
-/// twice, and what something else is in is a directory.
+/// Whether a member may come after the member with the path `last`. Members are ordered by name, and a directory comes
+/// after its content. So no path comes twice, and a path that has members below it is a directory.
 fn may_follow(last: &[u8], member: &Member) -> bool {
     let (mut before, mut now) = (last.split(|byte| *byte == b'/'), member.path.split(|byte| *byte == b'/'));
     loop {

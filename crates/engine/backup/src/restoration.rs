@@ -5,8 +5,9 @@
 //! DIR/…                      once all of it is right and on disk: moved here, entry by entry
 //! ```
 //!
-//! While `.restoring` is there, DIR is no data directory, and no server starts on it. Removing it, last of all, is the moment
-//! at which the backup is restored. What is found with it was left by a restoration that was killed, and is removed.
+//! While `.restoring` is there, DIR is no data directory, and no server starts on it. The backup is restored at the
+//! moment when `.restoring` is removed, last of all. A restoration that was killed leaves `.restoring` behind: the
+//! next restoration removes everything that it finds beside it.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -17,10 +18,10 @@ use std::path::{Path, PathBuf};
 use crate::error::{BackupError, Result};
 use crate::format::STAGING;
 
-/// What may be in an empty directory: its lock, and what a file system of its own begins with.
+/// Names that may be in an empty directory: its lock, and the directory that a new file system begins with.
 const NOTHING: [&str; 2] = ["lock", "lost+found"];
 
-/// A restoration under way. Dropped before its end it leaves nothing.
+/// A restoration under way. If it is dropped before its end, it removes everything that it made.
 #[derive(Debug)]
 pub struct Restoration {
     dir: PathBuf,
@@ -52,7 +53,7 @@ impl Restoration {
         Ok(())
     }
 
-    /// Begins, in a directory that nobody else works in.
+    /// Begins a restoration, in a directory that no other process works in.
     ///
     /// # Errors
     /// As [`Self::check`].
@@ -78,7 +79,7 @@ impl Restoration {
         self.dir.join(STAGING)
     }
 
-    /// Puts what was unpacked in its place, for good.
+    /// Moves the unpacked files to their place, for good.
     ///
     /// # Errors
     /// [`BackupError::Io`]; nothing is left then.
@@ -107,7 +108,7 @@ impl Restoration {
 impl Drop for Restoration {
     fn drop(&mut self) {
         if !self.is_finished {
-            // What stays is removed by whoever restores into it again; no server starts on it.
+            // If this fails, the next restoration into the directory removes what is left; no server starts on it.
             drop(clear(&self.dir));
         }
     }
@@ -129,7 +130,7 @@ fn entries(dir: &Path) -> io::Result<Vec<std::ffi::OsString>> {
     Ok(names)
 }
 
-/// Removes everything; that which says that it is not whole goes last.
+/// Removes everything. `.restoring`, which marks the directory as not whole, goes last.
 fn clear(dir: &Path) -> io::Result<()> {
     let mut names = entries(dir)?;
     names.sort_by_key(|name| name == STAGING);

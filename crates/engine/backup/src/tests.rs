@@ -1,4 +1,4 @@
-//! Archives of ours, there and back, and archives of others. Made and unpacked for real.
+//! Archives that `pack` writes, packed and unpacked again, and forged archives. Made and unpacked for real.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -146,7 +146,7 @@ fn everything_comes_back_as_it_was_and_nothing_else() {
     let gone = fs::symlink_metadata(root.join("gone")).unwrap();
     assert!(gone.file_type().is_char_device() && gone.rdev() == 0);
     assert!(fs::symlink_metadata(root.join("pipe")).unwrap().file_type().is_fifo());
-    // The same once more: nothing was lost, and nothing came to it.
+    // A backup of the restored directory is the same: nothing was lost and nothing was added.
     assert_eq!(uncompressed(&packed(&to.path().join("data"))), uncompressed(&archive));
 }
 
@@ -192,13 +192,14 @@ fn every_changed_byte_is_noticed() {
     for at in 0..archive.len() {
         let mut changed = archive.clone();
         changed[at] ^= 1;
-        // Some bits only say how much memory it takes to read it.
+        // Some bits only say how much memory a reader needs.
         if zstd::decode_all(changed.as_slice()).is_ok_and(|tar| tar == uncompressed(&archive)) {
             continue;
         }
         refused(&changed);
     }
-    // Also by somebody who compresses it again. Names of owners and the like are not taken over, so nobody needs to see.
+    // A change is also noticed when an attacker compresses the archive again. Changes to names of owners and the like
+    // do not matter: these names are not restored.
     let tar = uncompressed(&archive);
     let at = tar.windows(8).rposition(|window| window == b"0123abcd").unwrap();
     let mut changed = tar;
@@ -207,7 +208,7 @@ fn every_changed_byte_is_noticed() {
     assert!(why.contains("'data/installation'") && why.contains("digest"), "{why}");
 }
 
-/// A tar whose manifest is right, whatever is in it: what only the reader's own rules keep out.
+/// A tar with these members and a manifest that fits them: only the reader's other rules can refuse it.
 fn forged(members: &[(Member, &[u8])]) -> Vec<u8> {
     let bytes = members.iter().map(|(member, _)| member.stored).sum();
     forged_with(members, &header(members.len() as u64, bytes))
@@ -407,7 +408,7 @@ fn any_archive_is_read_or_refused() {
     let scratch = dir();
     let whole = uncompressed(&forged(&[file("data/a", "12345"), link(Kind::Dir, "data/d", "")]));
     bolero::check!().for_each(|bytes: &[u8]| {
-        // Bytes that replace others, at places which the first of each says.
+        // Each byte of the input replaces one of the archive, at a place that its index and its value say.
         let mut tar = whole.clone();
         for (n, byte) in bytes.iter().enumerate() {
             let at = (n * 97 + usize::from(*byte)) % tar.len();

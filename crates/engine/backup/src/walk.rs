@@ -1,5 +1,5 @@
-//! What of a data directory is in a backup, in order: what is in a directory comes before the directory itself, so that
-//! who restores it can set a directory's times when nothing more happens in it.
+//! The files of a data directory that are in a backup, in order: the content of a directory comes before the directory
+//! itself, so that a restoration sets a directory's times after the last change in it.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
@@ -111,7 +111,7 @@ impl Walker<'_> {
                 return Err(unfit(path, "is a symbolic link: put in its place what it leads to"));
             }
             FileType::CharacterDevice | FileType::BlockDevice => return Err(unfit(path, "is a device")),
-            // Of what runs, or what ran.
+            // Sockets and pipes of processes that run, or that ran.
             FileType::Socket | FileType::Fifo => return Ok(()),
             FileType::Unknown => return Err(unfit(path, "is nothing that is known")),
         }
@@ -158,7 +158,7 @@ fn contents(member: &mut Member, file: File, path: &[u8]) -> Result<Content> {
     Ok(Content { file, map })
 }
 
-/// The attributes that a layer may have. Elsewhere there are none of ours.
+/// The extended attributes that a layer may have. Outside of layers the server sets none, so none are kept.
 fn xattrs(file: BorrowedFd<'_>, in_layer: bool) -> rustix::io::Result<Xattrs> {
     let mut kept = Xattrs::new();
     if !in_layer {

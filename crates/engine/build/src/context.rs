@@ -82,7 +82,8 @@ impl ContextIndex {
         Ok(Some(place.join("/")))
     }
 
-    /// Where the link is that a path in clean form names, if it names one: links on the way to it are followed, it is not.
+    /// The path of the link that a path in clean form names, if it names a link. Links on the way to it are followed,
+    /// the link itself is not.
     ///
     /// # Errors
     /// As [`Self::resolve`].
@@ -141,7 +142,7 @@ mod tests {
         for bad in ["out", "abs", "c1"] {
             assert_eq!(index.resolve(bad).unwrap_err().code, Code::BuildContextInvalid, "{bad}");
         }
-        // As they are, wherever they lead; what leads to them is followed.
+        // Links are given as they are, even if they lead outside; links on the way to them are followed.
         for (path, link) in
             [("abs", Some("abs")), ("l/up", Some("a/up")), ("c1", Some("c1")), ("l/f", None), ("n", None)]
         {

@@ -1,4 +1,4 @@
-//! What a `COPY` takes from the context, and what that makes of the cache key.
+//! The files that a `COPY` takes from the context, and their part of the cache key.
 
 use std::collections::BTreeMap;
 
@@ -74,7 +74,7 @@ pub struct Member {
 /// Where a member comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemberSource {
-    /// This path of the context, which is this.
+    /// A path of the context, and the entry there.
     Context(String, Entry),
     /// A file that stands in the Dockerfile.
     Inline(String),
@@ -90,7 +90,7 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// What of it counts for the cache: names, kinds, permissions and contents, not times.
+    /// The part of it that goes into the cache key: names, kinds, permissions and contents, not times.
     #[must_use]
     pub fn digest(&self) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new();
@@ -127,11 +127,11 @@ impl Selection {
 /// Where sources are looked for, and how.
 #[derive(Debug, Clone, Copy)]
 pub struct Files<'a> {
-    /// What is there.
+    /// The entries of the context.
     pub context: &'a ContextIndex,
-    /// What is left out.
+    /// The paths that are left out.
     pub ignore: &'a Ignore,
-    /// A link that a source names is taken as it is, wherever it leads.
+    /// A link that a source names is copied as a link, even if it leads outside.
     pub keep_links: bool,
 }
 
@@ -142,7 +142,7 @@ pub struct Files<'a> {
 /// [`Code::BuildFileInvalid`] when several things are to become one file. All with the place.
 pub fn select(place: Place, sources: &[Source], destination: &str, from: Files<'_>) -> Result<Selection> {
     let Files { context, ignore, .. } = from;
-    // By name: what comes later replaces what came before, as it would on disk.
+    // By name: a later source replaces an earlier one of the same name, as it would on disk.
     let mut members: BTreeMap<String, MemberSource> = BTreeMap::new();
     let mut files = 0_usize;
     let mut trees = 0_usize;
@@ -196,9 +196,9 @@ pub fn select(place: Place, sources: &[Source], destination: &str, from: Files<'
 }
 
 struct Found {
-    /// The last part of how it was asked for.
+    /// The last part of the path that the source names.
     name: String,
-    /// Where it is, links followed that are not kept.
+    /// Its path in the context, after following links that are not to be kept.
     real: String,
 }
 
@@ -219,7 +219,7 @@ fn found(place: Place, path: &str, from: Files<'_>) -> Result<Vec<Found>> {
                 None => return Ok(None),
             },
         };
-        // A directory may be left out and have something in it that is brought back.
+        // A directory may be left out and still contain files that a `!` pattern brings back.
         let kept = real.is_empty()
             || !ignore.ignores(&real)
             || context.below(&real).any(|(below, _)| !ignore.ignores(&format!("{real}/{below}")));

@@ -1,4 +1,5 @@
-//! Dockerfiles that anybody may write, found by coverage: `make fuzz`. Each runs shortly with the other tests, too.
+//! Arbitrary Dockerfiles, as any client may send, found by coverage: `make fuzz`. Each runs shortly with the other
+//! tests, too.
 
 use bolero::check;
 

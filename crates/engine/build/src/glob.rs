@@ -14,7 +14,7 @@ pub(crate) fn is_pattern(text: &str) -> bool {
 
 /// Dynamic programming over the parts, so that `**/**/**/…` costs no more than the product of the lengths.
 fn parts(pattern: &[&str], path: &[&str], deep: bool) -> bool {
-    // `row[i]`: what of the pattern was read so far matches the first `i` parts.
+    // `row[i]`: the part of the pattern that was read so far matches the first `i` parts of the path.
     let mut row = vec![false; path.len() + 1];
     row[0] = true;
     for part in pattern {

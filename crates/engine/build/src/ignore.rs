@@ -1,4 +1,4 @@
-//! `.dockerignore`: what of the context is left out.
+//! `.dockerignore`: the paths of the context that are left out.
 //!
 //! As in Docker: patterns are relative to the root of the context, one that matches a directory covers everything
 //! below it, `!` brings back, and the last that matches decides.
@@ -40,7 +40,7 @@ impl Ignore {
     pub fn ignores(&self, path: &str) -> bool {
         let mut ignored = false;
         for rule in &self.rules {
-            // Only a rule that would change something needs to be looked at.
+            // Only a rule that would change the result needs to be matched.
             if rule.keep == ignored && covers(&rule.pattern, path) {
                 ignored = !rule.keep;
             }

@@ -10,7 +10,7 @@ const FORMAT: &[u8] = b"atoll build 1";
 pub struct Key([u8; 32]);
 
 impl Key {
-    /// The key of what a stage begins with: an image by its digest, and the isolation level it is used in.
+    /// The key of the image that a stage begins with: its digest, and the isolation level it is used in.
     #[must_use]
     pub fn base(image: &str, isolation: &str) -> Self {
         let mut hasher = blake3::Hasher::new();
@@ -20,7 +20,7 @@ impl Key {
         Self(*hasher.finalize().as_bytes())
     }
 
-    /// The key of what a step makes of this.
+    /// The key of the file system after a step that starts from this one.
     #[must_use]
     pub fn then<'a>(&self, kind: &str, fields: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut hasher = blake3::Hasher::new();

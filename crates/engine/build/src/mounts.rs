@@ -1,7 +1,7 @@
-//! `RUN --mount`: files that a command sees and that what it makes does not keep.
+//! `RUN --mount`: files that a command sees and that are not part of the step's result.
 //!
-//! A cache is one by definition, a step must work without it: it is passed over, and the build's log says so. Files of the
-//! context, of another stage or an image, and secrets are put in their place before the command and taken away after it.
+//! A step must work without a cache, so a cache mount is ignored, and the build's log says so. Files of the context, of
+//! another stage or an image, and secrets are put in their place before the command and taken away after it.
 
 use atoll_core::error::shorten;
 use atoll_core::limits::SECRET_NAME_MAX_BYTES;
@@ -54,7 +54,7 @@ pub(crate) fn parse(place: Place, text: &str, notes: &mut Vec<String>) -> Result
     }
 }
 
-/// What stands between the commas.
+/// The fields of a mount, which commas separate.
 struct Fields<'a> {
     place: Place,
     kind: &'a str,
@@ -72,7 +72,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Takes a switch out: there, or with a value.
+    /// Takes a switch out. A switch is on without a value, or has the value true or false.
     fn switch(&mut self, names: &[&str]) -> Result<bool> {
         let Some(at) = self.fields.iter().position(|(name, _)| names.contains(name)) else {
             return Ok(false);
@@ -84,7 +84,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// What is left is nothing that such a mount has.
+    /// Refuses the fields that are left: this kind of mount does not have them.
     fn done(&self) -> Result<()> {
         let Some((name, _)) = self.fields.first() else { return Ok(()) };
         let (kind, name) = (self.kind, shorten(name));
@@ -95,7 +95,7 @@ impl<'a> Fields<'a> {
         let from = self.take(&["from"])?.map(str::to_owned);
         let source = self.take(&["source", "src"])?.unwrap_or(".").to_owned();
         let target = self.take(&["target", "dst", "destination"])?.map(str::to_owned);
-        // What a command writes there is gone after it, so there is nothing to protect.
+        // Files that a command writes there are gone after it, so there is nothing to protect.
         self.switch(&["readonly", "ro"])?;
         self.switch(&["readwrite", "rw"])?;
         self.done()?;
@@ -139,12 +139,12 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Files that a command sees, and that what it makes does not keep. Paths are absolute.
+/// Files that a command sees and that are not part of the step's result. Paths are absolute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mounted {
     /// Files of the context.
     Context {
-        /// What.
+        /// The files.
         selection: Selection,
         /// Where they are seen.
         target: String,
@@ -176,8 +176,8 @@ pub enum Mounted {
 }
 
 impl Stage<'_> {
-    /// Resolves a mount, and adds what of it counts for the cache: of files their contents, of a secret its name. The value of
-    /// a secret is no part of what a step makes.
+    /// Resolves a mount, and adds to the cache key: of files their contents, of a secret its name. The value of a
+    /// secret is not part of a step's result.
     pub(crate) fn mount(
         &self,
         mount: &Mount,

@@ -116,7 +116,7 @@ proptest! {
         }
     }
 
-    /// What is written in the plainest way is read as it was meant.
+    /// Dockerfiles in the plainest form are read as they were meant.
     #[test]
     fn round_trips(commands in proptest::collection::vec("[a-z][a-z0-9 ./&|;-]{0,30}[a-z]", 1..8), breaks in any::<bool>()) {
         let mut file = text("FROM image AS stage\n");

@@ -1,4 +1,4 @@
-//! Where something is wrong, for whoever wrote it.
+//! Where in a Dockerfile or step list an error is, for the author of that file.
 
 use std::fmt;
 
@@ -28,7 +28,7 @@ impl fmt::Display for Place {
 }
 
 impl Place {
-    /// An error about what is here.
+    /// An error about this place.
     #[must_use]
     pub fn error(self, code: Code, what: impl fmt::Display) -> Error {
         Error::new(code, format!("{self}: {what}"))

@@ -17,7 +17,7 @@ use crate::recipe::{Action, Arg, Command, Copy, Instruction, Mount, Recipe, Sour
 use crate::words;
 
 /// Arguments that every build has without declaring them. They reach commands, but not the cache keys: they
-/// say how to get something, not what.
+/// say how to download files, not which.
 const PROXIES: [&str; 10] = [
     "HTTP_PROXY",
     "http_proxy",
@@ -101,18 +101,18 @@ pub enum Work {
         argv: Vec<String>,
         /// Environment on top of the sandbox's.
         env: BTreeMap<String, String>,
-        /// Who.
+        /// The user who runs it.
         user: String,
         /// Where.
         cwd: String,
-        /// What it sees meanwhile.
+        /// Files that it sees while it runs.
         mounts: Vec<Mounted>,
     },
     /// Makes a directory, if there is none.
     Directory(String),
     /// Writes files of the context.
     CopyContext {
-        /// What.
+        /// The files.
         selection: Selection,
         /// Whereto.
         to: Target,
@@ -158,7 +158,7 @@ impl Work {
 pub struct Target {
     /// Absolute.
     pub path: String,
-    /// It was written as a directory.
+    /// The Dockerfile or step list writes it as a directory.
     pub directory: bool,
     /// Owner of the copies.
     pub chown: Option<String>,
@@ -171,11 +171,11 @@ pub struct Target {
 pub struct StagePlan {
     /// In order.
     pub steps: Vec<Step>,
-    /// What it is in the end.
+    /// Its state after the last step.
     pub end: State,
 }
 
-/// What planning looks things up in.
+/// The inputs of planning.
 #[derive(Debug)]
 pub struct Planner<'a> {
     /// The recipe.
@@ -184,7 +184,7 @@ pub struct Planner<'a> {
     pub given: &'a BTreeMap<String, String>,
     /// The context.
     pub context: &'a ContextIndex,
-    /// What of it is left out.
+    /// The paths of it that are left out.
     pub ignore: &'a Ignore,
     /// Architecture as Docker names it, such as `amd64`.
     pub architecture: &'a str,
@@ -228,7 +228,7 @@ impl Planner<'_> {
         arg.default.as_ref().map(|text| self.expand(arg.place, text, variable)).transpose()
     }
 
-    /// A build is for what its host is.
+    /// Refuses a platform that is not the host's.
     fn check_platform(&self, place: Place, asked: &str) -> Result<()> {
         let (os, architecture) = asked.split_once('/').unwrap_or((asked, self.architecture));
         // A variant only narrows down what the architecture says.
@@ -331,7 +331,7 @@ impl Stage<'_> {
         match &instruction.action {
             Action::Arg(args) => return self.declare(args),
             Action::Env(pairs) => {
-                // All of one instruction see the values of before it.
+                // All pairs of one instruction see the values from before the instruction.
                 let pairs = self.pairs(place, pairs)?;
                 for (name, value) in pairs {
                     self.chain("env", [name.as_bytes(), value.as_bytes()]);

@@ -14,7 +14,7 @@ pub struct Recipe {
     pub args: Vec<Arg>,
     /// In the order in which they were written; at least one.
     pub stages: Vec<Stage>,
-    /// What was passed over because it means nothing here, for the build's log.
+    /// Notes for the build's log about instructions and mounts that were ignored because they have no effect here.
     pub notes: Vec<String>,
 }
 
@@ -38,7 +38,7 @@ pub struct Stage {
     pub name: Option<String>,
     /// What it begins with: an image or an earlier stage.
     pub base: String,
-    /// What it is to be built for, and where that is written; must be what the host is.
+    /// The platform to build for, which must be the host's, and where it is written.
     pub platform: Option<(Place, String)>,
     /// What is done.
     pub instructions: Vec<Instruction>,
@@ -51,7 +51,7 @@ pub struct Instruction {
     pub place: Place,
     /// As it is shown: one line.
     pub text: String,
-    /// What.
+    /// What it does.
     pub action: Action,
 }
 
@@ -121,14 +121,14 @@ impl Action {
     }
 }
 
-/// Files that a command sees, and that what it makes does not keep.
+/// Files that a command sees and that are not part of the step's result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
     /// Where it is written.
     pub place: Place,
     /// Where the command sees it; nowhere, for a secret that is a variable only.
     pub target: Option<String>,
-    /// What.
+    /// What is mounted.
     pub kind: MountKind,
 }
 
@@ -160,7 +160,7 @@ pub enum MountKind {
 /// `COPY` or `ADD`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Copy {
-    /// What.
+    /// What is copied.
     pub sources: Vec<Source>,
     /// Whereto.
     pub destination: String,

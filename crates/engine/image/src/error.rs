@@ -90,10 +90,10 @@ pub enum ImageError {
         /// Platforms there are.
         found: Vec<String>,
     },
-    /// Malformed, hostile or beyond a limit.
+    /// The image is malformed, hostile or beyond a limit.
     #[error("the image is not usable: {0}")]
     Invalid(String),
-    /// Bytes that are not the ones announced.
+    /// The bytes do not have the digest that was announced.
     #[error("the content is not what {expected} stands for: {why}")]
     DigestMismatch {
         /// The digest that was announced.
@@ -101,7 +101,7 @@ pub enum ImageError {
         /// What came instead.
         why: String,
     },
-    /// A layer that other nodes have cannot be had from where they put it.
+    /// A layer that other nodes have put into the object store cannot be fetched from there.
     #[error("its layer {layer} cannot be fetched from the object store")]
     LayerAway {
         /// Its diff id.

@@ -1,8 +1,8 @@
 //! Fetching a blob into `partial/`, from where the last attempt, or the last process, stopped.
 //!
-//! A file there is a prefix of its blob, or damaged; nothing else tells. What is there is hashed again before
-//! it is continued, and only a file whose whole digest is right leaves this module. A blob that two pulls
-//! need is fetched once; its file goes when the last of them lets go of it and the layer is prepared.
+//! A file there is a prefix of its blob, or damaged; no other file says which. So a file is hashed again before
+//! the fetch continues it, and only a file whose whole digest is right leaves this module. A blob that two pulls
+//! need is fetched once; its file is removed when the last of them drops its [`Blob`] and the layer is prepared.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -33,12 +33,12 @@ pub(crate) struct Blobs {
     used: Mutex<HashMap<Digest, Weak<Blob>>>,
 }
 
-/// A blob that somebody needs.
+/// A blob that one or more pulls need.
 #[derive(Debug)]
 pub(crate) struct Blob {
     blobs: Arc<Blobs>,
     digest: Digest,
-    /// Whether the file is whole. Held locked by who fetches it.
+    /// Whether the file is whole. The pull that fetches it holds the lock.
     whole: tokio::sync::Mutex<bool>,
     consumed: AtomicBool,
 }
@@ -63,7 +63,7 @@ impl Blobs {
         blob
     }
 
-    /// Removes what nobody is fetching and gives its size.
+    /// Removes the files of blobs that no pull needs and gives their size.
     pub(crate) fn prune(&self) -> Result<u64> {
         let used = locked(&self.used);
         let mut freed = 0;
@@ -82,13 +82,13 @@ impl Blobs {
 impl Drop for Blob {
     fn drop(&mut self) {
         let mut used = locked(&self.blobs.used);
-        // Somebody new may have taken the place since the last user let go.
+        // A new pull may have put its own `Blob` into the map since the last user dropped this one.
         if used.get(&self.digest).is_none_or(|blob| blob.strong_count() > 0) {
             return;
         }
         used.remove(&self.digest);
         if self.consumed.load(Ordering::Relaxed) {
-            // What stays is found by the next pull or by prune.
+            // If this fails, the next pull or prune finds the file.
             drop(fs::remove_file(self.path()));
         }
     }
@@ -113,7 +113,7 @@ impl Blob {
     ///
     /// # Errors
     /// [`ImageError::DigestMismatch`] after the file is removed; [`ImageError::HostFull`] after it is
-    /// removed; whatever the registry does, with the file kept.
+    /// removed; any failure of the registry, with the file kept.
     pub(crate) async fn fetch(
         &self,
         registry: &Registry,
@@ -178,7 +178,7 @@ async fn receive(
     if sink.bytes > 0 && !starts_at(&response, sink.bytes) {
         sink.restart().await?;
         if response.status() != reqwest::StatusCode::OK {
-            // A range that it does not know: ask again for all.
+            // The registry does not take the range: ask again for the whole blob.
             response = registry.blob(&layer.digest, 0).await?;
         }
     }

@@ -29,7 +29,7 @@ pub(crate) fn file_names(dir: &Path) -> Result<Vec<String>> {
     names.filter_map(Result::transpose).collect()
 }
 
-/// Reads every file that can be read; one that cannot does not take the others with it.
+/// Reads every file that can be read; a file that cannot be read does not stop the others from being read.
 pub(crate) fn read_all<T: DeserializeOwned>(dir: &Path) -> Result<Vec<T>> {
     let mut all = Vec::new();
     for name in file_names(dir)? {

@@ -19,11 +19,12 @@ pub struct Image {
     pub names: Vec<String>,
     /// Directories for overlayfs, lowest first, each one once.
     pub layers: Vec<PathBuf>,
-    /// Environment, user and working directory. As the image says: validated where a sandbox is specified.
+    /// Environment, user and working directory as the image says, not validated: that is done when a sandbox is
+    /// specified.
     pub defaults: ImageDefaults,
-    /// What it would run.
+    /// Its entry point.
     pub entrypoint: Vec<String>,
-    /// Arguments of what it would run.
+    /// Its default command, or the arguments of its entry point.
     pub cmd: Vec<String>,
     /// Ports it says it serves, such as `80/tcp`.
     pub exposed_ports: Vec<String>,

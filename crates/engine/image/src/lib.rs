@@ -7,15 +7,15 @@
 //! ```
 //!
 //! - Layers are prepared once, addressed by content and shared between images. See [`layer`].
-//! - An image is recorded after all its layers are there, a name after its image: whatever is interrupted
-//!   leaves things that [`Images::open`] removes (`tmp/`), that a later pull goes on with (`partial/`,
+//! - An image is recorded after all its layers are there, a name after its image: an interrupted operation
+//!   leaves only files that [`Images::open`] removes (`tmp/`), that a later pull goes on with (`partial/`,
 //!   `layers/`), or that [`Images::prune`] removes. One process works on a directory at a time (`lock`).
-//! - Where several nodes share images, packed layers stay in `packed/` until the others can have them, and layers are looked for
-//!   where those put theirs before registries are asked: see [`Elsewhere`].
+//! - Where several nodes share images, packed layers stay in `packed/` until the other nodes can have them. A pull
+//!   looks for a layer where the other nodes put theirs before it asks the registry: see [`Elsewhere`].
 //! - Looking an image up is done in memory: [`Images::resolve`] does no I/O.
 //! - Everything that comes from a registry or an archive is hostile: see [`limits`].
 //!
-//! The directory is readable by its owner only: layers hold set-user-id programs of strangers.
+//! The directory is readable by its owner only: layers hold set-user-id programs that come from images.
 
 mod challenge;
 mod digest;

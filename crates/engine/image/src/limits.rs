@@ -40,7 +40,7 @@ pub const XATTRS_MAX_COUNT: usize = 128;
 pub const SPARSE_SEGMENTS_MAX_COUNT: usize = 65_536;
 /// All layers of one image unpacked, bytes, unless the operator says otherwise.
 pub const UNPACKED_DEFAULT_BYTES: u64 = 64 << 30;
-/// A layer may unpack to this much whatever its compressed size, bytes.
+/// A layer may unpack to this many bytes, however small it is when compressed.
 pub const RATIO_FREE_BYTES: u64 = 1 << 30;
 /// Beyond [`RATIO_FREE_BYTES`], unpacked bytes per compressed byte. Gzip cannot exceed 1032.
 pub const RATIO_MAX: u64 = 2_000;

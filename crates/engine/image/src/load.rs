@@ -96,7 +96,7 @@ impl Images {
             let mut reader = Tee::new(bridge, &inner);
             let packed = Packed { reader: &mut reader, done: Arc::default() };
             let expected = Expected { blob: None, diff_id: None, chain: None };
-            // The key is not known before.
+            // The key of the layer is not known before it is unpacked.
             let _pin = inner.pin(vec![PIN_ALL.to_owned()]);
             let prepared = prepare(&inner, packed, &expected, &[])?;
             reader.keep(&inner, &prepared.diff_id);
@@ -154,7 +154,7 @@ impl Images {
             let (below, bytes, checked) = (done.clone(), Arc::clone(&counter), found.packed_digests);
             let work = blocking(move || {
                 if let Some(prepared) = own.find(&inner)? {
-                    // It may have come before packed layers were kept.
+                    // The layer may have been prepared before packed layers were kept.
                     if let Some((reader, _)) = source.get(&file)?.filter(|_| inner.lacks_packed(&own.diff_id))
                     {
                         Tee::new(reader, &inner).keep_all(&inner, &own.diff_id);

@@ -16,7 +16,7 @@ use crate::limits::{BLOB_MAX_BYTES, INDEX_MAX_COUNT, LAYERS_MAX_COUNT, TEXT_MAX_
 pub(crate) const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 pub(crate) const OCI_CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 pub(crate) const OCI_LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
-/// What we tell a registry that we understand.
+/// The kinds of manifests that the server tells a registry it accepts.
 pub(crate) const ACCEPT_MANIFESTS: &str = "application/vnd.oci.image.index.v1+json, \
     application/vnd.oci.image.manifest.v1+json, \
     application/vnd.docker.distribution.manifest.list.v2+json, \
@@ -142,7 +142,7 @@ fn check_layers(layers: &[Descriptor]) -> Result<()> {
         return Err(ImageError::Invalid(why));
     }
     for layer in layers {
-        // The packing is told from the bytes; here only what is no file system at all is refused.
+        // The compression is detected from the bytes; here only layers that are no file system at all are refused.
         let kind = layer.media_type.as_str();
         if !(kind.contains("tar") || kind.contains("rootfs")) || kind.contains("encrypted") {
             let why = format!("'{}' is not a layer of files", shorten(kind));
@@ -160,7 +160,7 @@ fn check_layers(layers: &[Descriptor]) -> Result<()> {
 /// # Errors
 /// [`ImageError::PlatformMismatch`] with the platforms there are.
 pub(crate) fn select<'a>(list: &'a [Descriptor], wanted: &Platform) -> Result<&'a Descriptor> {
-    // A list of one that does not say is judged by its configuration later.
+    // A list with a single entry that names no platform: the image's configuration is checked later.
     if let [only] = list
         && only.platform.is_none()
     {

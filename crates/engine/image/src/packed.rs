@@ -1,7 +1,7 @@
 //! Packed layers that are kept until other nodes can have them: `packed/<diff id>`, each as it came.
 //!
-//! They are kept only where somebody asked for it ([`crate::Settings::keep_packed`]). Nothing here is needed to use an image,
-//! so what cannot be kept is left out: the image is here all the same, and other nodes do not get it.
+//! They are kept only if [`crate::Settings::keep_packed`] is set. No image needs them to be used, so a failure to keep
+//! one is only logged: the image is here all the same, and other nodes do not get the layer.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
@@ -15,11 +15,11 @@ use crate::files::file_names;
 use crate::layer::{archive_budget, decoder, unreadable};
 use crate::store::{Images, Inner};
 
-/// Speed before size: it is done beside other work.
+/// Speed before size: layers are packed beside other work.
 const ZSTD_LEVEL: i32 = 3;
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// A copy of what is read through it, if one is wanted and can be made.
+/// A reader that copies what is read through it, if a copy is wanted and can be made.
 pub(crate) struct Tee<R> {
     inner: R,
     copy: Option<NamedTempFile>,
@@ -69,12 +69,12 @@ impl Inner {
         self.packed_dir().join(diff_id.hex())
     }
 
-    /// Whether a packed layer is kept, as far as can be told.
+    /// Whether a packed layer is kept; `false` also when that cannot be found out.
     fn has_packed(&self, diff_id: &Digest) -> bool {
         self.packed(diff_id).try_exists().unwrap_or(false)
     }
 
-    /// Whether a packed layer would be kept and is not.
+    /// Whether packed layers are to be kept and this one is not.
     pub(crate) fn lacks_packed(&self, diff_id: &Digest) -> bool {
         self.settings.keep_packed && !self.has_packed(diff_id)
     }
@@ -92,7 +92,7 @@ impl Inner {
         }
     }
 
-    /// Removes those that are not wanted; gives their size.
+    /// Removes the packed layers that are not wanted; gives their size.
     pub(crate) fn drop_packed(&self, is_wanted: impl Fn(&str) -> bool) -> Result<u64> {
         let mut freed = 0;
         for name in file_names(&self.packed_dir())? {
@@ -121,7 +121,7 @@ impl Images {
         let mut archive = HashingReader::new(decoder(BufReader::with_capacity(BUFFER_BYTES, file))?);
         let mut out = zstd::Encoder::new(sink, ZSTD_LEVEL).map_err(fail)?;
         let mut buffer = vec![0; BUFFER_BYTES];
-        // What was kept of a layer that was here already is not known to be that one.
+        // The kept file may come from a pull or a load that did not unpack it, so its content is checked here.
         let mut left = archive_budget(self.inner.settings.unpacked_max_bytes);
         loop {
             let n = archive.read(&mut buffer).map_err(unreadable)?;
@@ -147,7 +147,7 @@ impl Images {
         self.inner.has_packed(diff_id)
     }
 
-    /// The packed form of a layer is not needed any more. Blocking.
+    /// Removes the packed form of a layer. Blocking.
     ///
     /// # Errors
     /// [`ImageError::Io`].

@@ -26,7 +26,7 @@ use crate::retry::retry;
 use crate::shared::Came;
 use crate::store::{Images, Inner, blocking};
 
-/// Who we are to a registry.
+/// How the server authenticates to a registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Credentials {
     /// Sent to the registry, or to its token server.
@@ -51,7 +51,7 @@ pub struct PullOptions {
     pub insecure_http: bool,
     /// Certificate authorities to trust besides the host's, PEM.
     pub extra_ca_pem: Option<String>,
-    /// The operator has configured this registry: it may be reached whatever its address is.
+    /// The operator has configured this registry: it may be reached even if its address is not public.
     pub known: bool,
     /// No byte for this long is a stall, and one attempt is over.
     pub stall: Duration,
@@ -107,7 +107,7 @@ pub(crate) fn find(inner: &Inner, diff_id: &Digest, chain: &Digest) -> Result<Op
 /// A layer that a pull has fetched.
 struct Fetched {
     blob: Arc<Blob>,
-    /// From where other nodes put theirs: then the blob was not fetched.
+    /// The layer as another node put it into the object store: then the blob was not fetched from the registry.
     elsewhere: Option<Came>,
     /// The layer is here already, and the blob was fetched for the other nodes.
     is_kept: bool,
@@ -164,7 +164,7 @@ impl Images {
         plan: &[Planned],
         progress: &dyn Progress,
     ) -> Result<Vec<Prepared>> {
-        // Never full: the fetching must not wait for the unpacking, or stalls would be seen where none are.
+        // The channel is never full: if fetching waited for unpacking, a pause would look like a stall of the registry.
         let (sender, mut receiver) = mpsc::channel(plan.len());
         let fetch = async move {
             let mut first: BTreeMap<&Digest, Arc<Blob>> = BTreeMap::new();
@@ -194,7 +194,7 @@ impl Images {
                 })
                 .buffered(FETCH_PARALLEL_COUNT)
                 .try_for_each(async |fetched| {
-                    // The other side only goes away with an error of its own.
+                    // The receiver only goes away when unpacking has failed; then that error is given.
                     drop(sender.send(fetched).await);
                     Ok(())
                 })
@@ -240,7 +240,7 @@ impl Images {
         Ok(done)
     }
 
-    /// Unpacks a layer that came from where other nodes put theirs; nothing when it is not what it should be.
+    /// Unpacks a layer that another node put into the object store; nothing when it is not that layer.
     async fn unpack_shared(
         &self,
         planned: &Planned,
@@ -269,7 +269,7 @@ impl Images {
         let below = below.to_vec();
         let work = blocking(move || {
             if let Some(prepared) = own.find(&inner)? {
-                // Fetched for nothing, or not at all.
+                // The layer is here already: the blob was not needed, or was not fetched.
                 blob.consumed();
                 return Ok(prepared);
             }

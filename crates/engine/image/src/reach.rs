@@ -1,8 +1,8 @@
-//! Where pulls may lead. A reference, a redirect and the address of a token server are all words of somebody who is not
-//! this server's operator; none of them may make it speak to its own host, its network or its cloud's metadata.
+//! The addresses that pulls may reach. References come from clients, redirects and the addresses of token servers from
+//! registries. None of them may make the server connect to its own host, its network or its cloud's metadata service.
 //!
-//! Each address is asked about where it becomes one: names when they are looked up, so that the address that was
-//! checked is the one that is connected to; addresses in a URL before the request goes out.
+//! Names are checked when they are looked up, so that the server connects to exactly the address that was checked.
+//! Addresses in a URL are checked before the request goes out.
 
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
@@ -86,7 +86,7 @@ impl Reach {
         Self { everything: false, allowed: Arc::new(allowed) }
     }
 
-    /// Everything: for whoever runs the program for nobody but himself.
+    /// Everything: for an operator who is the only user of the server.
     #[must_use]
     pub fn everything() -> Self {
         Self { everything: true, ..Self::default() }
@@ -95,9 +95,9 @@ impl Reach {
     /// With one registry more, as a reference names it.
     pub(crate) fn with(&self, registry: &str) -> Self {
         let mut allowed = Vec::clone(&self.allowed);
-        // One that is nothing of the kind could not be pulled from either.
+        // A text that is no host cannot be pulled from either.
         allowed.extend(registry.parse::<Allowed>().ok().map(|registry| match registry {
-            // Without a port it is that of HTTPS, and not every port of the host.
+            // Without a port only the port of HTTPS is allowed, not every port of the host.
             Allowed::Host { host, port: None } => Allowed::Host { host, port: Some(443) },
             other => other,
         }));
@@ -126,7 +126,7 @@ impl Reach {
         self.allowed.iter().any(|allowed| matches!(allowed, Allowed::Host { host, .. } if host == name))
     }
 
-    /// Of the addresses of a name those that may be connected to.
+    /// Those addresses of a name that the server may connect to.
     fn of_name(&self, name: &str, addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
         let name = bare(name);
         let network = |address: IpAddr| {

@@ -5,7 +5,7 @@
 //!
 //! Credentials go to the registry itself and, when it asks for a token, to the token server that it names;
 //! over plain HTTP only when the registry itself is spoken to that way. They never follow a redirect to
-//! another host, and a redirect from HTTPS to HTTP is refused. Where any of it may lead: [`crate::reach`].
+//! another host, and a redirect from HTTPS to HTTP is refused. Which addresses requests may reach: [`crate::reach`].
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ pub(crate) struct Registry {
     host: String,
     repository: String,
     credentials: Option<Credentials>,
-    /// What the last challenge led to.
+    /// The header that answered the last challenge.
     authorization: tokio::sync::RwLock<Option<HeaderValue>>,
     reach: Reach,
     stall: Duration,
@@ -184,7 +184,7 @@ impl Registry {
             .map_err(|_cause| self.invalid("its name makes no address"))
     }
 
-    /// The only way in which requests are made: to addresses that may be reached.
+    /// Makes every request of this module: refuses URLs that the server must not reach.
     fn request(&self, url: Url) -> Result<reqwest::RequestBuilder> {
         self.reach.check(&url).map_err(|Closed| self.closed())?;
         Ok(self.client.get(url))

@@ -1,7 +1,9 @@
-//! Images that several nodes have: what one of them tells the others, and what it takes from there.
+//! Images that several nodes have: what a node tells the other nodes about its images, and how it takes images from
+//! them.
 //!
-//! A name is *shared* when all nodes know it; then it follows what they say ([`Images::follow`]). One that was given here is not,
-//! until somebody has told the others ([`Images::unshared`], [`Images::shared`]).
+//! A name is *shared* when all nodes know it; then it follows what they say ([`Images::follow`]). A name that was
+//! given on this node is not shared until the engine has told the other nodes ([`Images::unshared`],
+//! [`Images::shared`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -32,22 +34,22 @@ const FORMAT: u32 = 1;
 /// A layer on its way.
 pub type Coming = BoxStream<'static, io::Result<Bytes>>;
 
-/// Where layers lie that any node prepared.
+/// The place from which a node can fetch layers that any node has put there.
 pub trait Elsewhere: Send + Sync + std::fmt::Debug {
-    /// The layer with this diff id, packed; nothing when it is not there. What comes is not believed. It breaks off with
-    /// [`io::ErrorKind::InvalidData`] where it cannot be that layer.
+    /// The layer with this diff id, packed; nothing when it is not there. The caller checks the bytes. The stream
+    /// breaks off with [`io::ErrorKind::InvalidData`] as soon as it cannot be that layer.
     fn layer<'a>(&'a self, diff_id: &'a Digest) -> BoxFuture<'a, io::Result<Option<Found>>>;
 
     /// Whether a layer is there, as far as can be told without looking at it.
     fn has<'a>(&'a self, diff_id: &'a Digest) -> BoxFuture<'a, io::Result<bool>>;
 
-    /// What came from `place` was whole and is not this layer.
+    /// Reports that the object in `place` was read whole and is not this layer.
     fn damaged<'a>(&'a self, diff_id: &'a Digest, place: &'a str) -> BoxFuture<'a, ()>;
 }
 
 /// A layer that lies elsewhere.
 pub struct Found {
-    /// What it is in, for [`Elsewhere::damaged`].
+    /// Where it lies, for [`Elsewhere::damaged`].
     pub place: String,
     /// The layer, packed.
     pub coming: Coming,
@@ -185,7 +187,7 @@ fn away(diff_id: &Digest, source: io::Error) -> ImageError {
 }
 
 impl Images {
-    /// Says where layers lie that other nodes prepared: there they are looked for before registries are asked for them. Once.
+    /// Sets where pulls look for layers before they ask registries. Only the first call has an effect.
     pub fn look_elsewhere(&self, elsewhere: Arc<dyn Elsewhere>) {
         drop(self.inner.elsewhere.set(elsewhere));
     }
@@ -217,7 +219,7 @@ impl Images {
         blocking(move || {
             let _guard = inner.changing();
             let now = inner.names();
-            // One that was given to something else meanwhile is that one's.
+            // A name that was given to another image meanwhile stays with that image.
             for name in names.iter().filter(|name| now.get(*name).is_some_and(|to| to.digest == digest)) {
                 inner.write_name(name, &digest, Whose::All)?;
             }
@@ -243,8 +245,9 @@ impl Images {
         .await
     }
 
-    /// Follows what the nodes say: shared names stand for what they say, and images that they do not have any more go, unless they are
-    /// in `in_use` or have another name here. Gives the bytes that were freed.
+    /// Follows what the nodes say: each shared name stands for the image that they say, and is removed when they do
+    /// not have it or that image is not here. An image whose last name is removed so goes too, unless it is in
+    /// `images`, the images that the nodes have, or in `in_use`. Gives the bytes that were freed.
     ///
     /// # Errors
     /// [`ImageError::Io`], [`ImageError::HostFull`].
@@ -266,7 +269,8 @@ impl Images {
                         inner.write_name(name, to, Whose::All)?;
                         inner.renamed(to);
                     }
-                    // It stands for what is not here: whoever asks for it gets that.
+                    // The nodes do not have the name any more, or it stands for an image that is not here. It is
+                    // removed, so that a client that asks for it does not get the old image.
                     Some(_) | None => {
                         inner.remove_name(name)?;
                         left.insert(found.digest.clone());
@@ -291,8 +295,8 @@ impl Images {
         .await
     }
 
-    /// Takes an image that other nodes have: the layers that are not here come from there, several at once. It has no name then
-    /// that it had not before: see [`Self::follow`].
+    /// Takes an image that other nodes have: fetches the layers that are not here, several at once. The image gets no
+    /// new name: see [`Self::follow`].
     ///
     /// # Errors
     /// [`ImageError::DigestMismatch`], [`ImageError::Invalid`] for layers that are not what they should be; [`ImageError::Io`] when
@@ -363,7 +367,7 @@ impl Images {
         Ok(Some(Came { place, file: file.into_std().await }))
     }
 
-    /// Whether a layer that is here should be fetched all the same, since other nodes can have it from nowhere else.
+    /// Whether a layer that is here should be fetched all the same, because the other nodes cannot get it yet.
     pub(crate) async fn lacks_elsewhere(&self, diff_id: &Digest) -> bool {
         let Some(elsewhere) = self.inner.elsewhere.get() else { return false };
         let (inner, own) = (Arc::clone(&self.inner), diff_id.clone());
@@ -371,7 +375,7 @@ impl Images {
         is_lacking && matches!(elsewhere.has(diff_id).await, Ok(false))
     }
 
-    /// Unpacks what was fetched, or finds what is here already.
+    /// Unpacks a layer that was fetched, or finds it if it is here already.
     pub(crate) async fn unpack_fetched(
         &self,
         diff_id: &Digest,

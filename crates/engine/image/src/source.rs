@@ -71,7 +71,7 @@ impl Source {
         match self {
             Self::Dir(dir) => {
                 let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-                // Not blocking: somebody may have put a named pipe there.
+                // Not blocking: there may be a named pipe in the directory.
                 let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
                 let file = match openat2(dir, name, flags, Mode::empty(), resolve) {
                     Ok(fd) => File::from(fd),
@@ -113,7 +113,7 @@ fn leads_out(name: &str) -> ImageError {
     ImageError::Invalid(format!("'{}' is no file of the saved image", atoll_core::error::shorten(name)))
 }
 
-/// Part of a file, read without moving the position that others use.
+/// Part of a file, read without moving the position that other readers of the file use.
 struct Part {
     file: Arc<File>,
     at: u64,

@@ -1,8 +1,8 @@
-//! What is on disk, and the index of it in memory.
+//! The images on disk, and the index of them in memory.
 //!
 //! Changes to records and names are made one at a time, on disk first, then in memory. Small files are
-//! written whole (temporary file, sync, rename), so each is either old or new. Collecting garbage moves a
-//! layer to `tmp/` before it is deleted, so nobody sees half of it.
+//! written whole (temporary file, sync, rename), so each is either old or new. Garbage collection moves a
+//! layer to `tmp/` before it deletes it, so no reader sees half a layer.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
@@ -26,14 +26,14 @@ use crate::reach::Reach;
 use crate::reference::{Reference, local_or_normal};
 use crate::shared::Elsewhere;
 
-/// What an operator may set.
+/// Settings that an operator may change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// All layers of one image unpacked, bytes.
     pub unpacked_max_bytes: u64,
-    /// Where pulls may lead; to public addresses by default.
+    /// The addresses that pulls may reach; public ones by default.
     pub reach: Reach,
-    /// Whether packed layers stay until somebody has given them to other nodes.
+    /// Whether packed layers stay until the engine has given them to the other nodes.
     pub keep_packed: bool,
 }
 
@@ -66,15 +66,15 @@ pub(crate) struct Inner {
     pub(crate) settings: Settings,
     pub(crate) blobs: Arc<Blobs>,
     index: RwLock<Index>,
-    /// Held while something on disk changes.
+    /// Held by a task while it changes records, names or layers on disk.
     changes: Mutex<()>,
-    /// Layers that somebody is about to use, with how many do.
+    /// Layers that pulls and loads are about to use, each with the number of its users.
     pins: Mutex<BTreeMap<String, usize>>,
-    /// Where layers lie that other nodes prepared, if anywhere.
+    /// Where the layers of other nodes are, if images are shared.
     pub(crate) elsewhere: OnceLock<Arc<dyn Elsewhere>>,
     /// A name was given to an image here.
     pub(crate) named: Notify,
-    /// Locked for as long as we live.
+    /// The lock on the directory, held as long as this process uses it.
     _lock: File,
 }
 
@@ -92,12 +92,12 @@ pub(crate) struct Name {
     pub(crate) unshared_since_ms: Option<u64>,
 }
 
-/// Whose word a name is.
+/// Where a name comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Whose {
-    /// Somebody gave it here, now.
+    /// It was given on this node, now.
     Own,
-    /// All nodes say so.
+    /// All nodes know it.
     All,
 }
 
@@ -118,7 +118,7 @@ struct NameFile {
     said_ms: Option<u64>,
 }
 
-/// Pins every layer: for who does not know yet which one it makes.
+/// Pins every layer: for an import, which does not know the key of its layer beforehand.
 pub(crate) const PIN_ALL: &str = "*";
 
 /// Keeps layers from being collected as long as it lives.
@@ -365,7 +365,7 @@ impl Inner {
         self.index().names.iter().map(|(name, found)| (name.clone(), found.clone())).collect()
     }
 
-    /// Held by who changes something on disk.
+    /// Takes the lock that a task holds while it changes records, names or layers on disk.
     pub(crate) fn changing(&self) -> MutexGuard<'_, ()> {
         locked(&self.changes)
     }
@@ -381,7 +381,7 @@ impl Inner {
         Ok(self.renamed(&digest))
     }
 
-    /// Writes a record down, if it is not there. Who calls holds the lock.
+    /// Writes a record down, if it is not there. The caller holds the lock of [`Self::changing`].
     pub(crate) fn write_record(&self, record: Record) -> Result<()> {
         let digest = record.digest.clone();
         let known = self.index().images.get(&digest).is_some_and(|(have, _)| *have == record);
@@ -405,7 +405,7 @@ impl Inner {
         self.root.join("refs").join(format!("{}.json", Digest::of(name.as_bytes()).hex()))
     }
 
-    /// Who calls holds the lock.
+    /// Writes a name down. The caller holds the lock of [`Self::changing`].
     pub(crate) fn write_name(&self, name: &str, digest: &Digest, whose: Whose) -> Result<()> {
         let said_ms = (whose == Whose::Own).then(now_ms);
         let shared = whose == Whose::All;
@@ -428,7 +428,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Makes the image show its names of now.
+    /// Updates the names that the image in the index shows.
     pub(crate) fn renamed(&self, digest: &Digest) -> Arc<Image> {
         let mut index = self.index_mut();
         let of_it = index.names.iter().filter(|(_, to)| to.digest == *digest);
@@ -450,7 +450,8 @@ impl Inner {
         Ok(gone.into_iter().flat_map(|(record, _)| record.layers).map(|layer| layer.key).collect())
     }
 
-    /// Deletes those of the chosen layers that nobody needs.
+    /// Deletes those of the chosen layers that no image needs and no pull or load has pinned. Deletes all such packed
+    /// layers, chosen or not.
     pub(crate) fn collect(&self, chosen: impl Fn(&str) -> bool) -> Result<u64> {
         let fail = |error| ImageError::io("remove a layer", error);
         let mut needed: BTreeSet<String> = BTreeSet::new();
@@ -462,7 +463,8 @@ impl Inner {
         let mut freed = 0;
         let mut doomed = Vec::new();
         {
-            // Who pins a layer looks for it afterwards, so it is either kept here or found missing there.
+            // A pull or load pins a layer first and looks for it afterwards. So either this collection sees the pin and
+            // keeps the layer, or the pull or load finds that the layer is missing.
             let pins = locked(&self.pins);
             if pins.contains_key(PIN_ALL) {
                 return Ok(0);

@@ -1,4 +1,4 @@
-//! Where a pull may lead: to no address that is not public, by whatever way it is named.
+//! Pulls reach no address that is not public, in whichever way it is named.
 
 #![expect(clippy::tests_outside_test_module, clippy::unwrap_used, reason = "an integration test")]
 

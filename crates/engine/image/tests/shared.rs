@@ -14,7 +14,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _};
 
-/// What lies where all find it.
+/// A place where all nodes find layers.
 #[derive(Debug, Default)]
 struct Place(Mutex<BTreeMap<Digest, Vec<u8>>>);
 
@@ -55,7 +55,7 @@ fn layout() -> Layout {
     Layout::new(&layers).config(&["--config.env=A=b"])
 }
 
-/// Puts the layers of an image where all find them; gives what else others need.
+/// Puts the layers of an image where all nodes find them; gives the document that the other nodes need besides.
 fn give(images: &Images, image: &Image, place: &Place) -> Document {
     let document = images.document(&image.digest).unwrap();
     for layer in document.layers() {
@@ -86,7 +86,7 @@ async fn what_one_loaded_another_takes() {
     for (layer, name) in [(0, "a"), (0, "c"), (1, "b"), (1, "d")] {
         assert_eq!(file(&taken, layer, name), file(&loaded, layer, name), "{name}");
     }
-    // Nothing is kept of what came from elsewhere, and what is here is not fetched again.
+    // A layer that came from another node is not kept packed, and a layer that is here is not fetched again.
     assert!(document.layers().iter().all(|layer| !two.is_packed(layer)));
     place.0.lock().unwrap().clear();
     assert_eq!(two.take(&document).await.unwrap().digest, loaded.digest);
@@ -122,7 +122,7 @@ async fn what_is_not_what_it_should_be_is_refused() {
     let text = document.to_text().unwrap();
     assert!(Document::parse(&text, second.as_str()).is_err(), "another image's");
     assert!(Document::parse(&text.replace("\"format\":1", "\"format\":2"), loaded.digest.as_str()).is_err());
-    // What was kept is not believed either.
+    // A packed layer that was kept is checked, too.
     let packed = work.path().join("one/packed").join(first.hex());
     std::fs::write(&packed, b"damaged").unwrap();
     assert!(one.pack(&first, io::sink()).is_err());
@@ -147,7 +147,7 @@ async fn names_follow_what_all_say() {
         let set = |of: &[&Digest]| of.iter().map(|digest| (*digest).clone()).collect::<BTreeSet<_>>();
         images.follow(names(said), set(there), set(used)).await.unwrap()
     };
-    // What others do not know yet stays, whatever they say.
+    // A name that the other nodes do not know yet stays, even if they do not list it.
     follow(&one, &[("app", &second)], &[&second], &[]).await;
     assert_eq!(unshared(&one), names(&[("app", &first), ("other", &second)]));
     one.shared(&first, &["app".to_owned()]).await.unwrap();
@@ -156,7 +156,7 @@ async fn names_follow_what_all_say() {
     one.shared(&second, &["other".to_owned()]).await.unwrap();
     drop(one);
 
-    // It is remembered. A name moves, one comes, and one stands for what is not here.
+    // Which names are shared is remembered. One name moves, one is new, and one stands for an image that is not here.
     let one = images(&dir, &place);
     assert!(one.unshared().is_empty());
     let away = Digest::of(b"away");
@@ -165,12 +165,12 @@ async fn names_follow_what_all_say() {
     assert_eq!(one.resolve("app").unwrap().digest, second);
     assert_eq!(one.resolve("new").unwrap().digest, first);
     assert!(one.resolve("other").is_err() && one.resolve("far").is_err());
-    // Given here to another, it is not shared any more.
+    // A name that is given to another image here is not shared any more.
     one.tag(&first, "app").await.unwrap();
     assert_eq!(unshared(&one), names(&[("app", &first)]));
     one.shared(&first, &["app".to_owned()]).await.unwrap();
 
-    // What nobody has any more goes, unless it is needed.
+    // An image that no node has any more goes, unless it is needed.
     one.tag(&second, "other").await.unwrap();
     one.shared(&second, &["other".to_owned()]).await.unwrap();
     follow(&one, &[], &[], &[&first]).await;

@@ -1,8 +1,8 @@
 //! Large objects elsewhere: a bucket that speaks S3.
 //!
-//! What is here knows names and bytes, nothing of snapshots. Objects are written in parts, and are there only when
-//! the last one is: a broken upload leaves nothing that could be read. What comes back is not believed: whoever
-//! reads an object checks it.
+//! This crate knows names and bytes, nothing of snapshots. Objects are written in parts, and an object is there only
+//! when its last part is: a broken upload leaves nothing that could be read. The object store is not trusted: the
+//! caller checks each object that it reads.
 
 use std::io;
 use std::sync::Arc;
@@ -20,12 +20,12 @@ use object_store::{ClientOptions, ObjectStore, ObjectStoreExt as _, PutPayload, 
 const PART_BYTES: usize = 16 << 20;
 /// Parts on their way at once.
 const PARTS_MAX_COUNT: usize = 4;
-/// Largest object that is read whole, bytes.
+/// Largest object that [`Objects::get_small`] reads, bytes.
 pub const SMALL_MAX_BYTES: usize = 64 << 10;
 /// Longest prefix, bytes.
 const PREFIX_MAX_BYTES: usize = 512;
 
-/// Where objects are, and who asks for them.
+/// Where objects are, and the credentials for them.
 #[derive(Debug, Clone)]
 pub struct ObjectsConfig {
     /// `s3://bucket` or `s3://bucket/prefix`.
@@ -83,7 +83,7 @@ pub struct Objects {
     prefix: Path,
 }
 
-/// How long nothing may come of an answer, or of the next piece of one.
+/// How long the object store may take for the beginning of an answer, or for its next piece.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 impl Objects {
@@ -99,7 +99,7 @@ impl Objects {
             return Err(wrong("names no bucket, or its prefix is too long"));
         }
         let prefix = Path::parse(prefix.trim_matches('/')).map_err(|_error| wrong("has no usable prefix"))?;
-        // Large objects take long: what ends a request is that nothing comes.
+        // Large objects take long: a request ends only when no bytes come for so long.
         let client = ClientOptions::new().with_timeout_disabled().with_read_timeout(SILENCE_MAX);
         let mut builder = AmazonS3Builder::new()
             .with_client_options(client)
@@ -151,7 +151,7 @@ impl Objects {
             let piece = match piece {
                 Ok(piece) => piece,
                 Err(error) => {
-                    // What stays of it is a matter of the bucket's own rules.
+                    // If parts of the upload stay, the bucket's own lifecycle rules remove them.
                     drop(upload.abort().await);
                     return Err(ObjectsError::Source(error));
                 }
@@ -220,7 +220,8 @@ impl Objects {
         }
     }
 
-    /// The names of all objects below a directory, or of all when it is empty, as they come. Names that nobody here gives are left out.
+    /// The names of all objects below a directory, or of all when it is empty, in the order in which the object store
+    /// lists them. Names that are not below the prefix are left out.
     #[must_use]
     pub fn list(&self, below: &str) -> BoxStream<'static, Result<String, ObjectsError>> {
         let prefix = self.prefix.clone();

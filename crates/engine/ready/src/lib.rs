@@ -1,11 +1,11 @@
 //! A pool of things that are slow to make and quick to hand out: network namespaces, disks, user
 //! namespaces.
 //!
-//! One thread per pool keeps `min` of them ready. [`Pool::claim`] never waits for that thread: when
-//! nothing is ready it makes one itself, so a pool bounds latency, not capacity. Nor does that thread get in the way of
-//! the claimer: as long as half of them are ready it begins only [`HOLD_OFF`] later, as on a host with few processors it would
-//! take the time that the claimer needs now. What a pool holds
-//! must vanish with the process (anonymous kernel objects): a pool is never written down.
+//! One thread per pool keeps `min` of them ready. [`Pool::claim`] never waits for that thread: when nothing is ready
+//! it makes one itself, so a pool bounds latency, not capacity. Nor does that thread get in the way of the claimer: as
+//! long as half of them are ready it begins only [`HOLD_OFF`] later. On a host with few processors it would otherwise
+//! take the time that the claimer needs now. The things in a pool must vanish with the process (anonymous kernel
+//! objects): a pool is never written down.
 //!
 //! When making fails the thread tries again after [`RETRY_AFTER`]; the caller of `claim` sees the error
 //! of its own attempt.
@@ -19,7 +19,7 @@ use std::time::Duration;
 /// How long the filling thread rests after a failure.
 pub const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// How long the filling thread leaves the host's processors to the one that has just claimed something.
+/// How long the filling thread leaves the host's processors to the caller that has just claimed a thing.
 pub const HOLD_OFF: Duration = Duration::from_millis(8);
 
 type Make<T, E> = Box<dyn Fn() -> Result<T, E> + Send + Sync>;

@@ -1,7 +1,8 @@
 //! Asks HTTP servers inside sandboxes.
 //!
-//! One request for each connection, over any byte stream. What answers is hostile: heads, bodies and lines are bounded, a
-//! redirect is an answer like others, and nothing of an answer but its status, its kind and its body is looked at.
+//! One request for each connection, over any byte stream. The server in the sandbox may be hostile: heads, bodies and
+//! lines are bounded, a redirect is not followed, and of an answer only its status, its content type and its body are
+//! read.
 
 mod lines;
 
@@ -129,7 +130,7 @@ async fn send(
         .max_headers(HEADERS_MAX_COUNT)
         .handshake(TokioIo::new(io))
         .await?;
-    // How it ends is told to who reads the answer.
+    // The reader of the answer learns how the connection ends.
     let connection = Connection(tokio::spawn(async move { drop(connection.await) }));
     Ok((sender.send_request(request).await?, connection))
 }
@@ -141,7 +142,7 @@ impl Stream {
         self.status
     }
 
-    /// What comes next. To give up waiting loses nothing.
+    /// The next piece of the answer. A caller that stops waiting loses nothing.
     pub async fn next(&mut self) -> Heard {
         loop {
             if let Some(heard) = self.splitter.pop() {
@@ -159,7 +160,7 @@ impl Stream {
         }
     }
 
-    /// What has come already.
+    /// The next piece of the answer, if it has come already.
     pub fn ready(&mut self) -> Option<Heard> {
         self.splitter.pop()
     }

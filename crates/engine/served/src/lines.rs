@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 /// Longest line or event that is looked at, bytes.
 pub const LINE_MAX_BYTES: usize = 1 << 20;
 
-/// Something that an answer said.
+/// A piece of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Heard {
     /// A line; of server-sent events, the data of one.
     Line(String),
-    /// One that is longer than what is looked at.
+    /// A line or event that is longer than [`LINE_MAX_BYTES`].
     TooLong,
     /// The answer has ended. It is whole, or its connection broke.
     End {
@@ -57,7 +57,7 @@ impl Splitter {
                 }
             }
             if self.skipping {
-                // An event goes on until an empty line: a line that is as long as that has passed is none.
+                // An event ends only with an empty line, and the line that was skipped is not empty.
                 self.line.extend(piece.first());
                 self.line.truncate(1);
             }

@@ -53,7 +53,7 @@ impl Store {
         .await
     }
 
-    /// Removes what ended before `now_ms`.
+    /// Removes accesses that ended before `now_ms`.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].

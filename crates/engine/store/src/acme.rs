@@ -1,4 +1,4 @@
-//! How it stands with certificates of servers of ACME. What a state says is its writers' matter.
+//! The state of certificates from ACME servers. The store does not read a state: its writers define what is in it.
 
 use crate::db::args;
 use crate::error::StoreError;
@@ -17,8 +17,8 @@ impl Store {
             .transpose()
     }
 
-    /// Puts a state in the place of that of this version (0: of none), and with it what was sealed meanwhile. Says whether it
-    /// did: not when somebody else was faster.
+    /// Replaces the state that has this version (0: there is none yet), and stores with it the values that were sealed
+    /// meanwhile. Says whether it did: it does not when another writer has changed the state first.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].

@@ -86,7 +86,7 @@ impl Store {
         if inserted.await? == 0 { Err(StoreError::NameTaken) } else { Ok(()) }
     }
 
-    /// Stores what an agent is now. One that is gone stays so.
+    /// Stores the changed spec of an agent. Does nothing when the agent is gone.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
@@ -227,7 +227,7 @@ impl Store {
         let text = json(&data)?;
         self.write(move |mut conn: Conn<'_>| {
             Box::pin(async move {
-                // First, as it makes others wait who bring the same key.
+                // First: this makes other callers that bring the same key wait.
                 let counted = conn.row(COUNT, args![id.as_str()]).await?.ok_or(StoreError::NotFound)?;
                 let number = counted.decode("agent_sessions", "events", |row| row.uint("events"))?;
                 if let Some(key) = &key
@@ -285,8 +285,8 @@ impl Store {
         rows.iter().map(|row| row.decode("agent_events", "session_id", read_event)).collect()
     }
 
-    /// Removes the oldest events of a session, so that at most `count`, of at most so many bytes together, stay; messages after
-    /// `delivered` stay whatever there is.
+    /// Removes the oldest events of a session, so that at most `count`, of at most so many bytes together, stay.
+    /// Messages after `delivered` always stay.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].

@@ -10,7 +10,7 @@ pub enum StoreError {
     /// There is no such record, or not the one that this one refers to.
     #[error("no such record")]
     NotFound,
-    /// Another sandbox has this name.
+    /// Another record of this kind has this name.
     #[error("the name is taken")]
     NameTaken,
     /// A record with this id or key is there already.
@@ -25,7 +25,7 @@ pub enum StoreError {
         /// Of what, and what to do.
         error: Box<atoll_core::Error>,
     },
-    /// This node is there already, or another has taken over what it had. Nothing was changed.
+    /// This node is there already, or another node has taken it over. Nothing was changed.
     #[error("another server has taken this node's place")]
     Claimed,
     /// A text holds a NUL byte, which PostgreSQL cannot store.

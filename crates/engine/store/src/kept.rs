@@ -1,11 +1,11 @@
-//! What of sandboxes is in the object store, and sandboxes that go from node to node.
+//! The copies of sandboxes that are in the object store, and sandboxes that go from node to node.
 //!
-//! An *upload* has a name of its own, which is written down before its first object is sent ([`Store::begin_upload`]). A copy is
-//! whole when its upload is recorded as the copy ([`Store::finish_upload`]): an object belongs to somebody as long as
-//! it is of the upload under way, or the copy refers to it. Whoever collects what is left looks at the objects first and at
-//! the row afterwards, and so needs no clock and no lock.
+//! An *upload* has a name of its own, which is written down before its first object is sent ([`Store::begin_upload`]).
+//! A copy is whole when its upload is recorded as the copy ([`Store::finish_upload`]). An object is in use as long as
+//! it is part of the upload under way, or the copy refers to it. The garbage collector lists the objects first and
+//! reads the row afterwards, so it needs no clock and no lock.
 //!
-//! A sandbox goes to another node in one statement, which is conditional on its being put to disk and copied whole.
+//! A sandbox goes to another node in one statement, which succeeds only if the sandbox is put to disk and copied whole.
 
 use atoll_core::id::{NodeId, SandboxId};
 use atoll_core::spec::{IsolationLevel, SandboxSpec};
@@ -17,7 +17,7 @@ use crate::record::SandboxRecord;
 
 /// Sandboxes that are taken over, or up, in one go.
 const BATCH_MAX_COUNT: i64 = 200;
-/// Sandboxes of which it is said why they stay.
+/// How many sandboxes of a node are listed, at most, with the reason why they stay.
 const STAYING_MAX_COUNT: i64 = 100;
 
 /// A copy that is whole.
@@ -42,7 +42,7 @@ pub struct KeptRecord {
     pub copy: Option<CopyRecord>,
 }
 
-/// A sandbox that has come to a node.
+/// A sandbox that has come to this node from another one, or that this node is to wake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arrival {
     /// Which.
@@ -67,7 +67,7 @@ pub struct Staying {
 pub struct Left {
     /// Sandboxes.
     pub sandboxes: u64,
-    /// Those of which it is said why they stay.
+    /// Those for which a reason to stay is recorded.
     pub staying: u64,
     /// The first of these.
     pub items: Vec<Staying>,
@@ -96,7 +96,8 @@ impl Store {
         .await
     }
 
-    /// Writes down that an upload begins, in the place of one that was under way; gives what is there of the sandbox.
+    /// Writes down that an upload begins, in the place of one that was under way; gives what is known of the sandbox's
+    /// objects.
     ///
     /// # Errors
     /// [`StoreError::NotFound`] when the sandbox is not this node's.
@@ -111,8 +112,8 @@ impl Store {
         .await
     }
 
-    /// Records that an upload is whole and that the sandbox, which has been put to disk since the boot of this name, can be woken
-    /// from it.
+    /// Records that an upload is whole and that the sandbox, which has been put to disk since the boot `boot_id`, can
+    /// be woken from it.
     ///
     /// # Errors
     /// [`StoreError::Conflict`] when another upload has begun, or the sandbox was woken or is not this node's any more.
@@ -140,8 +141,8 @@ impl Store {
         .await
     }
 
-    /// Records that an upload is whole which is of this moment of a sandbox that runs, in the boot of this name: when its node dies
-    /// it is brought back from there.
+    /// Records that an upload is whole: the copy of a running sandbox, in the boot `boot_id`, as it was at `taken_ms`.
+    /// When its node dies, the sandbox is brought back from this copy.
     ///
     /// # Errors
     /// [`StoreError::Conflict`] when another upload has begun, or the sandbox does not run in that boot here.
@@ -204,11 +205,11 @@ impl Store {
         .await
     }
 
-    /// Gives a sandbox of this generation, which is put to disk and copied whole, to another node, which lives. Says whether it is
-    /// that one's now.
+    /// Gives a sandbox of this generation, which is put to disk and copied whole, to another node, which lives. Says
+    /// whether the sandbox belongs to that node now.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`]: then it may be, or become so. [`Self::hold`] decides.
+    /// [`StoreError::Unavailable`]: then it may belong to that node, or become so. [`Self::hold`] decides.
     pub async fn hand_over(
         &self,
         id: &SandboxId,
@@ -233,8 +234,8 @@ impl Store {
         .await
     }
 
-    /// Holds on to a sandbox of this generation: whatever was begun to give it away fails from now on. Gives the new generation;
-    /// `None` when it was given away.
+    /// Keeps a sandbox of this generation on this node: a [`Self::hand_over`] that was begun before fails from now on.
+    /// Gives the new generation; `None` when the sandbox was given away.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
@@ -251,7 +252,8 @@ impl Store {
         .await
     }
 
-    /// Takes what dead nodes had put to disk and copied whole, of these levels; gives how many those were.
+    /// Moves to this node the sandboxes of dead nodes that are put to disk and copied whole, and have one of these
+    /// isolation levels. Gives how many it moved.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
@@ -260,7 +262,7 @@ impl Store {
              sandboxes.spec_version AS spec_version FROM sandboxes JOIN nodes ON nodes.id = sandboxes.node \
              WHERE nodes.is_alive = 0 AND sandboxes.state = 'paused' AND sandboxes.paused = 'filesystem' \
              AND sandboxes.kept_ms IS NOT NULL LIMIT $1";
-        // Waits for the node if it enters at this moment: then it is alive, and has what is its own.
+        // Waits for the node if it enters at this moment: then it is alive, and keeps its sandboxes.
         const HOLD: &str = "UPDATE nodes SET is_alive = 0 WHERE id = $1 AND is_alive = 0";
         const TAKE: &str = "UPDATE sandboxes SET node = $3, generation = generation + 1 WHERE id = $1 AND node = $2 \
              AND state = 'paused' AND paused = 'filesystem' AND kept_ms IS NOT NULL";
@@ -269,7 +271,7 @@ impl Store {
         let found = self.read(move |mut conn| Box::pin(async move { conn.rows(FIND, values).await })).await?;
         let mut wanted: Vec<(SandboxId, NodeId)> = Vec::new();
         for row in &found {
-            // One that cannot be read is left where it is.
+            // A sandbox whose spec cannot be read stays where it is.
             let Ok(spec) = row.spec::<SandboxSpec>(crate::sandboxes::SPEC_VERSION) else { continue };
             if levels.contains(&spec.isolation) {
                 let both = |row: &Row| Ok((row.parse("id")?, row.parse("node")?));
@@ -297,7 +299,7 @@ impl Store {
         .await
     }
 
-    /// What has come to this node and was not taken up yet.
+    /// Sandboxes that have come to this node and that it has not taken up yet.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`].
@@ -310,8 +312,8 @@ impl Store {
         rows.iter().map(|row| row.decode("arrivals", "sandbox_id", one)).collect()
     }
 
-    /// A sandbox of this node is put to disk for a while only: whoever has it afterwards, this node or the one that it is given to, is
-    /// to wake it.
+    /// Records that a sandbox of this node is put to disk for a while only: the node that has it afterwards, this one
+    /// or the one that it is given to, is to wake it.
     ///
     /// # Errors
     /// [`StoreError::NotFound`] when it is not this node's.
@@ -328,7 +330,7 @@ impl Store {
         .await
     }
 
-    /// A sandbox of this node was taken up, and woken if it had to be.
+    /// Records that this node has taken up a sandbox of its own, and woken it if that was asked for.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
@@ -340,7 +342,7 @@ impl Store {
             .await
     }
 
-    /// How many sandboxes a node has by the database, and why some of them stay.
+    /// How many sandboxes a node has according to the database, and why some of them stay.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`].
@@ -376,7 +378,7 @@ impl Store {
 }
 
 impl SandboxRecord {
-    /// Whether everything that it needs to be woken is in the object store.
+    /// Whether everything that is needed to wake it is in the object store.
     #[must_use]
     pub fn is_kept(&self) -> bool {
         self.kept_ms.is_some()
@@ -384,7 +386,7 @@ impl SandboxRecord {
 }
 
 pub(crate) async fn arrive(conn: &mut Conn<'_>, id: &SandboxId, wake: bool) -> Result<(), StoreError> {
-    // Who was on the way to a node that died, and was to be woken there, is to be woken still.
+    // A sandbox that was on its way to a node that died, and was to be woken there, is still to be woken.
     const SQL: &str = "INSERT INTO arrivals (sandbox_id, wake) VALUES ($1, $2) ON CONFLICT (sandbox_id) \
          DO UPDATE SET wake = CASE WHEN arrivals.wake = 1 THEN 1 ELSE EXCLUDED.wake END";
     conn.execute(SQL, args![id.as_str(), u32::from(wake)]).await?;

@@ -10,7 +10,8 @@ use crate::record::{KeyKind, KeyRecord, Login, LoginBy};
 const INSERT: &str = "INSERT INTO api_keys (id, name, hash, scopes, created_ms, expires_ms, last_used_ms, \
      person, login_of, login_by, login_exchange, project, project_scope) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, \
      $10, $11, $12, $13)";
-/// The same for a person who may be known: the id stays. Who logs in for a shorter time ends no other login.
+/// The same for a person, who may have a record already: its id stays. The record keeps the later of the two end times,
+/// so a shorter login ends no other login.
 const PERSON: &str = "INSERT INTO api_keys (id, name, hash, scopes, created_ms, expires_ms, last_used_ms, \
      person, login_of, login_by, login_exchange, project, project_scope) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, \
      $10, $11, $12, $13) \
@@ -27,8 +28,9 @@ impl Store {
         self.change_keys(INSERT, values).await.map(drop)
     }
 
-    /// Stores a login, and what is known of the person now, also in the records that they have in other projects; the person's
-    /// record has the id that it had before, and comes back. What ran out of their logins goes, and the oldest beyond `logins_max`.
+    /// Stores a login, and what is known of the person now, also in the records that they have in other projects.
+    /// Gives the person's record, which has the id that it had before. Removes those of their logins that have
+    /// expired, and the oldest beyond `logins_max`.
     ///
     /// # Errors
     /// [`StoreError::AlreadyExists`] when a login was opened by the same exchange.
@@ -64,7 +66,7 @@ impl Store {
         .await
     }
 
-    /// Ends one login of a person, or all of them. The person's record works as long as the last that is left.
+    /// Ends one login of a person, or all of them. The person's record then expires with the last login that is left.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
@@ -127,7 +129,8 @@ impl Store {
     }
 }
 
-/// Notes what the issuer said of a person in all other records of theirs: what they may do as of another project follows from it, too.
+/// Writes what the issuer said of a person into all other records of that person: their rights in another project
+/// follow from it, too.
 async fn renew_others(conn: &mut Conn<'_>, person: &KeyRecord) -> Result<(), StoreError> {
     const PEOPLE: &str = "SELECT * FROM api_keys WHERE person IS NOT NULL AND id <> $1";
     const RENEW: &str = "UPDATE api_keys SET name = $2, person = $3 WHERE id = $1";
@@ -172,7 +175,7 @@ fn kind(row: &Row) -> Result<KeyKind, BadColumn> {
 }
 
 fn values(key: &KeyRecord) -> Result<Vec<Value>, StoreError> {
-    // A server that knows of no projects finds no scope, and lets it do nothing.
+    // An older server, which knows of no projects, finds no scope and lets this key do nothing.
     let none = Vec::new();
     let (scopes, project_scope) = match &key.project {
         Some(_) => (&none, key.scopes.first()),

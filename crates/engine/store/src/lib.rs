@@ -1,8 +1,8 @@
 //! What must survive: sandboxes, execs, templates, API keys, registry credentials, secrets.
 //!
-//! Only this crate knows SQL. The same text runs on SQLite (the default, embedded in the process)
-//! and on PostgreSQL; the module `db` is the whole difference between them. Times are
-//! milliseconds since the epoch, given by the caller; only a node's lease is counted here, by a clock that nobody sets.
+//! Only this crate knows SQL. The same text runs on SQLite (the default, embedded in the process) and on PostgreSQL;
+//! the module `db` is the whole difference between them. Times are milliseconds since the epoch, given by the caller.
+//! Only a node's lease is measured here, with the machine's boot clock, which cannot be set.
 //!
 //! ```text
 //! Store ──writes──▶ writer task ──one transaction for all that waits──▶ SQLite file (WAL)
@@ -12,16 +12,17 @@
 //! Store ──each operation its own transaction──▶ pool ──▶ PostgreSQL
 //! ```
 //!
-//! What holds:
+//! Guarantees:
 //!
-//! - An operation that returned `Ok` is committed. On SQLite "committed" survives the death of
-//!   this process; the last moments before a power cut may be lost (`synchronous = NORMAL`), never
-//!   the file's integrity. PostgreSQL keeps its own promise.
+//! - An operation that returned `Ok` is committed. On SQLite it is then on disk (`synchronous = FULL`). Some
+//!   operations, such as those on states of sandboxes, execs and usage, do not wait for the disk (`NORMAL`): they
+//!   survive the death of this process, but the last of them may be lost in a power cut. The file's integrity is never
+//!   lost. PostgreSQL keeps its own promise.
 //! - An operation happens wholly or not at all, also when its caller stops waiting for it.
-//! - Whatever was wrong with one operation does not touch the others in its transaction.
-//! - On PostgreSQL servers are nodes: each has sandboxes of its own, and one whose place was taken writes nothing more
-//!   (the module `membership`).
-//! - A row that cannot be understood is [`StoreError::Corrupt`] for whoever reads it, never a panic.
+//! - An operation that fails does not affect the other operations in its transaction.
+//! - On PostgreSQL servers are nodes: each has sandboxes of its own, and a node that was taken over by another node
+//!   writes nothing more (the module `membership`).
+//! - A row that cannot be understood gives its reader [`StoreError::Corrupt`], never a panic.
 
 mod accesses;
 mod acme;

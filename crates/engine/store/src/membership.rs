@@ -1,17 +1,18 @@
 //! A server on PostgreSQL is a node: one of several that share the database, each with sandboxes of its own.
 //!
-//! A node gives a sign of life (a *beat*) a few times in each lease. The others look whether it changes, each by a clock of
-//! its own that no other machine sets; when it did not for a whole lease, one of them takes over: it raises the node's epoch in
-//! the transaction that says what became of its sandboxes ([`Store::take_over`]). Every transaction that writes begins by
-//! holding on to the node's row with the epoch that it had ([`fence`]): a node whose epoch was raised writes nothing any
-//! more, whatever it believes.
+//! A node gives a sign of life (a *beat*) a few times in each lease. The other nodes watch whether the beat changes,
+//! each by a clock of its own that no other machine sets. When it has not changed for a whole lease, one of them takes
+//! over: it raises the node's epoch in the transaction that records what became of its sandboxes
+//! ([`Store::take_over`]). Every transaction that writes begins by locking the node's row with the epoch that the node
+//! had when it entered ([`fence`]): a node whose epoch was raised writes nothing any more, even if it believes that it
+//! is alive.
 //!
 //! The node counts its lease from before it sent the last beat that was answered, by a clock that runs on while the machine
-//! sleeps. So it knows that it must stop before anybody else may have taken over.
+//! sleeps. So it stops before another node may have taken over.
 //!
-//! The session that beats also holds two advisory locks: one that says who the node is, so that a copy of its data
-//! directory does not become the same node at the same time, and one, shared by all nodes, that older versions, which knew of no
-//! nodes, want for themselves.
+//! The session that beats also holds two advisory locks. One names the node, so that a copy of its data directory does
+//! not become the same node at the same time. The other is shared by all nodes; older versions, which knew of no
+//! nodes, take it exclusively.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,14 +29,14 @@ use crate::nodes::NodeDraft;
 
 /// The lock that every node shares, and that older servers take alone: the letters "atoll".
 const LOCK: i64 = 0x0061_746f_6c6c;
-/// Keeps those apart that enter at the same moment.
+/// The lock that makes nodes that enter at the same moment do so one after the other.
 const ENTRANCE: i64 = LOCK + 1;
 /// How long a lock may still be held by a server that has just died.
 const PATIENCE: Duration = Duration::from_secs(10);
 const TRY_EVERY: Duration = Duration::from_millis(200);
 /// Beats in a lease.
 const BEATS: u32 = 5;
-/// What part of a lease is kept between the moment when the node stops and the one when another may take over.
+/// A node stops one fifth of its lease before another node may take over.
 const MARGIN_PART: u64 = 5;
 /// The database notices within about 30 s that a node's machine is gone.
 const NOTICE: &str =
@@ -82,10 +83,10 @@ pub fn boot_ns() -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
 }
 
-/// What is called with the end of each new term, on the clock of [`boot_ns`]. Must not block.
+/// The node calls this with the end of each new term, on the clock of [`boot_ns`]. It must not block.
 pub type Told = Arc<dyn Fn(u64) + Send + Sync>;
 
-/// A node's place among the others. Clones share it.
+/// A node's lease: how long it may act as a node of the cluster. Clones share it.
 #[derive(Clone)]
 pub struct Lease {
     inner: Arc<Inner>,
@@ -96,11 +97,11 @@ struct Inner {
     epoch: i64,
     /// When the node must have stopped, see [`boot_ns`].
     until_ns: AtomicU64,
-    /// Another has taken over: for good.
+    /// Another node has taken over: for good.
     lost: AtomicBool,
     /// The term is over and no new one has begun.
     away: watch::Sender<bool>,
-    /// What is said of the node's load with each beat, JSON.
+    /// The node's load, JSON, which each beat writes to the database.
     load: watch::Sender<String>,
     told: Told,
     closed: CancellationToken,
@@ -131,13 +132,13 @@ impl Lease {
         self.inner.lost.load(Ordering::Acquire)
     }
 
-    /// Whether the node has to stand still, now and whenever it changes.
+    /// Tells whether the node has to stand still: now, and at each change.
     #[must_use]
     pub fn away(&self) -> watch::Receiver<bool> {
         self.inner.away.subscribe()
     }
 
-    /// What is to be said of the node's load from the next beat on.
+    /// Sets the node's load, which the next beats write to the database.
     pub fn say(&self, load: String) {
         self.inner.load.send_replace(load);
     }
@@ -214,7 +215,7 @@ pub(crate) async fn enter(
     Ok(lease)
 }
 
-/// Opens the session that says who the node is.
+/// Opens the session that holds the node's locks; tries for [`PATIENCE`].
 async fn hold(options: &PgConnectOptions, node: &NodeDraft) -> Result<PgConnection, StoreError> {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -277,7 +278,8 @@ async fn write_down(pool: &PgPool, node: &NodeDraft) -> Result<i64, StoreError> 
     Ok(epoch)
 }
 
-/// Holds on to the node's row as it was: who raises the epoch waits for this transaction, and what begins after that fails.
+/// Locks the node's row, which must still have the node's epoch. A node that wants to raise the epoch waits for this
+/// transaction; transactions of this node that begin after that fail.
 pub(crate) async fn fence(conn: &mut PgConnection, lease: &Lease) -> Result<(), StoreError> {
     // Not FOR SHARE: a node's own beats would wait for its writes, and these for its beats.
     const SQL: &str = "SELECT 1 FROM nodes WHERE id = $1 AND epoch = $2 FOR KEY SHARE";
@@ -329,7 +331,7 @@ async fn beat(
         Some(session) => session,
         None => {
             let mut session = PgConnection::connect_with(options).await?;
-            // Whether the locks are free again or not: who the node is, its epoch says.
+            // It goes on even when the locks are not free yet: the epoch decides whether this is still the same node.
             lock(&mut session, &lease.inner.node).await?;
             session
         }

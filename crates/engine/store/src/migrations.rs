@@ -1,5 +1,5 @@
-//! The schema, as steps from one to the next: `migrations/NUMBER_NAME.sql`. The library that takes them notes in the database
-//! which were taken, and refuses a database that knows others.
+//! The schema, as migrations: `migrations/NUMBER_NAME.sql`. sqlx runs them, notes in the database which ones have run,
+//! and refuses a database in which unknown ones have run.
 
 use std::sync::LazyLock;
 

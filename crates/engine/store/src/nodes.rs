@@ -18,30 +18,30 @@ use crate::sandboxes::any_of;
 /// A node that enters.
 #[derive(Debug, Clone)]
 pub struct NodeDraft {
-    /// Who it is, from its data directory.
+    /// Its id, from its data directory.
     pub id: NodeId,
     /// What people call it.
     pub name: String,
-    /// Where the others reach it: host and port.
+    /// Where the other nodes reach it: host and port.
     pub address: String,
     /// Of the program.
     pub version: String,
     /// [`NodeFacts`], JSON.
     pub facts: String,
-    /// How long the others wait for a sign of life.
+    /// How long the other nodes wait for a sign of life, milliseconds.
     pub lease_ms: u64,
     /// When it enters.
     pub now_ms: u64,
 }
 
-/// A node as the others know it.
+/// A node as the other nodes know it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeRecord {
-    /// Who it is.
+    /// Its id.
     pub id: NodeId,
     /// What people call it.
     pub name: String,
-    /// Where the others reach it.
+    /// Where the other nodes reach it.
     pub address: String,
     /// Of its program.
     pub version: String,
@@ -53,9 +53,9 @@ pub struct NodeRecord {
     pub epoch: i64,
     /// Changes as long as it lives.
     pub beats: i64,
-    /// How long the others wait for that.
+    /// How long the other nodes wait for `beats` to change, milliseconds.
     pub lease_ms: u64,
-    /// Nobody has taken over what it had since it started.
+    /// No other node has taken over since it started.
     pub is_alive: bool,
     /// It takes no new sandboxes.
     pub is_draining: bool,
@@ -65,7 +65,7 @@ pub struct NodeRecord {
     pub seen_ms: u64,
 }
 
-/// Something that is on one node.
+/// A record that is on one node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Whereabouts {
     /// A sandbox, by id or name.
@@ -143,7 +143,7 @@ impl Store {
         row.map_or(Ok(0), |row| row.decode("nodes", column, |row| row.uint(column)))
     }
 
-    /// On which node something is, if it is there and on one.
+    /// The node that a record is on, if the record is there and on a node.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
@@ -184,7 +184,7 @@ impl Store {
         Ok(rows.iter().filter_map(|row| row.parse("id").ok()).collect())
     }
 
-    /// What this node is has changed since it entered.
+    /// Records this node's facts, which have changed since it entered.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`]; [`StoreError::Claimed`].
@@ -202,7 +202,7 @@ impl Store {
     /// [`StoreError::Unavailable`].
     pub async fn set_draining(&self, node: &NodeId, draining: bool) -> Result<bool, StoreError> {
         const SAY: &str = "UPDATE nodes SET is_draining = $2 WHERE id = $1";
-        // Why something stays is found out anew.
+        // The reasons why sandboxes stay are found out anew.
         const FORGET: &str = "UPDATE kept SET stays = NULL WHERE stays IS NOT NULL \
              AND sandbox_id IN (SELECT id FROM sandboxes WHERE node = $1)";
         let (say, forget) = (args![node.as_str(), u32::from(draining)], args![node.as_str()]);
@@ -216,10 +216,12 @@ impl Store {
         .await
     }
 
-    /// Takes over a node whose sign of life was `beats` of `epoch` for a whole lease: nothing it still does is written from
-    /// now on. What ran there has failed and is this node's from now on, but for what has a copy to go on from and one of these levels:
-    /// that comes as an arrival, and what was done after the copy is lost. What had not come into being, or was going, goes. What
-    /// is on its disk waits for it. Gives the sandboxes that were moved; `None` when it lives after all, or another was faster.
+    /// Takes over a node whose sign of life was `beats` of `epoch` for a whole lease: from now on the dead node can
+    /// write nothing. Its running and frozen sandboxes become this node's, as failed. But a sandbox that has a copy of
+    /// a moment and one of these isolation levels arrives here, put to disk, and what it did after the copy is lost.
+    /// Sandboxes that were being created or deleted become this node's, to be deleted. Sandboxes put to disk on the
+    /// dead node's disk wait for that node. Gives the sandboxes that were moved; `None` when the node lives after all,
+    /// or another node was faster.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`]; [`StoreError::Claimed`].
@@ -243,8 +245,8 @@ impl Store {
         .await
     }
 
-    /// Forgets a node that does not live any more, with what is on its disks: hibernated sandboxes, snapshots, volumes. Says
-    /// whether it was there.
+    /// Forgets a dead node with everything on its disks: hibernated sandboxes, snapshots, volumes. Says whether it was
+    /// there.
     ///
     /// # Errors
     /// [`StoreError::Conflict`] when it lives.
@@ -288,7 +290,7 @@ impl Taken<'_> {
         mut conn: Conn<'_>,
         exit: crate::db::Value,
     ) -> Result<Option<Vec<SandboxId>>, StoreError> {
-        // Waits for what the other is writing at this moment; what it begins after that is refused.
+        // Waits for the transactions that the dead node has open; those that it begins after that are refused.
         const RAISE: &str = "UPDATE nodes SET epoch = epoch + 1, is_alive = 0 \
              WHERE id = $1 AND epoch = $2 AND beats = $3 AND is_alive = 1";
         const FAIL: &str = "UPDATE sandboxes SET node = $2, state = 'failed', reason = $3, paused = NULL, \
@@ -321,7 +323,7 @@ impl Taken<'_> {
         Ok(Some(moved))
     }
 
-    /// What ran and has a copy of some moment is put to disk, as of that moment, and comes to this node.
+    /// Brings running and frozen sandboxes that have a copy of some moment to this node, put to disk as of that moment.
     async fn bring_back(&self, conn: &mut Conn<'_>, exit: &crate::db::Value) -> Result<(), StoreError> {
         const FIND: &str = "SELECT sandboxes.id AS id, sandboxes.state AS state, sandboxes.spec AS spec, \
              sandboxes.spec_version AS spec_version, kept.taken_ms AS taken_ms FROM sandboxes \
@@ -335,7 +337,7 @@ impl Taken<'_> {
         const LOSE: &str = "UPDATE execs SET state = 'lost', exit = $2, ended_ms = $3 WHERE sandbox_id = $1 \
              AND state <> 'lost' AND (state IN ('starting', 'running') OR created_ms >= $4)";
         for row in conn.rows(FIND, args![self.dead.id.as_str()]).await? {
-            // One that cannot be read fails as all others.
+            // A sandbox whose spec cannot be read fails as all others do.
             let Ok(spec) = row.spec::<SandboxSpec>(crate::sandboxes::SPEC_VERSION) else { continue };
             if !self.levels.contains(&spec.isolation) {
                 continue;

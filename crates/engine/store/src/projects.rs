@@ -1,8 +1,9 @@
 //! Projects in the database, and the quotas of what is in them.
 //!
 //! A change that may need more of a quota takes a turn at its project first ([`turn`]): on PostgreSQL by a lock on the
-//! project's row, whichever node asks; SQLite has one writer. What was counted in that turn holds until the change is committed. Who
-//! removes a project takes the same turn, so that nothing comes into one that goes.
+//! project's row, on whichever node; SQLite has one writer. What was counted in that turn holds until the change is
+//! committed. The removal of a project takes the same turn, so that nothing is added to a project that is being
+//! removed.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +25,7 @@ pub struct ProjectRecord {
     pub name: String,
     /// How much it may have.
     pub quota: Quota,
-    /// What its sandboxes are when nobody says.
+    /// The settings that its sandboxes get where the request gives none.
     pub defaults: ProjectDefaults,
     /// When it was made.
     pub created_ms: u64,
@@ -37,7 +38,7 @@ pub struct Belongings {
     pub keys: u64,
     /// Sandboxes.
     pub sandboxes: u64,
-    /// Snapshots, also such as something else holds.
+    /// Snapshots, also those that something else holds, such as a paused sandbox.
     pub snapshots: u64,
     /// Volumes.
     pub volumes: u64,
@@ -112,7 +113,7 @@ impl Store {
         }
     }
 
-    /// Removes a project to which nothing belongs; gives what belongs to it, and then it stays.
+    /// Removes a project to which nothing belongs. Otherwise it stays. Gives the counts of what belongs to it.
     ///
     /// # Errors
     /// [`StoreError::NotFound`].
@@ -165,7 +166,7 @@ impl Store {
         rows.iter().map(|row| row.decode("sandboxes", "id", of)).collect()
     }
 
-    /// The sandboxes of a project, those that are gone and used something among them.
+    /// The sandboxes of a project, with those that are gone and have recorded usage.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
@@ -177,7 +178,8 @@ impl Store {
         rows.iter().map(|row| row.decode("sandboxes", "id", |row| row.parse("id"))).collect()
     }
 
-    /// Refuses a new sandbox for whose project it would be too much. Its insertion asks again: this says it before the work.
+    /// Refuses a new sandbox that would exceed its project's quota. [`Self::insert_sandbox`] checks again; this check
+    /// spares the work of creating it.
     ///
     /// # Errors
     /// [`StoreError::Quota`].
@@ -186,12 +188,13 @@ impl Store {
         self.check_room(sandbox, QuotaUsed { sandboxes: 1, disk_bytes, ..running(sandbox) }).await
     }
 
-    /// Refuses to wake a sandbox whose project has no room for it. [`Self::set_pause`] asks again: this says it before the work.
+    /// Refuses to wake a sandbox whose project has no room for it. [`Self::set_pause`] checks again; this check spares
+    /// the work of waking it.
     ///
     /// # Errors
     /// [`StoreError::Quota`].
     pub async fn check_wake(&self, sandbox: &SandboxRecord) -> Result<(), StoreError> {
-        // One that is frozen has its memory.
+        // A frozen sandbox is already counted with its memory.
         let memory_bytes = match sandbox.paused {
             Some(PauseMode::Frozen) => 0,
             _ => sandbox.spec.resources.memory_bytes,

@@ -34,7 +34,7 @@ pub struct SandboxRecord {
     pub spec: SandboxSpec,
     /// Labels, to filter by.
     pub labels: BTreeMap<String, String>,
-    /// Texts kept for whoever made it.
+    /// Texts that clients keep with the sandbox.
     pub annotations: BTreeMap<String, String>,
     /// The image that was used, exactly.
     pub image_digest: Option<String>,
@@ -56,8 +56,9 @@ pub struct SandboxRecord {
     pub pauses_ms: u64,
     /// Names the boot it is in: another one means that every process has been started anew.
     pub boot_id: String,
-    /// While it is put to disk: since when everything that it needs to be woken is in the object store. Written with
-    /// [`Store::finish_upload`](crate::Store::finish_upload), and by nothing else.
+    /// While it is put to disk: since when everything that is needed to wake it is in the object store. Set by
+    /// [`Store::finish_upload`](crate::Store::finish_upload), and by [`Store::take_over`](crate::Store::take_over) for
+    /// a sandbox that is brought back from a copy.
     pub kept_ms: Option<u64>,
     /// How it was brought back when its node died, if that happened.
     pub restored: Option<Restored>,
@@ -68,7 +69,7 @@ pub struct SandboxRecord {
 /// A sandbox went on from a copy after its node died.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Restored {
-    /// The moment that the copy is of: what was done afterwards is lost.
+    /// When the copy was taken: what the sandbox did afterwards is lost.
     pub checkpoint_ms: u64,
     /// When it was brought back.
     pub at_ms: u64,
@@ -133,9 +134,9 @@ pub struct SnapshotRecord {
     pub state: SnapshotState,
     /// The sandbox it was taken of, which may be gone; `None` when it came from elsewhere.
     pub sandbox: Option<SandboxId>,
-    /// Whose it is.
+    /// What it is for: a snapshot, a checkpoint, or one that something else holds.
     pub purpose: Purpose,
-    /// What somebody noted.
+    /// The client's comment.
     pub comment: Option<String>,
     /// What it belongs to.
     pub manifest: Manifest,
@@ -151,9 +152,10 @@ pub struct SnapshotRecord {
     pub created_ms: u64,
     /// The API key that asked.
     pub created_by: Option<KeyId>,
-    /// The project that it belongs to: its sandbox's, or that of who brought it here.
+    /// The project that it belongs to: its sandbox's, or that of the API key that brought it here.
     pub project: Option<ProjectId>,
-    /// Whether others see it when its sandbox, whose visibility counts as long as it lives, is gone.
+    /// Whether it stays hidden from other keys when its sandbox is gone. As long as the sandbox is there, the sandbox's
+    /// visibility counts.
     pub private: bool,
     /// References that point to it, by name and tag.
     pub tags: Vec<Reference>,
@@ -195,30 +197,31 @@ pub struct KeyRecord {
     pub expires_ms: Option<u64>,
     /// When it was last used, as far as was recorded.
     pub last_used_ms: Option<u64>,
-    /// What else it is than a key that somebody made.
+    /// Whether it is a key for clients, a person, or a login.
     pub kind: KeyKind,
 }
 
 /// What a row of the keys is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeyKind {
-    /// A key that somebody made and shows.
+    /// A key that was made on request and that clients send.
     Key,
-    /// A person: what they make is on its account. Nothing that could be shown has its hash, which is made of the issuer's
-    /// name for them, so that there is one for each. It works as long as the last of its logins.
+    /// A person: what they make is on the account of this record. No client can send a secret with its hash: the hash
+    /// is made of the issuer's name for the person, so that each person has one record. It works as long as the last
+    /// of its logins.
     Person(Person),
-    /// A login of a person: what it stands for is the person.
+    /// A login of a person: it acts as that person.
     Login(Login),
 }
 
 /// One login of a person.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Login {
-    /// Who.
+    /// The person's record.
     pub person: KeyId,
     /// Where it counts.
     pub by: LoginBy,
-    /// Of the exchange by which it was opened, which opens no other.
+    /// Identifies the exchange that opened it; the same exchange opens no second login.
     pub exchange: Vec<u8>,
 }
 
@@ -317,7 +320,7 @@ pub struct VolumeRecord {
     pub size_bytes: u64,
     /// Name of the volume it was copied from.
     pub source: Option<String>,
-    /// Nobody can write to it.
+    /// No sandbox can write to it.
     pub read_only: bool,
     /// The API key that made it.
     pub owner: Option<KeyId>,
@@ -357,14 +360,14 @@ pub struct SandboxFilter {
     pub here: bool,
 }
 
-/// Whose listing it is.
+/// The API key that a listing is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VisibleTo {
-    /// The key: it sees what it made and what it was granted a role on.
+    /// The key: it sees the sandboxes that it made and those that it was granted a role on.
     pub key: KeyId,
-    /// The project that it belongs to: of others it sees what it was granted a role on.
+    /// The project that it belongs to: in other projects it sees only the sandboxes that it was granted a role on.
     pub project: Option<ProjectId>,
-    /// What it sees of the others, where nothing was said about one.
+    /// The visibility of the other keys' sandboxes that have none of their own.
     pub default: Visibility,
 }
 

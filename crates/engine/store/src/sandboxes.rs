@@ -22,7 +22,7 @@ use crate::services::{ServiceRecord, insert_service};
 pub(crate) const SPEC_VERSION: i64 = 1;
 
 impl Store {
-    /// Stores a new sandbox. Its generation is 1, whatever the record says.
+    /// Stores a new sandbox. Its generation is 1; the record's own generation is ignored.
     ///
     /// # Errors
     /// [`StoreError::NameTaken`], [`StoreError::AlreadyExists`] for the id; [`StoreError::Quota`];
@@ -37,8 +37,8 @@ impl Store {
         }
     }
 
-    /// Stores a new sandbox in one commit with who sees it, if that was said, an exec that runs in it already, if
-    /// there is one, and the services that it begins with: at no moment is a private one there and visible.
+    /// Stores a new sandbox in one commit with its visibility, if the client gave one, an exec that runs in it already,
+    /// if there is one, and the services that it begins with. So a private sandbox is never visible for a moment.
     ///
     /// # Errors
     /// As [`Self::insert_sandbox`].
@@ -197,7 +197,8 @@ impl Store {
         .await
     }
 
-    /// The ids of all sandboxes, those of unreadable rows too: what must not be taken for nobody's.
+    /// The ids of all sandboxes, also those of unreadable rows: things of these sandboxes must not be taken for
+    /// leftovers.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
@@ -411,8 +412,9 @@ fn list_query(
     (sql, values)
 }
 
-/// What holds for sandboxes that a key may see, of which [`VisibleTo::values`] begin with this number: those that it was
-/// granted a role on, and of its own project, or of none, its own and those that are shared.
+/// The SQL condition for sandboxes that an API key may see; the placeholders for [`VisibleTo::values`] begin with this
+/// number. A key sees the sandboxes that it was granted a role on and, within its own project (or outside of any
+/// project, if it has none), its own sandboxes and those that are shared.
 pub(crate) fn visible(key: usize) -> String {
     let (project, default, shared) = (key + 1, key + 2, key + 3);
     format!(
@@ -479,7 +481,7 @@ pub(crate) fn next_page(rows: &mut Vec<Row>, limit: u32) -> Result<Option<Cursor
     last.map(|row| row.decode("a listing", "id", cursor)).transpose()
 }
 
-/// What can be read of a listing. One damaged row must not hide all the others.
+/// The rows of a listing that can be read. One damaged row must not hide all the others.
 pub(crate) fn decoded<T>(records: impl Iterator<Item = Result<T, StoreError>>) -> Result<Vec<T>, StoreError> {
     records
         .filter_map(|record| match record {

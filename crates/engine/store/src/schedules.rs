@@ -16,7 +16,7 @@ const SPEC_VERSION: i64 = 1;
 pub struct ScheduleRecord {
     /// Its id.
     pub id: ScheduleId,
-    /// The agent that is sent something.
+    /// The agent to which the message is sent.
     pub agent: AgentId,
     /// What, and when.
     pub spec: ScheduleSpec,
@@ -54,7 +54,7 @@ impl Store {
         .await
     }
 
-    /// Records how a schedule fared. One that is gone stays so.
+    /// Records how a schedule fared. Does nothing when the schedule is gone.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].

@@ -41,7 +41,7 @@ pub struct SecretVersion {
     pub created_ms: u64,
 }
 
-/// Something that the server itself keeps sealed.
+/// A value of the server's own that it keeps sealed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SealedValue {
     /// Its name.

@@ -1,8 +1,9 @@
 //! Images, and disks of templates, that every node can have, because they are in the object store.
 //!
-//! These rows are the truth: an image is there for all as long as its row is. An object is a layer's when the layer's row
-//! names its upload, and a layer's row cannot go while an image refers to it. What a node sends bears the name that it took at its start
-//! ([`Store::begin_image_uploads`]), so whoever collects looks at the objects first and at the rows afterwards, and needs no clock.
+//! These rows are the truth: every node can have an image as long as its row is there. An object is in use when the
+//! layer's row names its upload, and a layer's row cannot go while an image refers to it. The objects that a node
+//! sends bear the upload name that the node took at its start ([`Store::begin_image_uploads`]). So the garbage
+//! collector lists the objects first and reads the rows afterwards, and needs no clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,9 +20,9 @@ use crate::sandboxes::any_of;
 pub struct SharedImage {
     /// Its digest.
     pub digest: String,
-    /// What it consists of. What that says is its writers' matter.
+    /// What it consists of. The store does not read this text: its writers define what is in it.
     pub document: String,
-    /// Its names, each with the moment in which somebody gave it, milliseconds since 1970.
+    /// Its names, each with the time at which a client gave it, milliseconds since 1970.
     pub names: BTreeMap<String, u64>,
 }
 
@@ -41,9 +42,9 @@ pub struct SharedIndex {
 pub struct SharedLayer {
     /// The upload in which it is.
     pub upload: String,
-    /// As many as were sent.
+    /// How many bytes were sent.
     pub bytes: u64,
-    /// It was not there, or was not this layer, when somebody looked.
+    /// A node that fetched it found no object, or an object that is not this layer.
     pub is_doubted: bool,
 }
 
@@ -56,14 +57,14 @@ pub struct SharedSnapshot {
     pub digest: String,
 }
 
-/// The layers and snapshots whose objects are somebody's.
+/// The layers and snapshots whose objects are in use.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SharedObjects {
-    /// Layers, each with the upload that is theirs.
+    /// Layers, each with the upload in which it is.
     pub layers: BTreeSet<(String, String)>,
     /// Snapshots, the same.
     pub snapshots: BTreeSet<(String, String)>,
-    /// What living nodes call what they send now.
+    /// The names of the uploads of living nodes.
     pub uploads: BTreeSet<String>,
 }
 
@@ -71,7 +72,7 @@ const OF_THE_LIVING: &str = "SELECT image_uploads.upload AS upload FROM image_up
      JOIN nodes ON nodes.id = image_uploads.node WHERE nodes.is_alive = 1";
 
 impl Store {
-    /// Says how this node calls what it sends from now on.
+    /// Records the upload name that this node gives to all objects that it sends from now on.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
@@ -98,7 +99,8 @@ impl Store {
         row.map(|row| row.decode("shared_layers", "diff_id", read)).transpose()
     }
 
-    /// Records that a layer is whole, unless another node was faster and nobody doubts it; gives the upload in which it is.
+    /// Records that a layer is whole in this upload. A layer that another node has recorded before stays where it is,
+    /// unless it is doubted. Gives the upload in which the layer is.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
@@ -123,8 +125,8 @@ impl Store {
         .await
     }
 
-    /// Records that a layer is not in this upload any more, or is damaged there: whoever has it may send it again. Says whether that
-    /// is news.
+    /// Records that a layer is not in this upload any more, or is damaged there: a node that has the layer may send it
+    /// again. Says whether that was not known yet.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
@@ -136,8 +138,9 @@ impl Store {
             .await
     }
 
-    /// Records an image, all of whose layers are recorded, and gives it those of these names that nobody gave, or took away, later.
-    /// Says how many: an image that gets none, and is not there yet, is not recorded.
+    /// Records an image, all of whose layers are recorded, and gives it its names. It does not get a name that was
+    /// given to another image, or taken away, at a later time. Says how many names it gets: an image that gets none,
+    /// and is not there yet, is not recorded.
     ///
     /// # Errors
     /// [`StoreError::NotFound`] when one of the layers is not there, or not any more.
@@ -239,7 +242,8 @@ impl Store {
         self.found(&wanted.join(" OR "), values).await
     }
 
-    /// The images for which a condition holds. Names apart: a document may be long, and there may be many of them.
+    /// The images for which a condition holds. Their names are read by a query of their own: an image may have many
+    /// names, and a join would repeat its document, which may be long, for each.
     async fn found(&self, condition: &str, values: Vec<Value>) -> Result<Vec<SharedImage>, StoreError> {
         let images = format!("SELECT digest, document FROM shared_images WHERE {condition} ORDER BY digest");
         let names = format!(
@@ -319,7 +323,7 @@ impl Store {
     pub async fn is_image_used(&self, digest: &str) -> Result<bool, StoreError> {
         const SQL: &str = "SELECT id FROM sandboxes WHERE image_digest = $1 OR spec LIKE $2 \
              UNION ALL SELECT id FROM snapshots WHERE manifest LIKE $2 LIMIT 1";
-        // A digest has no character that means something there.
+        // A digest contains no wildcard of LIKE.
         let values = args![digest, format!("%\"{digest}\"%")];
         self.read(move |mut conn| Box::pin(async move { Ok(conn.row(SQL, values).await?.is_some()) })).await
     }
@@ -355,7 +359,7 @@ impl Store {
             .await
     }
 
-    /// The disk is of no template any more.
+    /// Forgets the disk of a snapshot that no template uses any more.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
@@ -366,8 +370,8 @@ impl Store {
             .await
     }
 
-    /// Forgets the layers that no image needs and that this node sent, or one that does not live; gives how many. Nothing may be
-    /// sent by this node meanwhile.
+    /// Forgets the layers that no image needs and that were sent by this node or by a dead one; gives how many. This
+    /// node must not send anything meanwhile.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
@@ -382,7 +386,7 @@ impl Store {
             .await
     }
 
-    /// Whose objects there are.
+    /// The objects that are in use, and the uploads of living nodes.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`].
@@ -390,7 +394,8 @@ impl Store {
         let (layers, snapshots, uploads) = self
             .read(|mut conn| {
                 Box::pin(async move {
-                    // Uploads first: who begins afterwards had sent nothing when the objects were listed.
+                    // Uploads first: a node that begins an upload after this had sent nothing when the caller listed
+                    // the objects.
                     let uploads = conn.rows(OF_THE_LIVING, Vec::new()).await?;
                     let layers = conn.rows("SELECT diff_id, upload FROM shared_layers", Vec::new()).await?;
                     let snapshots =

@@ -1,4 +1,4 @@
-//! Who may use a sandbox, in the database.
+//! Which API keys may use a sandbox, in the database.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::db::{BadColumn, Row, args};
 use crate::error::StoreError;
 
 impl Store {
-    /// What was said about every sandbox of which something was said.
+    /// The visibility, grants and lease of each sandbox that has any of them.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] when a row cannot be read.

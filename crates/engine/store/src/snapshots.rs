@@ -19,7 +19,7 @@ use crate::sandboxes::{self, add, any_of, decoded, here, newest_first, next_page
 const MANIFEST_VERSION: i64 = 1;
 const TABLE: &str = "snapshots";
 const END_ROLLBACK: &str = "DELETE FROM rollbacks WHERE sandbox_id = $1";
-/// Who holds a checkpoint that its sandbox took by itself.
+/// The holder of a checkpoint that was taken automatically, as stored in `held_by`.
 const AUTO: &str = "auto";
 
 /// All of a snapshot's row, and whether it is private.
@@ -48,7 +48,8 @@ pub struct SnapshotOutcome {
 impl Store {
     /// Stores a snapshot that is going to be made. Its tags are stored with [`Self::finish_snapshot`].
     ///
-    /// A checkpoint gets the next number of its sandbox, whatever the record says; gives the purpose as stored.
+    /// A checkpoint gets the next number of its sandbox; the record's own number is ignored. Gives the purpose as
+    /// stored.
     ///
     /// # Errors
     /// [`StoreError::AlreadyExists`] for the id; [`StoreError::NotFound`] for a checkpoint of no sandbox.
@@ -58,7 +59,8 @@ impl Store {
         self.write(move |conn| Box::pin(insert(conn, snapshot, node))).await
     }
 
-    /// The snapshot is made: it is ready, and `tags` point to it, whatever they pointed to before.
+    /// Records that the snapshot is made: it is ready, and its `tags` now point to it, even if they pointed to another
+    /// snapshot before.
     ///
     /// # Errors
     /// [`StoreError::Conflict`] when it is not being made.
@@ -182,7 +184,8 @@ impl Store {
         .await
     }
 
-    /// The ids of all snapshots, those of unreadable rows too: what must not be taken for nobody's.
+    /// The ids of all snapshots, also those of unreadable rows: things of these snapshots must not be taken for
+    /// leftovers.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
@@ -254,7 +257,7 @@ impl Store {
         .await
     }
 
-    /// Makes a reference point to a snapshot, whatever it pointed to before.
+    /// Makes a reference point to a snapshot, even if it pointed to another one before.
     ///
     /// # Errors
     /// [`StoreError::NotFound`] when there is no such snapshot or it is not ready.
@@ -295,7 +298,7 @@ impl Store {
             .await
     }
 
-    /// Writes down that it is not any more.
+    /// Writes down that the sandbox is not being put back any more.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
@@ -439,9 +442,10 @@ async fn with_tags(
     Ok(records)
 }
 
-/// What holds for snapshots that a key may see, of which [`VisibleTo::values`] begin with this number. Those of a sandbox that
-/// lives it sees as it sees that; of its own project, or of none, also those that it made, and when their sandbox is
-/// gone those that are not private.
+/// The SQL condition for snapshots that an API key may see; the placeholders for [`VisibleTo::values`] begin with this
+/// number. As long as a sandbox is there, a key that sees the sandbox sees its snapshots. Within its own project (or
+/// outside of any project, if it has none), a key also sees the snapshots that it made and, when their sandbox is gone,
+/// those that are not private.
 fn visible(key: usize) -> String {
     let (project, of_sandbox) = (key + 1, sandboxes::visible(key));
     format!(

@@ -80,7 +80,7 @@ impl Store {
         .await
     }
 
-    /// Removes what ended before `now_ms`.
+    /// Removes SSH keys that ended before `now_ms`.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].

@@ -45,7 +45,7 @@ enum Backend {
     Postgres {
         pool: PgPool,
         options: Box<PgConnectOptions>,
-        /// Which node writes; none writes as one before [`Store::enter`].
+        /// The node that writes. Before [`Store::enter`] it is not set, and the store writes without being a node.
         lease: Arc<OnceLock<Lease>>,
     },
 }
@@ -91,8 +91,9 @@ impl Store {
         Ok(Self { backend: Opaque::new(backend) })
     }
 
-    /// Becomes a node of the cluster that shares the database, until [`Self::close`] or the end of the process; `told` hears
-    /// until when it may go on. A SQLite file is in a data directory that only one server has: there nothing happens.
+    /// Becomes a node of the cluster that shares the database, until [`Self::close`] or the end of the process. The
+    /// node calls `told` with the time until which it may go on. A SQLite file is in a data directory that only one
+    /// server has: there this does nothing.
     ///
     /// # Errors
     /// [`StoreError::Claimed`] when this node is there already; [`StoreError::NameTaken`] when another has its name.
@@ -112,7 +113,7 @@ impl Store {
         matches!(*self.backend, Backend::Postgres { .. })
     }
 
-    /// This node's place among the others, once it has entered.
+    /// This node's lease, once it has entered.
     #[must_use]
     pub fn lease(&self) -> Option<&Lease> {
         match &*self.backend {
@@ -169,7 +170,7 @@ impl Store {
 
     /// Runs an operation in a transaction: it is committed when this returns `Ok`, undone when the
     /// operation returns `Err`. The operation must wait for nothing but its connection. Once it was polled it runs to
-    /// its end, whether or not anybody waits for that. What is committed outlives a power cut.
+    /// its end, even when the caller stops waiting. What is committed survives a power cut.
     pub(crate) fn write<T, F>(&self, operation: F) -> BoxFuture<'_, Result<T, StoreError>>
     where
         T: Send + 'static,
@@ -259,7 +260,7 @@ async fn open_writer(options: &SqliteConnectOptions) -> Result<Writer, StoreErro
     Ok(Writer::start(conn))
 }
 
-/// Creates the file so that nobody else can read it; SQLite gives its side files the same mode.
+/// Creates the file so that only its owner can read it; SQLite gives its side files the same mode.
 fn create_private(path: &Path) -> std::io::Result<()> {
     std::fs::OpenOptions::new().append(true).create(true).mode(0o600).open(path).map(drop)
 }

@@ -57,12 +57,13 @@ impl Store {
         rows.iter().map(|row| row.decode(TABLE, "tag", read)).collect()
     }
 
-    /// What the tags of a template have meant, tag by tag by name, the newest of each first: which is what it means.
+    /// The versions that the tags of a template have meant, by tag name; of each tag the newest first, which is what it
+    /// means now.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] when a row cannot be read.
     pub async fn template_tag_assignments(&self, name: &str) -> Result<Vec<TemplateTag>, StoreError> {
-        // Of a tag that is there: one that went with its version may have meant others before.
+        // Only tags that are there: a tag that went with its version may have meant other versions before.
         const SQL: &str = "SELECT tag, version, set_ms FROM template_tag_assignments WHERE name = $1 \
              AND tag IN (SELECT tag FROM template_tags WHERE name = $1) ORDER BY tag, number DESC";
         let name = name.to_owned();

@@ -62,7 +62,7 @@ impl fmt::Display for StoreUrl {
 fn redact(url: &str) -> String {
     let url = url.split(['?', '#']).next().unwrap_or_default();
     let Some((scheme, rest)) = url.split_once("://") else { return "****".to_owned() };
-    // The last '@' ends the credentials: a password may hold one that nobody escaped.
+    // The last '@' ends the credentials: a password may contain an '@' that is not escaped.
     match rest.rsplit_once('@') {
         Some((credentials, host)) => match credentials.split_once(':') {
             Some((user, _)) => format!("{scheme}://{user}:****@{host}"),

@@ -22,7 +22,7 @@ pub struct UsageRow {
     pub hour_ms: u64,
     /// The sandbox.
     pub sandbox: SandboxId,
-    /// The key: the sandbox's owner, or who started the execs.
+    /// The key: the sandbox's owner, or the API key that started the execs.
     pub key: Option<KeyId>,
     /// The project of the sandbox.
     pub project: Option<ProjectId>,

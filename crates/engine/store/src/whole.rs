@@ -21,7 +21,7 @@ use crate::migrations::{self, MIGRATIONS};
 
 /// Name of the file that says which migration was the newest.
 const VERSION: &str = "version";
-/// Our tables with their columns, quoted. What keeps count of migrations is not ours.
+/// Our tables with their columns, quoted, without the table in which sqlx notes the migrations.
 const TABLES: &str = "SELECT table_name::text AS name, quote_ident(table_name) AS quoted, \
      string_agg(quote_ident(column_name), ', ' ORDER BY ordinal_position) AS columns \
      FROM information_schema.columns WHERE table_schema = current_schema() AND table_name <> '_sqlx_migrations' \
@@ -31,8 +31,9 @@ const REFERENCES: &str = "SELECT a.relname::text AS one, b.relname::text AS othe
      JOIN pg_class a ON a.oid = c.conrelid JOIN pg_class b ON b.oid = c.confrelid \
      WHERE c.contype = 'f' AND a.oid <> b.oid AND c.connamespace = current_schema()::regnamespace";
 
-/// Nodes of the backup are known by what they had, and nobody is to ask them for it: they may live, with the original. When they
-/// have been silent for their lease they are taken over as others are that died.
+/// The restored nodes keep what they had, but no server may contact them: they may still run, on the original
+/// database. So their addresses lead nowhere and their epochs are raised. When they have been silent for their lease,
+/// another node takes them over, as it does with nodes that died.
 const LEAVE: &str = "UPDATE nodes SET address = '127.0.0.1:9', epoch = epoch + 1";
 
 /// Why a database cannot be written to files, or read from them.
@@ -104,8 +105,8 @@ async fn tables(conn: &mut PgConnection) -> Result<Vec<Table>, WholeError> {
     rows.iter().map(one).collect::<Result<_, sqlx::Error>>().map_err(WholeError::from)
 }
 
-/// Writes all rows as they are at one moment, while servers go on, to files in an empty directory. Gives which copies of
-/// sandboxes they speak of: sandbox and upload.
+/// Writes all rows as they are at one moment, while servers go on, to files in an empty directory. Gives the copies of
+/// sandboxes that the rows refer to: sandbox and upload.
 ///
 /// # Errors
 /// [`WholeError`].
@@ -180,7 +181,7 @@ pub async fn load(url: &StoreUrl, dir: &Path) -> Result<(), WholeError> {
     Ok(conn.close().await?)
 }
 
-/// Those first that others refer to.
+/// Orders tables so that each comes after those that it refers to.
 fn in_order(tables: Vec<Table>, references: &[(String, String)]) -> Vec<Table> {
     let mut left: BTreeMap<String, Table> =
         tables.into_iter().map(|table| (table.name.clone(), table)).collect();

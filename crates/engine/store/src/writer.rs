@@ -56,8 +56,8 @@ pub(crate) enum Changes {
 /// When an operation is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kept {
-    /// When it would outlive the program. A power cut may undo it, and all that came after it: for what describes
-    /// processes, which a power cut ends anyway.
+    /// When it would survive the end of the program. A power cut may undo it, and all operations after it: this is for
+    /// records of processes, which a power cut ends anyway.
     Process,
     /// When it is on disk, and all that came before it.
     Disk,
@@ -196,8 +196,8 @@ async fn serve(mut conn: SqliteConnection, mut messages: mpsc::Receiver<Message>
     }
 }
 
-/// Runs `jobs` in one transaction that is kept as well as the one that asks for most. `kept` is how well the last
-/// was: changing it takes a statement.
+/// Runs `jobs` in one transaction that is kept as safely as the strictest of them asks for. `kept` is the level of the
+/// last transaction: changing it takes a statement.
 async fn transact_as_asked(
     conn: &mut SqliteConnection,
     jobs: &mut [Box<dyn Job>],

@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 use crate::foreign::{self, shapes};
 use crate::vault::VaultError;
 
-/// What tells one kind of text from another. The contexts separate each use of the hash from every other.
+/// What distinguishes API keys from access tokens. The contexts separate each use of the hash from every other.
 struct Kind {
     prefix: &'static str,
     hash_context: &'static str,
@@ -96,7 +96,7 @@ impl ApiKey {
         Ok(Self { text })
     }
 
-    /// Reads what a client showed, in any format.
+    /// Reads a key that a client sent, in any format.
     ///
     /// # Errors
     /// [`InvalidApiKey`].
@@ -109,7 +109,7 @@ impl ApiKey {
         }
     }
 
-    /// The text itself, to show once to whoever asked for it.
+    /// The text itself, to show once to the client that asked for the key.
     #[must_use]
     pub const fn text(&self) -> &Secret {
         &self.text
@@ -137,7 +137,7 @@ impl AccessToken {
         Ok(Self { text: ACCESS_TOKEN.generate()? })
     }
 
-    /// Reads what a client showed.
+    /// Reads a token that a client sent.
     ///
     /// # Errors
     /// [`InvalidApiKey`].
@@ -145,7 +145,7 @@ impl AccessToken {
         Ok(Self { text: ACCESS_TOKEN.parse(text)? })
     }
 
-    /// The text itself, to show once to whoever asked for it.
+    /// The text itself, to show once to the client that asked for the access.
     #[must_use]
     pub const fn text(&self) -> &Secret {
         &self.text

@@ -37,8 +37,8 @@ pub(crate) fn read_key(path: &Path) -> Result<Zeroizing<[u8; KEY_BYTES]>, VaultE
     Ok(key)
 }
 
-/// Writes a random key to a new file and gives it its name last. When another process was faster, that
-/// one's key stands.
+/// Writes a random key to a new file and gives it its name last. When another process has made the key file
+/// meanwhile, that process's key stands.
 pub(crate) fn create_key(path: &Path) -> Result<(), VaultError> {
     let mut key = Zeroizing::new([0; KEY_BYTES]);
     let mut tag = [0; 8];

@@ -41,7 +41,7 @@ fn a_key_works_until_it_is_deleted() {
     let server = world.start();
     let engine = &server.engine;
     assert_eq!(verify(&server, text).unwrap(), verified);
-    // However busy it is: from the answer on it does not work, and it does not come back.
+    // Even while the key is in use: once the deletion is answered the key does not work, and it does not come back.
     let verifiers: Vec<_> = (0..4)
         .map(|_| {
             let (engine, text) = (engine.clone(), text.to_owned());

@@ -61,7 +61,7 @@ fn assert_undone(world: &World, server: &Server, what: &str, code: Code) {
 
 #[test]
 fn a_guest_that_cannot_be_talked_to_is_none() {
-    // Each takes as long as a guest may take to answer: all at once.
+    // Each case takes as long as a guest agent may take to answer, so all run at once.
     std::thread::scope(|scope| {
         for connect in [Connect::Garbage, Connect::Silent, Connect::Hangs] {
             scope.spawn(move || {
@@ -79,7 +79,7 @@ fn what_cannot_be_undone_is_deleted_later() {
     let (world, clock) = World::by_hand();
     let server = world.start();
     world.host.fail_create(1, true);
-    // More than one round of attempts.
+    // The removal fails for more than one round of attempts.
     world.host.fail_destroy(60);
     let error = server.create(named("stubborn")).unwrap_err();
     assert_eq!(error.code, Code::Internal);
@@ -126,7 +126,7 @@ fn there_are_never_more_than_allowed() {
     assert_eq!(world.on_host().len(), 3);
     server.delete(&made[0].id);
     server.sandbox();
-    // A smaller limit after a restart takes nothing away, but lets nothing in.
+    // A smaller limit after a restart removes no sandbox, but allows no new one.
     server.kill();
     world.sandboxes_max = 2;
     let server = world.start();
@@ -148,7 +148,7 @@ fn a_caller_that_goes_away_changes_nothing() {
             drop(tokio::time::timeout(Duration::from_millis(n * 10), create).await);
         });
     }
-    // Whoever was entered is made: a creation goes on to its end.
+    // Each sandbox that was entered into the table is made: a creation goes on to its end without its caller.
     until("all are made", || {
         let page = server.run(server.engine.sandboxes(&SandboxQuery::default(), &Caller::system())).unwrap();
         page.items.iter().all(|record| record.state == SandboxState::Running)
@@ -170,7 +170,7 @@ fn deleting_what_is_being_made_deletes_it() {
     let engine = server.engine.clone();
     let create = server.spawn(async move { engine.create_sandbox(named("brief"), &Caller::system()).await });
     until("it is entered", || server.engine.sandbox(&server.id("brief")).is_ok());
-    // Several at once: all are told that it is gone.
+    // Several deletions at once: all succeed.
     let id = server.id("brief");
     let deleted = server.run(join_all((0..3).map(|_| server.engine.delete_sandbox(&id))));
     assert!(deleted.iter().all(Result::is_ok), "{deleted:?}");

@@ -36,7 +36,7 @@ fn death_is_told_at_once_and_what_was_written_stays() {
         server.until_state(&id, Some(SandboxState::Failed));
         let record = engine.sandbox(&server.id("mortal")).unwrap();
         assert!(record.reason.unwrap().contains(word));
-        // Still readable, no longer usable.
+        // Output is still readable, but the sandbox is not usable any more.
         assert_eq!(server.output(&done).stdout, b"before\n");
         assert_eq!(server.output(&cat), output);
         let refused = server.exec(&id, argv(&["true"])).unwrap_err();
@@ -87,7 +87,7 @@ fn a_broken_protocol_is_answered_with_a_new_connection() {
     let mut said = Vec::new();
     for n in 0..10 {
         let line = format!("{n}\n");
-        // A write may meet the broken connection; it is the caller's to repeat.
+        // A write may meet the broken connection; the caller has to repeat it.
         until("it is written", || {
             server.run(server.engine.write_stdin(&id, name, line.clone().into(), false)).is_ok()
         });
@@ -130,7 +130,7 @@ fn deletion_ends_readers_and_is_tried_again() {
     world.host.fail_destroy(5);
     server.delete(&id);
     let output = server.run(reader).unwrap();
-    // Either it saw the end, or it came when everything was gone.
+    // The reader either saw the end, or came when the sandbox was gone.
     match output {
         Ok(output) => assert_eq!(output.end.unwrap().0, ExecState::Lost),
         Err(error) => assert!(matches!(error.code, Code::SandboxNotFound | Code::ExecNotFound), "{error:?}"),
@@ -148,7 +148,7 @@ fn a_deletion_that_fails_says_so_and_goes_on() {
     assert_eq!(error.code, Code::Internal);
     assert_eq!(server.state(&id), Some(SandboxState::Deleting));
     assert_eq!(server.exec(&id, argv(&["true"])).unwrap_err().code, Code::InvalidState);
-    // Nobody has to ask again.
+    // No client has to ask again: the engine tries again by itself.
     server.until_state(&id, None);
     world.assert_empty(&server);
 }

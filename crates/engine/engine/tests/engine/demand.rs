@@ -1,4 +1,5 @@
-//! Pools by demand: what is asked for again is kept ready, and is in nobody's way.
+//! Pools by demand: sandboxes of a kind that clients ask for again are kept ready, and do not get in the way of other
+//! sandboxes.
 
 use std::collections::BTreeMap;
 
@@ -55,7 +56,7 @@ fn what_is_asked_for_again_within_a_minute_is_kept_ready_until_nobody_asks() {
     assert_eq!((pool.origin, pool.spec.min, pool.spec.max), (PoolOrigin::Demand, 0, 4));
     assert_eq!(pool.name.to_string(), "demand:host#1");
 
-    // Just before nobody wants it any more somebody does.
+    // Just before the pool would be given up, a client asks for this kind of sandbox again.
     clock.advance(ms(5 * MINUTE_MS - 1));
     assert!(waited(&world, &server, SandboxDraft::default()));
     until_ready(&server, 1);
@@ -95,7 +96,7 @@ fn a_member_serves_just_what_it_was_made_for() {
     ] {
         assert!(!waited(&world, &server, other.clone()), "{other:?}");
     }
-    // Another name, other labels and another environment are nobody's before the claim.
+    // A waiting sandbox gets its name, labels and environment only when it is claimed, so other ones are no obstacle.
     let before = world.on_host();
     let env = BTreeMap::from([("OF".to_owned(), "the third".to_owned())]);
     let third = server.create(SandboxDraft { env: env.clone(), ..alike(Some("third")) }).unwrap();
@@ -159,7 +160,7 @@ fn what_cannot_be_made_ready_is_no_longer_tried() {
     world.host.fail_create(1, true);
     assert!(waited(&world, &server, SandboxDraft::default()));
     until("there is no pool", || pools(&server).is_empty() && world.on_host().len() == 3);
-    // And begins anew.
+    // The pool begins anew.
     for _ in 0..2 {
         assert!(!waited(&world, &server, SandboxDraft::default()));
     }
@@ -196,7 +197,7 @@ fn what_is_refused_is_no_reason_to_keep_anything_ready() {
     assert_eq!(pools(&server), []);
     server.create(SandboxDraft::default()).unwrap();
     until_ready(&server, 1);
-    // Nor to keep it for longer.
+    // A refused creation is no reason to keep the pool for longer, either.
     clock.advance(ms(5 * MINUTE_MS - 1));
     server.create(named("taken")).unwrap_err();
     until_ready(&server, 1);

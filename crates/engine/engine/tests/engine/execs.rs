@@ -69,7 +69,7 @@ fn kill_kills_and_is_remembered() {
     let exec = server.exec(&id, argv(&["sleep", "1000"])).unwrap();
     let killed = server.kill_exec(&exec);
     assert_eq!(killed.record.exit.as_ref().unwrap().reason, ExitReason::Killed);
-    // Killing what has ended changes nothing.
+    // Killing an exec that has ended changes nothing.
     let done = server.exec(&id, argv(&["true"])).unwrap();
     server.wait(&done);
     assert_eq!(server.kill_exec(&done).record.exit.unwrap().reason, ExitReason::Exited);
@@ -84,7 +84,7 @@ fn the_last_client_that_goes_takes_it_along() {
     let draft = ExecDraft { kill_on_disconnect: true, ..argv(&["sleep", "1000"]) };
     let exec = server.exec(&id, draft).unwrap();
     let attach = |attach| server.run(server.engine.output(&id, exec.record.id.as_str(), 0, attach)).unwrap();
-    // One that only looks does not count.
+    // A reader that is not attached does not count.
     drop(attach(false));
     let (first, second) = (attach(true), attach(true));
     drop(first);
@@ -157,7 +157,7 @@ fn output_that_cannot_be_kept_waits() {
     let exec = server.exec(&id, argv(&["echo", "kept"])).unwrap();
     let name = exec.record.id.as_str();
     let wait = |ms| server.run(server.engine.wait_exec(&id, name, Duration::from_millis(ms))).unwrap();
-    // It cannot end before what it wrote is safe.
+    // An exec cannot end before its output is in the log.
     assert_eq!(wait(200).record.exit, None);
     std::fs::remove_file(world.logs()).unwrap();
     assert_eq!(server.wait(&exec).record.output_bytes, 5);

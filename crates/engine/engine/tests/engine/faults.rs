@@ -1,4 +1,4 @@
-//! What must not be lost, done twice, or stop the rest when something else fails.
+//! Faults: what must not be lost, what must not be done twice, and what must go on when something else fails.
 
 use std::collections::BTreeMap;
 
@@ -65,7 +65,7 @@ fn a_key_of_an_exec_that_never_ran_is_free() {
     let world = World::new();
     let server = world.start();
     let sandbox = server.sandbox();
-    // As a database leaves it that stored the row and whose answer was lost.
+    // As after an insertion that the database stored, but whose answer was lost.
     let mut row = exec_row(&sandbox, 7);
     let mut draft = argv(&["true"]);
     draft.idempotency_key = Some("once".to_owned());

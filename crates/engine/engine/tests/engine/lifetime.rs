@@ -81,7 +81,7 @@ fn only_the_idle_are_idle() {
         assert_eq!(server.state(&held), Some(SandboxState::Running));
     };
     both_run();
-    // It begins with the end of the use.
+    // The idle time begins with the end of the use.
     server.kill_exec(&exec);
     server.until_at_rest();
     drop(lease);

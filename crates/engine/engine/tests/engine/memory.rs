@@ -1,4 +1,5 @@
-//! Templates with memory: sandboxes that go on from one that is ready, and all the ways in which they boot instead.
+//! Templates with memory: sandboxes that go on from the saved memory of a ready one, and all the cases in which they
+//! boot instead.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +22,7 @@ use crate::support::{Server, World, ms, named, until};
 
 static CALLER: Caller = Caller::system();
 
-/// A template that starts what never says the same twice.
+/// A template whose start command prints another text each time it is started.
 fn recipe() -> TemplateSpec {
     let list = |word: &str| CommandText::Argv(vec![word.to_owned()]);
     TemplateSpec {
@@ -103,7 +104,7 @@ fn sandboxes_go_on_from_one_that_was_ready() {
     let world = World::new();
     let server = world.start();
     put(&server, recipe());
-    // Who comes before it is saved waits for nothing but its own start.
+    // A creation before the memory is saved waits only for its own start command.
     let first = server.create(web()).unwrap();
     let own = said(&server, &first);
     let saved = until_saved(&server);
@@ -121,11 +122,11 @@ fn sandboxes_go_on_from_one_that_was_ready() {
     let execs = [started(&server, &one.id), started(&server, &two.id)];
     assert_ne!(execs[0].record.id, execs[1].record.id);
     assert!(execs[0].record.pid.is_some() && execs[0].record.pid == execs[1].record.pid);
-    // The same process said the same; to end one leaves the other alone.
+    // Both sandboxes go on from the same process and have the same output; killing one leaves the other alone.
     let text = said(&server, &one);
     assert_ne!(text, own, "it is no copy of a sandbox that somebody has");
     assert_eq!(said(&server, &two), text);
-    // The copy is the template's, and nobody's snapshot.
+    // The saved copy belongs to the template, and is not in the list of snapshots.
     assert!(
         server
             .run(server.engine.snapshots(&SnapshotQuery::default(), &Caller::system()))
@@ -217,7 +218,7 @@ fn only_the_newest_version_has_one() {
     let pinned = SandboxDraft { template: Some("web:1".into()), ..web() };
     let pinned = said(&server, &server.create(pinned).unwrap());
     assert!(text != newer && pinned != text && pinned != newer);
-    // A version that wants none, and what was kept goes.
+    // When the newest version wants no memory, the copy that was kept is removed.
     put(&server, TemplateSpec { memory: false, ..recipe() });
     until("nothing is kept", || kept(&world) == (0, 0));
     clean_up(&world, &server);
@@ -230,12 +231,12 @@ fn what_cannot_be_used_is_told_and_made_anew() {
     put(&server, recipe());
     until_saved(&server);
     let text = said(&server, &server.create(web()).unwrap());
-    // As after a change of the programs that wrote it.
+    // As after an update of the programs that wrote the memory.
     world.host.spoil_memory();
     let secrets = BTreeMap::from([("KEY".to_owned(), Secret::new("hidden"))]);
     let booted = server.create(SandboxDraft { secrets, ..web() }).unwrap();
     assert_ne!(said(&server, &booted), text);
-    // What was given with it is there all the same.
+    // The secrets that were given with the request are there although the sandbox booted.
     let kept_secrets = server.run(server.store.list_secrets()).unwrap();
     assert!(
         kept_secrets.iter().any(|secret| secret.sandbox.as_ref() == Some(&booted.id)),
@@ -291,7 +292,7 @@ fn members_of_pools_go_on_from_it() {
         texts.push((made.clone(), said(&server, &made)));
     }
     assert_eq!(texts[1].1, texts[2].1);
-    // So does who finds the pool empty.
+    // A creation that finds the pool empty goes on from the memory, too.
     let none = server.engine.put_pool(atoll_engine::PoolName::Template("web".into()), PoolSpec::fixed(0));
     server.run(none).unwrap();
     until("none waits", || {

@@ -75,7 +75,7 @@ fn a_reader_asks_for_little_and_loses_nothing() {
     server.wait(&exec);
     let mut reader = server.run(server.engine.output(&id, exec.record.id.as_str(), 0, false)).unwrap();
     let mut got = Vec::new();
-    // Nought counts as one: a reader that wants nothing would never come to an end.
+    // A limit of 0 bytes counts as 1: with 0 a reader would never come to an end.
     while let OutputEvent::Piece(Piece::Output { bytes, .. }) =
         server.run(reader.next(got.len() % 2)).unwrap()
     {
@@ -105,7 +105,7 @@ fn a_wait_that_is_cut_short_loses_nothing() {
                 }
                 Some(Ok(OutputEvent::End { .. })) => return got,
                 Some(other) => panic!("{other:?}"),
-                // Let it through once, so that something is read at all.
+                // Wait for one piece, so that some output is read at all.
                 None => match reader.next(1000).await.unwrap() {
                     OutputEvent::Piece(Piece::Output { offset, bytes, .. }) => {
                         assert_eq!(offset, got.len() as u64);

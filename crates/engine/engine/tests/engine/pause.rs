@@ -46,7 +46,7 @@ fn what_is_frozen_goes_on_where_it_was() {
     }
     server.wait(&exec);
     crate::support::assert_bytes(&server.output(&exec).stdout, &numbers(300_000));
-    // Twice is once, in both directions.
+    // Pausing twice and resuming twice is the same as once.
     resume(&server, id);
     pause(&server, id, PauseMode::Frozen);
     pause(&server, id, PauseMode::Frozen);
@@ -59,7 +59,7 @@ fn starts(server: &Server, id: &SandboxId, state: ExecState) -> usize {
     execs.iter().filter(|exec| exec.record.state == state && exec.record.spec.argv[0] == "sleep").count()
 }
 
-/// Once in each boot, and it is no use of the sandbox.
+/// The start command runs once in each boot, and does not count as use of the sandbox.
 #[test]
 fn what_a_template_starts_begins_again_with_each_boot() {
     let world = World::new();
@@ -80,7 +80,7 @@ fn what_a_template_starts_begins_again_with_each_boot() {
         pause(&server, &id, PauseMode::Filesystem);
         assert_eq!(started().state, ExecState::Exited);
         resume(&server, &id);
-        // Whoever asks for it at once is not told of the boot before.
+        // A client that asks for the start command right after the boot does not get the one of the boot before.
         let now = started();
         assert!(now.id != before.id && !now.state.is_final(), "{now:?}");
         until("it is started again", || starts(&server, &id, ExecState::Running) == 1);
@@ -90,7 +90,7 @@ fn what_a_template_starts_begins_again_with_each_boot() {
     let children = server.run(server.engine.fork_sandbox(&id, &order, &Caller::system())).unwrap();
     let child = children.into_iter().next().unwrap().unwrap().id;
     assert_eq!(starts(&server, &child, ExecState::Running), 1);
-    // Another server finds what runs and starts nothing.
+    // A server that starts finds the start command running and does not start it again.
     server.kill();
     let server = world.start();
     for sandbox in [&id, &child] {
@@ -119,7 +119,7 @@ fn the_end_may_be_a_pause() {
     let record = server.run(async { server.engine.sandbox(&id) }).unwrap();
     assert_eq!((record.paused, record.expires_ms), (Some(PauseMode::Frozen), None));
     assert_eq!(record.paused_ms, Some(made.created_ms + 50));
-    // Without another end it goes on; with one it is paused again.
+    // Without a new end the sandbox goes on; with one it is paused again.
     resume(&server, &id);
     clock.advance(ms(1000));
     let update = SandboxUpdate { ttl_ms: Some(Some(50)), ..SandboxUpdate::default() };
@@ -152,7 +152,7 @@ fn what_is_on_disk_boots_anew() {
     let ended = server.wait(&exec);
     assert_eq!(ended.record.state, ExecState::Exited);
     assert_eq!(ended.record.exit.unwrap().reason, ExitReason::SandboxPaused);
-    // Everybody who comes wakes it, once.
+    // Eight callers use it at once: it is woken once.
     let calls: Vec<_> = (0..8)
         .map(|_| {
             let (engine, id) = (server.engine.clone(), id.clone());
@@ -246,7 +246,7 @@ fn what_is_paused_is_paused_after_a_restart() {
     pause(&server, &disk, PauseMode::Filesystem);
     pause(&server, &dies, PauseMode::Frozen);
     server.kill();
-    // What the row does not say: frozen though it runs, running though it is paused.
+    // The host differs from the rows: a running sandbox is frozen, and a frozen one runs.
     let driver = world.host.driver();
     world.run(driver.freeze(&dozing)).unwrap();
     world.run(driver.thaw(&frozen)).unwrap();
@@ -506,7 +506,7 @@ fn usage_adds_up_over_restarts() {
     }
     server.run(server.engine.usage(&UsageQuery::default(), &Caller::system())).unwrap();
     world.host.set_usage(&id, Usage { cpu_us: 800, memory_bytes: 1 << 30, ..Usage::default() });
-    // What was not recorded is in the kernel's counter still.
+    // Use that was not recorded is still in the kernel's counter.
     server.kill();
     clock.advance(ms(HOUR_MS));
     let server = world.start();

@@ -138,7 +138,7 @@ fn a_drained_pool_is_a_slower_creation_and_no_error() {
     let view = pool(&server).unwrap();
     assert_eq!(view.hits + view.misses, 12);
     assert!(view.hits >= 3, "{view:?}");
-    // A maximum that is no more than the minimum holds.
+    // The maximum equals the minimum, so demand does not raise the target.
     assert_eq!(view.target, 3);
     until_ready(&server, 3);
     empty(&mut world, server);
@@ -151,10 +151,10 @@ fn demand_raises_the_target_up_to_the_maximum() {
     until("the pool is there", || pool(&server).is_some());
     assert_eq!(world.on_host().len(), 0, "nobody asked yet");
     burst(&server, 12);
-    // Whoever fills it stands back for a moment after each claim.
+    // The fillers pause for a moment after each claim.
     clock.advance(ms(25));
     until("four wait", || pool(&server).is_some_and(|pool| pool.ready == 4));
-    // It is forgotten with time.
+    // The demand is forgotten with time.
     clock.advance(ms(3_600_000));
     until("none wait", || pool(&server).is_some_and(|pool| pool.ready == 0));
     empty(&mut world, server);
@@ -172,7 +172,7 @@ fn a_host_that_cannot_make_members_can_still_make_sandboxes() {
     assert_eq!(world.on_host().len(), 0, "what was half made is gone");
     let record = server.sandbox();
     assert_eq!(server.state(&record.id), Some(SandboxState::Running));
-    // And tries again after a while.
+    // The fillers try again after a while.
     assert_eq!(pool(&server).unwrap().making, 0);
     clock.advance(ms(2000));
     until_ready(&server, 2);
@@ -264,7 +264,7 @@ fn members_of_a_template_follow_its_newest_version() {
         pool(&server).is_some_and(|pool| pool.template.as_deref() == Some("tool:2") && pool.ready == 1)
             && world.on_host().is_disjoint(&first)
     });
-    // Who names the old version gets the old version, made for the purpose.
+    // A client that names the old version gets the old version, made on request.
     let waiting = world.on_host();
     let old = server.create(template("tool:1")).unwrap();
     assert!(!waiting.contains(&old.id) && old.spec.env["DISK"] == "32");
@@ -374,7 +374,8 @@ fn members_run_what_their_template_starts() {
     let killed = server.kill_exec(start);
     assert_eq!(killed.record.exit.unwrap().reason, ExitReason::Killed);
 
-    // What it wrote while nobody owned it is there, more than the guest keeps for a slow reader.
+    // The output that the start command wrote before the claim is there: more than the guest agent keeps for a slow
+    // reader.
     server.run(engine.create_template("web", starting(&["seq", "300000"], None, 1), &caller)).unwrap();
     until("the new version waits", || {
         pool(&server).is_some_and(|pool| pool.template.as_deref() == Some("web:2") && pool.ready == 1)
@@ -386,7 +387,7 @@ fn members_run_what_their_template_starts() {
     let wanted: String = (1..=300_000).map(|number| format!("{number}\n")).collect();
     assert!(server.output(&start).stdout == wanted.as_bytes());
 
-    // What has other surroundings is started for the purpose.
+    // A sandbox with another environment is made on request.
     until_ready(&server, 1);
     let waiting = world.on_host();
     let env = BTreeMap::from([("E".to_owned(), "1".to_owned())]);

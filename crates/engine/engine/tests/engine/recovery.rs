@@ -1,4 +1,4 @@
-//! Each row of the table in the engine's `recovery` module, and what a crash can leave besides.
+//! Each row of the table in the engine's `recovery` module, and other leftovers of a crash.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use atoll_isolation::{Death, Gates as _, Lifecycle as _};
 
 use crate::support::{World, argv, assert_bytes, exec_row, ms, named, numbers, plan, row, until};
 
-/// What is on the host for a row.
+/// The state of a row's sandbox on the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OnHost {
     Nothing,
@@ -62,7 +62,7 @@ fn each_row_becomes_what_the_table_says() {
         arrange(&world, &record.id, *on_host);
         std::fs::create_dir_all(world.logs().join(record.id.as_str())).unwrap();
     }
-    // Some things resist the first attempts.
+    // The first attempts to remove sandboxes from the host fail.
     world.host.fail_destroy(3);
     let server = world.start();
     for (record, (state, on_host, expected)) in rows.iter().zip(&cases) {
@@ -80,7 +80,7 @@ fn each_row_becomes_what_the_table_says() {
                 assert_eq!(exec.exit.unwrap().reason, ExitReason::SandboxDied);
                 assert!(seen.reason.unwrap().contains("away"));
             }
-            // The guest never heard of it.
+            // The guest agent never heard of the exec.
             (Running, Some(Running)) => {
                 until("the exec is gone", || {
                     let found = server.run(server.engine.execs(&record.id, &ExecQuery::default()));
@@ -123,7 +123,7 @@ fn what_belongs_to_nobody_is_removed() {
     assert!(!world.logs().join(log.as_str()).try_exists().unwrap());
     assert!(world.logs().join("not-ours").try_exists().unwrap(), "what has no id of ours is not ours");
     std::fs::remove_dir(world.logs().join("not-ours")).unwrap();
-    // What appears later is a leak, which can be removed by hand.
+    // A sandbox that appears on the host later is a leak, which an operator can remove.
     arrange(&world, &alive, OnHost::Alive);
     let sandbox = server.sandbox().id;
     let leaks = server.run(server.engine.leaks()).unwrap();
@@ -147,7 +147,7 @@ fn running_sandboxes_survive_every_crash() {
         server = world.start();
         for (id, exec) in ids.iter().zip(&execs) {
             assert_eq!(server.state(id), Some(SandboxState::Running));
-            // Asked at once: nobody is told that it does not exist.
+            // Even right after the start, a client is not told that the exec does not exist.
             let view = server.run(server.engine.exec(id, exec.record.id.as_str())).unwrap();
             assert_eq!(view.record.state, ExecState::Running);
             server.exec(id, argv(&["true"])).unwrap();
@@ -246,7 +246,7 @@ fn an_exec_that_only_the_guest_knows_is_killed() {
     let server = world.start();
     let id = server.sandbox().id;
     server.kill();
-    // A start that was given up, although the guest had carried it out.
+    // A start that the server gave up, although the guest agent had carried it out.
     let list = |start: bool| {
         world.run(async {
             let stream = world.host.driver().connect(&id).await.unwrap();

@@ -1,4 +1,4 @@
-//! A server that stops in good order: nobody is left waiting, nothing is taken for dead.
+//! A server that stops in good order: no client is left waiting, and no running sandbox is taken for dead.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ fn whoever_waits_is_told() {
         assert_eq!(view.record.state, ExecState::Running);
         let refused = engine.create_sandbox(named("late"), &Caller::system()).await.unwrap_err();
         assert_eq!(refused.code, Code::ShuttingDown);
-        // Not "there is no such sandbox": it is there.
+        // The error is not "there is no such sandbox": the sandbox is there.
         let refused = engine.delete_sandbox(&id).await.unwrap_err();
         assert_eq!(refused.code, Code::ShuttingDown);
     });

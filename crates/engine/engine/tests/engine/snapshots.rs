@@ -30,7 +30,7 @@ fn what_fails_leaves_nothing() {
         let order = ForkOrder { count: 3, ..ForkOrder::default() };
         let children = engine.fork_sandbox(&server.id("box"), &order, &caller).await.unwrap();
         assert_eq!(children.iter().filter(|child| child.is_ok()).count(), 2);
-        // Something that is used is not removed.
+        // A snapshot can be deleted while a sandbox that was made from it runs; then no other can be made from it.
         let child = engine.create_sandbox(from(made.id.as_str()), &caller).await.unwrap();
         assert_eq!(child.state, SandboxState::Running);
         engine.delete_snapshot(&made.id, None, &caller).await.unwrap();

@@ -27,7 +27,7 @@ use atoll_store::{ExecRecord, SandboxRecord, Store, StoreUrl};
 use atoll_vault::Vault;
 use tokio::runtime::{Builder, Runtime};
 
-/// Everything that is waited for happens within this, or the test fails.
+/// The longest time that a test waits for anything before it fails.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 const POLL_EVERY: Duration = Duration::from_millis(5);
 /// A noon, in milliseconds since the epoch: an hour begins with it.
@@ -67,7 +67,7 @@ impl World {
         }
     }
 
-    /// One whose time stands still, on all servers, until it is moved.
+    /// A world whose clock stands still, on all servers, until the test advances it.
     pub(crate) fn by_hand() -> (Self, ManualClock) {
         let clock = ManualClock::at(NOON_MS);
         (Self { clock: clock.clock(), ..Self::new() }, clock)
@@ -248,7 +248,7 @@ impl Server {
         self.run(read(&self.engine, &exec.record.sandbox, &exec.record.id, 0)).unwrap()
     }
 
-    /// The id of what has this id or name; one that nothing has when nothing does.
+    /// The id of the sandbox with this id or name; an id that no sandbox has when there is none.
     pub(crate) fn id(&self, name: &str) -> SandboxId {
         self.engine.resolve_sandbox(name).unwrap_or_else(|| SandboxId::from_parts(1, 1))
     }

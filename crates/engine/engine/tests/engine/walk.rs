@@ -1,4 +1,4 @@
-//! A random walk: whatever is done in whatever order, table, store and host agree.
+//! A random walk: after any operations in any order, the engine's table, the store and the host agree.
 //!
 //! The seed is printed; put it into [`SEED`] to walk the same way again.
 
@@ -20,7 +20,7 @@ const STEPS: u32 = 300;
 const SEED: Option<u64> = None;
 const SANDBOXES: usize = 6;
 
-/// What there should be.
+/// The sandboxes and execs that there should be.
 #[derive(Default)]
 struct Model {
     sandboxes: BTreeMap<String, Sandbox>,
@@ -99,7 +99,7 @@ fn step(world: &World, server: Server, model: &mut Model, random: &mut Draw) -> 
             if sandbox.paused.take().is_some() {
                 server.run(server.engine.resume_sandbox(&sandbox.id)).unwrap();
             }
-            // What still writes when its sandbox dies may be lost half-way: let it end first.
+            // The output of an exec that still writes when its sandbox dies may be cut short: let the exec end first.
             for (exec, _, _) in sandbox.execs.iter().filter(|(_, _, ends)| *ends) {
                 server.wait(exec);
             }
@@ -143,7 +143,8 @@ fn pause_or_resume(world: &World, server: &Server, sandbox: &mut Sandbox, random
     }
     let mode = if random.below(2) == 0 { PauseMode::Frozen } else { PauseMode::Filesystem };
     for (exec, _, ended) in &mut sandbox.execs {
-        // What is to be compared may be cut short, or would be waited for in vain: let it end first.
+        // The pause would cut short output that is compared later, or would keep the exec from ending: let it end
+        // first.
         if *ended {
             server.wait(exec);
         }

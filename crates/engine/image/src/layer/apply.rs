@@ -33,7 +33,7 @@ use crate::limits::{
 
 const WHITEOUT: &[u8] = b".wh.";
 const OPAQUE_MARK: &[u8] = b".wh..wh..opq";
-/// Book-keeping of AUFS; means nothing to others.
+/// Book-keeping of AUFS; has no meaning elsewhere.
 const WHITEOUT_META: &[u8] = b".wh..wh.";
 const COPY_BUFFER_BYTES: usize = 256 << 10;
 
@@ -116,7 +116,7 @@ impl<'a> Applier<'a> {
         }
     }
 
-    /// Sets what could not be set on the way.
+    /// Sets the times of directories, which every later entry would have changed.
     pub(super) fn finish(self) -> Result<Outcome> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         // Children before their parents does not matter: setting times changes no parent.

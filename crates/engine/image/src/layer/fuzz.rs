@@ -1,4 +1,4 @@
-//! Layers that somebody made to harm, found by coverage: `make fuzz`. Each runs shortly with the other tests, too.
+//! Hostile layers, found by coverage: `make fuzz`. Each runs shortly with the other tests, too.
 //!
 //! Bytes alone would hardly ever be a header with a right checksum. So the fuzzer says what stands in the fields, and the
 //! archive is put together here.

@@ -275,7 +275,7 @@ pub(super) fn parse_number(text: &[u8]) -> Result<u64> {
         .ok_or_else(|| ImageError::Invalid("the archive has a malformed number".into()))
 }
 
-/// `seconds[.fraction]`; what cannot be understood is 1970, a wrong time harms nobody.
+/// `seconds[.fraction]`. A time that cannot be understood becomes 1970: a wrong time does no harm.
 fn parse_time(text: &[u8]) -> (i64, u32) {
     let text = String::from_utf8_lossy(text);
     let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));

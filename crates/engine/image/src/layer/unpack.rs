@@ -147,7 +147,7 @@ fn commit(work: &Path, prepared: &Prepared, layers: &Path) -> Result<()> {
         .and_then(|()| fs::rename(work, layers.join(&prepared.key)));
     done.or_else(|error| {
         drop(fs::remove_dir_all(work));
-        // Somebody else made the same layer at the same time: theirs is as good.
+        // Another pull or load made the same layer at the same time: that one is as good.
         if matches!(error.kind(), io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists) {
             return Ok(());
         }
@@ -186,12 +186,12 @@ fn stream<R: Read>(
     Ok(diff_id)
 }
 
-/// What an archive of files of `budget` bytes may be long: headers and padding are no files' bytes.
+/// The most bytes that an archive of files of `budget` bytes may have: headers and padding come on top.
 pub(crate) fn archive_budget(budget: u64) -> u64 {
     budget.saturating_add(budget / 4).saturating_add(64 << 20)
 }
 
-/// Chooses by what the bytes are, not by what the registry calls them: many are mislabelled.
+/// Chooses the decompressor by the bytes, not by the media type that the registry gives: many layers are mislabelled.
 pub(crate) fn decoder<'r, R: io::BufRead + 'r>(mut packed: R) -> Result<Box<dyn Read + 'r>> {
     // The buffer is filled by one read, which for a stream may be short: top it up by hand.
     let mut head = Vec::new();

@@ -158,7 +158,7 @@ pub(super) async fn schedules(store: &Store) {
     assert!(!store.delete_schedule(&first.id).await.unwrap());
     store.update_schedule(&first.id, &first.status).await.unwrap();
     assert_eq!(store.list_schedules().await.unwrap(), [second]);
-    // They go with their agent, and none is made for one that is gone.
+    // Schedules go with their agent, and none can be added to an agent that is gone.
     store.delete_agent(&ann.id).await.unwrap();
     assert_eq!(store.list_schedules().await.unwrap(), []);
     assert!(matches!(store.insert_schedule(&first).await, Err(StoreError::NotFound)));

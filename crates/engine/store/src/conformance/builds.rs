@@ -51,7 +51,7 @@ pub(super) async fn life(store: &Store) {
         created_ms: n,
         created_by: None,
     };
-    // One that does not run makes no template.
+    // A build that does not run makes no template.
     assert_eq!(store.complete_build(&first.id, &template(1), &[], 9).await.unwrap(), None);
     assert_eq!(store.template("a", None).await.unwrap(), None);
     let second = BuildRecord { state: BuildState::Running, ..build(20) };
@@ -108,7 +108,7 @@ pub(super) async fn template_tags(store: &Store) {
     assert_eq!(meant().await, [of("y", 2, 20)]);
     store.tag_template("a", 1, &both, 200).await.unwrap();
     assert_eq!(meant().await, [of("x", 1, 200), of("y", 1, 200), of("y", 2, 20)]);
-    // A tag goes with its version; one that means another forgets it.
+    // A tag goes with its version; a tag that means another version by now forgets it.
     store.tag_template("a", 2, &["y".to_owned()], 300).await.unwrap();
     store.delete_template("a", Some(1)).await.unwrap();
     assert_eq!(meant().await, [of("y", 2, 300), of("y", 2, 20)]);
@@ -135,7 +135,7 @@ pub(super) async fn cache(store: &Store) {
     assert_eq!(keys().await, ["key 2", "key 3", "key 1"]);
     let other = CacheRecord { snapshot: SnapshotId::from_parts(9, 9), ..step(2) };
     store.put_cached_step(&other).await.unwrap();
-    // Its snapshot is another one by now.
+    // The key leads to another snapshot by now, so it stays.
     store.delete_cached_step("key 2", &step(2).snapshot).await.unwrap();
     assert_eq!(keys().await.len(), 3);
     store.delete_cached_step("key 2", &other.snapshot).await.unwrap();

@@ -23,7 +23,7 @@ pub(super) async fn uploads(store: &Store) {
     assert_eq!(store.kept(&nobody).await.unwrap(), Default::default());
     let record = asleep(store).await;
     assert_eq!(store.begin_upload(&record.id, "one").await.unwrap().copy, None);
-    // Another takes its place: the first cannot be finished any more.
+    // A second upload takes its place: the first cannot be finished any more.
     assert_eq!(store.begin_upload(&record.id, "two").await.unwrap().upload.as_deref(), Some("two"));
     let late = store.finish_upload(&record.id, &copy("one", 3), "boot").await;
     assert!(matches!(late, Err(StoreError::Conflict)), "{late:?}");
@@ -32,13 +32,13 @@ pub(super) async fn uploads(store: &Store) {
     assert_eq!((kept.upload, kept.copy), (None, Some(copy("two", 4))));
     let begun = store.begin_upload(&record.id, "three").await.unwrap();
     assert_eq!((begun.upload.as_deref(), begun.copy), (Some("three"), Some(copy("two", 4))));
-    // One that runs is copied at a moment.
+    // Only a running sandbox is copied as of a moment: this one is paused.
     store.finish_checkpoint(&record.id, &copy("three", 5), 3, "boot").await.unwrap_err();
-    // What stays and why is said beside it.
+    // The reason why a sandbox stays does not change the upload under way.
     store.set_stays(&record.id, Some("it has a volume")).await.unwrap();
     store.set_stays(&nobody, Some("it is not there")).await.unwrap();
     assert_eq!(store.kept(&record.id).await.unwrap().upload.as_deref(), Some("three"));
-    // It goes with its sandbox.
+    // The record goes with its sandbox.
     store.delete_sandbox(&record.id).await.unwrap();
     assert_eq!(store.kept(&record.id).await.unwrap(), Default::default());
 }
@@ -53,7 +53,7 @@ pub(super) async fn what_is_kept_is_so_until_it_is_woken(store: &Store) {
     store.finish_upload(&record.id, &copy("one", 4), "boot").await.unwrap();
     assert_eq!(kept_ms().await, Some(4));
     let all = SandboxState::ALL;
-    // As a start does that finds it.
+    // As a server does that finds the sandbox at its start.
     store.set_pause(&record, &all).await.unwrap();
     assert_eq!(kept_ms().await, Some(4));
     let awake = SandboxRecord { state: SandboxState::Running, paused: None, ..record.clone() };
@@ -61,7 +61,7 @@ pub(super) async fn what_is_kept_is_so_until_it_is_woken(store: &Store) {
     assert_eq!(kept_ms().await, None);
     store.set_pause(&record, &all).await.unwrap();
     assert_eq!(kept_ms().await, None, "what is on disk now is something else");
-    // Nobody is there to whom it could go.
+    // There is no node to which it could go.
     let nobody = NodeId::from_parts(1, 1);
     let generation = store.sandbox(&record.id).await.unwrap().unwrap().generation;
     assert!(!store.hand_over(&record.id, generation, &nobody, true).await.unwrap());
@@ -69,7 +69,7 @@ pub(super) async fn what_is_kept_is_so_until_it_is_woken(store: &Store) {
     assert_eq!(store.hold(&record.id, generation).await.unwrap(), None);
     assert_eq!((store.arrivals().await.unwrap(), store.take_kept(&[]).await.unwrap()), (Vec::new(), 0));
     store.arrived(&record.id).await.unwrap();
-    // It is to be woken by whoever has it.
+    // The node that has it is to wake it.
     store.expect_wake(&record.id).await.unwrap();
     let arrival = crate::Arrival { sandbox: record.id.clone(), wake: true };
     assert_eq!(store.arrivals().await.unwrap(), [arrival]);

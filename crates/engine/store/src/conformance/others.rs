@@ -122,7 +122,7 @@ pub(super) async fn people(store: &Store) {
     let twice = store.log_in(&ann(5, 90, "c@example.com"), &login(6, 90, 4), 3).await;
     assert!(matches!(twice, Err(StoreError::AlreadyExists)));
     assert_eq!(store.list_keys().await.unwrap()[0], again, "what was refused changed nothing");
-    // The oldest makes room, and what ran out goes.
+    // The oldest login makes room, and expired logins go.
     for n in [7, 8] {
         store.log_in(&ann(n, 90, "c@example.com"), &login(n, 90, n), 3).await.unwrap();
     }
@@ -228,7 +228,7 @@ pub(super) async fn access(store: &Store) {
     store.set_visibility(&free.id, None).await.unwrap();
     assert!(seen(&other, Visibility::Private).await.is_empty());
 
-    // What was said goes with the key and with the sandbox.
+    // Grants and visibility go with the key and with the sandbox.
     assert!(store.delete_key(&friend.id).await.unwrap());
     assert!(!store.delete_grant(&own.id, &friend.id).await.unwrap());
     assert!(store.delete_lease(&own.id).await.unwrap());

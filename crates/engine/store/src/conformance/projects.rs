@@ -59,7 +59,7 @@ pub(super) async fn life(store: &Store) {
     store.update_project(&two).await.unwrap();
     assert_eq!(store.list_projects().await.unwrap(), [one.clone(), two.clone()]);
 
-    // What belongs to it keeps it, and nothing comes into one that is gone.
+    // A project stays as long as anything belongs to it, and nothing can be added to one that is gone.
     store.insert_key(&key(1, Some(&one))).await.unwrap();
     assert_eq!(store.list_keys().await.unwrap(), [key(1, Some(&one))]);
     store.insert_sandbox(&of(&one, 5, None)).await.unwrap();
@@ -217,7 +217,7 @@ pub(super) async fn quotas_hold(store: &Store) {
     is_quota(store.update_sandbox(&larger).await.map(drop), "memory of running sandboxes");
     larger.spec.resources.memory_bytes = memory / 2;
     larger.generation = store.update_sandbox(&larger).await.unwrap();
-    // A quota that was lowered takes nothing away, and what needs no more of it goes on.
+    // A quota that was lowered takes nothing away, and changes that need no more of it still succeed.
     store
         .update_project(&ProjectRecord { quota: Quota { memory_bytes: Some(1), ..quota }, ..one.clone() })
         .await
@@ -240,7 +240,7 @@ pub(super) async fn racing_creations_keep_to_the_quota(store: &Store) {
     assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 5);
     outcomes.into_iter().filter(Result::is_err).for_each(|refused| is_quota(refused, "5 of 5 (sandboxes)"));
 
-    // Whoever comes second, the removal or a creation, sees the other.
+    // The removal and a creation race: the second of them sees the first.
     for n in 100..110 {
         let gone = ProjectRecord { name: format!("gone-{n}"), ..project(n, Quota::default()) };
         store.insert_project(&gone, 99).await.unwrap();

@@ -150,7 +150,7 @@ pub(super) async fn lists_page_without_gaps(store: &Store) {
         let page = store.list_sandboxes(&SandboxFilter::default(), after.as_ref(), 4).await.unwrap();
         assert!(page.items.len() <= 4);
         seen.extend(page.items.into_iter().map(|sandbox| sandbox.id));
-        // What goes away meanwhile, the cursor's own row included, shifts nothing.
+        // Sandboxes that are deleted meanwhile, even the cursor's own, shift nothing.
         store.delete_sandbox(seen.last().unwrap()).await.unwrap();
         let Some(next) = page.next else { break };
         after = Some(next.to_string().parse().unwrap());

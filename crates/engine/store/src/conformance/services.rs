@@ -44,7 +44,7 @@ pub(super) async fn life(store: &Store) {
     store.insert_sandbox_with(&three, None, None, &begins).await.unwrap();
     assert_eq!(store.list_services().await.unwrap()[1..], begins, "or come with it");
 
-    // What an earlier version started as an exec alone.
+    // A start command that an earlier version of the server ran as an exec alone.
     let mut exec = super::exec(&three, 1, 1);
     exec.idempotency_key = Some("atoll-start-b".to_owned());
     store.insert_exec(&exec).await.unwrap();

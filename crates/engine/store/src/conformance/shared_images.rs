@@ -31,7 +31,7 @@ pub(super) async fn life(store: &Store) {
     assert_eq!(store.put_shared_layer("l1", "u2", 7).await.unwrap(), "u1", "the first stays");
     let layer = |bytes, is_doubted| Some(SharedLayer { upload: "u1".to_owned(), bytes, is_doubted });
     assert_eq!(store.shared_layer("l1").await.unwrap(), layer(7, false));
-    // What was lost is sent again, by whoever has it.
+    // A lost layer is sent again, by any node that has it.
     assert!(!store.doubt_shared_layer("l1", "u2").await.unwrap(), "it is in another");
     assert!(store.doubt_shared_layer("l1", "u1").await.unwrap());
     assert_eq!(store.shared_layer("l1").await.unwrap(), layer(7, true));
@@ -44,7 +44,8 @@ pub(super) async fn life(store: &Store) {
         assert_eq!(store.put_shared_image(&one, &layers(&["l1", "l2"]), 1).await.unwrap(), 2);
     }
 
-    // A name goes to who gave it last, whoever tells it last; a layer is there once for both.
+    // A name belongs to the image that was given it last, in whatever order the nodes report it; both images share a
+    // layer.
     let two = image("sha256:ab2", &[("app:latest", 12)]);
     assert_eq!(store.put_shared_image(&two, &layers(&["l1"]), 2).await.unwrap(), 1);
     let late = image("sha256:ac3", &[("app:latest", 11)]);
@@ -70,13 +71,13 @@ pub(super) async fn life(store: &Store) {
     assert!(store.is_image_used("sha256:ab2").await.unwrap());
     assert!(!store.is_image_used("sha256:aa1").await.unwrap());
 
-    // What an image needs stays; what none does goes with who sent it.
+    // A layer that an image needs stays. A layer that no image needs goes, unless another living node has sent it.
     assert_eq!(store.forget_unused_layers("u2").await.unwrap(), 0);
     assert!(!store.remove_shared_name("app:1", "sha256:ab2", 20).await.unwrap(), "another's");
     assert!(store.remove_shared_name("app:1", "sha256:aa1", 20).await.unwrap());
     assert!(store.remove_shared_image("sha256:aa1", 20).await.unwrap());
     assert!(!store.remove_shared_image("sha256:aa1", 20).await.unwrap());
-    // Who was away meanwhile does not bring it back; who gives the name once more does.
+    // A node that was away meanwhile does not bring the image back; a client that gives the name once more does.
     let one = image("sha256:aa1", &[("app:1", 10)]);
     assert_eq!(store.put_shared_image(&one, &layers(&["l1", "l2"]), 3).await.unwrap(), 0);
     assert!(!store.shared_index().await.unwrap().digests.contains("sha256:aa1"));

@@ -81,7 +81,7 @@ pub(super) async fn tags_move(store: &Store) {
     store.set_snapshot_digest(&second.id, "blake3:00", 9).await.unwrap();
     let found = store.snapshot(&second.id).await.unwrap().unwrap();
     assert_eq!((found.digest.as_deref(), found.stored_bytes), (Some("blake3:00"), 9));
-    // Who is being removed has no names any more.
+    // A snapshot that is being removed has no names any more.
     assert!(store.mark_snapshot_deleting(&first.id).await.unwrap());
     let marked = store.snapshot(&first.id).await.unwrap().unwrap();
     assert_eq!((marked.state, marked.tags), (SnapshotState::Deleting, Vec::new()));
@@ -133,7 +133,7 @@ pub(super) async fn rollbacks_are_remembered(store: &Store) {
     assert_eq!(store.rollbacks().await.unwrap(), [(parent.id.clone(), to.clone())].into());
     store.end_rollback(&parent.id).await.unwrap();
     assert!(store.rollbacks().await.unwrap().is_empty());
-    // With the new boot, in one: both or neither.
+    // The end of the rollback is stored in one commit with the new boot: both or neither.
     store.begin_rollback(&parent.id, &to).await.unwrap();
     let next = SandboxRecord { boot_id: "next".to_owned(), ..parent.clone() };
     let refused = store.finish_rollback(&next, &[SandboxState::Deleting]).await;

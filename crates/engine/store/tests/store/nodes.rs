@@ -1,4 +1,4 @@
-//! Nodes: who is one, who writes, and what happens to what a dead one had.
+//! Nodes: which servers are nodes, which of them may write, and what happens to the sandboxes of a dead one.
 
 #[cfg(test)]
 mod tests {
@@ -53,7 +53,7 @@ mod tests {
         assert!(matches!(two.enter(&draft(1), nobody()).await, Err(StoreError::Claimed)));
         let namesake = NodeDraft { name: "n1".to_owned(), ..draft(2) };
         assert!(matches!(two.enter(&namesake, nobody()).await, Err(StoreError::NameTaken)));
-        // What only looks need be none.
+        // A store that only reads need not be a node.
         assert_eq!(two.sandbox_ids().await.unwrap(), []);
         one.close().await;
         two.enter(&draft(1), nobody()).await.unwrap();
@@ -111,7 +111,7 @@ mod tests {
             None,
             "it has given a sign of life since"
         );
-        // It beats at any time: who takes over must have seen the last one.
+        // The node may beat at any time: the node that takes over must have seen the last beat.
         let moved = once("it is taken over", async || {
             two.take_over(&record_of(&two, 1).await, &[IsolationLevel::Container], "why", 9).await.unwrap()
         });
@@ -141,7 +141,7 @@ mod tests {
         postgres.clean().await;
     }
 
-    /// One that is put to disk and in the object store.
+    /// A sandbox that is put to disk and copied to the object store.
     async fn kept(store: &Store, number: u64) -> SandboxRecord {
         let record = sandbox(number, SandboxState::Paused, Some(PauseMode::Filesystem));
         store.insert_sandbox(&record).await.unwrap();
@@ -164,12 +164,12 @@ mod tests {
         assert!(!one.hand_over(&record.id, 1, &draft(3).id, true).await.unwrap(), "there is no such node");
         assert!(!two.hand_over(&record.id, 1, &to, true).await.unwrap(), "it is not that one's to give");
         let before = two.changes().await.unwrap().get("arrivals").copied().unwrap_or(0);
-        // Who holds on to it decides that what was begun before does not happen.
+        // After `hold`, a handover that was begun before fails.
         assert_eq!(one.hold(&record.id, 1).await.unwrap(), Some(2));
         assert!(!one.hand_over(&record.id, 1, &to, true).await.unwrap());
         one.expect_wake(&record.id).await.unwrap();
         assert!(one.hand_over(&record.id, 2, &to, false).await.unwrap());
-        // Who gave it away has no say in what becomes of it.
+        // The node that gave the sandbox away can change nothing about it any more.
         one.arrived(&record.id).await.unwrap();
         assert!(matches!(one.expect_wake(&record.id).await, Err(StoreError::NotFound)));
         assert!(!one.hand_over(&record.id, 3, &to, true).await.unwrap(), "it has gone");
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(one.arrivals().await.unwrap(), []);
         let arrival = Arrival { sandbox: record.id.clone(), wake: true };
         assert_eq!(two.arrivals().await.unwrap(), std::slice::from_ref(&arrival));
-        // Who gave it away writes no upload of it any more.
+        // The node that gave the sandbox away can begin no upload of it any more.
         assert!(matches!(one.begin_upload(&record.id, "v").await, Err(StoreError::NotFound)));
         two.arrived(&record.id).await.unwrap();
         assert_eq!(two.arrivals().await.unwrap(), []);
@@ -211,7 +211,7 @@ mod tests {
         })
         .await;
         assert_eq!(two.take_kept(&[IsolationLevel::Microvm]).await.unwrap(), 0, "it cannot run here");
-        // Both at once: each has some of it, or one has all, and nobody has one that the other has.
+        // Both nodes at once: each gets some of the sandboxes, or one gets all, and no sandbox goes to both.
         let (a, b) = tokio::join!(two.take_kept(&levels), three.take_kept(&levels));
         assert_eq!(a.unwrap() + b.unwrap(), 2);
         let mut arrived = two.arrivals().await.unwrap();
@@ -228,7 +228,7 @@ mod tests {
         let at = Whereabouts::Sandbox(local.id.to_string());
         assert_eq!(two.whereabouts(&at).await.unwrap(), Some(draft(1).id));
         one.close().await;
-        // Back again, it has what waited for it and nothing else.
+        // When the node is back, it has the sandbox that waited for it and no other.
         let (one, _) = enter(&url, 1).await;
         assert_eq!(one.own_sandbox_ids().await.unwrap(), [local.id]);
         for store in [one, two, three] {
@@ -277,7 +277,7 @@ mod tests {
         let url = postgres.fresh().await;
         let ((one, _), (two, _)) = (enter(&url, 1).await, enter(&url, 2).await);
         let before = record_of(&two, 1).await;
-        // What an older program wrote has neither.
+        // Facts that an older program wrote have neither.
         assert_eq!((before.facts.creates_max, before.facts.images.len()), (0, 0));
         let facts = NodeFacts { creates_max: 4, images: vec![1, u64::MAX], ..before.facts };
         one.set_facts(&facts).await.unwrap();

@@ -112,7 +112,7 @@ impl Postgres {
         admin.close().await.unwrap();
     }
 
-    /// Ends the server as its owner would in a hurry.
+    /// Stops the server at once, ending its sessions.
     pub(crate) fn stop(&mut self) {
         self.server.as_mut().unwrap().stop();
     }
