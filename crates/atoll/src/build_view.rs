@@ -1,7 +1,7 @@
-//! What a build does, on the screen.
+//! Shows the progress of a build on the screen.
 //!
-//! On a terminal a step that runs has a line with its time and the last lines of its output below; what is done
-//! stays above. Elsewhere every entry is a line of its own, with the number of its step in front. With `--json`
+//! On a terminal a step that runs has a line with its time and the last lines of its output below; finished steps
+//! stay above. Elsewhere every entry is a line of its own, with the number of its step in front. With `--json`
 //! every entry is a document.
 
 use std::collections::VecDeque;
@@ -34,7 +34,7 @@ pub(crate) struct View {
     running: Option<Running>,
     /// When the step that runs began, milliseconds since the epoch.
     since_ms: u64,
-    /// What of an output line has come, without a terminal.
+    /// The part of an output line that has arrived so far; its line break has not.
     line: String,
 }
 
@@ -74,7 +74,7 @@ impl View {
         Ok(())
     }
 
-    /// Takes what is drawn off the screen.
+    /// Removes the lines of the running step from the screen.
     pub(crate) fn end(&mut self) {
         if let Some(running) = self.running.take() {
             running.head.finish_and_clear();
@@ -89,7 +89,7 @@ impl View {
     fn say(&self, text: &str) {
         if self.printer.draws() {
             let text = clean(text);
-            // If it cannot be drawn, that is that.
+            // A line that cannot be drawn is dropped.
             drop(self.bars.println(text));
         } else {
             self.printer.note(text);
@@ -131,7 +131,7 @@ impl View {
         }
     }
 
-    /// What stands in the line that has no end.
+    /// Shows the rest of the output, which has no line break at its end.
     fn flush(&mut self, step: u32) {
         if !self.line.is_empty() {
             let line = std::mem::take(&mut self.line);
@@ -140,7 +140,7 @@ impl View {
     }
 
     fn output_line(&mut self, at_ms: u64, step: u32, line: &str) {
-        // A progress bar of the command overwrites its line: its last state is what it shows.
+        // A progress bar of the command overwrites its line with `\r`: only its last state is shown.
         let line = line.rsplit('\r').next().unwrap_or_default();
         match &mut self.running {
             Some(running) => {

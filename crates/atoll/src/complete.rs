@@ -1,12 +1,13 @@
-//! Completion: the shell runs this program at each TAB, and is told commands, options, and names of what the server has.
+//! Completion: the shell runs this program at each TAB. The program prints commands, options, and the names of
+//! sandboxes, templates, volumes and images on the server.
 //!
 //! ```text
 //! atoll completions SHELL ─▶ a script that says: run `atoll` with the variable COMPLETE
 //! TAB ─▶ COMPLETE=SHELL atoll -- WORDS… ─▶ here, before anything else ─▶ candidates
 //! ```
 //!
-//! Names are asked for only at a server that is configured, for a moment: whoever types waits. What fails completes nothing, and says
-//! nothing, as it would stand in the middle of a command line.
+//! It asks only a configured server for names, and only for a moment, because the user waits at the prompt. If this
+//! fails it completes nothing and prints nothing: a message would stand in the middle of the user's command line.
 
 use std::ffi::OsStr;
 use std::io::Write as _;

@@ -27,7 +27,7 @@ struct File {
     presets: Presets,
 }
 
-/// What was found.
+/// The settings that were found.
 #[derive(Debug)]
 pub(crate) struct Settings {
     /// Address of the server, if one was named.
@@ -54,7 +54,7 @@ pub(crate) fn otlp_endpoint() -> Result<Option<String>> {
     variable("OTEL_EXPORTER_OTLP_ENDPOINT")
 }
 
-/// A secret in a file: what proves to the issuer of identities who this server is, the key of an account.
+/// Reads a secret from a file: the server's client secret at the OIDC issuer, or the key of an external ACME account.
 pub(crate) fn secret_file(path: &Path) -> Result<Secret> {
     Ok(Secret::new(read_bounded(path)?.trim()))
 }
@@ -84,7 +84,7 @@ pub(crate) fn vault_key() -> Result<Option<VaultKey>> {
     Ok(variable("ATOLL_VAULT_KEY")?.map(|key| VaultKey { current: Secret::new(key), previous }))
 }
 
-/// What the environment says about an object store.
+/// Settings of an object store in the environment.
 pub(crate) struct Aws {
     pub(crate) endpoint: Option<String>,
     pub(crate) region: Option<String>,
@@ -149,7 +149,7 @@ fn file_path() -> Option<PathBuf> {
     state_dir().map(|dir| dir.join("config.toml"))
 }
 
-/// Where this program keeps what is the user's.
+/// The directory in which this program keeps the user's own files.
 pub(crate) fn state_dir() -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value: &OsString| !value.is_empty());
     let base = match set("XDG_CONFIG_HOME") {
@@ -175,7 +175,7 @@ pub(crate) fn load(args: &GlobalArgs) -> Result<Settings> {
     Ok(Settings { url, api_key })
 }
 
-/// What the file alone says.
+/// The settings of the file alone.
 pub(crate) fn load_file(args: &GlobalArgs) -> Result<Settings> {
     let file = match (&args.config, file_path()) {
         (Some(path), _) => read_file(path, true)?,
@@ -210,7 +210,7 @@ pub(crate) fn keep_login(args: &GlobalArgs, login: Option<(&str, &Secret)>) -> R
         text => text?,
     };
     parse(&path, &text)?;
-    // What is a file for this program is TOML, so this does not fail.
+    // `parse` accepted the text above, so it is TOML and this does not fail.
     let mut document: toml_edit::DocumentMut = text.parse().unwrap_or_default();
     match login {
         Some((url, key)) => {

@@ -16,7 +16,7 @@ pub(crate) trait Guard: Send {
     fn shutdown(self: Box<Self>) -> BoxFuture<'static, Result<()>>;
 }
 
-/// A client, and what must be taken down after it was used.
+/// A client, and the embedded server that must be shut down after use, if there is one.
 pub(crate) struct Connection {
     /// To the server.
     pub(crate) client: Client,

@@ -13,7 +13,7 @@ pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
 pub(crate) const EXIT_FAILURE: u8 = 125;
 /// Exit code of arguments that make no sense.
 pub(crate) const EXIT_USAGE: u8 = 2;
-/// Exit code when whoever reads our output has gone: 128 + SIGPIPE, as a shell would see it.
+/// Exit code when the reader of our output has gone: 128 + SIGPIPE, as a shell would see it.
 const EXIT_BROKEN_PIPE: u8 = 141;
 
 /// Why a command failed.
@@ -22,7 +22,7 @@ pub(crate) enum Failure {
     /// The server refused, or could not be asked.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// Something that only this program knows.
+    /// An error that this program found itself, without a server.
     #[error("{0}")]
     Plain(Error),
     /// Arguments that are fine one by one but not together.
@@ -33,7 +33,7 @@ pub(crate) enum Failure {
     NoCommand {
         /// Which.
         message: String,
-        /// What may be meant.
+        /// The command that the user may have meant.
         hint: String,
     },
     /// A local file, directory or terminal.
@@ -53,7 +53,7 @@ pub(crate) enum Failure {
     Interrupted(u8),
 }
 
-/// What logs a person in, where the server says that people may.
+/// The command that logs a person in, where the server allows that.
 const LOGIN: &str = "atoll login --oidc";
 
 impl Failure {
@@ -77,12 +77,12 @@ impl Failure {
         }
     }
 
-    /// Whether nobody reads our output any more.
+    /// Whether the reader of our output has gone.
     pub(crate) fn is_closed_pipe(&self) -> bool {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
 
-    /// Whether there is somebody to tell it to.
+    /// Whether no message is printed: the reader of our output has gone, or a signal ended the command.
     pub(crate) fn is_silent(&self) -> bool {
         match self {
             Self::Output(_) => self.is_closed_pipe(),
@@ -101,7 +101,7 @@ impl Failure {
     /// What to do about it.
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
-            // The server's own hint is for those who write requests by hand.
+            // The server's own hint is for users who write requests by hand.
             Self::Client(ClientError::Api { error, .. }) if error.code == Code::Unauthorized => {
                 let people = error.hint.as_ref().is_some_and(|hint| hint.contains(LOGIN));
                 let login =

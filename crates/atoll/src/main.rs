@@ -7,7 +7,7 @@
 //!                        connection (a server somewhere, or here) ◀───┤
 //!                        daemon (the server, its data directory) ◀────┤
 //!                        session (drives one attached exec) ◀─────────┤
-//!                        complete (what a shell is told at TAB)        │
+//!                        complete (candidates for a shell at TAB)     │
 //!                        archive (tar, both ways, hostile input) ◀────┘
 //! ```
 

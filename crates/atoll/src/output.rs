@@ -22,13 +22,13 @@ pub(crate) struct Printer {
     color: bool,
 }
 
-/// Replaces what could drive a terminal: control characters other than line breaks and tabs.
+/// Replaces characters that could control a terminal: all control characters but line breaks and tabs.
 pub(crate) fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c }).collect()
 }
 
 impl Printer {
-    /// Colours are used only on a terminal and only if nobody objects.
+    /// Colours are used only on a terminal, and only if the user does not turn them off (`color`).
     pub(crate) fn new(json: bool, color: bool) -> Self {
         Self { json, color: color && io::stderr().is_terminal() }
     }
@@ -70,14 +70,14 @@ impl Printer {
         if text.is_empty() { Ok(()) } else { write_out(&clean(text)) }
     }
 
-    /// Says something besides the result. Not with `--json`. If it cannot be said, that is that.
+    /// Prints a note besides the result, but not with `--json`. If it cannot be printed, it is dropped.
     pub(crate) fn note(self, text: &str) {
         if !self.json {
             drop(writeln!(io::stderr(), "{}", clean(text)));
         }
     }
 
-    /// Says that something is not as it should be.
+    /// Warns the user, but not with `--json`.
     pub(crate) fn warn(self, text: &str) {
         if !self.json {
             let label = self.paint("warning:", Style::new().yellow().bold());

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use atoll_core::policy::{Action, Rule};
 
-/// What a text must begin with to be one.
+/// The character with which the name of a preset begins.
 pub(crate) const SIGN: char = '@';
 /// Port of a host without one.
 const PORT: u16 = 443;
@@ -22,7 +22,7 @@ static OWN: OnceLock<Presets> = OnceLock::new();
 
 /// Takes lists of the user's configuration, which replace those of the same name. Only the first counts.
 pub(crate) fn configure(own: Presets) {
-    // Who asks for settings twice has the same ones.
+    // A second call has the same lists: they come from the same configuration.
     drop(OWN.set(own));
 }
 

@@ -1,8 +1,8 @@
 //! Recipes for agents: a template, the agent in it, and what both need of the network.
 //!
 //! The program carries those of `agents/`; any other folder with the same files is as good. `Dockerfile` is the template's,
-//! `agent.json` what `POST /v1/agents` takes, `services.json` the services that the template begins with, if it has any,
-//! and `recipe.json` ([`About`]) what these do not say.
+//! `agent.json` the body of `POST /v1/agents`, `services.json` the services that the template begins with, if it has
+//! any, and `recipe.json` ([`About`]) everything that these do not say.
 
 use std::path::{Path, PathBuf};
 
@@ -42,7 +42,7 @@ const CARRIED: [Carried; 9] = [
     carried!("typescript": "Dockerfile", "agent.json", "recipe.json", "agent.ts"),
 ];
 
-/// What `recipe.json` says.
+/// The content of `recipe.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct About {
@@ -78,16 +78,16 @@ impl ModelKey {
 /// A recipe, with its files in a directory.
 #[derive(Debug)]
 pub(crate) struct Recipe {
-    /// What its template is called.
+    /// The name of its template.
     pub(crate) name: String,
     pub(crate) about: About,
     pub(crate) dockerfile: String,
     pub(crate) agent: CreateAgent,
-    /// What its template begins with.
+    /// The services that its template begins with.
     pub(crate) services: Vec<CreateService>,
     /// The context of its build.
     pub(crate) context: PathBuf,
-    /// Removes what was written for it when it is let go of.
+    /// The directory that was written for it; removed when the recipe is dropped.
     _written: Option<tempfile::TempDir>,
 }
 
@@ -114,7 +114,7 @@ pub(crate) fn catalogue() -> Result<Vec<Entry>> {
     CARRIED.iter().map(entry).collect()
 }
 
-/// The recipe of this name, or that of a folder: what has a `/` is one.
+/// The recipe of this name, or that of a folder: a text with a `/` is a folder.
 ///
 /// # Errors
 /// When there is none, or its files are not what they should be.
@@ -161,7 +161,7 @@ fn read(name: String, folder: &Path) -> Result<Recipe> {
     Ok(Recipe { name, about, dockerfile, agent, services, context: folder.to_owned(), _written: None })
 }
 
-/// What a file says that a recipe need not have.
+/// The content of a file that a recipe need not have.
 fn perhaps<T: Default + serde::de::DeserializeOwned>(recipe: &str, folder: &Path, file: &str) -> Result<T> {
     text(&folder.join(file))?.map_or_else(|| Ok(T::default()), |text| json(recipe, file, &text))
 }

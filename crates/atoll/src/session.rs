@@ -205,7 +205,7 @@ impl Watch<'_> {
     }
 
     fn failed(&self, error: &ClientError) {
-        // It ended in the same moment: what the user wanted.
+        // The exec ended in the same moment, as the user wanted.
         if error.code() != Some(Code::ExecEnded) {
             self.printer.warn(&format!("the signal was not sent: {error}"));
         }
@@ -259,7 +259,7 @@ async fn feed_terminal(
                 let (pass, detach) = scanner.scan(&data);
                 alive = input.write(Bytes::from(pass)).await.is_ok();
                 if detach {
-                    // If nobody listens any more it is over anyway.
+                    // Without a receiver the session is over anyway.
                     let _ = tell.send(());
                     return;
                 }
@@ -271,7 +271,8 @@ async fn feed_terminal(
     std::future::pending::<()>().await;
 }
 
-/// What an exit means for us: the exec's own code, and a word where the code does not say it.
+/// The exit code of this program for an exit of the exec: the exec's own code. Prints a reason where the code does not
+/// say it.
 pub(crate) fn exit_code(printer: Printer, exit: &Exit) -> u8 {
     let why = match exit.reason {
         ExitReason::Exited | ExitReason::Signaled | ExitReason::Killed | ExitReason::Disconnected => None,

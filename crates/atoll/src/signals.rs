@@ -28,7 +28,7 @@ impl Stop {
         }
     }
 
-    /// What a command that it ended fails with.
+    /// The failure of a command that this signal ended.
     pub(crate) const fn failure(self) -> Failure {
         Failure::Interrupted(match self {
             Self::Interrupt => 2,

@@ -27,12 +27,12 @@ const PASSWORD_MAX_BYTES: u64 = 64 << 10;
 /// Most keys in a detach sequence.
 const DETACH_KEYS_MAX: usize = 8;
 
-/// What the terminal was before, while it is raw.
+/// The terminal's attributes from before, while it is raw.
 static SAVED: Mutex<Option<(OwnedFd, Termios)>> = Mutex::new(None);
 
 fn restore() {
     if let Some((fd, before)) = SAVED.lock().unwrap_or_else(PoisonError::into_inner).take() {
-        // There is nobody to tell.
+        // There is no place left to report a failure.
         let _ = tcsetattr(&fd, OptionalActions::Now, &before);
     }
 }
@@ -77,7 +77,7 @@ pub(crate) fn is_interactive() -> bool {
     io::stdin().is_terminal() && io::stdout().is_terminal()
 }
 
-/// Whether somebody can be asked.
+/// Whether there is a user at a terminal who can be asked.
 pub(crate) fn can_ask() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
 }
@@ -153,7 +153,7 @@ impl DetachScanner {
         Self { keys: keys.0.clone(), matched: 0 }
     }
 
-    /// What of the input to pass on, and whether the keys were typed. After they were nothing follows.
+    /// The part of the input to pass on, and whether the detach keys were typed. After the keys nothing is passed on.
     pub(crate) fn scan(&mut self, input: &[u8]) -> (Vec<u8>, bool) {
         let mut pass = Vec::with_capacity(input.len() + self.matched);
         for &byte in input {
@@ -288,8 +288,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the pieces, detaching happens where the sequence first stands, and all before it
-        /// is passed on.
+        /// However the input is cut into pieces, detaching happens where the sequence first stands, and all input
+        /// before it is passed on.
         #[test]
         fn scanning_agrees_with_searching(input in "[abc]{0,40}", keys in "[ab]{1,4}", size in 1_usize..7) {
             let sequence = keys.as_bytes().to_vec();

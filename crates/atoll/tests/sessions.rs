@@ -1,4 +1,4 @@
-//! Commands that are attached to something: exit codes, streams, signals, files, a real terminal.
+//! Commands with attached streams or a terminal: exit codes, streams, signals, files, a real terminal.
 
 #![expect(clippy::tests_outside_test_module, clippy::unwrap_used, reason = "integration test")]
 
@@ -136,7 +136,7 @@ fn files_go_both_ways() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("refused to unpack"), "{output:?}");
     assert!(!fs::exists(path("../evil")).unwrap() && !fs::exists(path("evil")).unwrap());
 
-    // What is not there on this side.
+    // A file that is not there on this side.
     let output = copy(&path("absent"), "sb_1:/dir");
     assert_eq!(output.status.code(), Some(125));
     let left: Vec<_> = fs::read_dir(dir.path())
@@ -236,7 +236,7 @@ fn a_terminal_is_raw_follows_its_window_and_is_given_back() {
     terminal.types(b"\x03");
     terminal.sees("typed b\"\\x03\"");
     resize(terminal.master.as_fd(), 90, 20);
-    // Without a controlling terminal the kernel signals nobody.
+    // Without a controlling terminal the kernel sends no signal.
     kill_process(pid(&terminal.child), Signal::WINCH).unwrap();
     terminal.sees("size 90x20");
     // The beginning of the detach keys that leads nowhere.
@@ -278,7 +278,7 @@ fn passwords_are_not_shown() {
     let mut terminal = Terminal::start(&fake, &["registry", "login", "-u", "me", "localhost:5000"]);
     terminal.sees("Password: ");
     terminal.types(b"hunter2\n");
-    // The fake has no registries: what matters is that it was asked, and what was shown.
+    // The fake has no registries: the test checks only that it was asked, and what was shown.
     terminal.ends_with(125);
     assert!(fake.requests().contains(&"PUT /v1/registries/localhost:5000".to_owned()));
     assert!(!terminal.screen.lock().unwrap().contains("hunter2"));

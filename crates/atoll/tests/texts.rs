@@ -1,4 +1,4 @@
-//! What people and programs see, as snapshots. `INSTA_UPDATE=always cargo test` writes new ones.
+//! The output for people and programs, as snapshots. `INSTA_UPDATE=always cargo test` writes new ones.
 
 #![expect(clippy::tests_outside_test_module, reason = "integration test")]
 

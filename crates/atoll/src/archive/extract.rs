@@ -182,7 +182,7 @@ impl Member {
         } else if kind.is_gnu_sparse() {
             return Err(self.refuse("sparse members are not supported"));
         } else {
-            // Devices, pipes, and whatever else there is or will be.
+            // Devices, pipes, and every other type of member, also types that are added to tar later.
             return Ok(false);
         }
         Ok(true)

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// One member, with whatever name and link somebody hostile likes.
+/// One member of a tar. An attacker chooses any name and any link for it.
 #[derive(Clone, Copy)]
 struct Raw<'a> {
     kind: EntryType,

@@ -77,7 +77,7 @@ impl ChannelWriter {
     /// Ends the stream with a failure instead of an end, so that the receiver cannot take half of it
     /// for the whole.
     pub(crate) fn fail(self, error: &io::Error) {
-        // If nobody reads any more there is nobody to tell.
+        // Sending fails only when the receiver of the stream is gone: then it needs no error either.
         drop(self.queue.blocking_send(Err(io::Error::new(error.kind(), error.to_string()))));
     }
 }

@@ -14,9 +14,9 @@ use tar::{Builder, EntryType, Header};
 /// Deepest directory, levels.
 const DEPTH_MAX: usize = 256;
 
-/// Writes a tar of `source` whose members begin with `name`; with an empty name, of what is in the
-/// directory `source`. What `ignore` leaves out, whose patterns are relative to `source`, is not in it. Gives the
-/// paths that were left out because of what they are.
+/// Writes a tar of `source` whose members begin with `name`; with an empty name, a tar of the content of the
+/// directory `source`. Paths that `ignore` leaves out are not in it; its patterns are relative to `source`. Returns the
+/// paths that were left out because of their file type.
 ///
 /// # Errors
 /// When something cannot be read, changes its size while it is read, or cannot be written.

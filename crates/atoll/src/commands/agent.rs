@@ -107,7 +107,7 @@ async fn up(client: &Client, printer: Printer, mut args: UpArgs) -> Result<()> {
     printer.result(&agent, || agent.name.clone())
 }
 
-/// What stands in the place of the agent's name is a recipe.
+/// `agent up` with a recipe: it stands in the place of the agent's name.
 async fn up_recipe(client: &Client, printer: Printer, args: UpArgs, name: String) -> Result<()> {
     let create = CreateAgent {
         env: args.env.into_iter().collect(),
@@ -257,7 +257,7 @@ async fn show(printer: Printer, event: &AgentEvent) -> Result<()> {
     Ok(())
 }
 
-/// Shows what was said in a session, and what is said from now on.
+/// Shows the events of a session so far, and those that follow.
 async fn logs(
     client: &Client,
     printer: Printer,
@@ -282,7 +282,7 @@ async fn logs(
     }
 }
 
-/// Shows a session and sends what is typed. Ends when the input has, and nothing is under way.
+/// Shows a session and sends the lines that the user types. Ends when the input has ended and no message is under way.
 async fn attach(client: &Client, printer: Printer, arg: &SessionArg, after: u64) -> Result<()> {
     let session = open(client, arg).await?;
     let resume = ResumePolicy::default();
@@ -329,7 +329,7 @@ async fn attach(client: &Client, printer: Printer, arg: &SessionArg, after: u64)
     }
 }
 
-/// What a typed line says: an answer, if one is waited for and it is one of the options.
+/// The message for a typed line: an answer, if the agent waits for one and the line is one of its options.
 fn typed(line: String, approval: Option<&(String, Vec<String>)>) -> SessionClientMessage {
     let option = line.trim().to_owned();
     match approval {

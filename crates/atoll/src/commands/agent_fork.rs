@@ -1,7 +1,8 @@
 //! Several forks of an agent, told the same: `atoll agent fork`
 //!
-//! The forks are made by the server, from a snapshot that is taken for the purpose and gone at the end: what each has changed is
-//! the difference to that. Whoever breaks off leaves forks that `atoll agent ls` shows, and that snapshot.
+//! The server makes the forks from a snapshot that this command takes for the purpose and deletes at the end: a fork's
+//! changes are the difference to that snapshot. If the user breaks the command off, the snapshot and the forks stay;
+//! `atoll agent ls` shows the forks.
 
 use atoll_api::{
     Agent, CreateAgentSession, CreateExec, CreateSnapshot, ForkAgent, SendAgentMessage, Snapshot,
@@ -22,7 +23,7 @@ use crate::output::{Printer, table};
 /// The thread in which forks are told what to do.
 const THREAD: &str = "main";
 
-/// What became of one fork.
+/// The outcome of one fork.
 #[derive(Debug, Serialize)]
 struct Outcome {
     number: usize,
@@ -32,10 +33,10 @@ struct Outcome {
     ended: String,
     /// Whether that is an error.
     failed: bool,
-    /// What the judge exited with; absent without a judge, or when a signal ended it.
+    /// The judge's exit code; absent without a judge, or when a signal ended it.
     judge: Option<i32>,
     passed: Option<bool>,
-    /// What differs from the agent's sandbox as it was.
+    /// The differences from the agent's sandbox as it was.
     diff: Comparison,
     kept: bool,
 }
@@ -48,7 +49,7 @@ pub(super) async fn fork(client: &Client, printer: Printer, args: ForkAgentArgs)
     let create = CreateSnapshot { comment, memory: args.memory, ..CreateSnapshot::default() };
     let base = client.create_snapshot(&home, &create).await?;
     let compared = compare(client, printer, &args, &base).await;
-    // Also when something failed: what the forks have of it stays with them.
+    // Also after a failure: the forks keep the data that they have of the snapshot.
     let removed = client.delete_snapshot(&base.id).await;
     let (mut outcomes, complete) = compared?;
     removed?;
@@ -75,7 +76,7 @@ pub(super) async fn fork(client: &Client, printer: Printer, args: ForkAgentArgs)
     Ok(u8::from(!complete || args.keep.is_some() && best.is_none()))
 }
 
-/// What would only be found wrong after all the work.
+/// Refuses arguments that would otherwise fail only after all the work.
 fn check(args: &ForkAgentArgs) -> Result<()> {
     let wrong = |why: &str| Err(Failure::plain(Code::InvalidArgument, why.to_owned()));
     match args.keep {

@@ -18,7 +18,7 @@ use crate::output::{Printer, table};
 use crate::progress;
 use crate::units::format_bytes;
 
-/// Images in which packages are installed, where nobody names another one.
+/// Images in which packages are installed, where the user names no other one.
 const NPM_IMAGE: &str = "node:22-slim";
 const PYPI_IMAGE: &str = "python:3.12-slim";
 /// Name of a program's directory while it is here.
@@ -205,7 +205,7 @@ async fn of_program(client: &Client, program: &str, template: Option<&str>) -> R
     Ok(names)
 }
 
-/// What became of one agent.
+/// The outcome for one agent.
 #[derive(Debug, Serialize)]
 struct Updated {
     agent: String,

@@ -1,8 +1,9 @@
 //! `atoll agent up RECIPE --name NAME`: from a recipe to an agent that can be talked to, in one command.
 //!
-//! Its steps are those that one would take by hand (`template build`, `secret set`, `agent up --template`, `cp`), and what is there
-//! already is not made again. When a step fails nothing is left but the template and the secret, which the next try uses. When this
-//! program is killed before the project is there, the agent goes with its sandbox within a minute.
+//! Its steps are those that a user would take by hand (`template build`, `secret set`, `agent up --template`, `cp`),
+//! and what is there already is not made again. When a step fails nothing is left but the template and the secret,
+//! which the next try uses. When this program is killed before the project is there, the agent goes with its sandbox
+//! within a minute.
 
 use std::time::Duration;
 
@@ -22,14 +23,14 @@ use crate::recipes::{self, Recipe};
 use crate::signals::Stops;
 use crate::terminal;
 
-/// How long an agent lives that nobody completes, milliseconds: whoever made it was killed.
+/// How long an agent lives that is not completed, milliseconds: the program that made it was killed.
 const HALF_MADE_MS: u64 = 60_000;
 /// While its project is brought it is told to live on this often.
 const LIVES_ON: Duration = Duration::from_secs(15);
 /// Where an agent works when its recipe does not say.
 const WORKDIR: &str = "/work/project";
 
-/// `atoll agent recipes`: what the program carries, whether or not there is a server.
+/// `atoll agent recipes`: the recipes that the program carries, whether or not there is a server.
 pub(super) fn list(printer: Printer) -> Result<()> {
     let entries = recipes::catalogue()?;
     let row = |entry: &recipes::Entry| {
@@ -39,7 +40,7 @@ pub(super) fn list(printer: Printer) -> Result<()> {
     printer.result(&entries, || table(["NAME", "WHAT", "SPEAKS", "KEY"], entries.iter().map(row)))
 }
 
-/// Makes what is missing; gives the agent. `create` has what the command line says of the agent itself.
+/// Makes what is missing; gives the agent. `create` has the options of the command line for the agent itself.
 pub(super) async fn up(
     client: &Client,
     printer: Printer,
@@ -52,7 +53,7 @@ pub(super) async fn up(
     let recipe = recipes::find(recipe)?;
     let rules = secrets(&recipe, &args.secret)?;
     absent(client, &name).await?;
-    // What is wrong with it is better said before minutes of building.
+    // Report a wrong project directory now, not after minutes of building.
     let local = workdir.map(std::path::PathBuf::from);
     if let Some(dir) = local.as_ref().filter(|dir| !dir.is_dir()) {
         return Err(Failure::Usage(format!(
@@ -72,11 +73,11 @@ pub(super) async fn up(
         name,
         template: Some(recipe.name.clone()),
         egress: egress.policy()?,
-        // Only what is complete stays.
+        // Only a complete agent stays: `furnish` lifts this limit at the end.
         ttl_ms: Some(HALF_MADE_MS),
         ..with(recipe.agent, create)
     };
-    // From here on something is left when this ends in the middle.
+    // From here on an agent is left when this ends in the middle.
     let mut stops = Stops::catch()?;
     let made = tokio::select! {
         made = client.create_agent(&create) => made?,
@@ -137,7 +138,7 @@ async fn furnish(
     brought
 }
 
-/// What the recipe says, with what the command line says over it.
+/// The recipe's settings, with those of the command line over them.
 fn with(recipe: CreateAgent, said: CreateAgent) -> CreateAgent {
     let mut env = recipe.env;
     env.extend(said.env);

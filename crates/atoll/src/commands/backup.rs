@@ -89,7 +89,7 @@ fn write(args: &BackupArgs, watch: &Watch<'_, impl Fn(u64)>, bar: &ProgressBar) 
     Ok((packed, file.keep().map_err(failure)?))
 }
 
-/// What a backup of a data directory is of.
+/// Describes what a backup of a data directory holds; refuses one without a database.
 fn subject(dir: &DataDir, args: &BackupArgs) -> Result<Subject> {
     let there = |name: &str| dir.path().join(name).try_exists().is_ok_and(|there| there);
     let of = Subject {
@@ -126,7 +126,7 @@ fn open(args: &BackupArgs) -> Result<DataDir> {
                 other.display()
             ),
         )),
-        // Whether something stands still is seen when it is to.
+        // An error is no refusal: the backup fails later if it cannot make the sandboxes stand still.
         Ok(None) | Err(_) => Ok(dir),
     }
 }
@@ -169,7 +169,7 @@ pub(super) async fn stoppable<T: Send + 'static>(
         tokio::select! {
             done = &mut task => break done,
             signal = stops.next() => {
-                // Whoever asks twice does not want to wait, not even for the end of a read.
+                // A user who asks twice does not want to wait, not even for the end of a read.
                 if stopped.is_some() {
                     return Err(signal.failure());
                 }

@@ -61,7 +61,7 @@ pub(super) async fn made_in(
     }
 }
 
-/// How a build ended, unless nobody waits for that.
+/// How a build ended; nothing if the user does not wait for that (`detach`).
 async fn to_end(
     client: &Client,
     printer: Printer,
@@ -78,7 +78,7 @@ async fn to_end(
             stop = stops.next() => Err(stop.failure()),
         };
         if let Err(failure) = sent {
-            // Without its context it would wait for a while; what matters is the failure.
+            // Without its context the build would wait for a while. The failure matters, not an error of this call.
             drop(client.cancel_build(&build.id).await);
             return Err(failure);
         }

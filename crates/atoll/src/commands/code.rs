@@ -148,7 +148,7 @@ async fn run(client: &Client, printer: Printer, args: CodeArgs) -> Result<u8> {
                 if asked {
                     return Err(stop.failure());
                 }
-                // What the code says of that is still shown. Who asks again does not want to see it.
+                // The code's output about the interrupt is still shown. A user who asks again does not want to see it.
                 asked = true;
                 client.interrupt_cell(sandbox, &context.id, &cell.id).await?;
             }
@@ -165,7 +165,7 @@ struct Of<'a> {
     cell: &'a str,
 }
 
-/// Shows what a cell said, and says; the exit code says how it ended.
+/// Shows the output of a cell so far, and as it comes; the exit code says how the cell ended.
 async fn show(printer: Printer, of: Of<'_>, save: Option<&Path>) -> Result<u8> {
     follow(printer, of, &mut Results::new(save)).await
 }
@@ -221,7 +221,7 @@ async fn tell(printer: Printer, event: &CellEvent, results: &mut Results) -> Res
     Ok(None)
 }
 
-/// The exit code of a cell: as a shell has them for what was interrupted, or ran out of time.
+/// The exit code of a cell: as a shell's for a command that was interrupted, or ran out of time.
 fn ended(state: &str, reason: &str, text: &str) -> Result<u8> {
     const INTERRUPTED: u8 = 130;
     const TIMED_OUT: u8 = 124;

@@ -77,7 +77,7 @@ pub(super) async fn copy(client: &Client, printer: Printer, args: CopyArgs) -> R
     }
 }
 
-/// Puts what is in a local directory into one of a sandbox that is there.
+/// Puts the content of a local directory into a directory of a sandbox that is there already.
 pub(super) async fn content(
     client: &Client,
     printer: Printer,
@@ -105,7 +105,7 @@ fn split(path: &str) -> (&str, &str) {
 }
 
 impl Copy<'_> {
-    /// What a path in the sandbox is; `None` if there is nothing.
+    /// The kind of file at a path in the sandbox; `None` if there is nothing.
     async fn kind(&self, sandbox: &str, path: &str) -> Result<Option<FileKind>> {
         match self.client.stat_file(sandbox, path).await {
             Ok(entry) => Ok(Some(entry.kind)),
@@ -293,7 +293,7 @@ impl Partial {
 impl Drop for Partial {
     fn drop(&mut self) {
         if !self.kept {
-            // What is left is a hidden file that is named in no message; nothing more can be done.
+            // If this fails, a hidden file is left that no message names; nothing more can be done.
             drop(std::fs::remove_file(&self.path));
         }
     }

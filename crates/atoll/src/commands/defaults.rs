@@ -26,7 +26,7 @@ macro_rules! source {
 
 /// The recipe. Its stages have the names of the templates.
 const DOCKERFILE: &str = include_str!("../../../../images/Dockerfile");
-/// What the recipe copies.
+/// The files that the recipe copies.
 const FILES: [(&str, &str); 10] = [
     ("code-interpreter/pyproject.toml", include_str!("../../../../images/code-interpreter/pyproject.toml")),
     source!("__init__.py"),
@@ -39,7 +39,7 @@ const FILES: [(&str, &str); 10] = [
     source!("messages.py"),
     ("code-interpreter/README.md", include_str!("../../../../images/code-interpreter/README.md")),
 ];
-/// What the recipe fetches packages from.
+/// Presets of the hosts from which the recipe fetches packages.
 const PRESETS: [&str; 3] = ["@debian", "@pypi", "@npm"];
 
 /// A template that can be built.
@@ -90,7 +90,7 @@ pub(super) async fn build_defaults(client: &Client, printer: Printer, args: Defa
             target: Some(default.name.to_owned()),
             no_cache: args.no_cache,
             start: default.start.map(|line| StartFrom::Command(CommandText::Shell(line.to_owned()))),
-            // What runs code comes back whatever the code did to it.
+            // The service that runs code is started again, whatever the code did to it.
             restart: default.start.map(|_| Restart::Always),
             ready: super::template::ready(default.ready.map(str::to_owned), None, Some(READY_TIMEOUT_MS)),
             verify: true,
@@ -105,7 +105,7 @@ pub(super) async fn build_defaults(client: &Client, printer: Printer, args: Defa
     Ok(())
 }
 
-/// Writes what the recipe copies.
+/// Writes the files that the recipe copies.
 fn write_files(root: &Path) -> Result<()> {
     for (name, content) in FILES {
         let path = root.join(name);

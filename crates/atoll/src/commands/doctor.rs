@@ -139,7 +139,7 @@ async fn local_checks(args: &DoctorArgs) -> Result<Vec<Check>> {
 }
 
 /// Looks for leaks of a data directory whose server does not run; without one, for installations whose directory is gone.
-/// Asked about one directory it says nothing of other installations: one that is just ending is none of its matter.
+/// Asked about one directory it says nothing of other installations, such as one that is just ending.
 async fn local_leaks(args: &DoctorArgs) -> Result<LeakList> {
     if let Some(path) = &args.data_dir {
         return leaks_of(path, args).await;
@@ -192,7 +192,7 @@ fn check_installations() -> Check {
         .hint("'atoll doctor --leaks --remove' ends them")
 }
 
-/// Looks for what carries the id of no known sandbox in one data directory.
+/// Looks for leaks of one data directory: everything that carries the id of a sandbox which the store does not know.
 async fn leaks_of(path: &Path, args: &DoctorArgs) -> Result<LeakList> {
     let dir = DataDir::open(path)?;
     let store = open_store(&dir, args.database.as_deref()).await?;

@@ -35,7 +35,7 @@ pub(super) fn mode(printer: Printer, args: &StreamArgs) -> Result<Mode> {
     Ok(Mode::Terminal(args.detach_keys.clone()))
 }
 
-/// Fills in what the mode means for the exec.
+/// Sets the fields of the exec that the mode decides.
 pub(super) fn with_mode(mode: &Mode, create: CreateExec) -> CreateExec {
     match mode {
         Mode::Output => create,
@@ -66,7 +66,7 @@ async fn run_in(
     }
 }
 
-/// What a closed terminal does: nobody reads any more what the command writes, and it was ours.
+/// Sends SIGHUP, as a closed terminal does: the reader of the command's output has gone, and we started the command.
 async fn hang_up(printer: Printer, target: Target<'_>) {
     let signal = SignalExec { signal: "HUP".to_owned(), tree: true };
     if let Err(error) = target.client.signal_exec(target.sandbox, target.exec, &signal).await
@@ -235,7 +235,7 @@ fn row(exec: &Exec) -> [String; 8] {
     ]
 }
 
-/// Its state; of one that did not end by itself, what ended it.
+/// Its state; for an exec that did not end by itself, the cause of its end.
 fn how_it_is(exec: &Exec) -> String {
     let Some(exit) = &exec.exit else { return exec.state.to_string() };
     let words = match exit.reason {

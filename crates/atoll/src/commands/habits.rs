@@ -1,4 +1,4 @@
-//! Commands that there are not: what somebody means who comes from another tool, or mistyped.
+//! Unknown commands: what a user may mean who comes from another tool, or mistyped.
 
 use clap::CommandFactory as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -89,7 +89,7 @@ pub(super) fn unknown(error: &clap::Error) -> Option<Failure> {
 }
 
 fn meant(path: &[String], word: &str) -> Option<&'static str> {
-    // What is built is a template, and the command that follows builds is another one.
+    // `atoll build` looks at builds that there are; the command that begins one is `atoll template build`.
     if path == ["build"] {
         return Some("atoll template build DIR");
     }

@@ -52,7 +52,7 @@ pub(super) async fn image(client: &Client, printer: Printer, command: ImageComma
         ImageCommand::Ls => {
             let list = client.list_images().await?;
             printer.result(&list, || {
-                // Only where servers share images there is something to say of that.
+                // The place of an image is shown only where servers share images.
                 if list.items.iter().all(|image| image.place.is_none()) {
                     return table(COLUMNS, list.items.iter().flat_map(rows));
                 }
@@ -144,7 +144,7 @@ impl Source {
 }
 
 impl Upload {
-    /// A tar: the file at `path`, standard input for `-`, or what is in the directory `path`.
+    /// A tar: the file at `path`, standard input for `-`, or the content of the directory `path`.
     pub(super) async fn open(printer: Printer, path: &Path) -> Result<Self> {
         let what = || format!("cannot read {}", path.display());
         if path == Path::new("-") {
@@ -190,7 +190,7 @@ impl Upload {
         Self::new(progress::bytes_bar(printer, what, total), content, Source(None))
     }
 
-    /// A tar of what is in a directory, without what is left out.
+    /// A tar of the content of a directory, without the paths that `ignore` leaves out.
     pub(super) fn context(printer: Printer, path: PathBuf, ignore: Ignore) -> Self {
         Self::packed(printer, path, PathBuf::new(), ignore)
     }

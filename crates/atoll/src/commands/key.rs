@@ -72,7 +72,7 @@ fn used(key: &Key) -> String {
     key.last_used_at_ms.map_or_else(|| "never".to_owned(), |at| format!("{} ago", age(at)))
 }
 
-/// What people call the projects of keys, by id. Asked for only where keys have any.
+/// The names of the projects of keys, by id. The server is asked for them only where keys have projects.
 struct Projects(BTreeMap<String, String>);
 
 impl Projects {

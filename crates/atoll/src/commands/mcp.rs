@@ -1,6 +1,6 @@
 //! `mcp`: sandboxes as tools of the Model Context Protocol.
 //!
-//! Standard output belongs to the protocol: what is to be said goes to standard error.
+//! Standard output belongs to the protocol: messages for the user go to standard error.
 
 use atoll_client::Client;
 use atoll_mcp::{ABANDONED_AFTER_MS, Preset};

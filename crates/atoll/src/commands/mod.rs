@@ -109,7 +109,7 @@ pub(crate) fn misused(error: &clap::Error) -> ExitCode {
         Printer::new(true, false).failure(&failure);
         return ExitCode::from(failure.exit_code());
     }
-    // If it cannot be printed there is nobody to tell.
+    // If it cannot be printed, there is no other place to report that.
     drop(error.print());
     ExitCode::from(if error.use_stderr() { EXIT_USAGE } else { 0 })
 }

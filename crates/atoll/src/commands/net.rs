@@ -63,7 +63,7 @@ fn with(before: &EgressPolicy, action: Action, rules: Vec<Rule>) -> Result<Egres
         (Action::Deny, Internet::On | Internet::Rules) => after.rules.splice(..0, new).for_each(drop),
         (Action::Allow, internet) => {
             if internet == Internet::Off {
-                // Rules that nobody looked at must not begin to count by the way.
+                // The old rules had no effect so far, and this change must not make them count unnoticed.
                 after.rules.clear();
                 after.internet = Internet::Rules;
             }
@@ -86,12 +86,12 @@ fn without(before: &EgressPolicy, rules: &[Rule]) -> Result<EgressPolicy> {
     }
 }
 
-/// Whether two rules say the same, whatever they are called.
+/// Whether two rules say the same, also under different names.
 fn same(one: &Rule, other: &Rule) -> bool {
     *one == Rule { name: one.name.clone(), ..other.clone() }
 }
 
-/// What a change did to a policy, a line each.
+/// The differences between two policies, a line each.
 pub(super) fn diff(before: &EgressPolicy, after: &EgressPolicy) -> String {
     let (old, new) = (lines(before), lines(after));
     let gone = old.iter().filter(|line| !new.contains(line)).map(|line| format!("- {line}"));

@@ -41,7 +41,7 @@ async fn set(client: &Client, printer: Printer, node: &str, draining: bool) -> R
     printer.result(&node, || format!("{}: {}", node.name, state(node.state)))
 }
 
-/// Waits until what a node has is what stays there.
+/// Waits until a node has only the sandboxes that stay there.
 async fn drained(client: &Client, printer: Printer, node: &str) -> Result<NodeDrain> {
     let mut said = None;
     loop {

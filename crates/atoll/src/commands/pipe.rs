@@ -1,4 +1,5 @@
-//! Standard input and output of long work that a signal can end: whoever is at the other end may do nothing for ever.
+//! Standard input and output of long work that a signal can end: the process at the other end of the pipe may do
+//! nothing for ever.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,7 +10,7 @@ use rustix::io::Errno;
 
 /// How soon a signal is seen.
 const LOOK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-/// What a pipe that takes anything takes without waiting, bytes.
+/// Bytes that a pipe takes without waiting, if it takes any.
 const PIECE_BYTES: usize = 4096;
 
 /// One end of a pipe, or a file.

@@ -36,7 +36,7 @@ fn connected(client: Option<&Client>) -> Result<&Client> {
     client.ok_or_else(|| Failure::plain(Code::Internal, "this needs a server"))
 }
 
-/// What `policy learn --json` prints.
+/// The output of `policy learn --json`.
 #[derive(Debug, Serialize)]
 struct Lesson<'a> {
     #[serde(flatten)]

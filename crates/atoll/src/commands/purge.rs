@@ -14,14 +14,14 @@ use crate::terminal;
 
 pub(super) fn purge(printer: Printer, args: &PurgeArgs) -> Result<()> {
     let path = &args.data_dir;
-    // Not every directory that somebody names by mistake is removed.
+    // A directory that the user names by mistake must not be removed.
     if !path.join("installation").try_exists().is_ok_and(|there| there) {
         return Err(Failure::plain(
             Code::InvalidArgument,
             format!("{} is no data directory of a server", path.display()),
         ));
     }
-    // Nobody else may begin to use it.
+    // While we hold its lock no server can begin to use it.
     let dir = DataDir::open(path)?;
     if !args.yes {
         confirm(path, args.keep_data)?;
@@ -36,11 +36,12 @@ pub(super) fn purge(printer: Printer, args: &PurgeArgs) -> Result<()> {
     printer.result(&purged, || format!("{}: ended, and everything in it removed", path.display()))
 }
 
-/// Ends what runs, unless that belongs to another directory: this one is a copy of it, or it of this one.
+/// Ends everything of the installation that runs, unless it belongs to another directory: one of the two is a copy of
+/// the other.
 fn end_own(dir: &DataDir) -> Result<usize> {
     match owner_elsewhere(dir.installation(), dir.path()) {
         Ok(Some(_)) => Ok(0),
-        // Whoever wants it ended is told what else is wrong there.
+        // An error is no reason to stop: `end` tells the user what else is wrong there.
         Ok(None) | Err(_) => end(dir.installation(), Some(dir.path())),
     }
 }
@@ -63,7 +64,7 @@ fn confirm(path: &Path, keep_data: bool) -> Result<()> {
     ))
 }
 
-/// Ends what runs of an installation; gives how many processes that were.
+/// Ends the running processes of an installation; gives how many there were.
 pub(super) fn end(installation: &str, data_dir: Option<&Path>) -> Result<usize> {
     let ended = thaw_volumes_of(installation, data_dir).and_then(|()| end_installation(installation));
     leave_kernel(installation);
@@ -78,7 +79,8 @@ pub(super) fn end(installation: &str, data_dir: Option<&Path>) -> Result<usize> 
     })
 }
 
-/// Ends what an ephemeral server leaves when it stops, or left when it was killed.
+/// Ends the sandboxes that an ephemeral server leaves when it stops, or left when it was killed, and removes its
+/// directory.
 pub(super) fn end_ephemeral(path: &Path) -> Result<()> {
     let dir = DataDir::open(path)?;
     end(dir.installation(), Some(dir.path()))?;
@@ -88,7 +90,7 @@ pub(super) fn end_ephemeral(path: &Path) -> Result<()> {
 /// Removes a data directory of which nothing runs any more.
 fn remove(dir: DataDir) -> Result<()> {
     let path = dir.path().to_owned();
-    // Its name goes last: what is there until then can be purged again.
+    // The installation's name goes last: a directory that still has it can be purged again.
     let failed = |error| Failure::io(format!("cannot remove {}", path.display()), error);
     for entry in std::fs::read_dir(&path).map_err(failed)? {
         let entry = entry.map_err(failed)?;

@@ -122,7 +122,7 @@ fn unpack(backup: Input<'_>, dir: &Path, watch: &Watch<'_, impl Fn(u64)>) -> Res
     Ok(header)
 }
 
-/// A server on the restored directory would take what runs of the same installation for its own.
+/// A server on the restored directory would take running sandboxes of the same installation for its own.
 fn refuse_beside_itself(header: &Header) -> Result<()> {
     let name = &header.of.installation;
     let runs = is_running(name).map_err(|error| {

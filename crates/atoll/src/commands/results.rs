@@ -68,7 +68,7 @@ impl Results {
     }
 }
 
-/// The files that a result is: named by us, whatever it says.
+/// The files that a result is. This program names them; the sandbox has no say in that.
 fn files(number: usize, data: &serde_json::Map<String, Value>) -> Vec<(String, Vec<u8>)> {
     let file = |(kind, end, is_base64): &(&str, &str, bool)| {
         let bytes = match data.get(*kind)? {

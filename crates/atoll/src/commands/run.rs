@@ -1,6 +1,6 @@
 //! `run`: a sandbox for one command.
 //!
-//! Whatever happens after the sandbox was made, it is deleted at the end, unless the user wants to
+//! The sandbox is deleted at the end, whatever happens after it was made, unless the user wants to
 //! keep it or detached. If this program is killed the sandbox ends by its idle timeout.
 
 use atoll_api::CreateExec;
@@ -15,7 +15,7 @@ use crate::output::Printer;
 use crate::session::{self, Finished, Mode, Target};
 use crate::signals::Stops;
 
-/// A sandbox that nobody came back for goes after this long.
+/// Idle timeout, milliseconds, after which a sandbox goes that no `atoll run` deleted.
 const ABANDONED_AFTER_MS: u64 = 10 * 60 * 1000;
 
 /// First line with `--json`.
@@ -41,7 +41,8 @@ pub(super) async fn run(connection: &Connection, printer: Printer, args: RunArgs
     }
     let create = CreateExec { argv: Some(args.argv), timeout_ms: args.timeout, ..CreateExec::default() };
 
-    // Not given up on a first signal: the server may make it anyway, and then nobody deletes it.
+    // The request is not given up on a first signal: the server may make the sandbox anyway, and then it would not be
+    // deleted.
     let creating = client.create_sandbox(&request);
     tokio::pin!(creating);
     let mut stopped = None;

@@ -91,7 +91,7 @@ pub(super) async fn serve(printer: Printer, mut args: ServeArgs) -> Result<()> {
     let failed = |error| Failure::io("cannot make a directory below /var/tmp", error);
     let dir = tempfile::Builder::new().prefix("atoll-ephemeral-").tempdir_in("/var/tmp").map_err(failed)?;
     let path = dir.keep();
-    // Says so to whoever finds it, should this process be killed.
+    // Should this process be killed, this file tells `atoll doctor` that the directory is an ephemeral server's.
     std::fs::write(path.join(EPHEMERAL), "").map_err(failed)?;
     args.data_dir.clone_from(&path);
     let served = Box::pin(serve_on(printer, args)).await;
@@ -182,7 +182,7 @@ async fn serve_on(printer: Printer, args: ServeArgs) -> Result<()> {
     if is_lost.load(Ordering::Acquire) {
         served = Err(taken_over());
     }
-    // Also what cannot be served after all leaves nothing in the kernel.
+    // Also a server that cannot serve after all leaves nothing in the kernel.
     daemon.engine.shutdown().await;
     if let Some(spans) = spans {
         spans.stop().await;
@@ -345,7 +345,7 @@ fn half_of_memory() -> Result<u64> {
     })
 }
 
-/// The vault's key, where it does not come from the data directory: what a command prints, else variables.
+/// The vault's key, where it does not come from the data directory: the output of a command, else variables.
 async fn vault_key(args: &ServeArgs) -> Result<Option<VaultKey>> {
     let Some(line) = &args.vault_key_command else { return config::vault_key() };
     let failed = |error| Failure::io("--vault-key-command cannot be run", error);
@@ -400,7 +400,7 @@ fn issuer(args: &OidcArgs) -> Result<Option<PeopleConfig>> {
     Ok(Some(PeopleConfig { issuer: Arc::new(issuer), name }))
 }
 
-/// What a sandbox is when nobody says.
+/// Properties of a sandbox whose request does not set them.
 fn defaults(args: &ServeArgs) -> Result<Defaults> {
     if args.default_image != "host" {
         spec::image_reference("--default-image", &args.default_image).map_err(Failure::Plain)?;

@@ -1,5 +1,5 @@
-//! `atoll setup`: what this host needs besides the program. And `atoll vmm`, which virtual machines start with, and `atoll sentry`, which sandboxes
-//! in gVisor start with.
+//! `atoll setup`: what this host needs besides the program. Also `atoll vmm`, which starts virtual machines, and
+//! `atoll sentry`, which starts sandboxes in gVisor.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

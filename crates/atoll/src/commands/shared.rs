@@ -29,7 +29,7 @@ use crate::output::{Printer, now_ms};
 use crate::signals::Stops;
 use crate::units::format_bytes;
 
-/// What stands for the name of an installation in such a backup.
+/// Stands in the place of the installation's name in such a backup.
 pub(super) const CLUSTER: &str = "cluster";
 /// How often the database is read anew when copies that it speaks of were removed meanwhile.
 const ATTEMPTS_MAX_COUNT: usize = 5;
@@ -38,7 +38,7 @@ const RESTORING: &str = "restoring";
 /// Longest part of an object's name: as of a file's.
 const PART_MAX_BYTES: usize = 255;
 
-/// What is backed up, or restored into.
+/// The database and the bucket that are backed up, or restored into.
 struct Shared {
     database: StoreUrl,
     objects: Option<Objects>,
@@ -91,14 +91,14 @@ pub(super) async fn backup(printer: Printer, args: BackupArgs) -> Result<()> {
     printer.result(&result, || text)
 }
 
-/// A directory that only its owner may read, and that goes with what is in it.
+/// A directory that only its owner may read; dropping it removes it and its content.
 fn staging(parent: &Path) -> Result<TempDir> {
     let made = tempfile::Builder::new().prefix(".atoll-cluster-").tempdir_in(parent);
     made.map_err(|error| Failure::io(format!("cannot make a directory in {}", parent.display()), error))
 }
 
-/// Fetches everything. Objects are there before rows that name them; what was removed after the rows were read is seen, and the
-/// rows are read again.
+/// Fetches everything. Objects are there before rows that name them. If objects were removed after the rows were read,
+/// that is noticed, and the rows are read again.
 async fn stage(from: &Shared, dir: &Path) -> Result<()> {
     let (rows, objects) = (dir.join("database"), dir.join("objects"));
     let failed = |error| Failure::io("cannot write what was fetched", error);
@@ -202,7 +202,7 @@ pub(super) async fn restore(printer: Printer, args: RestoreArgs) -> Result<()> {
     printer.result(&serde_json::json!({ "verified": true, "backup": header }), || text)
 }
 
-/// Refuses a bucket in which there is something, unless it is what a restoration left that was ended.
+/// Refuses a bucket that is not empty, unless a restoration that was interrupted left the objects there.
 async fn check_bucket(bucket: &Objects) -> Result<()> {
     let first = bucket.list("").next().await.transpose().map_err(|error| bucket_failure(&error))?;
     let Some(first) = first else { return Ok(()) };
@@ -229,7 +229,7 @@ async fn fill(into: &Shared, data: &Path) -> Result<()> {
     }
     load(&into.database, &data.join("database")).await.map_err(|error| database_failure(&error))?;
     match &into.objects {
-        // Last: what was ended before can be begun anew.
+        // Last: a restoration that was interrupted before this can be begun anew.
         Some(bucket) => bucket.remove(RESTORING).await.map_err(|error| bucket_failure(&error)),
         None => Ok(()),
     }

@@ -18,7 +18,7 @@ use crate::units::format_bytes;
 
 /// Most pages that are fetched for one listing: a server that always has another one is broken.
 const PAGES_MAX_COUNT: usize = 1000;
-/// A snapshot holds an environment: nobody else reads it.
+/// A snapshot holds an environment: only the file's owner may read it.
 const EXPORT_MODE: u32 = 0o600;
 
 /// `atoll snapshot …`

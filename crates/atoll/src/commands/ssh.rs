@@ -1,7 +1,7 @@
 //! `atoll ssh`: the real `ssh`, told where and as whom; and the SSH keys of an API key.
 //!
 //! The key that logs in is made here, once for each server and API key, and registered each time. The host
-//! key comes over the API, so there is nothing to be asked and nobody in between to be trusted.
+//! key comes over the API, so `ssh` asks the user nothing, and no one between client and server has to be trusted.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
@@ -28,7 +28,7 @@ const PUBLIC_KEY_MAX_BYTES: u64 = 16 << 10;
 /// Name under which this program registers its own key.
 const KEY_NAME: &str = "atoll ssh";
 
-/// What `ssh` is given.
+/// The key, the known hosts and the facts that `ssh` is given.
 struct Identity {
     key: PathBuf,
     known_hosts: PathBuf,
@@ -121,7 +121,7 @@ pub(super) async fn proxy(client: &Client) -> Result<()> {
 fn options(client: &Client, identity: &Identity) -> Result<Vec<(&'static str, String)>> {
     let program = std::env::current_exe().map_err(|error| Failure::io("cannot find this program", error))?;
     let quoted = |path: &Path| format!("\"{}\"", path.display());
-    // Over the same way as every call, so that it works through whatever is between here and the server. The
+    // Over the same way as every call, so that it works through every proxy between here and the server. The
     // key is in the configuration or the environment, as for this command.
     let proxy = format!("{} --url {} ssh-proxy", quoted(&program), client.url());
     Ok(vec![
@@ -157,7 +157,7 @@ async fn prepare(client: &Client) -> Result<Identity> {
     client.add_ssh_key(&CreateSshKey { name: KEY_NAME.to_owned(), public_key, ttl_ms: None }).await?;
     let known_hosts = dir.join(format!("known_hosts-{}", info.host_key_alias));
     let line = format!("{} {}\n", info.host_key_alias, info.host_key);
-    // Others may be reading it: it is replaced whole, and only by something else.
+    // Other `ssh` processes may be reading it: it is replaced as a whole, and only when its content changes.
     if std::fs::read_to_string(&known_hosts).ok().as_ref() != Some(&line) {
         let written = tempfile::NamedTempFile::new_in(&dir).and_then(|mut file| {
             file.write_all(line.as_bytes())?;

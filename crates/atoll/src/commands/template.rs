@@ -23,7 +23,7 @@ pub(super) async fn template(client: &Client, printer: Printer, command: Templat
             printer.result(&list, || table(["NAME", "VERSION", "IMAGE", "AGE"], list.items.iter().map(row)))
         }
         TemplateCommand::Show { template } => {
-            // What is not a version is a tag: the server knows them.
+            // A text that is not a version is a tag: the server knows the tags.
             let (name, version) = split(&template).unwrap_or((&template, None));
             printer.document(&client.get_template(name, version).await?)
         }

@@ -20,7 +20,7 @@ use crate::signals::Stops;
 use crate::terminal::{self, RawMode};
 use crate::units::format_bytes;
 
-/// Between the two looks of `--once`: what a server measured counts for nearly as long.
+/// Between the two looks of `--once`: the server gives out the same measurement for nearly as long.
 const LOOK_AGAIN_MS: u64 = 1000;
 /// Shows the table in place of what is on the screen, without the cursor: as `less` does, so that what was there comes back.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
@@ -43,13 +43,13 @@ struct Row {
     received_bytes_per_second: Option<f64>,
 }
 
-/// What there is to show.
+/// Everything that is shown.
 #[derive(Debug, Serialize)]
 struct Top {
     items: Vec<Row>,
 }
 
-/// What was seen at the look before.
+/// The usage at the look before, by sandbox.
 #[derive(Debug, Default)]
 struct Before(HashMap<String, LiveUsage>);
 
@@ -179,7 +179,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // There is nobody to tell.
+        // There is no place left to report a failure.
         drop(write(LEAVE));
     }
 }
@@ -189,7 +189,7 @@ fn write(text: &str) -> Result<()> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::Output)
 }
 
-/// What a key asks for.
+/// The action that a key asks for.
 enum Key {
     Sort(TopSort),
     End,
@@ -216,7 +216,7 @@ async fn screen(client: &Client, printer: Printer, args: &TopArgs) -> Result<()>
     let _screen = Screen::enter()?;
     let (mut before, mut by) = (Before::default(), args.sort);
     let mut rows = before.rows(client.live_usage(&args.label).await?);
-    // Soon a second time: until then nobody knows how busy they are.
+    // The second look comes soon: only two looks show how busy the sandboxes are.
     let mut next = Instant::now() + Duration::from_millis(LOOK_AGAIN_MS);
     loop {
         sort(&mut rows, by);
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(second[0].cpu_percent, Some(50.0));
         assert_eq!(second[0].sent_bytes_per_second, None);
         assert_eq!((second[1].cpu_percent, before.0.len()), (None, 2));
-        // The server answers with what it measured before.
+        // The server answers with its earlier measurement.
         let third = before.rows(look(vec![usage("a", 3000, 1_000_000, 100)]));
         assert_eq!(third[0].cpu_percent, None);
     }

@@ -71,7 +71,7 @@ impl Drop for Counted {
 pub(super) async fn tunnel(client: &Client, printer: Printer, args: TunnelArgs) -> Result<()> {
     let TunnelArgs { reverse, bind, sandbox, ports } = args;
     let listen: Vec<u16> = reverse.iter().map(|reverse| reverse.port).collect();
-    // First of all: what is wrong with the sandbox or the key is said before anything listens here.
+    // First of all: an error of the sandbox or the key is reported before anything listens here.
     let mut mux = client.tunnel(&sandbox, &listen).await?;
     let shared = Arc::new(Shared {
         printer,
@@ -127,7 +127,7 @@ async fn carry(shared: &Arc<Shared>, mux: Mux<TunnelSocket>) {
     shared.opener.send_replace(None);
 }
 
-/// Makes the tunnel again. What will not pass by itself ends the command.
+/// Makes the tunnel again. An error that will not pass by itself ends the command.
 async fn again(client: &Client, shared: &Shared, listen: &[u16]) -> Result<Mux<TunnelSocket>> {
     let mut pause = RETRY_FIRST;
     loop {
@@ -184,7 +184,7 @@ async fn outbound(shared: Arc<Shared>, mut local: TcpStream, port: u16) {
     match atoll_tunnel::ask(&mut stream, port).await {
         Ok(Status::Connected) => {
             let _counted = Counted::new(&shared);
-            // Whoever is cut notices at its own end.
+            // When the connection is cut, the local program and the one in the sandbox notice it themselves.
             drop(tokio::io::copy_bidirectional(&mut local, &mut stream).await);
         }
         Ok(Status::Refused) => {

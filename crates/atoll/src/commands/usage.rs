@@ -57,7 +57,7 @@ pub(super) async fn usage(client: &Client, printer: Printer, args: UsageArgs) ->
     })
 }
 
-/// Puts names in the place of ids, as far as whoever asks may know them.
+/// Puts names in the place of ids, as far as the user's API key may list the projects.
 async fn name_projects(client: &Client, list: &mut UsageList) {
     let Ok(projects) = client.list_projects().await else { return };
     for id in list.items.iter_mut().filter_map(|item| item.project.as_mut()) {

@@ -19,7 +19,7 @@ const INSTALLATION_LEN: usize = 8;
 const LEFT_BEHIND: Duration = Duration::from_secs(2);
 const LOCK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A directory that this process holds the lock of, whatever is in it.
+/// A directory whose lock this process holds. Its content does not matter.
 #[derive(Debug)]
 pub(crate) struct Claim {
     path: PathBuf,
@@ -29,8 +29,9 @@ pub(crate) struct Claim {
 impl Claim {
     /// Makes the directory if it is absent, and locks it.
     fn take(path: &Path, wait: Duration, in_use: impl FnOnce(&Path) -> Failure) -> Result<Self> {
-        // Directories of images and disks are what users inside sandboxes walk through: whoever starts the server, a service
-        // with a strict umask as well, does not decide that. What is private here says so itself, like this directory.
+        // Users inside sandboxes walk through the directories of images and disks. The modes of these must not depend
+        // on the umask with which the server is started, such as the strict umask of a service. Private files and
+        // directories get their modes explicitly, like this directory.
         rustix::process::umask(Mode::from_raw_mode(0o022));
         let what = |what: &str| format!("{what} {}", path.display());
         DirBuilder::new()
@@ -47,7 +48,7 @@ impl Claim {
         Ok(Self { path, _lock: lock })
     }
 
-    /// Takes a directory to restore into: what is in it is not looked at.
+    /// Takes a directory to restore into, without a look at its content.
     pub(crate) fn for_restore(path: &Path) -> Result<Self> {
         Self::take(path, Duration::ZERO, another_server)
     }
@@ -63,7 +64,7 @@ impl Claim {
         if entries.flatten().any(|entry| entry.file_name() != "lock") {
             return;
         }
-        // What stays harms nobody.
+        // A lock file or a directory that cannot be removed does no harm.
         drop(std::fs::remove_file(self.path.join("lock")));
         if !was_there {
             drop(std::fs::remove_dir(&self.path));
@@ -85,7 +86,7 @@ impl DataDir {
         Self::open_within(path, LEFT_BEHIND, another_server)
     }
 
-    /// As [`Self::open`], with words of one's own for a directory that a server has.
+    /// As [`Self::open`]; `in_use` makes the error for a directory that a server has locked.
     pub(crate) fn open_or(path: &Path, in_use: impl FnOnce(&Path) -> Failure) -> Result<Self> {
         Self::open_within(path, LEFT_BEHIND, in_use)
     }

@@ -2,7 +2,7 @@
 //!
 //! It is the real server on a loopback port of the kernel's choice, with a data directory of its own
 //! and a key that only this process knows. When the process is killed its directory stays; the next
-//! embedded server sweeps it, with whatever sandbox was left in it.
+//! embedded server removes it, with the sandboxes that were left in it.
 
 use std::path::{Path, PathBuf};
 
@@ -91,7 +91,8 @@ async fn empty(daemon: Daemon, dir: &Path) -> Result<()> {
         .map_err(|error| Failure::io(format!("cannot remove {}", dir.display()), error))
 }
 
-/// Clears away what embedded servers left that were killed. Best effort: what is in use is locked.
+/// Removes the directories and sandboxes of embedded servers that were killed. Best effort; a directory that is in use
+/// is locked, and is passed over.
 async fn sweep(base: &Path) {
     let Ok(entries) = std::fs::read_dir(base) else { return };
     for entry in entries.flatten() {

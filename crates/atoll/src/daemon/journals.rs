@@ -1,6 +1,8 @@
-//! Journals in the object store: each segment of a journal is copied there once it is closed, and stays there whatever becomes of it here.
+//! Journals in the object store: the server copies each segment of a journal there once the segment is closed. The copy
+//! stays there, also when the segment on this host is removed.
 //!
-//! Which are there already the store says: nothing is kept about it that could be wrong after a crash.
+//! The server asks the store which segments are there already. It keeps no file about that which could be wrong after a
+//! crash.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -15,9 +17,9 @@ use crate::failure::chain;
 const ROUND: Duration = Duration::from_secs(10);
 /// Segments that are remembered as copied; of more the store is asked again.
 const KNOWN_MAX_COUNT: usize = 200_000;
-/// Largest segment that is copied, bytes: many times what one can have.
+/// Largest segment that is copied, bytes: many times the size that a segment can have.
 const SEGMENT_MAX_BYTES: u64 = 64 << 20;
-/// The name of what is closed.
+/// How the file name of a closed segment ends.
 const CLOSED: &str = ".log.zst";
 
 /// Copies while it lives.
@@ -25,7 +27,7 @@ const CLOSED: &str = ".log.zst";
 pub(crate) struct Journals(JoinHandle<()>);
 
 impl Journals {
-    /// Begins to copy what is below `dir`, where each sandbox has a directory.
+    /// Begins to copy the journals below `dir`, where each sandbox has a directory.
     pub(crate) fn keep(dir: PathBuf, objects: Objects) -> Self {
         Self(tokio::spawn(async move {
             let (mut known, mut failed) = (HashSet::new(), false);
@@ -46,7 +48,7 @@ impl Journals {
 
 impl Drop for Journals {
     fn drop(&mut self) {
-        // What is on its way is not there then, and is copied by the next server.
+        // A segment whose copy is under way is not in the store then; the next server copies it.
         self.0.abort();
     }
 }
@@ -66,7 +68,7 @@ async fn round(dir: &Path, objects: &Objects, known: &mut HashSet<PathBuf>) -> R
     Ok(())
 }
 
-/// Closed segments, and what they are called in the store.
+/// Closed segments, and their names in the store.
 fn closed(dir: &Path) -> std::io::Result<Vec<(PathBuf, String)>> {
     let mut found = Vec::new();
     for sandbox in std::fs::read_dir(dir)? {

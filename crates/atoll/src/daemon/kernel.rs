@@ -11,15 +11,15 @@ use atoll_witness::{Sink, Witness, is_mounted};
 
 use super::DataDir;
 
-/// Where programs and rings are pinned, in a directory that is named after the installation. Not in the data directory, which
-/// nobody could remove then.
+/// Where the witness pins its programs and rings, in a directory that is named after the installation. Not in the data
+/// directory, because that could not be removed then.
 const PLACE: &str = "/run/atoll";
 
 fn place(installation: &str) -> PathBuf {
     Path::new(PLACE).join(format!("witness-{installation}"))
 }
 
-/// Writes what the kernel tells into journals.
+/// Writes the kernel's events into journals.
 #[derive(Debug)]
 struct Journals {
     recorder: Recorder,
@@ -36,7 +36,7 @@ impl Sink for Journals {
 
     fn written(&self, sandbox: &SandboxId) {
         if let Err(error) = self.recorder.wait_written(sandbox) {
-            // The journal says itself what is missing from it.
+            // The journal itself says which events are missing.
             tracing::debug!(%sandbox, %error, "what the kernel told is not written");
         }
     }
@@ -51,7 +51,7 @@ impl Sink for Journals {
     }
 }
 
-/// Nobody listens: to see what is pinned, and to remove it.
+/// A sink that takes no events, for a witness that is opened only to look at pinned programs or to remove them.
 #[derive(Debug)]
 struct Nobody;
 
@@ -69,8 +69,8 @@ impl Sink for Nobody {
     }
 }
 
-/// Opens the witness, where sandboxes are recorded or were when an earlier server ran; or says why there is none. Without
-/// it journals have what others saw.
+/// Opens the witness if this server records sandboxes, or an earlier one did; otherwise says why there is none. Without
+/// it journals have only the events of the other witnesses.
 pub(super) async fn open_witness(
     dir: &DataDir,
     recorder: &Recorder,
@@ -91,7 +91,7 @@ pub(super) async fn open_witness(
     }
 }
 
-/// What an earlier server left in the kernel, if it left something.
+/// Opens the programs and rings that an earlier server left in the kernel, if it left some.
 pub(crate) fn left_in_kernel(dir: &DataDir) -> Result<Arc<Witness>, String> {
     if !is_mounted(&place(dir.installation())) {
         return Err("nothing is pinned in the kernel".to_owned());
@@ -100,12 +100,12 @@ pub(crate) fn left_in_kernel(dir: &DataDir) -> Result<Arc<Witness>, String> {
         .inspect_err(|error| tracing::warn!(%error, "cannot look at what is pinned in the kernel"))
 }
 
-/// Ends what keeps programs in the kernel, for an installation whose sandboxes are gone.
+/// Removes the pins that keep programs in the kernel, for an installation whose sandboxes are gone.
 pub(crate) fn leave_kernel(installation: &str) {
     atoll_witness::close_pins(&place(installation));
 }
 
-/// Opens a witness to see whether this host's kernel can be one. Who opened it closes it.
+/// Opens a witness to see whether this host's kernel can be one. The caller closes it.
 pub(crate) fn try_witness(dir: &DataDir) -> Result<Arc<Witness>, String> {
     Witness::open(&place(dir.installation()), Arc::new(Nobody))
         .map(Arc::new)

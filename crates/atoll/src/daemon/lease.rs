@@ -27,13 +27,13 @@ const LEASE: &str = "lease";
 /// Name of the file that the one watchdog of a data directory has locked.
 const LOCK: &str = "watchdog.lock";
 
-/// The server's side: writes down until when the sandboxes may run, and sees to it that somebody looks.
+/// The server's side: writes the end of the lease into the file, and keeps a watchdog running that looks at it.
 #[derive(Debug)]
 pub(crate) struct LeaseFile {
     dir: PathBuf,
     file: File,
     until_ns: AtomicU64,
-    /// Nothing is written before: what another node has taken over must not go on.
+    /// The server writes nothing before this is set: sandboxes that another node has taken over must not go on.
     armed: AtomicBool,
     watchdog: Mutex<Option<Child>>,
 }
@@ -56,7 +56,7 @@ impl LeaseFile {
         Ok(Arc::new(lease))
     }
 
-    /// What hears of each new term.
+    /// The function that the store calls with the end of each new term.
     pub(crate) fn told(self: &Arc<Self>) -> Told {
         let lease = Arc::clone(self);
         Arc::new(move |until_ns| lease.hear(until_ns))
@@ -75,7 +75,7 @@ impl LeaseFile {
         if !self.armed.load(Ordering::Acquire) {
             return;
         }
-        // First somebody who looks, then what there is to see: without a watchdog no lease goes on.
+        // First the watchdog, then the new end of the lease: without a watchdog no lease is extended.
         let written = self.watch().and_then(|()| self.file.write_all_at(&until_ns.to_le_bytes(), 0));
         if let Err(error) = written {
             tracing::error!(%error, "the lease is not written down: sandboxes will stand still");
@@ -90,7 +90,7 @@ impl LeaseFile {
         {
             return Ok(());
         }
-        // That of an earlier server goes on.
+        // The watchdog of an earlier server goes on, and holds the lock.
         let lock = private(&self.dir.join(LOCK))?;
         if flock(&lock, FlockOperation::NonBlockingLockShared).is_err() {
             return Ok(());
@@ -98,7 +98,7 @@ impl LeaseFile {
         drop(lock);
         let mut command = Command::new("/proc/self/exe");
         command.arg("watch-lease").arg(&self.dir).current_dir("/");
-        // Of a group of its own: what a terminal sends to the server is not for it.
+        // In a process group of its own: signals that a terminal sends to the server must not reach the watchdog.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         *watchdog = Some(command.spawn()?);
         Ok(())
@@ -107,7 +107,7 @@ impl LeaseFile {
 
 /// The watchdog: `atoll watch-lease DATA_DIR`.
 pub(crate) fn watch_lease(dir: &Path) -> ExitCode {
-    // Whoever started it hears nothing: it writes to the kernel's cgroups only.
+    // The watchdog tells nothing to the server that started it: it writes to the kernel's cgroups only.
     match watch(dir) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_error) => ExitCode::FAILURE,
@@ -122,7 +122,7 @@ fn watch(dir: &Path) -> std::io::Result<()> {
     let installation = std::fs::read_to_string(dir.join("installation"))?;
     let halt = Halt::open(installation.trim()).map_err(std::io::Error::other)?;
     let (file, server) = (File::open(dir.join(LEASE))?, File::open(dir.join("lock"))?);
-    // When the machine is busy this must not wait behind what it has to stop.
+    // On a busy machine the watchdog must not wait for a processor behind the sandboxes that it has to stop.
     let _ = rustix::process::setpriority_process(None, -20);
     let mut held = false;
     loop {
@@ -135,7 +135,7 @@ fn watch(dir: &Path) -> std::io::Result<()> {
                 held = false;
             }
         } else {
-            // Again and again: also what was made meanwhile.
+            // At each look, to stop also the sandboxes that were made meanwhile.
             halt.hold(true);
             held = true;
             if flock(&server, FlockOperation::NonBlockingLockShared).is_ok() {

@@ -2,9 +2,9 @@
 //!
 //! The server clones a sandbox's first process into the sandbox's cgroup, and that has all of the server's descriptors (the lock of the
 //! data directory, the port) until it executes its program. Where the cgroup stands still, because the lease of a node has ended, it is
-//! born without ever running: it would hold lock and port for ever, and no server could begin there. Such a process can still be
-//! killed. It is known by what it holds, the data directory's lock, and by where it is: below a cgroup of the installation's, where no
-//! server is.
+//! born without ever running: it would hold lock and port for ever, and no server could begin there. Such a process can
+//! still be killed. The next server knows it by two things: it holds the data directory's lock, and it is below a
+//! cgroup of the installation, where no server is.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -29,7 +29,7 @@ pub(crate) fn end_left_behind(data_dir: &Path) {
         left.push(pid);
     }
     for pid in left {
-        // The descriptor fixes the process; what is asked from here on is of this one.
+        // The pidfd fixes the process. The checks are made again, as the pid may have been reused before.
         let Some(pidfd) = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
             continue;
         };
@@ -53,7 +53,7 @@ fn pids() -> Vec<i32> {
 /// Whether a process holds the lock of a file. To have it open is not enough: the watchdog of a lease has, and outlives its server.
 fn holds(pid: i32, file: (u64, u64)) -> bool {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
-    // By its name first: to ask for what lies on a file system that does not answer takes for ever.
+    // Compare the name first: `metadata` of a file on a file system that does not answer would wait for ever.
     let is_it = |path: PathBuf| {
         let is_named = fs::read_link(&path).is_ok_and(|to| to.file_name().is_some_and(|name| name == "lock"));
         is_named
@@ -63,7 +63,7 @@ fn holds(pid: i32, file: (u64, u64)) -> bool {
     entries.flatten().any(|entry| is_it(entry.path()))
 }
 
-/// Whether what a process has open there is locked by it, or by whoever it has the descriptor from.
+/// Whether the process holds a lock through this descriptor, which it took itself or inherited with the descriptor.
 fn is_locked(pid: i32, descriptor: &Path) -> bool {
     let Some(number) = descriptor.file_name().and_then(|name| name.to_str()) else { return false };
     let Ok(text) = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")) else { return false };

@@ -26,7 +26,7 @@ pub(crate) struct Machines {
 }
 
 impl Machines {
-    /// By what was said, and where the data is.
+    /// From the options of the command line, and the place of the data directory.
     pub(crate) fn new(data_dir: &Path, args: &MicrovmArgs) -> Self {
         let cache = args.microvm_dir.clone().unwrap_or_else(|| data_dir.join("microvm"));
         Self { cache, qemu: args.qemu.clone() }

@@ -12,7 +12,7 @@
 //!   microvm/       the virtual machines' kernel, images and saved machines, unless --microvm-dir names another place
 //!   storage/       sandboxes' disks and snapshots
 //!   trace/         the flight recorder's journals, one directory for each sandbox
-//!   node, lease    who this is among the nodes of a cluster, and until when it may run: with PostgreSQL
+//!   node, lease    this node's id in its cluster, and until when its sandboxes may run: with PostgreSQL
 //!   .restoring/    a backup that was not restored to its end: no server starts
 //!   reserve        room that is given up when the host's disk is full, so that things can still be removed
 //! ```
@@ -85,7 +85,7 @@ const PART_OF_THE_DISK: u64 = 10;
 #[derive(Debug, Clone)]
 pub(crate) struct Limits {
     pub(crate) egress: EgressConfig,
-    /// What a sandbox is when nobody says.
+    /// Properties of a sandbox whose request does not set them.
     pub(crate) defaults: Defaults,
     pub(crate) sandboxes_max: usize,
     pub(crate) ready: usize,
@@ -120,7 +120,7 @@ pub(crate) struct Limits {
     pub(crate) sentries: Option<Sentries>,
     /// DNS names that certificates of the server's own authority are for, if it is to have one.
     pub(crate) own_names: Option<Vec<String>>,
-    /// What this server is among others, where it may share its database with them.
+    /// This server's settings as a node of a cluster, where it may share its database with other servers.
     pub(crate) node: Option<NodeSettings>,
 }
 
@@ -139,11 +139,11 @@ impl Default for Limits {
             objects: None,
             vault_key: None,
             upstream_ca: String::new(),
-            // Without a server nobody but its user gives references.
+            // Without a configured server there is one user, and only that user gives references.
             registries: Reach::everything(),
             visibility: Visibility::default(),
             people: People::default(),
-            // Without a server there is nobody else to tell.
+            // Without a configured server there is one user, and no one else who would read a journal.
             trace: TraceMode::Off,
             trace_keep: Retention::default(),
             machines: None,
@@ -154,15 +154,15 @@ impl Default for Limits {
     }
 }
 
-/// An engine with what keeps its data directory for itself.
+/// An engine, and the lock that keeps its data directory for this process.
 pub(crate) struct Daemon {
     pub(crate) engine: Engine,
     pub(crate) installation: String,
     /// The server's own authority, if it is to have one.
     pub(crate) authority: Option<Authority>,
-    /// This node's side of connections to others, where it is one of a cluster.
+    /// TLS of this node's connections with other nodes, where it is one of a cluster.
     pub(crate) nodes: Option<Arc<NodeTls>>,
-    /// What became of spans, if they are sent anywhere.
+    /// Counts of the spans, if they are sent to a collector.
     pub(crate) spans: Option<Arc<SpanCounts>>,
     _journals: Option<Journals>,
     _dir: DataDir,
@@ -443,7 +443,7 @@ impl Daemon {
         };
         let started = started.await;
         if started.is_err() {
-            // What cannot be started leaves nothing in the kernel.
+            // A server that cannot be started leaves nothing in the kernel.
             for driver in &opened {
                 driver.close().await;
             }

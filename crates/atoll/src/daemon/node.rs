@@ -1,4 +1,4 @@
-//! Entering a cluster: who this node is, and what it finds of itself.
+//! Entering a cluster: this node's id, its place among the nodes, and the sandboxes that it finds on its host.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -19,22 +19,22 @@ use crate::failure::{Failure, Result, chain};
 
 /// Name under which the database keeps the authority of the nodes.
 const NODE_CA: &str = "node_ca";
-/// Name of the file in the data directory that says who this node is.
+/// Name of the file in the data directory that holds this node's id.
 const IDENTITY: &str = "node";
 
-/// What an operator says of a node.
+/// An operator's settings for a node.
 #[derive(Debug, Clone)]
 pub(crate) struct NodeSettings {
-    /// What people call it; after the host when absent.
+    /// Its name for people; the host's name when absent.
     pub(crate) name: Option<String>,
-    /// Where the others reach it.
+    /// Where the other nodes reach it.
     pub(crate) address: String,
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) lease_ms: u64,
 }
 
-/// Enters the cluster that shares the database. When this returns nothing is left on the host that another node has taken
-/// over meanwhile, and what is left may run.
+/// Enters the cluster that shares the database. When this returns, no sandbox is left on the host that another node has
+/// taken over meanwhile, and the sandboxes that are left may run.
 pub(super) async fn enter(
     dir: &DataDir,
     store: &Store,
@@ -55,7 +55,7 @@ pub(super) async fn enter(
         levels: drivers.iter().map(|driver| driver.level()).collect(),
         sandboxes_max: sandboxes_max as u64,
         labels: settings.labels.clone(),
-        // What changes while it runs, the engine says.
+        // The engine gives the facts that change while the node runs.
         ..NodeFacts::default()
     };
     let name = settings.name.clone().unwrap_or_else(host_name);
@@ -72,7 +72,7 @@ pub(super) async fn enter(
     let lease = LeaseFile::open(dir.path())?;
     let mut entered = store.enter(&draft, lease.told()).await;
     if matches!(entered, Err(StoreError::NameTaken)) && settings.name.is_none() {
-        // Several on one host.
+        // There are several nodes on one host: the installation is added to the name.
         draft.name = format!("{}-{}", draft.name, dir.installation());
         entered = store.enter(&draft, lease.told()).await;
     }
@@ -99,7 +99,8 @@ fn refusal(error: &StoreError, draft: &NodeDraft) -> Failure {
     })
 }
 
-/// Ends what runs here and is not this node's any more. It stands still at this moment, or has not been long without a server.
+/// Removes the sandboxes on this host that are not this node's any more. They stand still at this moment, or have not
+/// been long without a server.
 async fn remove_foreign(store: &Store, drivers: &[Arc<dyn Isolation>]) -> Result<()> {
     let failed = |what: String| {
         Failure::Plain(
@@ -121,7 +122,7 @@ async fn remove_foreign(store: &Store, drivers: &[Arc<dyn Isolation>]) -> Result
     Ok(())
 }
 
-/// Who this node is, made on first use.
+/// This node's id, made on first use.
 fn identity(dir: &Path, clock: &Clock) -> Result<NodeId> {
     let path = dir.join(IDENTITY);
     let failed = |error| Failure::io(format!("cannot name the node of {}", dir.display()), error);

@@ -23,12 +23,12 @@ const LAUNCH: &str = "sentry";
 #[derive(Debug, Clone)]
 pub(crate) struct Sentries {
     runsc: PathBuf,
-    /// Whether somebody asked for just this one.
+    /// Whether the operator named this program with `--runsc`.
     named: bool,
 }
 
 impl Sentries {
-    /// By what was said.
+    /// From the options of the command line.
     pub(crate) fn new(args: &GvisorArgs) -> Self {
         let named = args.runsc.is_some();
         Self { runsc: args.runsc.clone().unwrap_or_else(|| RUNSC.into()), named }
@@ -39,7 +39,8 @@ impl Sentries {
         &self.runsc
     }
 
-    /// Opens the driver; `None` when gVisor is not installed, or is one that happens to be there and does not do.
+    /// Opens the driver; `None` when gVisor is not installed, or when the installed one cannot be used and the operator
+    /// did not name it.
     pub(crate) async fn open(
         &self,
         dir: &DataDir,

@@ -20,7 +20,7 @@ use crate::failure::{Failure, Result};
 /// How long a collector may take for one batch.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What sends to a collector, as rules that leave it out.
+/// Filter rules that leave out the libraries that send to a collector.
 const SENDING: &str = "hyper=off,hyper_util=off,reqwest=off,h2=off,rustls=off,opentelemetry=off";
 
 /// Flushes traces when it is shut down.
@@ -42,7 +42,7 @@ impl Telemetry {
                 )
             })
         };
-        // Sending would log, what it logs be sent, and so on.
+        // Otherwise sending would write to the log, those lines would be sent, and so on.
         let (filter, sent) = (rules(filter)?, rules(&format!("{filter},{SENDING}"))?);
         let provider = otlp.map(provider).transpose()?;
         let (line, log) = match otlp.map(|otlp| Collector::new(otlp, "logs")).transpose()? {
@@ -53,7 +53,7 @@ impl Telemetry {
             }
             None => (None, None),
         };
-        // What is traced does not depend on what is logged; the exporter's own spans would feed themselves.
+        // The log's filter does not change which traces are sent; the exporter's own spans would cause further spans.
         let traced = EnvFilter::new(format!("info,{SENDING}"));
         let traces = provider.as_ref().map(|provider| {
             tracing_opentelemetry::layer().with_tracer(provider.tracer("atoll")).with_filter(traced)
@@ -68,7 +68,7 @@ impl Telemetry {
         Ok(Self { provider, log })
     }
 
-    /// Sends what is still to be sent.
+    /// Sends the traces and log records that are left.
     pub(crate) async fn shutdown(self) {
         if let Some(provider) = self.provider {
             // That blocks.
@@ -91,7 +91,7 @@ fn provider(endpoint: &str) -> Result<SdkTracerProvider> {
     Ok(SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource()).build())
 }
 
-/// What sends spans to a collector.
+/// Makes the exporter that sends spans to a collector.
 pub(super) fn exporter(endpoint: &str) -> Result<SpanExporter> {
     let mut exporter = SpanExporter::builder()
         .with_http()

@@ -1,4 +1,4 @@
-//! Several keys on one sandbox: roles, visibility, leases, and who did what.
+//! Several keys on one sandbox: roles, visibility, leases, and which key did what.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +43,7 @@ async fn a_private_sandbox_does_not_exist_for_others() {
         (1, 0, 1)
     );
 
-    // Whatever is tried, the answer is that of a sandbox that is not there.
+    // Every call of the other key gets the answer for a sandbox that is not there.
     assert_eq!(code(other.get_sandbox(id).await), Code::SandboxNotFound);
     assert_eq!(code(other.create_exec(id, &argv(&["true"])).await), Code::SandboxNotFound);
     assert_eq!(code(other.delete_sandbox(id).await), Code::SandboxNotFound);
@@ -146,7 +146,7 @@ async fn listings_across_sandboxes_show_what_one_may_see() {
     };
     assert_eq!((snapshots(&other).await, used(&other).await), (vec![early.clone()], vec![sandbox.clone()]));
 
-    // What is private takes its snapshots along, those from before too.
+    // When a sandbox becomes private so do its snapshots, those from before too.
     owner.set_visibility(&sandbox, Some(Visibility::Private)).await.unwrap();
     let late = owner.create_snapshot(&sandbox, &named("late")).await.unwrap().id;
     assert_eq!((snapshots(&other).await, used(&other).await), (vec![], vec![]));
@@ -208,7 +208,7 @@ async fn a_lease_keeps_others_from_changing_anything() {
     );
     let shown = server.cli(&["lease", "show", id]).ok().stdout;
     assert!(shown.contains("agent 1"), "{shown}");
-    // Who manages the sandbox can end it.
+    // A key that manages the sandbox can end the lease.
     server.cli(&["lease", "release", "--force", id]).ok();
     second.create_exec(id, &argv(&["true"])).await.unwrap();
     // And it ends by itself.
@@ -267,7 +267,7 @@ async fn private_snapshots_do_not_exist_for_others_in_any_protocol() {
     server.finish().await;
 }
 
-/// Who uses a volume is told as far as the asker may know of it, also where that is why it cannot go.
+/// A volume names only those of its sandboxes that the caller may see, also where they keep it from being deleted.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_names_no_sandbox_that_is_hidden() {
     let server = Server::with(&["--visibility", "private"]);
@@ -291,7 +291,8 @@ async fn a_volume_names_no_sandbox_that_is_hidden() {
     server.finish().await;
 }
 
-/// What a socket of LangSmith's protocol says under another's lease does nothing, also when the socket was there first.
+/// Input on a socket of LangSmith's protocol does nothing while another key has the lease, also when the socket was
+/// there first.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_that_comes_meanwhile_silences_an_open_socket() {
     use futures::{SinkExt as _, StreamExt as _};
@@ -321,7 +322,7 @@ async fn a_lease_that_comes_meanwhile_silences_an_open_socket() {
     }
     second.take_lease(&id, &lease(60_000, None)).await.unwrap();
     socket.send(line("two")).await.unwrap();
-    // Its answer comes when the server has read what came before it.
+    // The answer to the ping comes when the server has read the messages before it.
     socket.send(Message::Ping("here".into())).await.unwrap();
     while !matches!(socket.next().await.unwrap().unwrap(), Message::Pong(_)) {}
     second.release_lease(&id, false).await.unwrap();

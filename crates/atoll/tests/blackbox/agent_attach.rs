@@ -42,7 +42,7 @@ async fn read(attached: &mut SessionAttachment, kind: EventKind) -> Vec<AgentEve
     }
 }
 
-/// Sends something; gives how it was answered, and reads past the events before that.
+/// Sends a message; gives how it was answered, and reads past the events before that.
 async fn ask(attached: &mut SessionAttachment, message: SessionClientMessage) -> Result<Option<u64>, Code> {
     let sent = attached.send(message).await.unwrap();
     loop {
@@ -121,7 +121,7 @@ async fn a_conversation_over_a_websocket() {
     let counted: String = counted.map(|event| event.data["text"].as_str().unwrap()).collect();
     assert_eq!(counted, (0..200).map(|number| format!("{number} ")).collect::<String>());
 
-    // What is deleted ends those who look at it.
+    // A deleted session ends the connections of the clients attached to it.
     server.client.delete_agent_session("bob", &session).await.unwrap();
     assert_eq!(ending(&mut live).await.code(), Some(Code::SessionNotFound));
     server.finish().await;
@@ -149,7 +149,7 @@ async fn who_is_attached_has_the_rights_of_the_key() {
     server.client.delete_key(&id).await.unwrap();
     let ended = ending(&mut attached).await;
     assert!(matches!(ended, ClientError::Api { .. }) && ended.code() == Some(Code::Unauthorized), "{ended}");
-    // With its sandbox the session is gone, and whoever looks at it is told at once.
+    // With its sandbox the session is gone, and each attached client is told at once.
     let mut last = attach(&server, &session, 0).await;
     read(&mut last, EventKind::Done).await;
     server.client.delete_sandbox(&sandbox).await.unwrap();

@@ -96,7 +96,7 @@ async fn a_program_is_replaced_while_everything_else_goes_on() {
     up(&server, "bob", &sandbox, "bot:1");
     assert_eq!(ask(&server, "bob", "hello").await, "one: hello");
 
-    // What holds a file and stands in the directory, and is none of the agent's business.
+    // A shell that has a file open, works in the agent's directory, and is no process of the agent.
     let held = "cd /opt/agents/bot; exec 3<version; echo x > /tmp/held; while [ ! -e /tmp/look ]; do sleep 0.05; done; \
                 cat version; cat <&3; cat /opt/agents/bot/version";
     let shell = server.shell(&sandbox, held).await;
@@ -125,7 +125,7 @@ async fn a_program_is_replaced_while_everything_else_goes_on() {
     assert_eq!(output, "one\none\ntwo\n", "what is open stays open, what is opened is the new one");
     assert_eq!(ask(&server, "bob", "again").await, "two: again", "in the same session");
 
-    // One that works ends that first.
+    // An agent that works on a message ends that first.
     let message = send(&server, "bob", "wait").await;
     wait_until("the agent to work", async || {
         let session = server.client.get_agent_session("bob", "main").await.unwrap();
@@ -141,7 +141,7 @@ async fn a_program_is_replaced_while_everything_else_goes_on() {
     let missing = server.client.update_agent("bob", &UpdateAgent { version: Some("9".into()) }).await;
     assert_eq!(code(missing), Code::ImageNotFound);
     assert_eq!(ask(&server, "bob", "still").await, "one: still");
-    // Versions do not change, and stay while somebody has them.
+    // Versions do not change, and stay while an agent has them.
     let again = server.cli(&["agent", "build", "bot", "--as", "1", two.path().to_str().unwrap()]);
     assert_eq!(again.code, Some(125), "{}", again.stderr);
     assert_eq!(code(server.client.remove_image("agents.local/bot:1").await), Code::ImageInUse);
@@ -160,7 +160,7 @@ async fn a_version_goes_along_with_its_sandbox() {
     let version = async |server: &Server, sandbox: &str| {
         server.sh(sandbox, "cat /opt/agents/bot/version").await.ok().stdout
     };
-    // Children, also of later versions, have what it had then.
+    // Children, also of later versions, have the version that the sandbox had then.
     let snapshot = server.client.create_snapshot(&sandbox, &CreateSnapshot::default()).await.unwrap().id;
     let fork =
         server.client.fork_sandbox(&sandbox, &ForkSandbox { count: 1, ..ForkSandbox::default() }).await;
@@ -190,7 +190,7 @@ async fn a_version_goes_along_with_its_sandbox() {
     server.finish().await;
 }
 
-/// A tar with one member that no layer should give to anybody.
+/// A tar with one member that no layer should give to a sandbox.
 fn hostile() -> (TempDir, PathBuf) {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("bot.tar");
@@ -256,7 +256,7 @@ async fn a_layer_gives_no_rights_and_takes_nothing_from_its_host() {
     assert_eq!(sh(as_user).await.ok().stdout, "1000\n");
     assert!(sh("stat -c %u:%g /opt/agents/bot/version").await.ok().stdout.starts_with("0:0"));
 
-    // What stands in the way is told, and nothing is changed.
+    // An obstacle in the sandbox is told, and nothing is changed.
     sh("mv /opt/agents /opt/away && ln -s /etc /opt/agents").await.ok();
     let refused = server.client.update_sandbox(&sandbox, &change("agents.local/bot:2")).await;
     assert_eq!(code(refused), Code::InvalidArgument);

@@ -1,4 +1,4 @@
-//! An agent made with its sandbox: both are there, or neither is, whoever dies in the middle.
+//! An agent made with its sandbox: both are there, or neither is, whether the client or the server dies in the middle.
 
 use std::path::Path;
 use std::time::SystemTime;
@@ -40,7 +40,7 @@ async fn agents(server: &Server) -> Vec<String> {
     server.client.list_agents().await.unwrap().items.into_iter().map(|agent| agent.name).collect()
 }
 
-/// What is left has an end, which is near; at that end its agent goes with it.
+/// Every sandbox that is left has an end, which is near; at that end its agent goes with it.
 async fn goes(server: &Server, at_most_ms: u64) {
     for sandbox in sandboxes(server).await {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis();
@@ -144,7 +144,7 @@ async fn a_client_that_is_killed_leaves_nothing_for_long() {
     .await;
     goes(&server, CLIENT_MS).await;
 
-    // Who is asked to end takes it back.
+    // A client that is asked to end takes the agent back.
     let (url, mut reached) = between(&server, "PUT /v1/sandboxes/", false).await;
     let mut client = up("asked", &url).spawn().unwrap();
     reached.wait_for(|reached| *reached).await.unwrap();
@@ -155,7 +155,7 @@ async fn a_client_that_is_killed_leaves_nothing_for_long() {
     assert_eq!(client.wait().unwrap().code(), Some(130));
     assert!(sandboxes(&server).await.is_empty() && agents(&server).await.is_empty());
 
-    // What is complete stays.
+    // A complete agent stays.
     let output = up("done", server.client.url()).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     assert_eq!(sandboxes(&server).await[0].expires_at_ms, None);
@@ -178,7 +178,7 @@ async fn a_server_that_is_killed_leaves_both_or_neither() {
         assert_eq!(sandboxes(&server).await.len(), 1, "{point}");
         goes(&server, SERVER_MS).await;
     }
-    // What is acknowledged lives as its template says, and forks as long.
+    // An agent that was acknowledged lives as its template says, and its forks as long.
     server.client.create_agent(&agent("bob", "app")).await.unwrap();
     let fork = atoll_api::ForkAgent { count: 1, at: None, memory: false, name: None };
     server.client.fork_agent("bob", &fork).await.unwrap();

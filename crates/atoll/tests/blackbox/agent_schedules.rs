@@ -60,14 +60,14 @@ async fn messages_come_by_time_once_each_whatever_happens_to_the_server() {
     let known = server.client.get_agent_schedule("bob", &made.id).await.unwrap();
     assert!(known.last.is_some_and(|last| last.message.is_some()) && known.next_at_ms > made.next_at_ms);
 
-    // Whoever dies between sending and recording that sends nothing twice.
+    // A server that dies after it sent a message and before it recorded that sends nothing twice.
     server.kill();
     server.restart_to_die("engine.schedule.sent=kill");
     server.restart();
     let before = messages(&server, "ticks", first.len() + 2).await;
     assert!(is_strictly_rising(&due(&before)), "{:?}", due(&before));
 
-    // Of those that are missed one is made up for.
+    // Of the messages that are missed at most one is made up for.
     server.kill();
     let killed = now_ms();
     let back = killed + 3500;
@@ -80,7 +80,7 @@ async fn messages_come_by_time_once_each_whatever_happens_to_the_server() {
     let missed = due.iter().filter(|due| (killed + 1..=back).contains(*due)).count();
     assert!(missed <= 1, "{killed} {due:?}");
 
-    // After its end nothing comes, though others do.
+    // After the schedule's end it sends nothing, though another schedule does.
     server.client.delete_agent_schedule("bob", &made.id).await.unwrap();
     let last = messages(&server, "ticks", 0).await.len();
     server.client.create_agent_schedule("bob", &every(1000, "others")).await.unwrap();

@@ -11,7 +11,7 @@ use atoll_core::agent::{Adapter, EventKind, SessionState};
 use atoll_core::sandbox::PauseMode;
 use serde_json::json;
 
-/// An agent that speaks JSON lines over HTTP. What it is told says what it does.
+/// An agent that speaks JSON lines over HTTP. Each message says what it does.
 const HTTP: &str = r#"
 import json, os, sys, threading, time, urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -78,7 +78,7 @@ class Agent(BaseHTTPRequestHandler):
 ThreadingHTTPServer(("127.0.0.1", 8000), Agent).serve_forever()
 "#;
 
-/// Something that listens where OpenCode should, and is not it. What it is asked to be stands in a file.
+/// A program that listens where OpenCode should, and is not it. A file says how it behaves.
 const HOSTILE: &str = r#"
 import json, os, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -272,7 +272,7 @@ async fn a_server_makes_way_for_a_new_version_when_nobody_uses_it() {
     let waits = send(&server, "bob", &two, "wait").await;
     has(&server, &two, waits).await;
     server.client.update_agent("bob", &UpdateAgent { version: None }).await.unwrap();
-    // Somebody works with it: it stays, also for others, and over a crash of ours.
+    // One session works with the old version: it stays, also for the other session, and over a crash of the server.
     assert_eq!(said(&turn(&server, "bob", &one, "b").await), "one 2: b");
     server.kill();
     server.restart();
@@ -285,7 +285,7 @@ async fn a_server_makes_way_for_a_new_version_when_nobody_uses_it() {
     })
     .await;
     assert_eq!(said(&turn(&server, "bob", &one, "d").await), "two 1: d");
-    // Nobody works with it, and it is asleep: who wakes it has the new version.
+    // No session works with it, and it is asleep: a message that wakes it gets the new version.
     let frozen = PauseSandbox { mode: Some(PauseMode::Frozen) };
     server.client.pause_sandbox(&sandbox, &frozen).await.unwrap();
     server.client.update_agent("bob", &UpdateAgent { version: Some("1".into()) }).await.unwrap();

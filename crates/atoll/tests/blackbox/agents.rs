@@ -10,7 +10,7 @@ use atoll_core::agent::{Adapter, EventKind, SessionState};
 use atoll_core::sandbox::{PauseMode, SandboxState};
 use serde_json::{Value, json};
 
-/// An agent that speaks JSON lines. What it is told says what it does.
+/// An agent that speaks JSON lines. Each message says what it does.
 pub(crate) const JSONL: &str = r#"
 import json, os, sys, time
 def say(**said): print(json.dumps(said), flush=True)
@@ -132,7 +132,7 @@ pub(crate) async fn until(
     }
 }
 
-/// Says something; gives all that came until it was done.
+/// Sends a message; gives all events that came until it was done.
 pub(crate) async fn turn(server: &Server, agent: &str, session: &str, text: &str) -> Vec<AgentEvent> {
     let number = send(server, agent, session, text).await;
     until(server, agent, session, number, EventKind::Done).await
@@ -343,7 +343,7 @@ async fn a_conversation_survives_the_server() {
     server.client.answer_approval("bob", &session, "a", &answer).await.unwrap();
     let events = until(&server, "bob", &session, number, EventKind::Done).await;
     assert_eq!(said(&events), "you chose yes");
-    // What ends while the server is away.
+    // A message whose work ends while the server is away.
     let number = send(&server, "bob", &session, "wait").await;
     until(&server, "bob", &session, number, EventKind::Thought).await;
     server.kill();
@@ -423,7 +423,7 @@ async fn a_conversation_over_the_agent_client_protocol() {
     server.client.answer_approval("ann", &session, &id, &answer).await.unwrap();
     let events = until(&server, "ann", &session, number, EventKind::Done).await;
     assert_eq!(said(&events), "you said ask, and selected y");
-    // What it asks for beyond that is not there, and what goes wrong is told.
+    // Other requests of the agent are refused, and a failure is told.
     let number = send(&server, "ann", &session, "file").await;
     let events = until(&server, "ann", &session, number, EventKind::Error).await;
     assert_eq!(events.last().unwrap().data["text"], "no file: -32601");

@@ -1,4 +1,4 @@
-//! An installation as one file, and back: what is there afterwards, what is refused, and what a crash leaves.
+//! An installation as one file, and back: what is there afterwards, which calls are refused, and what a crash leaves.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -23,7 +23,7 @@ use tempfile::TempDir;
 use crate::common::gvisor;
 use crate::common::world::{SECRET, World};
 
-/// What has to fit into a pipe while nobody reads, and then some.
+/// Bytes that must fit into a pipe while no process reads from it, and then some.
 const PIPE_BYTES: usize = 64 << 10;
 
 fn dir() -> TempDir {
@@ -51,7 +51,7 @@ fn purge(data: &Path) {
     atoll("", &["purge", "--yes", "--data-dir", data.to_str().unwrap()]).ok();
 }
 
-/// What the error says, and whether it is one.
+/// The text of the error; fails if it is none.
 fn refused(output: Output) -> String {
     assert_eq!(output.code, Some(125), "{output:?}");
     output.stderr
@@ -96,7 +96,7 @@ async fn of_an_image(server: &Server) -> String {
     id
 }
 
-/// What the test makes, and looks for again.
+/// Everything that the test makes, and looks for again.
 struct Made {
     of_image: String,
     asleep: String,
@@ -164,7 +164,7 @@ async fn everything_is_there_after_it_was_restored_elsewhere() {
     let said = refused(backup(&file, &data));
     assert!(said.contains("a server runs on") && said.contains("systemctl stop"), "{said}");
     assert!(server.stop().success());
-    // What runs stands still meanwhile, and goes on.
+    // The running sandbox stands still meanwhile, and goes on.
     let agent = host::processes(&made.awake)[0];
     let told = backup(&file, &data).ok().json();
     assert_eq!(told["backup"]["of"]["installation"], server.installation(), "{told}");
@@ -180,10 +180,10 @@ async fn everything_is_there_after_it_was_restored_elsewhere() {
         (!now.is_empty() && now != clock).then_some(())
     })
     .await;
-    // Also after a crash: what was answered for is in the database's log.
+    // Also after a crash: everything that the server acknowledged is in the database's log.
     server.kill();
     backup(&file, &data).ok();
-    // Beside what runs of the same installation a copy of it would take that for its own.
+    // A restored copy would take running sandboxes of the same installation for its own.
     let (other, verified) =
         (dir.path().join("other"), ["restore", file.to_str().unwrap(), "--verify", "--json"]);
     assert!(refused(restore(&file, &other)).contains("run on this host"));
@@ -232,7 +232,7 @@ async fn what_is_damaged_or_hostile_is_refused_and_leaves_nothing() {
             assert!(said.contains(why), "{why}: {said}");
         }
         assert_eq!(names(dir.path()), ["backup", "bad"]);
-        // One that is there and empty stays, and stays empty.
+        // A data directory that is there and empty stays, and stays empty.
         fs::create_dir(&data).unwrap();
         refused(restore(&bad, &data));
         assert_eq!(names(&data), [""; 0]);
@@ -244,7 +244,7 @@ async fn what_is_damaged_or_hostile_is_refused_and_leaves_nothing() {
     let mut changed = whole.clone();
     changed[whole.len() / 2] ^= 0xff;
     refuse(&changed, "not a whole backup");
-    // By somebody who knows how it is made.
+    // Changed by an attacker who knows the format.
     let mut tar = zstd::decode_all(whole.as_slice()).unwrap();
     let at = tar.windows(17).position(|window| window == b"data/installation").unwrap() + 512;
     tar[at] ^= 1;
@@ -266,7 +266,7 @@ async fn what_is_damaged_or_hostile_is_refused_and_leaves_nothing() {
         let hostile = [&tar[..1024], block, &tar[1024..]].concat();
         refuse(&zstd::encode_all(hostile.as_slice(), 1).unwrap(), why);
     }
-    // Nor does it touch what somebody has.
+    // Nor does it touch files that are there already.
     fs::create_dir(&data).unwrap();
     fs::write(data.join("mine"), "precious").unwrap();
     assert!(refused(restore(&file, &data)).contains("is not empty"));
@@ -338,7 +338,7 @@ async fn a_backup_that_was_killed_leaves_nothing_standing_still() {
     // The next server lets everything go on.
     server.restart();
     assert_eq!(server.sh(&id, IT_GOES_ON).await.stdout, "0\n");
-    // Another backup in between changes nothing of that, nor does what was left hinder the end of it all.
+    // Another backup in between changes nothing of that, nor do its remains hinder the purge.
     assert!(server.stop().success());
     killed(&data);
     backup(&file, &data).ok();
@@ -350,7 +350,7 @@ async fn a_backup_that_was_killed_leaves_nothing_standing_still() {
     purge(&data);
     wait_until("nothing to be left", async || host::remains(&installation, &data).is_empty().then_some(()))
         .await;
-    // Only what was begun: a file without its name.
+    // Only a backup that was begun is left: a file without its name.
     assert!(names(dir.path()).iter().all(|name| name.starts_with(".backup.") || name == "backup"));
 }
 
@@ -411,7 +411,7 @@ async fn a_signal_ends_either_and_leaves_nothing() {
     let mut server = Server::on(&data, &[]);
     let id = server.sandbox().await.id;
     assert!(server.stop().success());
-    // Nobody takes the rest of it.
+    // No process reads the rest of the backup.
     let mut child = command(program());
     let mut child = child
         .args(["backup", "-", "--data-dir", data.to_str().unwrap()])

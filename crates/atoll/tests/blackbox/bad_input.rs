@@ -1,5 +1,5 @@
 //! Bad input: each gives its own code, names what is wrong, and changes nothing. One table for the whole
-//! surface, then what does not fit a table.
+//! surface, then the cases that do not fit a table.
 
 use std::time::Duration;
 
@@ -328,7 +328,7 @@ fn cases(sandbox: &str, exec: &str, running: &str) -> Vec<Case> {
     ]
 }
 
-/// How much there is of a server on the host once it has made ready what it keeps ready.
+/// How much there is of a server on the host once it has made everything that it keeps ready.
 async fn settled(server: &Server) -> usize {
     let mut last = usize::MAX;
     loop {
@@ -462,7 +462,7 @@ async fn keys_do_what_their_scope_says() {
     assert_eq!(server.send(server.bare("GET", "/metrics")).await.status, 401);
     assert_eq!(server.send(server.bare("GET", "/healthz")).await.status, 200);
     let at = |rest: &str| format!("/v1/sandboxes/{sandbox}{rest}");
-    // What each needs, and what it answers to a key that may.
+    // The scope that each call needs, and the answer to a key that has it.
     let calls = [
         ("GET", at(""), Value::Null, Scope::Read),
         ("GET", at(&format!("/execs/{exec}/output")), Value::Null, Scope::Read),
@@ -535,7 +535,8 @@ async fn other_web_sites_may_not() {
     server.finish().await;
 }
 
-/// Whoever begins to speak HTTP/2 and goes on to say nothing has a connection no longer than who says nothing at all.
+/// A client that begins to speak HTTP/2 and then says nothing keeps its connection no longer than a client that says
+/// nothing at all.
 #[tokio::test(flavor = "multi_thread")]
 async fn silence_ends_a_connection_whatever_was_begun() {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

@@ -70,7 +70,8 @@ async fn a_secret_is_seen_by_its_command_and_kept_nowhere() {
     let (failed, _) = build(&server, "without", &text.replace("er/key", "er/key2"), &[]).await;
     let failure = failed.failure.unwrap();
     assert!(failure.message.contains("the build was not given the secret 'token'"), "{failure:?}");
-    // Nowhere in what the server keeps: store, logs, images of disks. What was on a disk is found so.
+    // The secret is in nothing that the server keeps: store, logs, images of disks. The mark shows that this search
+    // finds text that was on a disk.
     let mark = "FROM host\nRUN echo mark-$((40+2))-of-a-step > /mark && sync\n";
     assert_eq!(build(&server, "mark", mark, &[]).await.0.state, BuildState::Succeeded);
     assert!(!files_with("mark-42-of-a-step", server.data()).is_empty(), "the disk is in the data directory");
@@ -120,7 +121,7 @@ async fn mounted_files_are_seen_by_their_command_and_not_kept() {
     put("src/a", "changed\n");
     let changed = server.cli(&["template", "build", path, "-t", "m", "--build-secret", &key]).ok();
     assert!(state(&changed) < state(&again), "{changed:?}");
-    // What is there would be hidden from the command and be lost.
+    // A file that is there already would be hidden from the command and be lost.
     let (failed, _) = build(&server, "bad", "FROM host AS t\nFROM host\nRUN mkdir /f && touch /f/x\nRUN --mount=from=t,source=/etc,target=/f true\n", &[]).await;
     let failure = failed.failure.unwrap();
     assert!(failure.message.starts_with("line 4, column 1: '/f' is there already"), "{failure:?}");
@@ -134,7 +135,8 @@ async fn mounted_files_are_seen_by_their_command_and_not_kept() {
     server.finish().await;
 }
 
-/// What a command leaves running ends with it: nothing of it writes where something was mounted, or is there in another step.
+/// Processes that a command leaves running end with it: none of them writes where something was mounted, or is there in
+/// another step.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_step_leaves_running_ends_with_it() {
     let server = Server::start();

@@ -86,7 +86,7 @@ async fn a_build_goes_on_from_a_template() {
         assert_eq!(build.state, BuildState::Succeeded, "{entries:#?}");
         assert_eq!(steps(&entries).last().unwrap().1, state);
     }
-    // What it was made from may go.
+    // The template that it was made from may go.
     server.client.delete_template("base", None).await.unwrap();
     let id = from_template(&server, "child").await;
     let said = server.sh(&id, "cat both; echo $BELOW; pwd; ls /tmp/up").await;
@@ -96,7 +96,7 @@ async fn a_build_goes_on_from_a_template() {
     server.finish().await;
 }
 
-/// What became of each step, by its text.
+/// The outcome of each step, by its text.
 fn steps(entries: &[BuildEvent]) -> Vec<(String, StepState)> {
     let step = |entry: &BuildEvent| match entry {
         BuildEvent::Step { text, state, .. } if *state != StepState::Started => Some((text.clone(), *state)),
@@ -148,7 +148,7 @@ async fn a_dockerfile_becomes_a_template_and_the_second_build_is_cached() {
         matches!(entries.last().unwrap(), BuildEvent::End { template: Some(made), .. } if made == "app:2")
     );
 
-    // A changed file is built again from where it is copied; what was before it is kept.
+    // A changed file is built again from where it is copied; the steps before that are kept.
     fs::write(dir.path().join("src/a"), "second a\n").unwrap();
     let changed = server.cli(&["template", "build", text(dir.path()), "-t", "app", "--json"]).ok();
     let entries: Vec<BuildEvent> =
@@ -163,7 +163,7 @@ async fn a_dockerfile_becomes_a_template_and_the_second_build_is_cached() {
         server.cli(&argument).ok().stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(states(&entries), [Cached, Done, Done, Done, Done, Done]);
 
-    // What is left out does not count, and the old version is what it was.
+    // A file that is left out does not count, and the old version does not change.
     fs::write(dir.path().join("src/secret"), "changed\n").unwrap();
     let entries: Vec<BuildEvent> =
         server.cli(&argument).ok().stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -348,8 +348,8 @@ async fn step_lists_and_what_templates_start() {
         }
         assert_eq!(code(refused), Code::StartFailed, "{start}");
     }
-    // The sandbox is gone; what its start command wrote is told.
-    // All of it to one stream: which of two is read first is not said.
+    // The sandbox is gone; the output of its start command is told.
+    // The command writes to one stream only, as it is not defined which of two is read first.
     let start = "seq 1 99 >&2; echo cannot open the port >&2; sleep 1000";
     server
         .cli(&[
@@ -480,7 +480,7 @@ async fn what_fails_is_named_and_leaves_nothing() {
     assert_eq!(failure.message, "line 3, column 1: 'RUN echo last words; exit 7' exited with code 7");
     assert_eq!(states(&entries), [Cached, Done, StepState::Failed]);
     assert_eq!(code(server.client.get_template("fails", None).await), Code::TemplateNotFound);
-    // What came before it is kept.
+    // The steps before it are kept.
     let (_, entries) =
         built(&server, &dockerfile("fails", &text.replace("exit 7", "true").replace("never", "true"))).await;
     assert_eq!(states(&entries)[..2], [Cached; 2]);
@@ -545,7 +545,7 @@ async fn hostile_contexts_are_refused_and_the_build_still_waits() {
         assert_eq!(code(send(hostile).await), Code::BuildContextInvalid);
     }
     assert_eq!(server.client.get_build(&build.id).await.unwrap().state, BuildState::Waiting);
-    // A link out of the context is fine as long as nobody follows it.
+    // A link out of the context is fine as long as no instruction follows it.
     let with_link = tar(&[Entry::symlink("out", "/etc/passwd"), Entry::file("a", b"x")]);
     send(with_link).await.unwrap();
     log(&server, &build.id).await;
@@ -560,7 +560,7 @@ async fn hostile_contexts_are_refused_and_the_build_still_waits() {
     server.finish().await;
 }
 
-/// Waits until a step has written something.
+/// Waits until a step has written output.
 async fn until_output(server: &Server, build: &str) {
     wait_until("output of the build", async || {
         let page = server.client.build_log(build, 0, 1000).await.unwrap();
@@ -654,7 +654,7 @@ async fn killed_at_every_step_of_a_build() {
     server.finish().await;
 }
 
-/// Builds a template from an image as E2B's clients do, with what they say of its registry; gives how that ended.
+/// Builds a template from an image as E2B's clients do, with their login to its registry; gives how that ended.
 async fn e2b_build(server: &Server, key: &str, image: &str, registry: Value) -> (String, String) {
     let call = async |method: &str, path: &str, body: Value| {
         let request = server.bare(method, &format!("/e2b{path}")).header("X-API-Key", key);
@@ -693,12 +693,12 @@ async fn a_build_of_e2b_is_known_to_the_registry_of_its_image_and_nobody_else_is
     let (_, told) = e2b_build(&server, &e2b, &image, login(PASSWORD)).await;
     assert!(told.contains(&format!("pulled {image}")), "{told}");
     assert!(server.cli(&["image", "ls"]).ok().stdout.contains("app"));
-    // Not on disk, not in the log, and not stored for others.
+    // The password is not on disk, not in the log, and not stored for other builds.
     let grep = Command::new("grep").args(["-rlF", PASSWORD]).arg(server.data()).output().unwrap();
     assert!(grep.stdout.is_empty() && !server.log().contains(PASSWORD), "{grep:?}");
     assert_eq!(server.cli(&["registry", "ls", "--json"]).ok().json()["items"], json!([]));
     server.finish().await;
-    // Who knows a password does not say which addresses may be reached.
+    // A client that gives a password does not decide which addresses may be reached.
     let server = Server::start();
     let (state, told) = e2b_build(&server, &key(&server), &image, login(PASSWORD)).await;
     assert!(state == "error" && !told.contains("pulled"), "{told}");

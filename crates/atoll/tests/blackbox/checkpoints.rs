@@ -59,7 +59,7 @@ async fn children_go_on_from_where_the_parent_is() {
         let execs = server.client.list_execs(&child.id, &ListExecs::default()).await.unwrap().items;
         assert_eq!(execs.len(), 1, "{execs:?}");
     }
-    // The parent goes on, with what runs in it, and nobody sees the others' files.
+    // The parent and its processes go on, and it does not see the children's files.
     assert_eq!(server.sh("parent", "ls own").await.stdout, "");
     let running = server.client.get_exec("parent", &runs, 0).await.unwrap();
     assert!(!running.state.is_final(), "{running:?}");
@@ -83,7 +83,7 @@ async fn each_child_has_its_own_outcome() {
         (output.code == Some(0), output.json()["results"][0]["error"]["code"].as_str()),
         (false, Some("limit_exceeded"))
     );
-    // A child whose guest does not confirm who it is is not handed out, and nothing is left of it.
+    // A child whose guest agent does not confirm its identity is not handed out, and nothing is left of it.
     server.finish().await;
     let server = Server::start();
     let create = CreateSandbox { workdir: Some("/srv/work".into()), ..CreateSandbox::default() };
@@ -143,7 +143,7 @@ async fn snapshots_travel_as_files() {
         "mkdir /home/user/d; head -c 3M /dev/urandom > /home/user/d/data; chown -R user /home/user/d",
     )
     .await;
-    // Something is open and unlinked while it is taken, as in real life.
+    // A file is open and unlinked while the snapshot is taken, as in real life.
     here.shell(&sandbox, "exec 3> /home/user/gone; rm /home/user/gone; head -c 1M /dev/zero >&3; sleep 1000")
         .await;
     let sum = here.sh(&sandbox, "sha256sum /home/user/d/data").await.stdout;
@@ -171,7 +171,7 @@ async fn snapshots_travel_as_files() {
         there.sh(&child, "sha256sum /home/user/d/data; stat -c %U /home/user/d; ls /home/user").await.stdout,
         format!("{sum}user\nd\n")
     );
-    // And back, from what was imported, through a pipe.
+    // And back, from the imported snapshot, through a pipe.
     let again = there.cli(&["snapshot", "export", &id, "-"]);
     assert_eq!(again.code, Some(0));
     // Damage is noticed wherever it is.
@@ -249,7 +249,7 @@ async fn what_changed_is_told() {
     server.finish().await;
 }
 
-/// What two points have in common is skipped by whole directories: nothing in them may be overlooked, however deep it lies.
+/// Whole directories that two points have in common are skipped: no change may be overlooked, however deep it lies.
 #[tokio::test(flavor = "multi_thread")]
 async fn among_many_files_each_change_is_told() {
     let server = Server::start();
@@ -291,7 +291,7 @@ async fn among_many_files_each_change_is_told() {
         let back = server.client.rollback_sandbox(&sandbox, Some(&first)).await;
         assert!(back.is_ok(), "{line}: {back:?}");
         if expected == ["*"] {
-            // All but what is there again, with the same content.
+            // All but the files that are there again, with the same content.
             assert_eq!(seen.len(), 19 + 20, "{line}: {seen:?}");
             assert!(seen.iter().all(|line| line.starts_with(&format!("R {t}/d14/"))), "{seen:?}");
             continue;
@@ -328,7 +328,7 @@ async fn a_sandbox_goes_back_under_its_own_id() {
     let first = checkpoint(&server, "box").await.to_string();
     server.sh("box", "echo two > /home/user/f; echo more > /home/user/more").await;
     checkpoint(&server, "box").await;
-    // Somebody is attached to a command that runs.
+    // A client waits for a command that runs.
     let exec = server.shell("box", "echo begun; sleep 1000").await;
     follow(&server, "box", &exec, 6).await;
     let waits = server.client.get_exec("box", &exec, 60_000);
@@ -346,7 +346,7 @@ async fn a_sandbox_goes_back_under_its_own_id() {
     let words = server.cli(&["rollback", "box", "2"]).ok().stdout;
     assert!(words.contains("checkpoint 2"), "{words}");
     assert_eq!(server.sh("box", "cat /home/user/f; ls /home/user").await.stdout, "two\nf\nmore\n");
-    // What cannot be is refused, and changes nothing.
+    // An impossible rollback is refused, and changes nothing.
     let small = ResourcesDraft { disk_bytes: Some(64 << 20), ..ResourcesDraft::default() };
     let other = CreateSandbox { resources: small, ..CreateSandbox::default() };
     let other = server.client.create_sandbox(&other).await.unwrap().id;
@@ -383,7 +383,7 @@ async fn commands_can_be_undone() {
         server.send(server.request("GET", &path)).await.text()
     };
     assert_eq!(seen().await, "1\n2\n");
-    // What somebody took does not count.
+    // A checkpoint that the user took does not count among the automatic ones.
     server.client.create_checkpoint(&id, &CreateCheckpoint::default()).await.unwrap();
     server.sh("box", "rm /home/user/f").await;
     assert_eq!(server.client.list_checkpoints(&id).await.unwrap().items.len(), 4);

@@ -38,7 +38,7 @@ async fn the_commands_exit_code_is_the_programs() {
     server.finish().await;
 }
 
-/// As `docker exec` takes them: what comes after the command is the command's.
+/// As `docker exec` takes them: the arguments after the command are the command's.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_needs_no_dashes_before_it() {
     let server = Server::start();
@@ -348,7 +348,7 @@ async fn logs_follow_and_begin_where_told() {
     assert_eq!((&followed.stdout[..], &followed.stderr[..]), (&b"one\n"[..], &b"two\n"[..]));
     let rest = server.cli(&["logs", "--offset", "2", "box", &exec]).ok();
     assert_eq!((rest.stdout.as_str(), rest.stderr.as_str()), ("e\n", "two\n"));
-    // Attaching to what has ended gives its output and its code.
+    // Attaching to an exec that has ended gives its output and its code.
     let attached = server.cli(&["attach", "--no-stdin", "box", &exec]);
     assert_eq!((attached.code, attached.stdout.as_str()), (Some(3), "one\n"));
     server.finish().await;
@@ -366,7 +366,7 @@ async fn a_real_terminal() {
     // Sizes and keys reach the sandbox by ways of their own.
     terminal.write("until [ \"$(stty size)\" = '44 111' ]; do sleep 0.1; done; echo sized-$((3*4))\n");
     terminal.expect("sized-12");
-    // Ctrl-C interrupts what runs inside, not the program.
+    // Ctrl-C interrupts the command in the sandbox, not the program.
     terminal.write("sleep 1000; echo after-$?\n");
     std::thread::sleep(std::time::Duration::from_millis(300));
     terminal.write("\u{3}");

@@ -76,7 +76,7 @@ async fn events(server: &Server, sandbox: &str, context: &str, cell: &str, mut a
     }
 }
 
-/// Waits until a cell has said something.
+/// Waits until a cell has written `what`.
 async fn says(server: &Server, sandbox: &str, context: &str, cell: &str, what: &str) {
     wait_until("the cell to say it", async || {
         let page = server.client.cell_events(sandbox, context, cell, 0, 0).await.unwrap();
@@ -167,7 +167,7 @@ async fn cells_remember_and_any_reader_hears_all_of_them() {
     assert_eq!(told[2].data["name"], "ZeroDivisionError");
     assert!(told[2].data["traceback"].as_str().unwrap().contains("ZeroDivisionError: division by zero"));
 
-    // What is kept of the code is its digest: in the listing, and in the journal with who ran it.
+    // Only a digest of the code is kept: in the listing, and in the journal with the key that ran it.
     let list = server.client.list_cells(&sandbox, id, None).await.unwrap().items;
     assert_eq!(list.iter().map(|cell| cell.execution_count).collect::<Vec<_>>(), [Some(3), Some(2), Some(1)]);
     assert_eq!(list[2], server.client.get_cell(&sandbox, id, &list[2].id, 0).await.unwrap());
@@ -207,7 +207,7 @@ async fn a_cell_goes_on_without_its_caller_and_without_the_server() {
     let changed = RunCell { code: "other".into(), ..run };
     assert_eq!(code(server.client.run_cell(&sandbox, &id, &changed).await), Code::IdempotencyMismatch);
 
-    // While the server is away it ends; what the context remembers is there afterwards, too.
+    // The cell ends while the server is away; the context still has its variables afterwards.
     let cell = start(&server, &sandbox, &id, "import time; time.sleep(0.5); kept = 7; print('late')").await;
     server.kill();
     tokio::time::sleep(std::time::Duration::from_secs(2)).await;

@@ -1,6 +1,6 @@
 //! `kill -9` of the server at every fail point of engine and driver.
 //!
-//! Whatever the moment: after the next start what was acknowledged is there, what was not is undone, nothing
+//! At every moment: after the next start everything that was acknowledged is there, everything else is undone, nothing
 //! is left on the host, and a new sandbox can be made.
 
 use atoll_api::{CreateCheckpoint, CreateExec, CreateSandbox, CreateSnapshot, ForkSandbox, PutPool};
@@ -40,10 +40,10 @@ const DELETE: &[&str] = &[
     "engine.delete.unrecorded",
 ];
 
-/// What a claim of a member of a warm pool passes.
+/// The fail points that a claim of a member of a warm pool passes.
 const CLAIM: &[&str] = &["engine.claim.taken", "engine.claim.identified", "engine.claim.committed"];
 
-/// What a filler passes whose template starts something.
+/// The fail points that a filler of a pool passes whose template has a start command.
 const FILL: &[&str] = &["engine.pool.isolated", "container::create::process", "engine.pool.started"];
 
 /// Sandboxes that the server knows, once none of them is on its way in or out.
@@ -57,7 +57,7 @@ async fn settled(server: &Server) -> Vec<(String, SandboxState)> {
     .await
 }
 
-/// What belongs to sandboxes, of which `keep` is allowed.
+/// Everything on the host that belongs to sandboxes other than `keep`.
 fn strangers(server: &Server, keep: &str) -> Vec<String> {
     let remains = host::remains(&server.installation(), server.data());
     let known = |line: &String| {
@@ -107,7 +107,7 @@ async fn killed_at_every_step_of_a_creation() {
             assert!(there.is_empty(), "{point}: {there:?}");
         }
         assert_nothing_but(&server, &stays, point).await;
-        // The name is free, a creation works, and what was there before goes on in the same process.
+        // The name is free, a creation works, and the sandbox from before goes on in the same process.
         server.client.create_sandbox(&create).await.unwrap_or_else(|error| panic!("{point}: {error}"));
         server.client.delete_sandbox("half-made").await.unwrap();
         assert_eq!(server.sh(&stays, "echo on").await.stdout, "on\n", "{point}");
@@ -211,7 +211,7 @@ async fn killed_at_every_step_of_a_snapshot() {
     let mut server = Server::with(&[]);
     let sandbox = server.sandbox().await.id;
     server.sh(&sandbox, "echo kept > /home/user/f").await;
-    // Somebody writes all the time: who is killed while the disk stands still must not leave it so.
+    // A command writes all the time: a server that is killed while the disk stands still must not leave it so.
     let writer = server.shell(&sandbox, "while :; do echo x >> /home/user/log; done").await;
     let order = CreateSnapshot { tags: vec!["half-made".into()], ..CreateSnapshot::default() };
     for point in SNAPSHOT {
@@ -266,7 +266,7 @@ async fn killed_at_every_step_of_a_fork() {
         assert!(server.client.fork_sandbox(&parent, &fork).await.is_err(), "{point} is not passed");
         assert!(!server.wait_end().success());
         server.restart();
-        // Children that were made are there, and nothing of what they were made from.
+        // Children that were made are there, and nothing of the snapshot that they were made from.
         let made = if point == "engine.fork.made" { 2 } else { 0 };
         let there = settled(&server).await;
         assert_eq!(there.len(), 1 + made, "{point}: {there:?}");
@@ -300,7 +300,7 @@ async fn killed_at_every_step_of_a_rollback() {
         assert!(server.client.rollback_sandbox(&sandbox, Some("1")).await.is_err(), "{point} is not passed");
         assert!(!server.wait_end().success());
         server.restart();
-        // What was begun is finished.
+        // The rollback that was begun is finished.
         assert_eq!(server.sh(&sandbox, "cat /home/user/f").await.stdout, "before\n", "{point}");
         let ended = server.client.get_exec(&sandbox, &exec, 60_000).await.unwrap();
         assert_eq!(ended.exit.unwrap().reason, ExitReason::RolledBack, "{point}");
@@ -309,7 +309,7 @@ async fn killed_at_every_step_of_a_rollback() {
     server.finish().await;
 }
 
-/// A creation in E2B's dialect finds what the server before made for the same key.
+/// A creation in E2B's dialect finds the sandbox that the server before made for the same key.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_creation_of_e2b_is_found_again_after_a_crash() {
     let mut server = Server::with(&[]);
@@ -335,7 +335,7 @@ async fn a_creation_of_e2b_is_found_again_after_a_crash() {
     assert_eq!((status, &again["sandboxID"]), (201, &made["sandboxID"]), "{again}");
     let all = server.client.list_sandboxes(&ListSandboxes::default()).await.unwrap().items;
     assert_eq!(all.len(), 1, "{all:?}");
-    // Opened to everybody once, as its clients expect, by whichever server got as far.
+    // The sandbox was opened to all keys once, as E2B's clients expect, by the first server that got as far.
     let accesses = server.client.list_accesses(&all[0].id).await.unwrap().items;
     assert_eq!(accesses.len(), 1, "{accesses:?}");
     server.kill();
@@ -364,7 +364,7 @@ async fn a_creation_whose_answer_was_lost_is_not_done_again() {
         let body = json!({ "labels": { "point": point.replace('.', "-") } });
         assert!(ask(&server, "/v1/sandboxes", &body).await.is_err(), "{point} is not passed");
         assert!(!server.wait_end().success());
-        // What was half made is still being taken apart when the repetition comes.
+        // The half-made sandbox is still being taken apart when the repetition comes.
         server.restart_with("engine.delete.marked=sleep(300)");
         let (status, made) = ask(&server, "/v1/sandboxes", &body).await.unwrap();
         assert_eq!(status, 201, "{point}: {made}");
@@ -424,7 +424,7 @@ async fn killed_at_every_step_of_an_exec() {
         assert!(server.client.create_exec(&sandbox, &create).await.is_err(), "{point} is not passed");
         assert!(!server.wait_end().success());
         server.restart();
-        // Who lost the answer asks again with the same key: one run, its output whole.
+        // The client that lost the answer asks again with the same key: one run, its output whole.
         let done = server.client.create_exec(&sandbox, &create).await.unwrap();
         let exit = done.exec.exit.clone().unwrap();
         assert_eq!((exit.reason, exit.code), (ExitReason::Exited, Some(7)), "{point}");

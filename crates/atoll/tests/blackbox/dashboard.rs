@@ -1,4 +1,4 @@
-//! The dashboard, as a browser sees it and as those who would misuse a browser do.
+//! The dashboard, as a browser sees it, and as a hostile page that misuses the browser does.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::common::{argv, shell};
 /// Longest that anything here may take.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A browser: what it sends by itself.
+/// A browser, as far as the headers go that it sends by itself.
 struct Browser<'a> {
     server: &'a Server,
     http: reqwest::Client,
@@ -59,7 +59,7 @@ impl<'a> Browser<'a> {
         format!("http://{}", self.host())
     }
 
-    /// Whatever a page could cause, under any host, with the cookie.
+    /// Any request that a page could cause, under any host, with the cookie.
     fn raw(&self, method: &str, host: &str, path: &str) -> RequestBuilder {
         let method = Method::from_bytes(method.as_bytes()).unwrap();
         let request = self.http.request(method, format!("{}{path}", self.server.url)).header("host", host);
@@ -73,7 +73,7 @@ impl<'a> Browser<'a> {
         self.raw("GET", &self.host(), path).header("sec-fetch-site", "same-origin")
     }
 
-    /// What the dashboard's own page sends.
+    /// A request of the dashboard's own page.
     fn own(&self, method: &str, path: &str) -> RequestBuilder {
         let request = self.raw(method, &self.host(), path).header("sec-fetch-site", "same-origin");
         request.header("origin", self.origin()).header("x-atoll-csrf", &self.csrf)
@@ -83,7 +83,7 @@ impl<'a> Browser<'a> {
         self.server.send(request).await
     }
 
-    /// Opens a link that somebody typed.
+    /// Opens a link that the user typed.
     async fn open(&self, link: &str) -> Answer {
         let path = link.strip_prefix(&self.origin()).unwrap_or_else(|| panic!("{link} is elsewhere"));
         self.send(self.raw("GET", &self.host(), path).header("sec-fetch-site", "none")).await
@@ -128,7 +128,7 @@ async fn a_link_signs_in_once() {
     assert!(link.starts_with(&format!("{}/login?token=", browser.origin())), "{link}");
     let path = link.strip_prefix(&browser.origin()).unwrap();
 
-    // What a page, a preview or a prefetch does with it leaves it as it is.
+    // The link stays good after requests of a page, a preview or a prefetch.
     let at = |method| browser.raw(method, &browser.host(), path);
     let cross = browser.send(at("GET").header("sec-fetch-site", "cross-site")).await;
     let sibling = browser.send(at("GET").header("sec-fetch-site", "same-site")).await;
@@ -203,7 +203,7 @@ async fn a_session_is_its_key_and_ends_with_it() {
     let shown = browser.get(&path).header("x-api-key", "atoll_wrong");
     assert_eq!(browser.send(shown).await.status, 401);
 
-    // What is open goes on as it comes, and ends when the key is deleted, without a word from the browser.
+    // An open stream delivers events as they come, and ends when the key is deleted, without a word from the browser.
     let exec = owner.create_exec(&id, &shell("echo first; exec sleep 1000")).await.unwrap().exec.id;
     let events = browser.get(&format!("{path}/execs/{exec}/events")).send().await.unwrap();
     let mut events = events.bytes_stream();
@@ -279,7 +279,7 @@ async fn only_its_own_page_uses_a_session() {
             browser.raw("GET", &browser.host(), &format!("{path}/ports")).header("sec-fetch-site", site);
         refused(look, site).await;
     }
-    // A cookie that somebody else set changes nothing; another's session beside it is one too many.
+    // A cookie that another page set changes nothing; the cookie of a second session beside it is one too many.
     let beside = |other: &str| {
         let both = format!("{other}; {}", browser.cookie.as_ref().unwrap());
         Browser { server: &server, http: browser.http.clone(), cookie: Some(both), csrf: String::new() }
@@ -288,13 +288,13 @@ async fn only_its_own_page_uses_a_session() {
         let tossed = beside(other);
         assert_eq!(tossed.send(tossed.get("/session")).await.status, status, "{other}");
     }
-    // What a session at console.localhost opens, it opens on this machine.
+    // A session at console.localhost is for a browser on this machine: requests that a proxy passes on are refused.
     for proxy in ["x-forwarded-for", "forwarded", "x-real-ip"] {
         let passed_on = browser.send(browser.get("/session").header(proxy, "192.0.2.1")).await;
         assert_eq!(passed_on.status, 403, "{proxy}: {}", passed_on.text());
     }
 
-    // Its own page may, and what is open ends when it signs out.
+    // The dashboard's own page may, and its open streams end when it signs out.
     let mut socket = browser.websocket(&attach, Some(&browser.origin())).await.unwrap();
     timeout(DEADLINE, socket.next()).await.unwrap().unwrap().unwrap();
     assert_eq!(browser.send(browser.own("DELETE", "/session")).await.status, 204);

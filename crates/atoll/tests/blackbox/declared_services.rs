@@ -48,7 +48,7 @@ async fn until(server: &Server, sandbox: &str, name: &str, state: ServiceState) 
     .await
 }
 
-/// A data base that takes a moment, what fills it, and what serves it: each notes when it began.
+/// A data base that takes a moment, a service that fills it, and one that serves it: each notes when it began.
 fn three() -> Vec<CreateService> {
     let db = "echo db >> /root/order; sleep 0.2; touch /root/up; exec sleep 1000";
     let db = CreateService { ready: ready_when("test -e /root/up"), ..service("db", db, &[]) };
@@ -159,7 +159,7 @@ async fn a_service_waits_for_those_it_is_started_after() {
     .await;
     server.client.restart_service(&sandbox, "db").await.unwrap();
     assert_eq!(until(&server, &sandbox, "web", ServiceState::Running).await.run, 1);
-    // What runs goes on without it; the next run waits again, until there is nothing to wait for.
+    // A running service goes on without it; its next run waits again, until there is nothing to wait for.
     server.client.stop_service(&sandbox, "db").await.unwrap();
     assert_eq!(get(&server, &sandbox, "web").await.state, ServiceState::Running);
     server.client.restart_service(&sandbox, "web").await.unwrap();
@@ -206,7 +206,7 @@ async fn the_command_line_takes_services_from_a_file() {
         assert_eq!(listed.matches("running").count(), 2, "{listed}");
         server.cli(&["service", "add", "--wait", "--after", "web", name, "late", "--", "sleep", "1000"]).ok();
     }
-    // What is built brings them, too, and what is built on that.
+    // A template that is built brings them, too, and so does one that is built on it.
     std::fs::write(dir.path().join("Dockerfile"), "FROM host\nRUN touch /root/built\n").unwrap();
     let context = dir.path().to_str().unwrap();
     server.cli(&["template", "build", context, "-t", "made", "--services", file]).ok();

@@ -207,7 +207,7 @@ async fn a_kill_takes_the_whole_tree_with_it() {
     let ended = server.client.get_exec(&sandbox, &exec, 0).await.unwrap();
     assert_eq!((ended.state, ended.exit.unwrap().reason), (ExecState::Exited, ExitReason::Killed));
     wait_until("everything to be gone but the agent", async || (sleepers().await == 0).then_some(())).await;
-    // Killing what has ended changes nothing.
+    // Killing an exec that has ended changes nothing.
     server.client.kill_exec(&sandbox, &exec).await.unwrap();
     // A timeout takes the tree too.
     let create = CreateExec { timeout_ms: Some(500), ..shell("setsid sleep 4005 & echo up; sleep 4006") };
@@ -299,7 +299,7 @@ async fn a_terminal_is_one_and_changes_its_size() {
     let ended = server.client.get_exec(&sandbox, &exec, 60_000).await.unwrap();
     assert_eq!(ended.exit.unwrap().code, Some(6));
     assert_eq!(outputs(&server, &sandbox, &exec).await.0, b"17 91\r\n40 120\r\nq\r\n<q>\r\n");
-    // Ctrl-D is the end of what is read, Ctrl-C interrupts.
+    // Ctrl-D is the end of the input, Ctrl-C interrupts.
     let create = CreateExec { tty: Some(TtySize { cols: 80, rows: 24 }), ..shell("cat; echo end") };
     let exec = server.client.create_exec(&sandbox, &create).await.unwrap().exec.id;
     server.client.write_stdin(&sandbox, &exec, "x\n\u{4}".into(), false).await.unwrap();

@@ -1,5 +1,5 @@
-//! The host's disk is full: nothing is lost that was answered, and what removes something works. The data directory lies
-//! on a small file system of its own.
+//! The host's disk is full: nothing is lost that the server acknowledged, and calls that remove something work. The
+//! data directory lies on a small file system of its own.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use atoll_core::spec::ResourcesDraft;
 
 use crate::common::{SmallDisk, code, shell};
 
-/// Writers of the first test, and what each writes: pieces of so many MiB.
+/// Writers of the first test, and how much each writes: pieces of so many MiB.
 const WRITERS: usize = 4;
 const PIECES: u32 = 20;
 const PIECE_MIB: u32 = 32;
@@ -45,7 +45,7 @@ fn writer() -> String {
     )
 }
 
-/// Compares all of it with what is on disk, not with what is in memory.
+/// Compares all of it with the content of the disk, not of the memory.
 fn reader() -> String {
     format!(
         "cd /root/w && for i in $(seq 1 {PIECES}); do dd if=f$i iflag=nocache count=0 status=none; \
@@ -77,7 +77,7 @@ async fn what_was_written_and_synced_is_there_byte_by_byte() {
     let doctor = server.client.doctor().await.unwrap();
     let check = doctor.checks.iter().find(|check| check.name == "host_disk").unwrap();
     assert!(check.detail.contains("stands still"), "{check:?}");
-    // What removes something makes room, and the others go on by themselves.
+    // Deleting sandboxes makes room, and the other ones go on by themselves.
     for (sandbox, _) in sandboxes.drain(..WRITERS / 2) {
         server.client.delete_sandbox(&sandbox).await.unwrap();
     }
@@ -112,7 +112,7 @@ async fn a_server_starts_on_a_full_disk_and_removes_what_it_is_told_to() {
     let filler = small.fill(0);
     until_ready_says(&server, "host_disk_full").await;
     server.kill();
-    // Whatever the reserve gave: somebody else has taken that, too.
+    // The room that the reserve gave is taken by another program, too.
     server.restart();
     assert_eq!(readiness(&server).await, "host_disk_full");
     assert_eq!(server.client.list_sandboxes(&ListSandboxes::default()).await.unwrap().items.len(), 2);
@@ -127,7 +127,8 @@ async fn a_server_starts_on_a_full_disk_and_removes_what_it_is_told_to() {
     end(server, &small.path().join("data")).await;
 }
 
-/// What is being made cannot stand still: whoever asked for it would wait for as long as that lasts.
+/// A sandbox that is being made cannot stand still: the client that asked for it would wait for as long as that
+/// lasts.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_being_made_when_it_gets_full_ends_at_once() {
     // Long enough for the disk to be filled meanwhile: before there is a process, and when the process is there.
@@ -150,7 +151,7 @@ async fn what_is_being_made_when_it_gets_full_ends_at_once() {
         until_ready_says(&server, "host_disk_full").await;
         assert_eq!(code(making.await.unwrap()), Code::HostDiskFull, "{point}");
         trying.await.unwrap().unwrap();
-        // The answer does not wait for what was begun to be taken away.
+        // The answer does not wait until the half-made sandbox is taken away.
         wait_until("what was begun to be gone", || async {
             let left = server.client.list_sandboxes(&ListSandboxes::default()).await.unwrap();
             left.items.is_empty().then_some(())

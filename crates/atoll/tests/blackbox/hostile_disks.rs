@@ -1,4 +1,4 @@
-//! Trees that a guest made to harm whoever looks at them from outside.
+//! Trees that a guest made to harm the server that looks at them from outside.
 
 use atoll_api::CreateSnapshot;
 use atoll_blackbox::Server;

@@ -95,7 +95,7 @@ async fn pulled_images_run_as_they_say() {
     let before = size();
     server.cli(&["image", "pull", &other]).ok();
     assert!(size() < before + (256 << 10), "{before} and then {}", size());
-    // What is written in one sandbox is in no other.
+    // A file that is written in one sandbox is in no other.
     server
         .run(
             &made.id,
@@ -270,7 +270,7 @@ async fn archives_are_loaded_and_hostile_ones_are_not() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_real_debian_is_administered_inside() {
     let server = Server::start();
-    // Without documentation and lists: what is left is what the test is about.
+    // Without documentation and lists: the rest is all that the test needs.
     let made = Command::new("mmdebstrap")
         .args([
             "--quiet",
@@ -308,7 +308,7 @@ async fn a_real_debian_is_administered_inside() {
     // A user without that right has none of it.
     let refused = server.sh("box", "adduser --quiet --disabled-password --gecos '' bob; su bob -c 'sudo -n id; cat /etc/shadow; mknod /tmp/n b 8 0'").await;
     assert!(refused.code != Some(0) && !refused.stdout.contains("uid=0"), "{refused:?}");
-    // What the package wrote as its owners on disk is nobody's on the host.
+    // The owners that the package wrote on disk are users without rights on the host.
     assert_eq!(
         server.sh("box", "stat -c %u:%g /usr/bin/sudo /etc/shadow; stat -c %a /usr/bin/sudo").await.stdout,
         "0:0\n0:42\n4755\n"

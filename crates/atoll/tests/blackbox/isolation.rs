@@ -1,4 +1,4 @@
-//! What code in a sandbox, as its root, cannot do. The threat model, sentence by sentence.
+//! What code in a sandbox cannot do, as root of the sandbox. The threat model, sentence by sentence.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -78,7 +78,7 @@ async fn root_inside_cannot() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_of_the_host_is_to_be_seen() {
-    // Something that would be worth stealing, in places where it might show.
+    // A secret that is worth stealing, in places where it might show.
     let secret = format!("atoll-secret-{}", std::process::id());
     let dir = tempfile::Builder::new().prefix("atoll-bait-").tempdir_in("/var/tmp").unwrap();
     fs::write(dir.path().join("bait"), &secret).unwrap();
@@ -184,7 +184,7 @@ async fn root_inside_is_nobody_outside() {
             assert_eq!(field("Seccomp:").trim(), "2", "{status}");
             assert_eq!(field("CapBnd:").trim().len(), 16);
             owners.push((sandbox, uid));
-            // What it holds open leads nowhere outside.
+            // Its open files lead nowhere outside.
             for entry in fs::read_dir(format!("/proc/{pid}/fd")).unwrap() {
                 let target = fs::read_link(entry.unwrap().path()).unwrap_or_default();
                 assert!(!target.to_string_lossy().contains("atoll-blackbox"), "{target:?}");
@@ -193,7 +193,8 @@ async fn root_inside_is_nobody_outside() {
     }
     let uids: std::collections::BTreeSet<u32> = owners.iter().map(|(_, uid)| *uid).collect();
     assert_eq!(uids.len(), 2, "{owners:?}");
-    // A suid file made inside belongs to nobody outside, and is below a directory that only root may enter.
+    // A suid file made inside belongs to a user without rights outside, and is below a directory that only root may
+    // enter.
     let done = server
         .run(
             &one,

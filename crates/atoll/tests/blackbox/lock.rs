@@ -172,7 +172,7 @@ async fn rules_name_programs_by_path_and_digest() {
     assert!(rule.ends_with(": no env here)"), "{rule}");
     let shown = server.client.get_sandbox(&id).await.unwrap().execution;
     assert_eq!((shown.programs, shown.rules.len()), (Programs::Any, 1));
-    // It holds on, whoever serves, asleep or copied.
+    // The policy still holds with the next server, after a pause, and in a fork.
     let mut server = server;
     server.kill();
     server.restart();
@@ -184,7 +184,7 @@ async fn rules_name_programs_by_path_and_digest() {
     let forked = server.client.fork_sandbox(&id, &ForkSandbox::default()).await.unwrap();
     let child = forked.results[0].sandbox.as_ref().unwrap().id.clone();
     assert_eq!(server.sh(&child, "env true").await.code, Some(KILLED));
-    // From a template, which is told what is wrong with its form.
+    // From a template; a template with rules of a wrong form is refused with the reason.
     let template = |rules| serde_json::json!({"name": "ruled", "image": "host", "execution": {"programs": "listed", "rules": rules}});
     let rules = serde_json::json!([{"action": "allow", "path": "/bin/sh"}, {"action": "allow", "path": "/usr/bin/e*"}]);
     let request = server.request("POST", "/v1/templates").header("content-type", "application/json");
@@ -243,7 +243,7 @@ async fn rules_that_mean_nothing_are_refused_each_in_its_own_words() {
             assert!(said.contains(why), "{why}: {said}");
         }
     }
-    // What held holds, and nothing was left.
+    // The policies from before still hold, and nothing was left.
     assert_eq!(server.sh(&good, COPY).await.code, Some(KILLED));
     assert_eq!(server.sh(&good, "/bin/sh -c 'exit 7'").await.code, Some(7));
     let failed = server.cli(&["create", "--execution", "/nowhere/policy.json"]);

@@ -149,7 +149,7 @@ async fn on_disk_there_is_only_the_disk() {
     server.kill();
     server.restart();
     assert_eq!(state(&server, id).await, (SandboxState::Paused, Some(PauseMode::Filesystem)));
-    // Everybody at once; and its clock is right.
+    // Eight clients use it at once; and its clock is right.
     let uses = (0..8).map(|_| server.sh(id, "cksum < /root/data; test ! -e /dev/shm/gone; date +%s"));
     for output in futures::future::join_all(uses).await {
         let (first, clock) = output.stdout.trim_end().split_once('\n').unwrap();
@@ -282,7 +282,8 @@ async fn what_cannot_be_is_refused_with_its_reason() {
     server.finish().await;
 }
 
-/// `kill -9` at every step of pausing and resuming. What was told is kept; what was not is one or the other.
+/// `kill -9` at every step of pausing and resuming. A state that was acknowledged is kept; otherwise it is one or the
+/// other.
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_at_every_step() {
     const PAUSE: &[&str] = &["engine.pause.frozen", "engine.pause.recorded"];

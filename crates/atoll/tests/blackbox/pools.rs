@@ -1,4 +1,4 @@
-//! Warm pools with the real program: claims, what is left, `kill -9`.
+//! Warm pools with the real program: claims, leftovers, `kill -9`.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ async fn until_ready(server: &Server, count: u32) -> Pool {
     .await
 }
 
-/// Ids that have something on the host.
+/// Ids of the sandboxes that have a directory on the host.
 fn on_host(server: &Server) -> BTreeSet<String> {
     let lines = host::remains(&server.installation(), server.data());
     let id = |line: &String| line.strip_prefix("directory containers/sandboxes/").map(str::to_owned);

@@ -1,8 +1,8 @@
-//! The power goes away: what was acknowledged as kept is found again, whatever the disk forgot.
+//! The power goes away: everything that was acknowledged as kept is found again, whatever the disk forgot.
 //!
-//! The data directory lies in an ext4 file system on a disk that forgets what was not flushed. Right after each answer the
-//! test takes what would be found on that disk, once with none of what was not flushed and once with any of it, and
-//! later starts a server on each of these.
+//! The data directory lies in an ext4 file system on a disk that forgets blocks that were not flushed. Right after each
+//! answer the test takes a copy of that disk as a power cut would leave it, once with none of the unflushed blocks and
+//! once with any of them, and later starts a server on each of these.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -50,7 +50,7 @@ impl Drop for Mounted {
     }
 }
 
-/// What the server has answered for.
+/// Everything that the server has acknowledged.
 #[derive(Debug, Clone, Default)]
 struct Kept {
     revoked: Option<Secret>,
@@ -63,7 +63,7 @@ struct Kept {
     removed_sandbox: Option<String>,
 }
 
-/// What was found on the disk right after an answer, and what it must hold.
+/// The copy of the disk right after an answer, and what it must hold.
 struct Found {
     when: String,
     image: PathBuf,
@@ -110,7 +110,7 @@ async fn revoked_key(server: &Server) -> Secret {
     made.secret
 }
 
-/// Makes things of every kind, and takes what is on the disk after each answer.
+/// Makes things of every kind, and takes copies of the disk after each answer.
 async fn use_it(server: &Server, cuts: &mut Cuts) {
     let mut kept = Kept { revoked: Some(revoked_key(server).await), ..Kept::default() };
     cuts.take("a key is revoked", &kept);
@@ -162,7 +162,7 @@ async fn use_it(server: &Server, cuts: &mut Cuts) {
     cuts.take("a sandbox is deleted", &kept);
 }
 
-/// What was answered for is there, and works.
+/// Everything that was acknowledged is there, and works.
 async fn check(server: &Server, kept: &Kept, when: &str) {
     let client = &server.client;
     if let Some(key) = &kept.revoked {
@@ -196,7 +196,8 @@ async fn check(server: &Server, kept: &Kept, when: &str) {
         assert_eq!(server.sh(sleeping, "cat /root/file").await.stdout.trim(), HIBERNATED, "{when}");
     }
     if let Some(removed) = &kept.removed_sandbox {
-        // What describes processes is not waited for: it may be told as one that has ended, and that is all of it.
+        // The server does not wait until records of processes are durable: the removed sandbox may be told as one that
+        // has failed, and no more.
         match client.get_sandbox(removed).await {
             Ok(found) => assert_eq!(found.state, SandboxState::Failed, "{when}: is back"),
             Err(error) => assert_eq!(error.code(), Some(Code::SandboxNotFound), "{when}: {error}"),
@@ -210,7 +211,7 @@ async fn reads(server: &Server, create: &CreateSandbox, file: &str, wanted: &str
     assert_eq!(server.sh(&id, &format!("cat {file}")).await.stdout.trim(), wanted, "{when}");
 }
 
-/// Deletes everything that holds something on the host.
+/// Deletes all sandboxes, which hold resources on the host.
 async fn delete_sandboxes(server: &Server) {
     for sandbox in server.client.list_sandboxes(&ListSandboxes::default()).await.unwrap().items {
         server.client.delete_sandbox(&sandbox.id).await.unwrap();
@@ -224,12 +225,12 @@ async fn what_was_acknowledged_survives_a_power_cut() {
     std::fs::create_dir(&place).unwrap();
     let mut cuts = Cuts { disk: VolatileDisk::new(DISK_BYTES), dir, found: Vec::new() };
     run(Command::new("mkfs.ext4").args(["-q", "-F", "-E", "nodiscard"]).arg(cuts.disk.path()));
-    // Before the server: whatever fails, that ends first and leaves the file system.
+    // Declared before the server: on every failure the server is dropped first, and leaves the file system.
     let mut mounted = Some(Mounted::new(&cuts.disk.path(), &place));
     let mut server = Server::on(&place.join("data"), &[]);
 
     use_it(&server, &mut cuts).await;
-    // What nobody flushed is forgotten: otherwise this test would show nothing.
+    // A file that was not flushed is forgotten: otherwise this test would show nothing.
     std::fs::write(place.join("unflushed"), "never flushed").unwrap();
     cuts.take("at the end", &Kept::default());
     delete_sandboxes(&server).await;

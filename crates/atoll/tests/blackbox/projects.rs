@@ -1,4 +1,4 @@
-//! Projects: keys and what they make apart from those of others, quotas, defaults, usage.
+//! Projects: their keys and objects apart from those of other projects, quotas, defaults, usage.
 
 use std::collections::BTreeMap;
 
@@ -75,7 +75,8 @@ async fn what_a_team_makes_does_not_exist_for_another() {
     }
     assert_eq!(colleague.get_sandbox("web").await.unwrap().id, web[0].id);
     colleague.create_exec("web", &argv(&["true"])).await.unwrap();
-    // An administrator means what is of no project; and what is of one when nothing else has the name.
+    // For an administrator a name means the sandbox of no project, and one of a project when no other sandbox has the
+    // name.
     assert_eq!(server.client.get_sandbox("web").await.unwrap().id, web[2].id);
     none.delete_sandbox("web").await.unwrap();
     let several = server.client.get_sandbox("web").await.unwrap_err();
@@ -113,13 +114,13 @@ async fn what_a_team_makes_does_not_exist_for_another() {
     assert_eq!(beta.get_agent("bot").await.unwrap().id, bots[1].id);
     assert_eq!(code(beta.get_agent(&bots[0].id).await), Code::AgentNotFound);
 
-    // A role leads in, by the id, and the child of who has it is theirs.
+    // A role on the sandbox lets a key of another project in, by the sandbox's id; a fork by that key is the key's own.
     alpha.grant(&web[0].id, &beta_id, Role::Manage).await.unwrap();
     assert_eq!(beta.get_sandbox(&web[0].id).await.unwrap().id, web[0].id);
     assert_eq!(beta.get_sandbox("web").await.unwrap().id, web[1].id);
     alpha.revoke(&web[0].id, &beta_id).await.unwrap();
     assert_eq!(code(beta.get_sandbox(&web[0].id).await), Code::SandboxNotFound);
-    // What an administrator makes of it stays in the project.
+    // A fork that an administrator makes of it stays in the project.
     let fork = ForkSandbox { count: 1, name: Some("child".into()), ..ForkSandbox::default() };
     let children = server.client.fork_sandbox(&web[0].id, &fork).await.unwrap();
     let child = children.results[0].sandbox.clone().unwrap();
@@ -137,7 +138,7 @@ async fn what_a_team_makes_does_not_exist_for_another() {
     assert!(refused.to_string().contains("1 keys, 1 sandboxes, 1 snapshots, 1 volumes"), "{refused}");
 }
 
-/// A role may be taken away again; what a child of another project has stays with it.
+/// A role may be taken away again; but a child in another project would keep everything that it has.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_role_on_a_sandbox_takes_neither_its_volumes_nor_its_secrets_along() {
     let server = Server::start();
@@ -203,7 +204,7 @@ async fn a_quota_holds_against_fifty_at_once_and_says_what_to_do() {
     assert!(error.to_string().contains("the project 'team' has 3 of 3 (running sandboxes)"), "{error}");
     assert_eq!(ids(&client).await.len(), 3, "nothing is left of those that were refused");
 
-    // What is paused does not run; it wakes where there is room, also by itself.
+    // A paused sandbox does not count as running; it wakes where there is room, also by itself.
     let first = made.into_iter().next().unwrap().unwrap().id;
     for mode in [None, Some(PauseMode::Filesystem)] {
         client.pause_sandbox(&first, &PauseSandbox { mode }).await.unwrap();
@@ -237,7 +238,7 @@ async fn a_quota_holds_against_fifty_at_once_and_says_what_to_do() {
     assert_eq!(client.get_sandbox(&first).await.unwrap().resources.memory_bytes, 2 << 30);
     client.update_sandbox(&first, &larger(1 << 30)).await.unwrap();
     client.update_sandbox(&first, &larger(2 << 30)).await.unwrap();
-    // Who is of no project has no quota.
+    // A key of no project has no quota.
     let (_, none) = key(&server, None, Scope::Manage).await;
     none.create_sandbox(&CreateSandbox::default()).await.unwrap();
 }

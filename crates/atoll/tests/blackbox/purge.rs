@@ -19,7 +19,7 @@ fn atoll(args: &[&str]) -> Command {
     command
 }
 
-/// A sandbox with a volume in which something runs.
+/// Makes a sandbox with a volume, in which a command runs.
 async fn with_something_in_it(client: &Client) {
     let volume = CreateVolume { name: "data".into(), size_bytes: Some(32 << 20), ..CreateVolume::default() };
     client.create_volume(&volume).await.unwrap();
@@ -58,7 +58,7 @@ async fn purge_ends_everything_and_only_when_it_is_meant() {
     assert!(purged.status.success(), "{purged:?}");
     assert!(!data.try_exists().unwrap());
     until_nothing_remains(&installation, &data).await;
-    // Any other directory is nobody's to remove.
+    // Any other directory is not removed.
     assert!(!atoll(&["purge", "--yes", "--data-dir", "/var/tmp"]).output().unwrap().status.success());
 }
 
@@ -123,7 +123,7 @@ async fn serving(command: &mut Command) -> (Child, Client, String) {
     (server, client, installation)
 }
 
-/// A service that systemd gives a `/tmp` of its own has its directory where nobody else sees it.
+/// A server to which systemd gives a `/tmp` of its own may have its data directory where no other process sees it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_directory_that_only_its_server_sees_is_not_gone() {
     let dir = tempfile::Builder::new().prefix("atoll-own-").tempdir_in("/var/tmp").unwrap();
@@ -140,7 +140,7 @@ async fn a_directory_that_only_its_server_sees_is_not_gone() {
     assert!(!String::from_utf8_lossy(&found.stdout).contains(&installation), "{found:?}");
     let sandboxes = client.list_sandboxes(&ListSandboxes::default()).await.unwrap().items;
     assert!(sandboxes.iter().any(|sandbox| sandbox.state == SandboxState::Running), "{sandboxes:?}");
-    // With the server goes what it had mounted.
+    // With the server its mounts are gone.
     server.kill().unwrap();
     server.wait().unwrap();
     let found = atoll(&["doctor", "--leaks"]).output().unwrap();

@@ -137,7 +137,7 @@ async fn sandboxes_end_by_themselves() {
     let works = server.client.create_sandbox(&idle).await.unwrap().id;
     let exec = server.shell(&works, "sleep 10; echo worked").await;
     let idles = server.client.create_sandbox(&idle).await.unwrap().id;
-    // An exec that runs when the end comes is ended with it, and whoever waits is told.
+    // An exec that runs when the sandbox's end comes is ended with it, and a client that waits for it is told.
     let expires = server.client.create_sandbox(&ttl).await.unwrap().id;
     let waits = server.shell(&expires, "sleep 1000").await;
     let told = server.client.get_exec(&expires, &waits, 60_000).await;
@@ -148,7 +148,7 @@ async fn sandboxes_end_by_themselves() {
     );
     wait_until("the end of a life", async || is_gone(&server, &expires).await.then_some(())).await;
     wait_until("idleness to be noticed", async || is_gone_quietly(&server, &idles).await.then_some(())).await;
-    // What works is not idle; looking at it is no use that keeps it.
+    // A sandbox with a running command is not idle; looking at a sandbox does not keep it.
     let done = server.client.get_exec(&works, &exec, 60_000).await.unwrap();
     assert_eq!(done.exit.unwrap().code, Some(0));
     assert!(!is_gone(&server, &extended).await);
@@ -176,7 +176,7 @@ async fn limits_are_enforced() {
     };
     let create = CreateSandbox { resources, ..CreateSandbox::default() };
     let sandbox = server.client.create_sandbox(&create).await.unwrap().id;
-    // A fifth of a core, however much is asked for. Others on this machine can only make it less.
+    // A fifth of a core, however much is asked for. Other programs on this machine can only make it less.
     let before = server.client.sandbox_metrics(&sandbox).await.unwrap();
     let started = std::time::Instant::now();
     server.sh(&sandbox, "for i in 1 2 3; do timeout 2 sh -c 'while :; do :; done' & done; wait").await;
@@ -184,7 +184,7 @@ async fn limits_are_enforced() {
     let used_us = after.cpu_us - before.cpu_us;
     let wall_us = u64::try_from(started.elapsed().as_micros()).unwrap();
     assert!(used_us > 50_000 && used_us < wall_us * 2 / 5, "{used_us} µs of {wall_us}");
-    // Processes: the refusal is inside, and what is outside goes on.
+    // Processes: `fork` is refused inside, and everything outside goes on.
     let bomb = server.sh(&sandbox, "for i in $(seq 100); do sleep 5 & done; echo made").await;
     assert!(bomb.stderr.contains("fork"), "{bomb:?}");
     wait_until("the bomb to be over", async || {
@@ -262,7 +262,7 @@ async fn templates_have_versions() {
     assert_eq!(server.client.get_template("web", None).await.unwrap().version, 1);
     server.client.delete_template("web", None).await.unwrap();
     assert_eq!(code(server.client.get_template("web", None).await), Code::TemplateNotFound);
-    // What was made from it goes on.
+    // The sandbox that was made from the template goes on.
     assert_eq!(server.sh(&over, "echo on").await.stdout, "on\n");
     server.finish().await;
 }

@@ -16,7 +16,7 @@ use serde_json::json;
 const FILESYSTEM: PauseSandbox = PauseSandbox { mode: Some(PauseMode::Filesystem) };
 const FROZEN: PauseSandbox = PauseSandbox { mode: Some(PauseMode::Frozen) };
 
-/// Says how often it was started; what it was given then decides what it does.
+/// Writes how often it was started; the line that follows decides what it does.
 const COUNTED: &str = "n=$(cat /root/n 2>/dev/null); n=$((n+1)); echo $n > /root/n; echo \"run $n\"; ";
 
 fn service(name: &str, line: &str) -> CreateService {
@@ -92,7 +92,7 @@ async fn what_ends_is_started_again_as_its_policy_says() {
     assert_eq!((failed.run, failed.last_exit.unwrap().code), (3, Some(7)));
     let why = failed.reason.unwrap();
     assert!(why.contains("code 7") && why.contains("3 early ends"), "{why}");
-    // Somebody who restarts it wants it tried anew.
+    // A user's restart tries it anew.
     server.client.restart_service(&sandbox, "given-up").await.unwrap();
     until(&server, &sandbox, "given-up", ServiceState::Failed, 6).await;
 
@@ -176,7 +176,7 @@ async fn services_survive_the_server() {
     let after = until(&server, &sandbox, "web", ServiceState::Running, 1).await;
     assert_eq!((after.run, &after.exec), (1, &before.exec), "the same run goes on");
     assert_eq!(get(&server, &sandbox, "off").await.state, ServiceState::Stopped);
-    // What ends while the server is away is started again, and nothing is lost of its output.
+    // A service that ends while the server is away is started again, and none of its output is lost.
     server.kill();
     let is_service = |pid: &i32| {
         std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(b"sleep"))
@@ -240,7 +240,7 @@ async fn probes_tell_ready_and_healthy() {
         let path = path.map(str::to_owned);
         Some(ServiceReady { command, port, path, interval_ms: Some(10), timeout_ms })
     };
-    // By a port that somebody listens on, and by HTTP: 404 is no answer of something that is ready.
+    // Ready by a port on which any process listens, and by HTTP: a service that answers 404 is not ready.
     let serve = "mkdir -p /root/www; cd /root/www; exec python3 -m http.server 3000 --bind 127.0.0.1";
     let web = CreateService { ready: ready(None, Some(3000), Some("/up"), None), ..service("web", serve) };
     add(&server, &sandbox, web).await;
@@ -263,7 +263,7 @@ async fn probes_tell_ready_and_healthy() {
     };
     add(&server, &sandbox, command).await;
     until(&server, &sandbox, "command", ServiceState::Running, 1).await;
-    // What never becomes ready has failed.
+    // A service that never becomes ready has failed.
     let late = CreateService {
         ready: ready(Some("false"), None, None, Some(50)),
         restart: Some(Restart::Never),
@@ -273,7 +273,7 @@ async fn probes_tell_ready_and_healthy() {
     add(&server, &sandbox, late).await;
     let late = until(&server, &sandbox, "late", ServiceState::Failed, 1).await;
     assert_eq!(late.reason.as_deref(), Some("it was not ready within 50 ms"));
-    // What is ill is killed and started again.
+    // A service whose health check fails is killed and started again.
     let health = ServiceHealth {
         command: Some(CommandText::Shell("test ! -e /root/ill".into())),
         port: None,

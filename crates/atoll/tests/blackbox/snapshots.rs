@@ -51,7 +51,7 @@ async fn any_number_of_sandboxes_from_one() {
     assert!(
         made.paused_us.is_some() && made.stored_bytes > 0 && made.sandbox.as_deref() == Some(parent.as_str())
     );
-    // The sandbox goes on, and what it does later is not in the snapshot.
+    // The sandbox goes on, and its later changes are not in the snapshot.
     server.sh(&parent, "echo later > file; echo more > more").await;
     let look = "cat file link; stat -c '%U %a' deep; ls; echo $KEPT $(pwd) $(id -un)";
     let expected = "data\ndata\nuser 700\ndeep\nfile\nlink\nyes /home/user/work user\n";
@@ -74,7 +74,7 @@ async fn any_number_of_sandboxes_from_one() {
     };
     let over = server.client.create_sandbox(&over).await.unwrap().id;
     assert_eq!(server.sh(&over, "echo $KEPT $(id -un)").await.stdout, "no root\n");
-    // What is made from a snapshot needs neither it nor its sandbox.
+    // A sandbox that is made from a snapshot needs neither the snapshot nor the snapshot's sandbox.
     server.client.delete_sandbox(&parent).await.unwrap();
     let removed = server.client.delete_snapshot(&made.id).await.unwrap();
     assert_eq!((removed.snapshot, removed.tags.len()), (Some(made.id.clone()), 2));
@@ -129,7 +129,7 @@ async fn templates_stand_on_snapshots() {
     server.cli(&["template", "create", "tool", "--snapshot", "base", "-e", "V=1"]).ok();
     let template = server.client.get_template("tool", None).await.unwrap();
     assert_eq!((template.image.as_str(), template.snapshot.as_ref()), ("host", Some(&snapshot.id)));
-    // The reference was looked up once: what it points to later changes nothing.
+    // The reference was looked up once: it does not matter where it points later.
     server.client.create_snapshot(&sandbox, &tagged(&["base", "base:two"])).await.unwrap();
     let create = CreateSandbox { template: Some("tool".into()), ..CreateSandbox::default() };
     let made = server.client.create_sandbox(&create).await.unwrap();
@@ -202,7 +202,7 @@ async fn bad_input_is_named() {
     let both = CreateSandbox { image: Some("host".into()), ..from("none") };
     assert_eq!(code(server.client.create_sandbox(&both).await), Code::InvalidArgument);
     assert!(server.client.list_snapshots(&ListSnapshots::default()).await.unwrap().items.is_empty());
-    // One that dies while its snapshot is taken: a snapshot or a refusal, and nothing half-made.
+    // A sandbox that dies while its snapshot is taken: a snapshot or a refusal, and nothing half-made.
     let dying = server.sandbox().await.id;
     let (taken, deleted) =
         tokio::join!(server.client.create_snapshot(&dying, &none), server.client.delete_sandbox(&dying));
@@ -281,7 +281,7 @@ async fn a_full_pool_refuses_and_leaves_nothing() {
     let there = server.client.list_snapshots(&ListSnapshots::default()).await.unwrap().items;
     assert_eq!(there.iter().map(|snapshot| &snapshot.id).collect::<Vec<_>>(), [&before.id]);
     assert!(server.client.list_leaks().await.unwrap().items.is_empty());
-    // Room is back when what took it is gone.
+    // There is room again when the sandbox that took it is gone.
     server.client.delete_sandbox(&sandbox).await.unwrap();
     wait_until("room", async || server.client.create_sandbox(&from("before")).await.ok()).await;
     remove_all(&server).await;
@@ -354,7 +354,7 @@ async fn snapshots_travel_through_a_bucket() {
     let pull = |from: &str| PullSnapshot { from: from.into(), tags: Vec::new(), visibility: None };
     assert_eq!(code(there.client.pull_snapshot(&pull("none")).await), Code::SnapshotNotFound);
     assert_eq!(code(there.client.pull_snapshot(&pull("blake3:12")).await), Code::InvalidArgument);
-    // Somebody has put something else there.
+    // Another client has put another object there.
     let digest = pushed["digest"].as_str().unwrap().trim_start_matches("blake3:");
     let object = format!("{}/atoll-test/snaps/snapshots/{digest}", bucket.endpoint);
     // Whole in itself, but not what its name says.
@@ -366,7 +366,7 @@ async fn snapshots_travel_through_a_bucket() {
     let stored = |name: &str| format!("{}/atoll-test/snaps/snapshots/{name}", bucket.endpoint);
     let bytes = http.get(stored(other)).send().await.unwrap().bytes().await.unwrap();
     let kept = http.get(stored(digest)).send().await.unwrap().bytes().await.unwrap();
-    // What somebody owns is not overwritten without a name, even here where any name will do.
+    // The store overwrites an owned object only for a named user, even this store, which takes any name.
     let put = async |body: Bytes| {
         let somebody = "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0";
         let put = http.put(&object).header("authorization", somebody).body(body);

@@ -1,4 +1,4 @@
-//! What a template starts is a service of its sandboxes like any, begun in each boot.
+//! The start command of a template is a service of its sandboxes like any, begun in each boot.
 
 use crate::common::code;
 use atoll_api::{CreateSandbox, CreateService, CreateTemplate, ForkSandbox, PauseSandbox, Sandbox, Service};
@@ -69,7 +69,7 @@ async fn the_start_command_is_a_service_that_begins_in_each_boot() {
     let same = until(&server, &sandbox, ServiceState::Running, 1).await;
     assert_eq!((same.run, &same.exec), (1, &service.exec), "the same process goes on");
 
-    // Killed it stays so, until there is another boot; what it ends by itself does, too.
+    // When it is killed it stays ended until there is another boot, and so does a service that ends by itself.
     kill(&server, &sandbox).await;
     let failed = until(&server, &sandbox, ServiceState::Failed, 1).await;
     assert_eq!(failed.run, 1);
@@ -81,7 +81,7 @@ async fn the_start_command_is_a_service_that_begins_in_each_boot() {
     wake_anew(&server, &sandbox).await;
     assert_eq!(until(&server, &sandbox, ServiceState::Running, 3).await.run, 3);
     assert_eq!(said(&server, &sandbox).await, "up\nup\nup\n", "one log over all runs");
-    // Who stopped it restarts it.
+    // A service that the user stopped stays so, until the user restarts it.
     server.client.stop_service(&sandbox, "start").await.unwrap();
     wake_anew(&server, &sandbox).await;
     assert_eq!(get(&server, &sandbox).await.state, ServiceState::Stopped);
@@ -91,7 +91,7 @@ async fn the_start_command_is_a_service_that_begins_in_each_boot() {
     assert_eq!(code(server.client.delete_service(&sandbox, "start").await), Code::InvalidArgument);
     assert_eq!(get(&server, &sandbox).await.run, 4, "nothing was ended for that");
 
-    // A fork has its own; so has what goes on from an earlier point.
+    // A fork has its own service; so has a sandbox that goes back to an earlier point.
     let fork = ForkSandbox { count: 1, ..ForkSandbox::default() };
     let child = server.client.fork_sandbox(&sandbox, &fork).await.unwrap().results.remove(0);
     assert_eq!(get(&server, &child.sandbox.unwrap().id).await.run, 1);
@@ -112,12 +112,12 @@ async fn a_policy_starts_it_again_in_the_same_boot() {
     let sandbox = made(&server, start, more).await.id;
     kill(&server, &sandbox).await;
     assert_eq!(until(&server, &sandbox, ServiceState::Running, 2).await.run, 2);
-    // What ends well stays ended, and begins with the next boot.
+    // A service that ends well stays ended, and begins with the next boot.
     let sandbox = made(&server, "touch /tmp/up; exit 0", json!({"restart": "on_failure"})).await.id;
     assert_eq!(until(&server, &sandbox, ServiceState::Exited, 1).await.run, 1);
     wake_anew(&server, &sandbox).await;
     assert_eq!(until(&server, &sandbox, ServiceState::Exited, 2).await.run, 2);
-    // One that never gets there is tried as the policy says, and its sandbox is not made.
+    // A service that never becomes ready is tried as the policy says, and its sandbox is not made.
     let more = json!({"ready": {"command": READY, "timeout_ms": 1000}, "restart": "always"});
     server.client.create_template(&recipe("echo no port left; exit 3", more)).await.unwrap();
     let before = server.client.list_sandboxes(&ListSandboxes::default()).await.unwrap().items.len();
@@ -208,7 +208,8 @@ async fn what_does_not_fit_together_is_refused() {
     server.finish().await;
 }
 
-/// Makes of a database what an earlier version left: the start command is an exec with a key of its boot, and no service.
+/// Changes a database to the form of an earlier version: the start command is an exec with a key of its boot, and no
+/// service.
 const AS_BEFORE: &str = "
 import sqlite3, sys
 database = sqlite3.connect(sys.argv[1])

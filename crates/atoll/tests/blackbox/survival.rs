@@ -97,7 +97,7 @@ async fn a_client_that_resumes_sees_nothing_of_a_restart() {
         }
         server.kill();
         server.restart();
-        // The first event after it: what is written while there is no connection may be lost.
+        // The first event after it: input that is written while there is no connection may be lost.
         match attached.events.next().await.unwrap().unwrap() {
             AttachEvent::Reconnected { input_unconfirmed_bytes } => assert!(input_unconfirmed_bytes <= 2),
             other => panic!("{other:?}"),
@@ -170,7 +170,8 @@ async fn a_killed_agent_fails_the_sandbox_and_ends_its_streams() {
     server.finish().await;
 }
 
-/// What root inside would do to outlive a timeout; nothing inside lets it any more, so it is done from outside.
+/// To outlive a timeout, root inside would stop the guest agent. It can no longer do that from inside, so the test does
+/// it from outside.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_timeout_holds_though_the_agent_stands_still() {
     let server = Server::start();
@@ -188,7 +189,7 @@ async fn a_timeout_holds_though_the_agent_stands_still() {
     assert!(failed.reason.is_some_and(|reason| reason.contains("does not answer")));
     let exec = server.client.get_exec(&sandbox, &exec, 0).await.unwrap();
     assert_ne!(exec.state, ExecState::Running, "{exec:?}");
-    // That it failed is written down first, whatever is in the way of taking it apart.
+    // The server records the failure first, and takes the sandbox apart afterwards, however long that takes.
     wait_until("its processes to be gone", async || host::processes(&sandbox).is_empty().then_some(())).await;
     assert_eq!(server.sh(&other, "echo alive").await.stdout, "alive\n");
     server.finish().await;
@@ -230,7 +231,7 @@ async fn memory_that_runs_out_inside_ends_the_command_and_says_so() {
     let done = server.run(&sandbox, eat).await;
     let exit = done.exec.exit.unwrap();
     assert_eq!((exit.reason, exit.code), (ExitReason::OutOfMemory, Some(137)));
-    // The sandbox goes on, and so does everybody else.
+    // The sandbox goes on, and so do all other sandboxes.
     assert_eq!(server.sh(&sandbox, "echo alive").await.stdout, "alive\n");
     assert!(server.client.sandbox_metrics(&sandbox).await.unwrap().oom_kills > 0);
     server.finish().await;
@@ -420,7 +421,8 @@ async fn a_child_that_never_began_is_in_no_servers_way() {
     server.kill();
     // The client would ask again until there is a server.
     creating.abort();
-    // While everything stands still: what the next server waits for then is let go when the child is gone.
+    // The next server starts while everything stands still. As soon as it has ended the child this thread thaws the
+    // cgroup, for which the server waits then.
     let thaw = std::thread::spawn(move || {
         while Path::new("/proc").join(&child).exists() {
             std::thread::sleep(Duration::from_millis(10));

@@ -1,4 +1,4 @@
-//! What the journal tells of people at terminals and of files.
+//! The journal's events about people at terminals and about files.
 
 use atoll_api::{CreateExec, CreateSandbox};
 use atoll_blackbox::{Server, wait_until};
@@ -65,7 +65,7 @@ async fn changes_of_files_are_told_where_that_was_asked_for() {
         .await;
     };
     begun(1).await;
-    // What is not there yet is watched when it comes.
+    // A directory that is not there yet is watched when it comes.
     server.sh(&sandbox, "mkdir /work").await;
     begun(2).await;
     let work =
@@ -87,7 +87,7 @@ async fn changes_of_files_are_told_where_that_was_asked_for() {
     let written = has("written", "/work/d/e/b").unwrap();
     assert_eq!(written["digest"], format!("blake3:{}", blake3::hash(b"two").to_hex()));
     assert!(!told.iter().any(|event| event["path"].as_str().unwrap().starts_with("/tmp")), "{told:#?}");
-    // What was written before its directory came here is there all the same.
+    // A file that was written before its directory was moved here is told all the same.
     server.sh(&sandbox, "mkdir -p /tmp/x/y; printf three > /tmp/x/y/f; mv /tmp/x /work/x").await;
     wait_until("what comes with its directory is told", async || {
         let told = events(&server, &sandbox, "file");

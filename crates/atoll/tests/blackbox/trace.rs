@@ -1,4 +1,4 @@
-//! The flight recorder: what is in a journal, who reads it, what survives, and what a tamperer leaves.
+//! The flight recorder: what is in a journal, which keys read it, what survives, and which traces a tamperer leaves.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -231,7 +231,7 @@ async fn events_stream_as_they_happen_and_go_on_where_they_stopped() {
     assert!(next[0].1.number > first[0].1.number);
     assert_eq!(next[0].1.more["argv"][2], "echo second", "{next:?}");
 
-    // Who follows is not followed by himself.
+    // A client's reads of a journal are not events in it.
     let last = server.client.verify_events(&id).await.unwrap().last;
     let follow = GetEvents { from: last + 1, wait_ms: 0, ..GetEvents::default() };
     for _ in 0..20 {
@@ -254,7 +254,7 @@ async fn events_stream_as_they_happen_and_go_on_where_they_stopped() {
     assert_eq!(event.number.to_string(), next[0].0);
     drop(socket);
 
-    // All sandboxes of a key, one of them made later; none of others.
+    // All sandboxes that the key may see: its own, one of another key, and one that is made later.
     let (_, theirs) = key(&server, Scope::Manage).await;
     theirs.create_sandbox(&CreateSandbox::default()).await.unwrap();
     let (all, second) = tokio::join!(sse(&server, "/v1/events?kind=created", None, 3), server.sandbox());
@@ -328,7 +328,7 @@ async fn a_thief_of_the_data_directory_leaves_traces_and_root_inside_reaches_not
     .await;
     assert_eq!(signed.findings, []);
 
-    // On a copy: what a thief would do who has the files and not the vault's key.
+    // On a copy: the changes that a thief could make who has the files and not the vault's key.
     let copy = tempfile::tempdir().unwrap();
     fs::create_dir(copy.path().join(&id)).unwrap();
     let stolen = copy.path().join(&id).join(file.file_name().unwrap());
@@ -381,7 +381,7 @@ impl Drop for SmallTrace {
     }
 }
 
-/// Runs something small in a sandbox until it is refused.
+/// Runs `true` in a sandbox until the server refuses it.
 async fn until_refused(server: &Server, sandbox: &str) -> Code {
     wait_until("a refusal", async || {
         let refused = server.client.create_exec(sandbox, &shell("true")).await.err();

@@ -1,4 +1,4 @@
-//! What was used, and budgets.
+//! Usage, and budgets.
 
 use crate::common::{code, shell};
 use atoll_api::{CreateSandbox, UpdateSandbox, Usage, UsageGroup};
@@ -30,7 +30,7 @@ async fn what_is_used_is_known_and_outlives_everything() {
     assert!(first.cpu_us >= ended.cpu_us / 2 && first.exec_cpu_us == ended.cpu_us, "{first:?} {ended:?}");
     assert!(first.memory_byte_seconds > 0 && first.running_ms > 0 && first.requests > 0, "{first:?}");
     assert_eq!(first.execs, 1);
-    // What was used since the last time it was recorded is not lost with the server.
+    // Usage since the last record is not lost with the server.
     server.shell(&id, BUSY).await;
     server.kill();
     server.restart();
@@ -126,7 +126,7 @@ async fn top_shows_what_all_use_by_one_request() {
     server.client.pause_sandbox(&idle, &frozen).await.unwrap();
     let paused = server.cli(&["top", "--once"]).ok().stdout;
     assert!(paused.contains("paused") || paused.contains("frozen"), "{paused}");
-    // What another key may not see it does not see here either.
+    // A sandbox that another key may not see is not shown to it here either.
     let private =
         CreateSandbox { visibility: Some(atoll_api::Visibility::Private), ..CreateSandbox::default() };
     let private = server.client.create_sandbox(&private).await.unwrap().id;

@@ -7,7 +7,7 @@ use atoll_core::sandbox::PauseMode;
 
 use crate::common::{code, gvisor, shell};
 
-/// Sandboxes that are made while another one changes what they begin with.
+/// Sandboxes that are made while another one changes their part of the volume.
 const RACES: usize = 24;
 
 fn part(path: &str, subpath: &str) -> VolumeMountDraft {
@@ -58,7 +58,7 @@ async fn is_a_part(server: &mut Server, kind: &CreateSandbox) {
     volume(server).await;
     let all = make(server, &CreateSandbox::default(), whole("/all")).await;
     out(server, &all, "echo key > /all/secret").await;
-    // Made, and everybody's, as the root of a volume is.
+    // The directory is made, and every user may write to it, as to the root of a volume.
     let alice = make(server, kind, part("/mine", "/users/alice/")).await;
     assert_eq!(alice.volumes[0].subpath.as_deref(), Some("users/alice"));
     let as_user = shell("umask 077; echo hers > /mine/file && mkdir /mine/deep");
@@ -77,7 +77,8 @@ async fn is_a_part(server: &mut Server, kind: &CreateSandbox) {
     assert_eq!(out(server, &bob, "ls -A /mine").await, "");
     assert_ne!(server.sh(&bob.id, "touch /mine/file").await.code, Some(0));
 
-    // It is kept over the server and over sleep, also when somebody took the directory away meanwhile.
+    // The mount is kept over a restart of the server and over a pause, also when another sandbox removed the directory
+    // meanwhile.
     server.kill();
     server.restart();
     assert_eq!(out(server, &alice, "cat /mine/file").await, "hers\n");
@@ -140,8 +141,9 @@ async fn what_is_no_directory_of_the_volume_is_refused_and_leaves_nothing() {
     server.finish().await;
 }
 
-/// A sandbox that has the whole volume puts a link, a directory of secrets and nothing in the place of what others are to
-/// have a part of. Whatever they get, it is no link's target, and nothing of the host.
+/// A sandbox that has the whole volume keeps replacing the directory that other sandboxes are to get, by links to a
+/// directory of secrets and to one of the host, and by nothing. The others never get a link's target, and nothing of
+/// the host.
 #[tokio::test(flavor = "multi_thread")]
 async fn swapping_links_in_wins_nothing() {
     let server = Server::with(&[]);
@@ -164,7 +166,7 @@ async fn swapping_links_in_wins_nothing() {
                 assert!(!seen.contains("key") && !seen.contains("passwd"), "{seen}");
                 server.client.delete_sandbox(&sandbox.id).await.unwrap();
             }
-            // Between the two looks there was something else: told as what it is, or as what the kernel said.
+            // Between the two looks a link took the directory's place: refused for that, or with the kernel's error.
             Err(refused) => assert!(
                 matches!(refused.code(), Some(Code::PathInvalid | Code::Internal | Code::SandboxFailed)),
                 "{refused}"
@@ -177,7 +179,8 @@ async fn swapping_links_in_wins_nothing() {
     server.finish().await;
 }
 
-/// A process inside stands in a directory that is then moved out of the part: what is above it stays out of reach.
+/// A process inside has a working directory that is then moved out of the part: the directories above it stay out of
+/// reach.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_moved_out_opens_no_way_up() {
     let server = Server::with(&[]);

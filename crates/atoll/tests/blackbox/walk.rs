@@ -33,7 +33,7 @@ fn pick<K: Clone, V>(draw: &mut Draw, from: &BTreeMap<K, V>) -> Option<K> {
     from.keys().nth(draw.below(from.len())).cloned()
 }
 
-/// Something that is asked of the server.
+/// A call to the server.
 #[derive(Debug, Clone)]
 enum Op {
     Create { snapshot: Option<String> },
@@ -88,10 +88,10 @@ impl Op {
     }
 }
 
-/// What was acknowledged of one sandbox.
+/// What the server has acknowledged about one sandbox.
 #[derive(Debug, Clone, Default)]
 struct Known {
-    /// What its file says.
+    /// The content of its file.
     text: String,
     paused: bool,
     /// Content by number.
@@ -141,7 +141,7 @@ impl Walk {
         assert_eq!(text, known.text, "step {step}: {sandbox}");
     }
 
-    /// What to do next; nothing when there is nothing to do it with.
+    /// The next call; `None` when there is no object for it.
     fn choose(&mut self) -> Option<Op> {
         let draw = &mut self.draw;
         let what = draw.below(100);
@@ -170,7 +170,7 @@ impl Walk {
         })
     }
 
-    /// Takes note of what the server said it has done; gives the sandboxes to look into.
+    /// Takes note of a call that the server has acknowledged; gives the sandboxes to look into.
     fn note(&mut self, op: &Op, answer: &Value) -> Vec<String> {
         let step = self.step;
         match op {
@@ -253,7 +253,7 @@ impl Walk {
         }
     }
 
-    /// `kill -9` while something is under way, then a restart.
+    /// `kill -9` while a call is under way, then a restart.
     async fn kill_during(&mut self, op: &Op) {
         let under_way = tokio::spawn(self.send(op).send());
         let wait = self.draw.number() % KILL_WITHIN_US;
@@ -306,7 +306,7 @@ impl Walk {
         }
     }
 
-    /// Nobody was told how an operation ended: it happened, or it did not.
+    /// The client was not told how a call ended: it happened, or it did not.
     async fn find_out(&mut self, op: &Op) {
         let states = self.settled().await;
         if let Some(sandbox) = op.sandbox() {
@@ -342,7 +342,7 @@ impl Walk {
         self.assert_all_there().await;
     }
 
-    /// A sandbox's file says what it said, or `after`.
+    /// A sandbox's file has the content that it had, or `after`.
     async fn either(&mut self, sandbox: &str, after: String) {
         let text = self.read(sandbox).await;
         let step = self.step;
@@ -352,7 +352,8 @@ impl Walk {
         known.text = text;
     }
 
-    /// What nobody was told of may be there all the same: it goes, so that the walk stays small.
+    /// Objects of which the client was not told may be there all the same: they are deleted, so that the walk stays
+    /// small.
     async fn forget_the_unknown(&self) {
         for sandbox in self.settled().await.keys().filter(|id| !self.sandboxes.contains_key(*id)) {
             self.server.client.delete_sandbox(sandbox).await.unwrap();

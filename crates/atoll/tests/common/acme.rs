@@ -15,12 +15,12 @@ pub(crate) const DOMAIN: &str = "boxes.test";
 /// A domain that no certificate is issued for.
 pub(crate) const BLOCKED: &str = "blocked.test";
 
-/// What is different from the ordinary.
+/// Settings that differ from the ordinary.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted {
     /// Life of certificates, seconds.
     pub(crate) life_s: u64,
-    /// Accounts must belong to others.
+    /// Accounts must be bound to external accounts.
     pub(crate) external: bool,
 }
 
@@ -30,7 +30,7 @@ impl Default for Wanted {
     }
 }
 
-/// The server of ACME, and what is around it.
+/// The server of ACME, with its DNS server and files.
 pub(crate) struct Pebble {
     dir: TempDir,
     port: u16,
@@ -96,7 +96,7 @@ impl Pebble {
         made
     }
 
-    /// Starts it; whatever an earlier one knew is gone.
+    /// Starts it; everything that an earlier one knew is gone.
     pub(crate) fn begin(&mut self) {
         let log = fs::File::options().append(true).create(true).open(self.path("log")).unwrap();
         let mut command = Command::new("pebble");
@@ -146,7 +146,7 @@ impl Pebble {
         ["--acme-dns-hook".to_owned(), hook, "--acme-dns-wait".to_owned(), "0s".to_owned()]
     }
 
-    /// What its certificates lead to, as a file.
+    /// The root of its certificates, as a file.
     pub(crate) fn root(&self) -> PathBuf {
         let path = self.path("root.pem");
         let url = format!("https://127.0.0.1:{}/roots/0", self.management);
@@ -155,7 +155,7 @@ impl Pebble {
         path
     }
 
-    /// What the hook was run with, a line each.
+    /// The arguments of each run of the hook, a line each.
     pub(crate) fn hooks(&self) -> Vec<String> {
         let text = fs::read_to_string(self.path("hooks")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()

@@ -11,7 +11,7 @@ use atoll_testing::gvisor::runsc;
 use atoll_testing::machines::{cache, debian, exclusive};
 use atoll_testing::run;
 
-/// The image as an archive, without what no test looks at. Made once, kept for the next run.
+/// The image as an archive, without files that no test looks at. Made once, kept for the next run.
 fn image() -> PathBuf {
     static IMAGE: OnceLock<PathBuf> = OnceLock::new();
     let make = || {

@@ -16,8 +16,8 @@ pub(crate) const SMALL: ResourcesDraft = ResourcesDraft {
     io_operations_per_second: None,
 };
 
-/// A server with machines and the image. Taken apart as `_dir, server`: the last is dropped first, and a server whose test
-/// failed needs its directory to find what is to be removed.
+/// A server with machines and the image. Taken apart as `_dir, server`: the last is dropped first, and a server whose
+/// test failed needs its directory to find everything that is to be removed.
 pub(crate) struct World {
     pub(crate) server: Server,
     pub(crate) _dir: TempDir,

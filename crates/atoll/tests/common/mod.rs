@@ -1,4 +1,4 @@
-//! What several suites need.
+//! Helpers that several suites need.
 
 #![allow(dead_code, clippy::unwrap_used, clippy::allow_attributes, reason = "tests; no suite uses all of it")]
 
@@ -110,7 +110,7 @@ impl SmallDisk {
         let file = fs::File::create(&path).unwrap();
         let size = (free.f_bavail * free.f_frsize).saturating_sub(room);
         match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, size) {
-            // Somebody else wrote meanwhile: it is as full as it can be.
+            // `NOSPC`: the server wrote meanwhile, and the disk is as full as it can be.
             Ok(()) | Err(rustix::io::Errno::NOSPC) => {}
             Err(error) => panic!("{error}"),
         }

@@ -2,8 +2,8 @@
 //! internet.
 //!
 //! The server under test is told to ask the zone and to dial through the proxy, so every public address can
-//! be played by a server on loopback, nothing leaves the machine, and what the proxy was asked to dial and
-//! the zone was asked to resolve is the whole truth about what would have left.
+//! be played by a server on loopback, and nothing leaves the machine. The addresses that the proxy was asked to dial
+//! and the names that the zone was asked to resolve are all that would have left.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -22,7 +22,7 @@ pub(crate) const WEB: &str = "93.184.215.14";
 pub(crate) const SHARED: &str = "151.101.1.69";
 pub(crate) const OTHER: &str = "9.9.9.9";
 
-/// What a client of the proxy must say when it wants a login, as `user:password`.
+/// The login that a client of the proxy must give when the proxy wants one, as `user:password`.
 pub(crate) const LOGIN: &str = "some-user:some-p@ssword";
 
 type Names = Arc<Mutex<BTreeMap<String, IpAddr>>>;
@@ -93,13 +93,13 @@ impl Outside {
         Server::with(&args.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    /// What makes this a server's only outside.
+    /// The arguments that make this a server's only outside.
     pub(crate) fn args(&self) -> [String; 4] {
         let proxy = format!("socks5://{}", self.proxy);
         ["--resolver".to_owned(), self.zone.to_string(), "--egress-proxy".to_owned(), proxy]
     }
 
-    /// Changes what the zone says.
+    /// Changes the zone's address for a name.
     pub(crate) fn name(&self, name: &str, address: &str) {
         self.names.lock().unwrap().insert(name.to_owned(), address.parse().unwrap());
     }
@@ -109,7 +109,7 @@ impl Outside {
         self.map.lock().unwrap().insert(address.parse().unwrap(), origin);
     }
 
-    /// A web server at this address that says `hello from ADDRESS` and keeps what it was sent.
+    /// A web server at this address that says `hello from ADDRESS` and keeps the requests that it was sent.
     pub(crate) fn web(&self, address: &str) -> Lines {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         self.put(address, listener.local_addr().unwrap());
@@ -150,12 +150,12 @@ impl Outside {
         seen
     }
 
-    /// What the proxy was asked to dial so far.
+    /// The addresses that the proxy was asked to dial so far.
     pub(crate) fn dials(&self) -> Vec<String> {
         self.dialled.lock().unwrap().clone()
     }
 
-    /// What the zone was asked so far.
+    /// The questions that the zone was asked so far.
     pub(crate) fn questions(&self) -> Vec<String> {
         self.asked.lock().unwrap().clone()
     }
@@ -255,7 +255,7 @@ fn serve_proxy(mut client: TcpStream, map: &Map, dialled: &Lines, login: bool) {
     drop(outwards.join());
 }
 
-/// Where to, and what to say when it is there and when it is not.
+/// The address to dial, and the answers when it is there and when it is not.
 type Asked = (SocketAddr, &'static [u8], &'static [u8]);
 
 fn asked_by_socks(client: &mut TcpStream, login: bool) -> Option<Asked> {

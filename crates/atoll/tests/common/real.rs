@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::world::certificates;
 
-/// nginx and what stands behind it.
+/// nginx and the servers behind it.
 pub(crate) struct Real {
     dir: TempDir,
     nginx: Child,
@@ -67,7 +67,7 @@ impl Real {
         self.dir.path().join("ca.pem")
     }
 
-    /// What was uploaded, or nothing.
+    /// The content that was uploaded, or nothing.
     pub(crate) fn uploaded(&self, name: &str) -> Vec<u8> {
         std::fs::read(self.dir.path().join("www").join(name)).unwrap_or_default()
     }

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 pub(crate) struct Setup {
     pub(crate) server: Server,
     pub(crate) sandbox: Sandbox,
-    /// Keys, and what is copied.
+    /// Keys, and the files that are copied.
     pub(crate) dir: TempDir,
 }
 

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 
-/// What the servers outside want to see.
+/// The secret that the servers outside want to see.
 pub(crate) const SECRET: &str = "s3cret/of+the=world-7f3a9c";
 /// The public address that every name has.
 pub(crate) const ADDRESS: [u8; 4] = [93, 184, 216, 34];

@@ -67,7 +67,7 @@ async fn a_sandbox_with_a_kernel_in_user_space() {
     terminal.expect("sized-12");
     assert_eq!(terminal.wait(), Some(5));
     confined(&sandbox.id);
-    // What the level cannot do is refused, not ignored.
+    // Requests that the level cannot fulfil are refused, not ignored.
     let host_image = CreateSandbox { image: Some("host".to_owned()), ..sandboxed() };
     assert_eq!(code(server.client.create_sandbox(&host_image).await), Code::ImageInvalid);
     let memory = PauseSandbox { mode: Some(PauseMode::Memory) };
@@ -77,7 +77,8 @@ async fn a_sandbox_with_a_kernel_in_user_space() {
     server.finish().await;
 }
 
-/// Everything that runs for a sandbox on the host is nobody there, without power, and sees nothing of the host.
+/// Every process of a sandbox has a user id without rights on the host, no capabilities there, and sees nothing of the
+/// host.
 fn confined(sandbox: &str) {
     let all = host::processes(sandbox);
     assert!(all.contains(&sentry(sandbox)) && !processes(sandbox, "runsc-gofer").is_empty(), "{all:?}");
@@ -90,8 +91,8 @@ fn confined(sandbox: &str) {
             "{pid}: {uids}"
         );
         assert_eq!(field("NoNewPrivs:"), "1", "{pid}");
-        // The jail's first process waits and has nothing; the others have a filter, and what power they have is over
-        // a user namespace of their own.
+        // The jail's first process waits and has no capabilities; the others have a filter, and their capabilities are
+        // those of a user namespace of their own.
         if host::inner_pid(pid) == Some(1) && field("Seccomp:") == "0" {
             assert_eq!(field("CapEff:"), "0000000000000000", "{pid}");
         } else {
@@ -174,7 +175,7 @@ async fn outlives_the_server_and_dies_with_its_sentry() {
     })
     .await;
     wait_until("no process is left", || async { host::processes(&sandbox).is_empty().then_some(()) }).await;
-    // One that dies while nobody looks is found dead.
+    // A sandbox that dies while no server runs is found dead.
     let other = server.client.create_sandbox(&sandboxed()).await.unwrap().id;
     server.kill();
     host::kill(sentry(&other));

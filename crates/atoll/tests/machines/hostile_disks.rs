@@ -1,4 +1,4 @@
-//! Disks that root in a machine made to harm whoever looks at them from outside.
+//! Disks that root in a machine made to harm the server that looks at them from outside.
 
 use crate::common::code;
 use crate::common::machines::{World, machine, world};

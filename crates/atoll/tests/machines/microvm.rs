@@ -58,7 +58,7 @@ async fn a_sandbox_with_a_kernel_of_its_own() {
     let metrics = server.client.sandbox_metrics("box").await.unwrap();
     assert!(metrics.pids >= 1, "{metrics:?}");
     confined(&sandbox.id);
-    // What the level cannot do is refused, not ignored.
+    // Requests that the level cannot fulfil are refused, not ignored.
     let host_image = CreateSandbox { image: Some("host".to_owned()), ..machine() };
     assert_eq!(code(server.client.create_sandbox(&host_image).await), Code::ImageInvalid);
     server.cli(&["volume", "create", "data"]).ok();
@@ -81,7 +81,7 @@ async fn a_sandbox_with_a_kernel_of_its_own() {
     server.finish().await;
 }
 
-/// The VMM runs as nobody, with nothing, and sees nothing of the host but what it needs.
+/// The VMM runs with a user id of its own and no capabilities, and sees only the files of the host that it needs.
 fn confined(sandbox: &str) {
     let pid = vmm(sandbox);
     let read = |what: &str| std::fs::read_to_string(format!("/proc/{pid}/{what}")).unwrap();
@@ -105,7 +105,7 @@ fn confined(sandbox: &str) {
         .collect();
     root.retain(|name| !["bin", "lib", "lib64", "sbin"].contains(&name.as_str()));
     root.sort();
-    // One that goes on from memory sees its own open files, too.
+    // A VMM that goes on from memory sees its own open files, too.
     root.retain(|name| name != "fds");
     assert_eq!(root, ["dev", "usr", "vm"]);
     for mount in read("mounts").lines().filter(|mount| !mount.contains(" /dev/")) {
@@ -153,7 +153,7 @@ async fn sleeps_with_its_memory_and_forks() {
     assert!(host::processes(&sandbox).is_empty());
     server.kill();
     server.restart();
-    // It wakes when it is used, as it was: the clock is right, the memory is there, what ran runs.
+    // It wakes when it is used, as it was: the clock is right, the memory is there, its processes run.
     let seen = server.sh(&sandbox, "cat /root/disk /dev/shm/memory; date +%s").await;
     let lines: Vec<&str> = seen.stdout.lines().collect();
     assert_eq!(lines[..2], ["kept", "kept"], "{seen:?}");
@@ -199,7 +199,7 @@ my $wish = pack("a16 S n a4 x8", "eth0:1", AF_INET, 0, inet_aton("10.0.2.99"));
 ioctl($s, 0x8916, $wish) or die "ioctl: $!";
 print "set";
 "#;
-/// Sends a datagram to a resolver outside, and a ping; prints whatever comes back.
+/// Sends a datagram to a resolver outside, and a ping; prints every answer.
 const DATAGRAMS: &str = r#"
 use Socket;
 $SIG{ALRM} = sub { print "silence"; exit };
@@ -212,7 +212,7 @@ defined recv($u, my $got, 100, 0) and print "ANSWERED";
 print "refused";
 "#;
 
-/// The same policy as at every level, whatever root of the machine's kernel does with its network card.
+/// The same policy as at every level, even if root in the machine sends any packets through its network card.
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_it_sends_arrives_at_the_gateway() {
     let outside = Outside::new();
@@ -250,7 +250,7 @@ async fn everything_it_sends_arrives_at_the_gateway() {
     let dials = outside.dials();
     assert!(dials.iter().all(|dialled| dialled.starts_with(WEB)), "{dials:?}");
     assert_eq!(seen.lock().unwrap().len(), 1, "{seen:?}");
-    // Nobody is there, nothing passes; the next server takes it up.
+    // Without a server nothing passes; the next server takes the network up.
     server.kill();
     server.restart();
     wait_until("the network is taken up", async || {
@@ -295,7 +295,7 @@ async fn goes_on(server: &Server, sandbox: &str) {
     }
 }
 
-/// Children that go on with what ran: as somebody else, through their own gateway, each by itself.
+/// Children that go on with the parent's processes: with another identity, through their own gateway, each by itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn forks_go_on_with_what_ran() {
     let outside = Outside::new();
@@ -357,7 +357,7 @@ async fn forks_go_on_with_what_ran() {
     assert_eq!(drawn.len(), 4, "two of them are the same: {drawn:?}");
     assert_eq!(server.sh(&parent, "cat /dev/shm/outer").await.stdout, "open\n");
     goes_on(&server, &parent).await;
-    // What the template starts went on with the rest: it is not started again, neither now nor by the next server.
+    // The template's start command went on with the rest: it is not started again, neither now nor by the next server.
     server.kill();
     server.restart();
     for child in &children {
@@ -488,7 +488,8 @@ async fn its_disks_are_no_faster_than_allowed() {
     let after = counted().await;
     assert!(after.written_bytes >= before.written_bytes + (3 << 20), "{before:?} {after:?}");
     assert!(after.writes >= before.writes + 48 && after.read_bytes > 0, "{before:?} {after:?}");
-    // What is only in its memory is written out at once when the disk is copied: at this rate nobody would wait for it.
+    // Data that is only in the machine's memory is written out at once when the disk is copied: at this rate no caller
+    // would wait for it.
     server.cli(&["update", &id, "--io-bytes", "1M/s"]).ok();
     let cached = "cd /proc/sys/vm; echo 95 > dirty_ratio; echo 90 > dirty_background_ratio; head -c 40M /dev/zero > /root/cached";
     server.sh(&id, cached).await;
@@ -566,7 +567,7 @@ async fn who_asks_for_nothing_gets_what_the_server_gives() {
     let made = server.client.create_sandbox(&plain).await.unwrap();
     assert_eq!((made.isolation, made.image.as_str()), (IsolationLevel::Microvm, "debian"));
     assert_eq!(server.sh(&made.id, "test -e /dev/vda && echo machine").await.stdout, "machine\n");
-    // Whoever asks gets what was asked for.
+    // A request that names image and level gets these.
     let asked = CreateSandbox {
         image: Some("host".to_owned()),
         isolation: Some(IsolationLevel::Container),

@@ -10,8 +10,8 @@ use atoll_core::exec::ExecState;
 use atoll_core::sandbox::PauseMode;
 use atoll_core::service::ServiceState;
 
-/// Draws a token once, writes it down, and then tells with every request what it knows: the token, what time it is, the
-/// host's name, and something random from the kernel.
+/// Draws a token once, writes it down, and then answers every request with the token, the time, the host's name, and
+/// random bytes from the kernel.
 const START: &str = r#"
 token=$(head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \n'); echo started >> /root/starts; echo "token $token"
 exec perl -e '
@@ -56,7 +56,7 @@ async fn until_saved(server: &Server) {
     .await;
 }
 
-/// What the server inside tells: its token, its host name, its random bytes. It knows what time it is.
+/// The answer of the server inside: its token, its host name, its random bytes. Its time must be right.
 async fn ask(server: &Server, sandbox: &str) -> [String; 3] {
     let request = server.request("GET", &format!("/v1/sandboxes/{sandbox}/ports/8000/"));
     let response = request.send().await.unwrap();
@@ -113,7 +113,7 @@ async fn sandboxes_go_on_from_one_that_was_ready() {
     assert_eq!(ask(&server, &second).await[0], one[0]);
     assert_eq!(started(&server, &second, &one[0]).await, other);
 
-    // What the memory does not have is booted.
+    // A sandbox whose settings the saved memory does not have is booted.
     let env = CreateSandbox { env: [("E".to_owned(), "1".to_owned())].into(), ..web() };
     let own = made(&server, &env).await.id;
     let token = ask(&server, &own).await[0].clone();
@@ -134,7 +134,7 @@ async fn sandboxes_go_on_from_one_that_was_ready() {
     started(&server, &claimed, &one[0]).await;
     server.client.delete_pool(Some("web"), None).await.unwrap();
 
-    // With the template goes what it kept.
+    // With the template its saved memory is deleted.
     server.client.delete_template("web", None).await.unwrap();
     let memories = server.data().join("memories");
     wait_until("it is gone", async || std::fs::read_dir(&memories).unwrap().next().is_none().then_some(()))
@@ -144,7 +144,7 @@ async fn sandboxes_go_on_from_one_that_was_ready() {
     server.finish().await;
 }
 
-/// Killed at every step: what is told to be saved is, and nothing else is left.
+/// Killed at every step: a memory that the server reports as saved is there, and nothing else is left.
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_while_it_is_saved_or_gone_on_from() {
     let World { _dir, mut server } = world().await;

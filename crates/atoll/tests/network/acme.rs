@@ -1,4 +1,4 @@
-//! A certificate from a real server of ACME: got, kept, renewed, and what is said when it cannot be had.
+//! A certificate from a real server of ACME: got, kept, renewed, and the messages when it cannot be had.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -47,7 +47,7 @@ fn curl(root: &Path, url: &str, more: &[&str]) -> Output {
     }
 }
 
-/// What `atoll doctor` says of the certificate: its status, and all of it as a text.
+/// The check of the certificate by `atoll doctor`: its status, and all of it as a text.
 fn check(server: &Server) -> (String, String) {
     let report = server.cli(&["--json", "doctor"]).ok().json();
     let all = report["checks"].as_array().unwrap();
@@ -98,7 +98,7 @@ async fn a_certificate_for_all_names_by_records_of_the_domain() {
     let served =
         curl(&root, link.trim(), &["--retry", "20", "--retry-all-errors", "--retry-delay", "1"]).ok();
     assert!(served.stdout.contains("Directory listing"), "{served:?}");
-    // What it is not for has a certificate of the server's own authority, as before.
+    // Other names have a certificate of the server's own authority, as before.
     assert_eq!(curl(&root, &format!("https://localhost:{port}/healthz"), &[]).code, Some(60));
     std::fs::write(pebble.path("own.pem"), server.cli(&["ca"]).ok().stdout).unwrap();
     curl(&pebble.path("own.pem"), &format!("https://localhost:{port}/healthz"), &[]).ok();
@@ -116,7 +116,7 @@ async fn a_certificate_for_all_names_by_records_of_the_domain() {
     assert_eq!(metric(&metrics, "atoll_certificate_order_failed"), 0);
     assert!(!server.log().contains("PRIVATE KEY"));
 
-    // A restart asks nobody.
+    // A restart orders no new certificate.
     let before = serial(&server);
     pebble.end();
     server.stop();
@@ -184,7 +184,7 @@ async fn what_goes_wrong_is_said_and_tried_again() {
     let hooks = pebble.hooks();
     let verbs: Vec<_> = hooks.iter().map(|line| line.split(' ').next().unwrap()).collect();
     assert_eq!(verbs, ["present", "cleanup", "cleanup"], "both are cleaned up");
-    // Who has mended it need not wait.
+    // An operator who has mended the hook need not wait: a restart tries at once.
     std::fs::remove_file(pebble.path("broken")).unwrap();
     server.stop();
     server.restart();
@@ -213,7 +213,7 @@ async fn a_server_that_is_killed_in_between_orders_anew_and_leaves_no_record() {
     };
     assert_eq!(of("present").len(), 6, "{hooks:?}");
     assert_eq!(of("present"), of("cleanup"), "also those of the one that was killed");
-    // Four in an hour: there is no fifth, whatever is asked for.
+    // Four orders in an hour: the server makes no fifth.
     let log = server.log();
     assert_eq!(log.matches("ordering a certificate").count(), 4, "{log}");
     server.finish().await;
@@ -235,7 +235,7 @@ async fn names_that_are_refused_are_said() {
     server.finish().await;
 }
 
-/// What the port for challenges answers to this.
+/// The answer of the port for challenges to this request.
 fn plain(port: u16, request: &str) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     // It may have answered and closed before everything is written.
@@ -261,7 +261,7 @@ async fn without_records_names_that_are_known_are_proved_over_http() {
     let of_port = curl(&root, &format!("https://8000-web.{DOMAIN}:{port}/"), &[]);
     assert_eq!(of_port.code, Some(60), "{of_port:?}");
 
-    // The port that everybody reaches.
+    // The port for challenges, which every client can reach.
     let get =
         |path: &str, host: &str| plain(pebble.http, &format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
     let moved = get("/v1/info?a=b", "8000-web.Boxes.test:80");

@@ -1,4 +1,4 @@
-//! `ADD` of an address in a build: what the build's policy allows, and nothing else.
+//! `ADD` of an address in a build: only addresses that the build's policy allows.
 
 use crate::common::outside::{OTHER, Outside, WEB, allow};
 use crate::common::real::Real;
@@ -8,7 +8,7 @@ use atoll_core::Code;
 use atoll_core::build::BuildState;
 use atoll_core::policy::EgressPolicy;
 
-/// What nginx has at `/text`.
+/// The lines of the file that nginx has at `/text`.
 const TEXT: &str = "line of text\n";
 const LINES: usize = 10_000;
 
@@ -53,7 +53,7 @@ async fn a_file_is_fetched_through_the_policy_of_the_build() {
         .await;
     assert_eq!(seen.stdout, format!("600 0 /opt/a/text\n640 4711 /opt/b\n{}  -\n", digest()), "{seen:?}");
 
-    // The same again is there already: nobody is asked.
+    // The same build again has the file already: the web server is not asked.
     let before = real.log().lines().count();
     assert_eq!(
         build(&server, "files", &file, allow(&["api.example.com"])).await.state,
@@ -69,7 +69,7 @@ async fn a_file_is_fetched_through_the_policy_of_the_build() {
         ("FROM host\nADD http://api.example.com/none /x\n", Code::BuildStepFailed, "answered with 404"),
         // A redirect leads where the policy does not.
         ("FROM host\nADD http://api.example.com/moved /x\n", Code::BuildStepFailed, "other.example.com"),
-        // Nobody vouches for its certificate.
+        // No authority that the server trusts has signed its certificate.
         ("FROM host\nADD https://api.example.com/text /x\n", Code::BuildStepFailed, "TLS handshake failed"),
         (wrong.as_str(), Code::DigestMismatch, digest.as_str()),
         ("FROM host\nADD http://api.example.com/ /x/\n", Code::BuildFileInvalid, "what the file is called"),

@@ -69,7 +69,7 @@ async fn rules_come_and_go_by_the_command_line_and_nothing_else_changes() {
     assert_eq!(server.sh(&id, &web).await.stdout, "200\n");
     let wrong = server.cli(&["net", "allow", "--remove", &id, "nothing.test"]);
     assert!(wrong.code != Some(0) && wrong.stderr.contains("no rule"), "{wrong:?}");
-    // What a whole new policy takes away is said.
+    // The rules that a whole new policy takes away are told.
     let said = server.cli(&["update", &id, "--allow-cidr", "10.1.2.3"]).ok().stderr;
     assert!(said.contains("- inject: team") && said.contains("- rule: allow other.test"), "{said}");
     let presets = server.cli(&["--json", "net", "presets"]).ok().json();
@@ -79,7 +79,7 @@ async fn rules_come_and_go_by_the_command_line_and_nothing_else_changes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_name_that_nobody_answers_for_can_be_found() {
-    // Nobody is there: the port was free a moment ago.
+    // No resolver listens there: the port was free a moment ago.
     let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let server = Server::with(&["--resolver", &nobody]);
     let id = sandbox(&server, allow(&["web.test"])).await.id;
@@ -234,7 +234,7 @@ async fn the_explicit_proxy_is_held_to_the_same_policy_and_says_why() {
         let refused = server.sh(&id, &format!("{proxied} {to}")).await;
         assert!(refused.stdout.ends_with("403\n") && refused.stdout.contains("no rule"), "{to}: {refused:?}");
     }
-    // Many clients show nothing of it; it can be read at the gateway, and only what concerns oneself.
+    // Many clients do not show the refusal; it can be read at the gateway, which shows a sandbox only its own.
     server.sh(&id, "getent hosts nothere.test").await;
     let read = server.sh(&id, &format!("{CURL} http://10.0.2.2:3128/")).await.stdout;
     assert!(read.ends_with("200\n") && read.contains("what: nothere.test\n"), "{read}");

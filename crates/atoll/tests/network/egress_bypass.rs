@@ -1,5 +1,5 @@
-//! Ways around the policy, each of which must lead nowhere. What counts is what the internet was asked to
-//! dial and the zone was asked to resolve, not only what the attacker saw.
+//! Ways around the policy, each of which must lead nowhere. The tests look at the addresses that the proxy was asked to
+//! dial and the names that the zone was asked to resolve, not only at the attacker's output.
 
 use crate::common::outside::{OTHER, Outside, SHARED, WEB, allow, policy, sandbox};
 use atoll_blackbox::{Server, has_own_kernel};
@@ -51,7 +51,7 @@ async fn nobody_connects_to_where_no_request_may_pass() {
         }
     }
     assert_eq!(outside.dials(), Vec::<String>::new());
-    // However a path is written, what is denied stays outside.
+    // However a path is written, a denied request does not get out.
     let rules = json!({"internet": "on", "rules": [{"action": "deny", "path": "/admin*"}]});
     let id = sandbox(&server, policy(rules)).await.id;
     let ok = server.sh(&id, &format!("{CURL} http://web.test/x -o /dev/null")).await;
@@ -253,7 +253,7 @@ async fn tricks_with_the_explicit_proxy() {
         assert!(answer.contains(&format!("HTTP/1.1 {status}")), "{request}: {answer}");
     }
     assert_eq!(outside.dials(), Vec::<String>::new());
-    // What is said inside a tunnel is held to the policy as well.
+    // Requests inside a tunnel are held to the policy as well.
     let host = server
         .sh(&id, &format!("{CURL} -p -x http://10.0.2.2:3128 -H 'Host: b.cdn.test' http://a.cdn.test/"))
         .await;
@@ -452,7 +452,8 @@ async fn squatters_and_sockets_of_the_host() {
     let seen = outside.web(&format!("{WEB}:80"));
     let mut server = outside.server();
     let id = sandbox(&server, allow(&["web.test:80"])).await.id;
-    // A program inside listens on everything: it does not catch what others send out, nor the gateway's own.
+    // A program inside listens on all addresses: it catches neither the connections that other programs make, nor the
+    // gateway's own.
     let squat = "import socket, time\nk = []\n\
         for port in (80, 443, 3128, 8080):\n  s = socket.socket(); s.setsockopt(1, 2, 1); s.bind(('0.0.0.0', port)); s.listen(); k.append(s)\n\
         print('ready', flush=True); time.sleep(600)";

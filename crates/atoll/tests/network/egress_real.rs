@@ -109,7 +109,7 @@ async fn nginx_in_clear_and_with_tls_that_passes() {
     assert_eq!(python(&server, &id, &web).await, "True\nTrue\n");
     let web = web_socket("wss://api.example.com/socket", "ssl._create_unverified_context()");
     assert_eq!(python(&server, &id, &web).await, "True\nTrue\n");
-    // What was carried is counted by destination.
+    // The bytes that were carried are counted by destination.
     let view = server.client.sandbox_network(&id).await.unwrap();
     for port in [80, 443] {
         let total = view.totals.iter().find(|t| t.destination == format!("api.example.com:{port}")).unwrap();
@@ -256,7 +256,7 @@ async fn the_explicit_proxy_puts_in_what_rules_say() {
     assert_eq!(ok(&server, &id, &format!("{proxied} https://api.example.com/by-connect")).await, "404");
     let by_connect = format!("/by-connect 404 \"Bearer {SECRET}\" \"search\"");
     assert!(real.log().contains(&by_connect), "{}", real.log());
-    // In clear the secret stays here, with a proxy or without; what is no secret is put in.
+    // Without TLS the secret is not sent, with a proxy or without; a value that is no secret is put in.
     assert_eq!(ok(&server, &id, &format!("{proxied} http://api.example.com/by-proxy")).await, "404");
     assert_eq!(ok(&server, &id, &format!("{proxied} -p http://api.example.com/by-tunnel")).await, "404");
     let direct = format!("{CURL} -o /dev/null http://api.example.com/direct");

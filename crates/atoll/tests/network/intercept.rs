@@ -87,7 +87,7 @@ async fn real_clients_use_a_secret_that_is_nowhere_inside() {
     assert_eq!(seen["basic"], "me:<SECRET>");
     assert!(!seen["path"].as_str().unwrap().contains("sk-"), "{seen}");
 
-    // Beside credentials of somebody else, or where no rule wants it, it does not go.
+    // The secret is not sent beside credentials of the program's own, or in a place that no rule names.
     for (line, why) in [
         (
             "curl -sS -X PUT -H 'Authorization: Bearer mine' https://api.example.com/echo?k=$API_KEY",
@@ -175,7 +175,8 @@ async fn real_clients_use_a_secret_that_is_nowhere_inside() {
     let pattern = format!("[{}]{}", &SECRET[..1], &SECRET[1..]);
     let inside = format!("! grep -rqs '{pattern}' /etc /home /opt /root /run /srv /tmp /var /dev/shm");
     ok(&server, id, &inside).await;
-    // On the host: database, logs, the disk, and a snapshot of it. What is on the disk can be found so.
+    // On the host: database, logs, the disk, and a snapshot of it. The mark shows that a search finds text on the
+    // disk.
     ok(&server, id, "echo mark-$((40+2))-on-the-disk > /root/mark && sync").await;
     let snapshot = server.cli(&["snapshot", "create", id]).ok();
     assert!(!snapshot.stdout.is_empty());
@@ -282,7 +283,7 @@ async fn rules_change_while_a_sandbox_runs_and_outlive_the_server() {
     assert!(ok(&server, &id, echo).await.stdout.contains("Bearer another-value"));
     assert_eq!(server.client.list_secrets(None).await.unwrap().items.len(), 1, "it is not the server's");
 
-    // Somebody else who may change the sandbox cannot send its values elsewhere, neither as they are nor by way of an
+    // Another key that may change the sandbox cannot send its values elsewhere, neither as they are nor by way of an
     // older version.
     let other = atoll_api::CreateKey {
         name: "other".into(),
@@ -303,7 +304,7 @@ async fn rules_change_while_a_sandbox_runs_and_outlive_the_server() {
     let refused = server.sh(&id, "curl -sS https://other.example.com/echo").await;
     assert!(!refused.stdout.contains("another-value"), "{refused:?}");
 
-    // A rule that names no secret of anybody.
+    // A rule that names a secret which does not exist.
     let wrong = rule(json!({"name": "r", "hosts": ["api.example.com"], "bearer": "{secret:NONE}"}));
     assert_eq!(code(server.client.update_sandbox(&id, &change(vec![wrong])).await), Code::SecretNotFound);
     server.finish().await;

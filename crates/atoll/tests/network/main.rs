@@ -1,4 +1,4 @@
-//! The real program, from outside: what sandboxes reach, and how they are reached.
+//! The real program, from outside: which hosts sandboxes reach, and how clients reach sandboxes.
 
 #![allow(
     clippy::tests_outside_test_module,

@@ -1,4 +1,5 @@
-//! Policies that only observe: what rules would refuse passes and is told of, and what protects the host and secrets stays.
+//! Policies that only observe: requests that rules would refuse pass and are told of, and the protection of the host
+//! and of secrets stays.
 
 use crate::common::outside::{OTHER, Outside, WEB, policy, sandbox};
 use crate::common::{code, outputs};
@@ -72,14 +73,14 @@ async fn what_rules_would_refuse_passes_and_is_told_of() {
     let heads = seen.lock().unwrap().clone();
     let has_key: Vec<bool> = heads.iter().map(|head| head.contains(VALUE)).collect();
     assert_eq!(has_key, [true, false], "{heads:?}");
-    // What is not public stays closed.
+    // Addresses that are not public stay closed.
     let dialled = outside.dials().len();
     for closed in ["10.9.8.7", "169.254.169.254"] {
         assert_eq!(status(&server, &id, &format!("http://{closed}/")).await, "403");
     }
     assert_eq!(outside.dials().len(), dialled);
 
-    // Each is told, with what would allow it; what the rules allow is not among it.
+    // Each such request is told, with the change that would allow it; requests that the rules allow are not told.
     let lookup = observed(&server, &id, "dns", "other.test").await;
     let request = observed(&server, &id, "request", "GET http://web.test:80/other").await;
     observed(&server, &id, "request", "GET http://other.test:80/").await;
@@ -123,7 +124,7 @@ async fn what_rules_would_refuse_passes_and_is_told_of() {
     assert!(table.contains("would be refused: no rule allows it"), "{table}");
     assert!(server.cli(&["net", "show", &id]).ok().stdout.contains("mode: observe"));
 
-    // A replay of the rules finds the same, and what is learned lets it pass.
+    // A replay of the rules finds the same refusals, and a policy that is learned lets the requests pass.
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("policy.json").to_str().unwrap().to_owned();
     std::fs::write(&file, rules("observe").to_string()).unwrap();
@@ -185,7 +186,7 @@ async fn a_change_of_the_mode_counts_at_once_in_both_directions() {
     assert_eq!(status(&server, &id, &other).await, "403");
     server.cli(&["update", &id, "--allow", "web.test:80", "--egress-mode", "observe"]).ok();
     assert_eq!(status(&server, &id, &other).await, "200");
-    // What goes on against the rules ends when they are enforced; what they allow does not.
+    // Connections against the rules end when the rules are enforced; connections that they allow do not.
     let streaming = server.shell(&id, &format!("curl -sSN {other}stream; echo ended $?")).await;
     let relayed = server
         .shell(

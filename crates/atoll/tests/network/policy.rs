@@ -1,4 +1,4 @@
-//! Policies that were learned from what sandboxes did: they let the same pass, and nothing else.
+//! Policies that were learned from the requests of sandboxes: they let the same requests pass, and no others.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -10,7 +10,7 @@ use reqwest::{Client, Method, RequestBuilder, StatusCode};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 
-/// A server that says what it was asked, and has a few odd corners.
+/// A server that answers with the request that it got, and has a few odd corners.
 const ECHO: &str = r#"
 import base64, hashlib, http.server, json, socketserver, struct, sys, time
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -301,7 +301,7 @@ async fn bodies_stream_both_ways_and_connections_are_used_again() {
     assert_eq!(first["peer"], second["peer"], "the connection was not used again");
     let head = setup.keyed(Method::HEAD, "/").send().await.unwrap();
     assert_eq!(head.status(), 200);
-    // The server closed it meanwhile: nobody notices.
+    // The server in the sandbox closed the connection meanwhile: the client does not notice.
     let crashed = setup.keyed(Method::POST, "/crash").send().await.unwrap();
     assert_eq!(crashed.status(), 502);
     assert_eq!(json(setup.keyed(Method::GET, "/")).await["method"], "GET");
@@ -335,7 +335,7 @@ async fn events_and_websockets_pass() {
         socket.send(Message::Binary(vec![9; size].into())).await.unwrap();
         assert_eq!(socket.next().await.unwrap().unwrap().into_data().len(), size);
     }
-    // Taking the access back cuts what it let in.
+    // Taking the access back cuts the connections that it let in.
     let list = setup.server.client.list_accesses("web").await.unwrap();
     setup.server.client.revoke_access("web", &list.items[0].id).await.unwrap();
     let end = tokio::time::timeout(Duration::from_secs(20), socket.next()).await.unwrap();

@@ -1,4 +1,4 @@
-//! Profiles: what an agent may reach, and nothing that it starts.
+//! Profiles: hosts that an agent may reach, and that no program which it starts may reach.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use atoll_core::sandbox::PauseMode;
 use atoll_core::secret::Secret;
 use serde_json::{Value, json};
 
-/// Asks the model, says what came of it, and starts others that ask. Each line that it reads is one round.
+/// Asks the model, writes the answer, and starts other programs that ask. Each line that it reads is one round.
 const AGENT: &str = r#"
 import os, subprocess, sys, threading
 def ask():
@@ -64,7 +64,7 @@ async fn in_profile(server: &Server, sandbox: &str, profile: &str, argv: &[&str]
     server.output(sandbox, create).await
 }
 
-/// What an agent that begins now says of itself and of what it starts.
+/// Starts an agent; gives what it writes about itself and about the programs that it starts.
 async fn agent(server: &Server, sandbox: &str) -> String {
     // Its standard input comes from a file, so that no shell stands before it.
     server.sh(sandbox, &format!("echo 1 > /var/rounds; cat > /var/agent.py <<'END'\n{AGENT}\nEND")).await;
@@ -87,7 +87,7 @@ async fn an_agent_reaches_its_model_and_nothing_that_it_starts_does() {
     with_secret(&server).await;
     let id = server.client.create_sandbox(&create(&profiles(), &egress())).await.unwrap().id;
     assert_eq!(agent(&server, &id).await, format!("{GOOD}round 1\n"), "{}", server.log());
-    // By name, and who asks for none is in the default.
+    // An exec names its profile; one that names none is in the default profile.
     assert!(in_profile(&server, &id, "agent", &ASK).await.stdout.contains("Bearer <SECRET>"));
     assert!(!in_profile(&server, &id, "tool", &ASK).await.stdout.contains("headers"));
     assert!(!server.sh(&id, &ASK.join(" ")).await.stdout.contains("headers"));
@@ -96,7 +96,7 @@ async fn an_agent_reaches_its_model_and_nothing_that_it_starts_does() {
     assert!(!shell.stdout.contains("headers"), "what a shell starts is its tool: {shell:?}");
     let said = server.cli(&["exec", "--profile", "agent", &id, "--", ASK[0], ASK[1], ASK[4]]).ok().stdout;
     assert!(said.contains("Bearer <SECRET>"), "{said}");
-    // What lives goes on when the server is killed: nobody gains or loses a profile.
+    // A running agent goes on when the server is killed: no process gains or loses a profile.
     let lives = "import os, time, sys\nN = 0\nclass Rounds:\n  def __iter__(self): return self\n  def __next__(self):\n    global N; N += 1\n    while not os.path.exists('/var/go.%d' % N): time.sleep(0.05)\n    return str(N)\nsys.stdin = Rounds()\nsys.stdout = open('/var/said', 'w', 1)\nexec(open('/var/agent.py').read())";
     let argv = ["/usr/bin/python3", "-c", lives].map(str::to_owned).to_vec();
     let long = CreateExec { argv: Some(argv), profile: Some("agent".into()), ..CreateExec::default() };
@@ -241,7 +241,7 @@ async fn a_command_inside_is_asked_for_in_another_profile_only_downwards() {
         let said = in_profile(server, id, "agent", &net).await;
         assert!(said.stdout.contains("headers"), "{when}: {said:?} {}", server.log());
         assert!(!in_profile(server, id, "agent", &ASK).await.stdout.contains("headers"), "{when}");
-        // What is behind the door begins in the profile; what that starts is where it leads.
+        // The program that `atoll-run` starts begins in the profile; its children are where that profile leads.
         assert_eq!(in_profile(server, id, "agent", &limits).await.stdout, "1048576\n300\n500\n", "{when}");
         let bare = "atoll-run --profile bare -- cat /opt/kept/file; cat /opt/kept/file";
         assert_eq!(server.sh(id, bare).await.stdout, "kept\n", "{when}");

@@ -1,4 +1,4 @@
-//! What is open ends with the right by which it was opened: streams through ports, tunnels, attached execs.
+//! Connections end with the right by which they were opened: streams through ports, tunnels, attached execs.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use tokio::task::JoinHandle;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 
-/// Long enough for a slow machine; what is cut is cut in milliseconds.
+/// Long enough for a slow machine; a connection is cut in milliseconds.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Streams without an end, takes bodies without an end, and echoes what comes after an upgrade.
+/// Streams without an end, takes bodies without an end, and echoes the bytes that come after an upgrade.
 const SERVER: &str = r#"
 import base64, hashlib, http.server, socketserver, time
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -44,7 +44,7 @@ Threads(("127.0.0.1", 3000), Handler).serve_forever()
 struct Setup {
     server: Server,
     sandbox: String,
-    /// Of an exec that says something every now and then.
+    /// The id of an exec that writes output every now and then.
     exec: String,
 }
 

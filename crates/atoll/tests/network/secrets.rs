@@ -43,7 +43,7 @@ async fn values_go_in_and_never_come_out() {
     let one = client.get_secret(None, "A").await.unwrap();
     assert_eq!((one.versions.len(), one.scope.templates.len()), (2, 1));
 
-    // What is not said stays.
+    // Settings that the command does not name stay.
     let fewer = server.cli(&["secret", "set", "A", "--keep-value", "--host", "api.example.com"]).ok().stdout;
     assert_eq!(fewer, "A has version 2, for api.example.com; only template t\n");
     server.cli(&["secret", "set", "A", "--keep-value", "--any-sandbox"]).ok();
@@ -107,7 +107,7 @@ async fn scopes_are_kept_when_rules_are_set() {
     assert_eq!(code(client.create_sandbox(&create).await), Code::Forbidden, "not this key");
     let theirs = Client::new(&server.url, &other.secret).unwrap();
     let made = theirs.create_sandbox(&create).await.unwrap();
-    // Who may not use it may not send it elsewhere from somebody else's sandbox either.
+    // A key that may not use the secret may not send it elsewhere from another key's sandbox either.
     let update = atoll_api::UpdateSandbox { egress: Some(egress), ..atoll_api::UpdateSandbox::default() };
     assert_eq!(code(client.update_sandbox(&made.id, &update).await), Code::Forbidden);
     theirs.update_sandbox(&made.id, &update).await.unwrap();
@@ -164,7 +164,7 @@ async fn the_key_can_come_from_outside() {
     assert_eq!(code(server.client.rotate_vault_key().await), Code::InvalidState);
     server.kill();
     std::fs::write(&key, format!("{}\n{}\n", "cd".repeat(32), "ab".repeat(32))).unwrap();
-    // The start itself finishes what the two keys mean.
+    // The start itself finishes the change from one key to the other.
     server.restart();
     server.kill();
     std::fs::write(&key, format!("{}\n", "cd".repeat(32))).unwrap();

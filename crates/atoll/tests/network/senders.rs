@@ -1,4 +1,4 @@
-//! Rules for one program: who else asks gets no further, and nobody can pass for it.
+//! Rules for one program: requests of other programs get no further, and no other program can pass for it.
 
 use crate::common::code;
 use crate::common::world::{SECRET, World};
@@ -94,7 +94,7 @@ async fn what_one_exec_may_reach_no_other_reaches() {
     };
     let (one, other) = (begin("one"), begin("other"));
     let answers = async |server: &Server, name: &str| {
-        // The second answer is to what was asked after this.
+        // The second answer is to a request that was made after this.
         let rounds = format!(
             "for n in 1 2; do rm -f /tmp/answer.{name}; until [ -e /tmp/answer.{name} ]; do sleep 0.1; done; done"
         );
@@ -106,7 +106,7 @@ async fn what_one_exec_may_reach_no_other_reaches() {
     assert!(told.stdout.contains(&format!("from exec {one}")), "{}", told.stdout);
     assert!(answers(&server, "one").await, "{}", server.log());
     assert!(!answers(&server, "other").await && !reaches(&server, &id, CURL).await);
-    // A cgroup of the same name, made by somebody else, is none.
+    // A cgroup of the same name that a command in the sandbox made does not count.
     let forged = format!(
         "for dir in /sys/fs/cgroup /sys/fs/cgroup/unified; do mkdir $dir/exec-{one} && echo $$ >$dir/exec-{one}/cgroup.procs; done; {CURL}"
     );

@@ -1,4 +1,4 @@
-//! What execs do, at a collector of OpenTelemetry: the real protocol, from the real program.
+//! Spans of execs, at a collector of OpenTelemetry: the real protocol, from the real program.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -21,7 +21,7 @@ use serde_json::json;
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const CALLER: &str = "00f067aa0ba902b7";
 
-/// A collector: what it was sent.
+/// A collector, with everything that it was sent.
 #[derive(Clone, Default)]
 struct Collector(Arc<Mutex<Received>>);
 
@@ -163,7 +163,7 @@ async fn an_exec_is_a_span_of_its_caller_and_what_it_does_lies_below() {
     for span in &spans {
         assert!(span.start_time_unix_nano <= span.end_time_unix_nano);
     }
-    // What is no such header counts as nothing: the exec has a trace of its own.
+    // A header of another form counts as none: the exec has a trace of its own.
     for bad in
         ["x".repeat(5000).as_str(), "00-0-0-01", &format!("00-{TRACE}-{CALLER}-01-{}", "y".repeat(3000))]
     {

@@ -148,7 +148,7 @@ async fn files_go_both_ways(setup: &Setup) {
         assert!(std::fs::read(setup.path(name)).unwrap() == data, "{name}");
     }
     assert_eq!(ok(setup.ssh(&["stat -c '%a %s' /tmp/s/moved; ls /tmp/s"])), "600 6000000\nmoved\n");
-    // As a user who may not.
+    // As a user who may not write there.
     let denied =
         setup.command("scp").arg(setup.path("data")).arg("web+user@127.0.0.1:/root/x").output().unwrap();
     assert!(!denied.status.success() && text(&denied.stderr).contains("ermission denied"), "{denied:?}");
@@ -220,7 +220,7 @@ async fn ports_are_forwarded_both_ways() {
     greeting.join().unwrap();
     forwarding.kill().unwrap();
     forwarding.wait().unwrap();
-    // What lies beyond the sandbox is not reached through it.
+    // Hosts beyond the sandbox are not reached through it.
     let beyond = setup.command("ssh").args(["-v", "-W", "10.0.0.1:80", "web@127.0.0.1"]).output().unwrap();
     assert!(
         !beyond.status.success() && text(&beyond.stderr).contains("administratively prohibited"),
@@ -291,17 +291,17 @@ async fn roles_and_leases_hold_here_too() {
     cli(&["access", "grant", "web", id, "read"]);
     denied(other(&["true"]).output().unwrap());
     cli(&["access", "grant", "web", id, "exec"]);
-    // While somebody else has the sandbox, a login works and commands do not.
+    // While another key has the lease on the sandbox, a login works and commands do not.
     cli(&["lease", "take", "--holder", "surgery", "web"]);
     let leased = other(&["true"]).output().unwrap();
     assert!(leased.status.code() == Some(255) && text(&leased.stderr).contains("surgery"), "{leased:?}");
     cli(&["lease", "release", "web"]);
     let mut session = other(&["cat"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    // Whoever waits for a process closes its input, at whose end the command would end by itself.
+    // `wait_with_output` closes the input of the process, and at its end the command would end by itself.
     let mut typing = session.stdin.take().unwrap();
     typing.write_all(b"x").unwrap();
     session.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-    // What is open ends with the role.
+    // The open session ends with the role.
     cli(&["access", "revoke", "web", id]);
     let ended = tokio::task::spawn_blocking(move || session.wait_with_output()).await.unwrap().unwrap();
     assert_eq!(ended.status.code(), Some(255), "{ended:?}");
@@ -390,7 +390,7 @@ async fn only_who_may_gets_in() {
     typing.write_all(b"x").unwrap();
     session.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
     setup.server.cli(&["ssh-key", "rm", &listed.items[0].id]).ok();
-    // What is open ends with it.
+    // The open session ends with the key.
     let ended = tokio::task::spawn_blocking(move || session.wait_with_output()).await.unwrap().unwrap();
     assert_eq!(ended.status.code(), Some(255), "{ended:?}");
     drop(typing);

@@ -60,7 +60,7 @@ async fn an_editor_installs_its_server_and_talks_to_it() {
     for host in ["127.0.0.1", "localhost"] {
         assert_eq!(ok(fetch(&format!("http://{host}:{port}/page"))), "it lives\n");
     }
-    // Nothing listens there; what is beyond the sandbox is for its own policy.
+    // Nothing listens there; for addresses beyond the sandbox there is its own policy.
     for to in ["http://127.0.0.1:1/", "http://10.0.0.1/", "http://example.com/", "http://10.0.2.2:3128/"] {
         assert!(!fetch(to).status.success(), "{to}");
     }
@@ -88,7 +88,7 @@ async fn many_sessions_share_one_connection() {
         .await;
     let logins = || setup.server.log().matches("an SSH login").count();
     let before = logins();
-    // One does not read what it is sent: the others do not wait for it.
+    // One command does not read its input: the other ones do not wait for it.
     let mut stuck = piped(shared().args(["sleep 600"]));
     let mut sink = stuck.0.stdin.take().unwrap();
     let flood = std::thread::spawn(move || while sink.write_all(&[7; 65536]).is_ok() {});
@@ -126,7 +126,7 @@ async fn many_sessions_share_one_connection() {
 #[tokio::test(flavor = "multi_thread")]
 async fn scripts_and_archives_go_by_standard_input_and_output() {
     let setup = Setup::start().await;
-    // Longer than any buffer on the way; what runs must see it as it comes.
+    // Longer than any buffer on the way; the shell must see it as it comes.
     let mut script = "n=0\n".to_owned();
     for _ in 0..20_000 {
         script.push_str("n=$((n + 1)) # a line of a long script\n");
@@ -203,7 +203,7 @@ async fn a_window_changes_its_size_and_signals_arrive() {
         assert_eq!(setup.ssh(&[&format!("exit {code}")]).status.code(), Some(code));
     }
     assert_eq!(setup.ssh(&["no-such-program"]).status.code(), Some(127));
-    // The client goes away: what runs there is told, and gone.
+    // The client goes away: its command gets a signal, and is gone.
     let mut left = piped(setup.command("ssh").args(["web@127.0.0.1", "echo $$; exec sleep 4321"]));
     let mut line = String::new();
     BufReader::new(left.0.stdout.take().unwrap()).read_line(&mut line).unwrap();

@@ -1,4 +1,4 @@
-//! TLS on the server's port: its own authority, certificates from files, and what clients in clear are told.
+//! TLS on the server's port: its own authority, certificates from files, and the answer to clients without TLS.
 
 use std::path::Path;
 use std::process::Command;
@@ -25,8 +25,8 @@ fn curl(ca: &Path, url: &str, more: &[&str]) -> Output {
     run(curl.args(more).arg(url))
 }
 
-/// What a client hears that speaks HTTP/2 and offered no protocol in the handshake, as some gRPC clients: what was agreed on,
-/// and the type of the server's first frame.
+/// The answer to a client that speaks HTTP/2 and offered no protocol in the handshake, as some gRPC clients: the
+/// protocol that was agreed on, and the type of the server's first frame.
 fn http2_without_alpn(port: &str) -> String {
     const CLIENT: &str = r"
 import socket, ssl, sys
@@ -126,7 +126,7 @@ async fn certificates_come_from_files() {
         .arg(dir.path().join("data"));
     let wrong = run(wrong.args(["--listen", "127.0.0.1:0"]));
     assert!(wrong.code != Some(0) && wrong.stderr.contains("holds no PEM"), "{wrong:?}");
-    // What cannot be served leaves nothing on the host.
+    // A server that cannot serve leaves nothing on the host.
     let data = dir.path().join("data");
     let installation = std::fs::read_to_string(data.join("installation")).unwrap();
     let mut left = host::remains(installation.trim(), &data);

@@ -76,7 +76,7 @@ fn connect(address: &str) -> TcpStream {
     stream
 }
 
-/// Sends bytes, ends the direction, and gives what comes back.
+/// Sends bytes, ends the direction, and gives the bytes that come back.
 fn exchange(mut stream: TcpStream, bytes: &[u8]) -> std::io::Result<Vec<u8>> {
     let mut writer = stream.try_clone()?;
     let sent = bytes.to_vec();
@@ -112,7 +112,7 @@ async fn many_connections_go_in() {
         })
         .collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
-    // More than fits into what is on the way: both directions have to move at the same time.
+    // More than fits into the buffers on the way: both directions have to move at the same time.
     let large: Vec<u8> = (0..32_000_000_u32).map(|n| n.to_le_bytes()[1]).collect();
     assert!(exchange(connect(&addresses[0]), &large).unwrap() == large);
     // Nothing listens on the other: the connection is closed, the tunnel goes on.
@@ -135,7 +135,7 @@ async fn it_survives_a_restart_of_the_server() {
     server.kill();
     let event = tunnel.event();
     assert_eq!((&event["event"], &event["connections"]), (&"broken".into(), &1.into()));
-    // What was cut says so; what is new waits.
+    // The connection that was cut says so; a new one waits.
     assert!(matches!(broken.read(&mut [0]), Ok(0) | Err(_)));
     let waiting = connect(&address);
     let waiting = std::thread::spawn(move || exchange(waiting, b"later").unwrap());

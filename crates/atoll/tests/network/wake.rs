@@ -1,4 +1,4 @@
-//! Who knocks at a port of a sandbox that sleeps is let in: the request is held until somebody is awake to take it.
+//! A request to a port of a sandbox that sleeps wakes it: the server holds the request until the sandbox is awake.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use atoll_core::sandbox::{PauseMode, SandboxState};
 use futures::future::join_all;
 use reqwest::header::HOST;
 
-/// Shows `/etc/hostname` to who asks for `/hostname`.
+/// Answers a request for `/hostname` with `/etc/hostname`.
 const START: &str = "python3 -m http.server 3000 --bind 127.0.0.1 --directory /etc";
 
 async fn asleep(server: &Server, mode: PauseMode) {

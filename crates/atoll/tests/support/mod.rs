@@ -34,7 +34,7 @@ use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use tokio::sync::Notify;
 
-/// Longest that any test here may wait for something.
+/// Longest that any test here may wait.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 /// Far in the future, so that ages are always zero.
 const LATER_MS: u64 = 4_000_000_000_000;
@@ -48,7 +48,7 @@ struct World {
     archive: Mutex<Vec<u8>>,
 }
 
-/// The server, and what it saw.
+/// The server, and the requests that it saw.
 pub(crate) struct Fake {
     pub(crate) address: SocketAddr,
     world: Arc<World>,
@@ -223,7 +223,7 @@ impl Program {
         1
     }
 
-    /// Shows its size, says what is typed, ends at `q`.
+    /// Shows its size, shows the keys that are typed, ends at `q`.
     async fn term(&mut self, create: &CreateExec) -> i32 {
         let size = create.tty.unwrap();
         self.write(OutputStream::Stdout, format!("made {}x{}\r\n", size.cols, size.rows).as_bytes()).await;
@@ -334,7 +334,7 @@ impl Fake {
         *self.world.archive.lock().unwrap() = tar;
     }
 
-    /// What a person sees: streams, exit code; addresses are made the same in every run.
+    /// The result as a person sees it: streams, exit code; addresses are made the same in every run.
     pub(crate) fn shown(&self, args: &[&str]) -> String {
         let output = finish(self.atoll(args).stdin(Stdio::null()));
         show(args, &output).replace(&self.address.to_string(), "SERVER")
@@ -372,7 +372,7 @@ pub(crate) fn show(args: &[&str], output: &Output) -> String {
     )
 }
 
-/// Waits until something is so.
+/// Waits until `so` is true.
 pub(crate) fn until(what: &str, mut so: impl FnMut() -> bool) {
     let end = Instant::now() + DEADLINE;
     while !so() {

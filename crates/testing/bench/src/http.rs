@@ -77,7 +77,7 @@ impl Connection {
         Ok(serde_json::from_slice(&bytes)?)
     }
 
-    /// Sends bytes, reads whatever comes.
+    /// Sends bytes, and reads the whole answer.
     pub(crate) async fn upload(
         &mut self,
         method: Method,

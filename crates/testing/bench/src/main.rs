@@ -5,7 +5,7 @@
 //! removes everything at the end. Nothing here passes or fails by time: it prints what it saw.
 //!
 //! Next to each wall-clock figure stands the CPU time that the server used for one operation: on a
-//! machine that others use too, that is the figure to compare.
+//! machine that other programs use too, that is the figure to compare.
 
 mod cases;
 mod compare;
@@ -106,7 +106,7 @@ async fn measure(args: &Args) -> Result<Report> {
     };
     let only = if args.quick && args.only.is_empty() { cases::quick() } else { args.only.clone() };
     let done = cases::run(&bench, &only, &mut report).await;
-    // Whatever happened: nothing is left.
+    // The server is stopped and its objects are removed also after a failure.
     let stopped = server.stop().await;
     done?;
     stopped?;

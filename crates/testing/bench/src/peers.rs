@@ -1,4 +1,4 @@
-//! What else runs `true` here: the floor, and other programs.
+//! Other ways to run `true` on this machine: the floor, and other programs.
 //!
 //! Each is measured as people use it: by starting its command. An absent one is said to be absent.
 

@@ -12,7 +12,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Begins with what the machine is.
+    /// Begins with a description of the machine.
     pub(crate) fn new() -> Self {
         let mut report = Self { text: String::new() };
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The server under measurement: started, watched, stopped, and checked for what it left.
+//! The server under measurement: started, watched, stopped, and checked for leftovers.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -31,9 +31,9 @@ pub(crate) struct Server {
 pub(crate) struct Settings<'a> {
     /// Idle sandboxes that it must have room for.
     pub(crate) idle: usize,
-    /// Where what virtual machines need is, if there are any.
+    /// The directory with the files that virtual machines need, if there are to be any.
     pub(crate) machines: Option<&'a Path>,
-    /// Most that it keeps ready of what is asked for again and again.
+    /// Most sandboxes that it keeps ready of a kind that is asked for again and again.
     pub(crate) by_demand: u32,
     /// Keeps its log.
     pub(crate) verbose: bool,
@@ -96,7 +96,7 @@ impl Server {
         kib(&status, "VmRSS:").context("the server's memory is not known")
     }
 
-    /// Stops it, removes what is left, and fails if anything was.
+    /// Stops it, removes everything that is left, and fails if anything was.
     pub(crate) async fn stop(mut self) -> Result<()> {
         // A part that failed half-way left sandboxes, and they would outlive the server.
         self.delete_all().await?;

@@ -1,4 +1,4 @@
-//! Samples and what is said about them.
+//! Samples and their figures.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ impl Samples {
     }
 }
 
-/// Milliseconds, with as many digits as mean something.
+/// Milliseconds, with as many digits as are meaningful.
 pub(crate) fn millis(took: Duration) -> String {
     let value = took.as_secs_f64() * 1e3;
     if value < 10.0 { format!("{value:.3}") } else { format!("{value:.1}") }

@@ -1,4 +1,4 @@
-//! What of an installation is on the host, found without the program's help.
+//! Finds what an installation has on the host, without the program's help.
 
 use std::fs;
 use std::path::Path;
@@ -49,8 +49,8 @@ pub fn remains(installation: &str, data_dir: &Path) -> Vec<String> {
     found
 }
 
-/// What the kernel keeps of an installation whose server has stopped and that has no sandboxes: programs and rings that
-/// a next server would take up, and what is known of sandboxes beside them.
+/// Everything that is kept below `/run/atoll` for an installation whose server has stopped and that has no sandboxes:
+/// programs and rings that a next server would take up, and the files about sandboxes beside them.
 #[must_use]
 pub fn left_in_kernel(installation: &str) -> Vec<String> {
     let mut kept = names(Path::new("/run/atoll"));
@@ -58,8 +58,8 @@ pub fn left_in_kernel(installation: &str) -> Vec<String> {
     kept
 }
 
-/// A process that has ended, whose parent has too: all that is missing is that the host's init takes note,
-/// and in some containers it never does.
+/// A process that has ended, and whose parent has ended too: only the host's init has still to reap it,
+/// and in some containers init never does.
 fn is_dead_orphan(status: &str) -> bool {
     let field =
         |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim();

@@ -1,5 +1,5 @@
 //! Running tests at another isolation level than they were written at: with `ATOLL_TEST_LEVEL=microvm`, every server
-//! gives machines to whoever does not ask for a level, from an image with the programs that tests use.
+//! gives a virtual machine to each request that names no level, from an image with the programs that tests use.
 //!
 //! On demand, because machines are slow where they are emulated, and tests that look at what a container is on the
 //! host are not for them.
@@ -14,7 +14,7 @@ use crate::{command, program};
 
 /// The variable.
 const LEVEL: &str = "ATOLL_TEST_LEVEL";
-/// What the image is called.
+/// The name of the image.
 const IMAGE: &str = "tools";
 
 /// A level that was asked for, ready to be used.
@@ -25,7 +25,7 @@ pub(crate) struct Level {
     image: PathBuf,
 }
 
-/// What was asked for, if anything.
+/// The level that the environment asks for, if any.
 pub(crate) fn asked() -> Option<&'static Level> {
     static LEVEL: OnceLock<Option<Level>> = OnceLock::new();
     LEVEL.get_or_init(prepare).as_ref()
@@ -40,7 +40,7 @@ fn prepare() -> Option<Level> {
     Some(Level { args: args.map(str::to_owned), machines: machines(), image })
 }
 
-/// What `atoll setup microvm` made: kept for each kernel, and shared by all tests.
+/// The directory that `atoll setup microvm` made: kept for each kernel, and shared by all tests.
 ///
 /// # Panics
 /// When there can be no virtual machines here: a test of them fails then.
@@ -48,7 +48,7 @@ fn prepare() -> Option<Level> {
 pub fn machines() -> PathBuf {
     let package = kernel_package();
     let dir = cache().join("tested-machines").join(package.file_stem().expect("the name of a package"));
-    // Tests are processes of their own; the first sets up while the others wait.
+    // Tests are processes of their own; the first one sets up while the other tests wait.
     let _turn = exclusive("tested-machines");
     if !dir.join("kernel").try_exists().expect("look for a kernel") {
         std::fs::create_dir_all(&dir).expect("make a directory");
@@ -99,7 +99,7 @@ impl Level {
         &self.args
     }
 
-    /// Puts what machines need into a data directory, where `atoll doctor` finds it, too.
+    /// Puts the files that machines need into a data directory, where `atoll doctor` finds them, too.
     pub(crate) fn set_up(&self, data: &Path) {
         std::fs::create_dir_all(data).expect("make a data directory");
         let machines = data.join("microvm");

@@ -5,7 +5,7 @@
 //! program()   the program that was built with the tests
 //! Server      a running `atoll serve` with a data directory of its own: kill, restart, command line, raw HTTP
 //! level       the same tests at another isolation level
-//! host        what of an installation is on the host: processes, cgroups, mounts, loop devices, directories
+//! host        everything of an installation on the host: processes, cgroups, mounts, loop devices, directories
 //! ```
 //!
 //! Every test ends with [`Server::finish`], which asserts that nothing is left on the host. A test that

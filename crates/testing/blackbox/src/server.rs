@@ -33,7 +33,7 @@ pub async fn wait_until<T, F: Future<Output = Option<T>>>(what: &str, mut probe:
     }
 }
 
-/// What a program wrote, and how it ended.
+/// The output of a program, and how it ended.
 #[derive(Debug)]
 pub struct Output {
     /// Exit code; `None` when a signal ended it.
@@ -208,7 +208,7 @@ impl Server {
         (ready["url"].as_str().expect("a url").to_owned(), ready["api_key"].as_str().map(str::to_owned))
     }
 
-    /// Starts the process, and gives what it says.
+    /// Starts the process, and gives its standard output.
     fn spawn(&mut self, listen: &str, failpoints: &str) -> ChildStdout {
         let log = File::options().append(true).create(true).open(&self.log).expect("a log");
         let mut command = command(&self.program);
@@ -228,7 +228,7 @@ impl Server {
         stdout
     }
 
-    /// What it logged.
+    /// The server's log.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
@@ -429,7 +429,7 @@ impl Server {
         assert!(self.stop().success(), "the server failed:\n{}", self.log());
         assert!(!panicked, "the server panicked:\n{}", self.log());
         self.assert_doctor_is_content();
-        // The kernel lets go of what was kept ready a moment after the process.
+        // The kernel releases the resources that were kept ready a moment after the process has ended.
         let installation = self.installation();
         let start = Instant::now();
         loop {

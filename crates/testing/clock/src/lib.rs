@@ -1,4 +1,4 @@
-//! A clock of the engine that a test moves by hand: nothing is late, nothing is early, and nobody sleeps for it.
+//! A clock of the engine that a test moves by hand: nothing is late, nothing is early, and no test sleeps for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub struct ManualClock(Arc<Hands>);
 struct Hands {
     start_ms: u64,
     start: Instant,
-    /// What has passed since.
+    /// The time that has passed since `start`.
     passed: watch::Sender<Duration>,
 }
 
@@ -33,18 +33,18 @@ impl ManualClock {
         Clock::new(Arc::new(self.clone()))
     }
 
-    /// What it shows.
+    /// The time that it shows.
     #[must_use]
     pub fn now_ms(&self) -> u64 {
         Time::now_ms(self)
     }
 
-    /// Moves it, and wakes whoever waited for a moment that has come by that.
+    /// Moves it, and wakes each task that waited for a moment which has come by that.
     pub fn advance(&self, time: Duration) {
         self.0.passed.send_modify(|passed| *passed += time);
     }
 
-    /// The same, to what it shows then.
+    /// The same, to the time that it shows then.
     pub fn advance_to_ms(&self, at_ms: u64) {
         self.0.passed.send_modify(|passed| {
             *passed = (*passed).max(Duration::from_millis(at_ms.saturating_sub(self.0.start_ms)));

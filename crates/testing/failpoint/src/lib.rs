@@ -2,7 +2,7 @@
 //!
 //! They are in every build with debug assertions, and do nothing until a test arms them by name, so that the
 //! program under test and the program that developers build are the same. A release build has none: the
-//! condition is a constant there, and what it guards is not compiled into the program.
+//! condition is a constant there, and the code that it guards is not compiled into the program.
 
 #[doc(hidden)]
 pub use fail;

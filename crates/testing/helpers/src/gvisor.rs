@@ -1,4 +1,4 @@
-//! What tests of gVisor need of the host.
+//! Programs of the host that tests of gVisor need.
 
 use std::path::PathBuf;
 use std::process::Command;

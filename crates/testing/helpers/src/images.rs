@@ -186,7 +186,7 @@ impl Layout {
         self.dir.path().join("oci")
     }
 
-    /// What skopeo calls the image.
+    /// The image's reference for skopeo.
     #[must_use]
     pub fn source(&self) -> String {
         format!("oci:{}:latest", self.path())

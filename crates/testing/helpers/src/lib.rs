@@ -1,4 +1,4 @@
-//! What tests of several crates need: real programs started and stopped with the test, images made from
+//! Helpers for tests of several crates: real programs started and stopped with the test, images made from
 //! small trees, waiting with a deadline.
 //!
 //! Everything panics when it fails, because a test that cannot be set up has failed. Nothing here is

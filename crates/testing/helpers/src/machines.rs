@@ -1,15 +1,15 @@
-//! What tests of virtual machines need of the host.
+//! Programs and files of the host that tests of virtual machines need.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Where `scripts/install-deps` puts a kernel, and what is made of it lies.
+/// Where `scripts/install-deps` puts a kernel, and where the tests keep the files that they make of it.
 const CACHE: &str = "/var/cache/atoll-tests";
 /// QEMU, as Debian installs it.
 const QEMU: &str = "/usr/bin/qemu-system-x86_64";
-/// The oldest one that does.
+/// The oldest version that works.
 const QEMU_MIN: (u32, u32) = (9, 1);
 
 /// Where things are kept from one run to the next.
@@ -67,8 +67,8 @@ pub fn kernel_package() -> PathBuf {
     })
 }
 
-/// Makes other processes wait that want the same, until it is dropped: tests are processes of their own and share
-/// what takes long to make.
+/// Makes other processes that want the same wait until it is dropped: tests are processes of their own and share
+/// files that take long to make.
 #[must_use]
 pub fn exclusive(name: &str) -> File {
     std::fs::create_dir_all(cache()).expect("make a directory");

@@ -17,7 +17,7 @@ pub const PASSWORD: &str = "correct horse";
 /// How a registry is spoken to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flavour {
-    /// Plain HTTP for everybody.
+    /// Plain HTTP for every client.
     Open,
     /// Plain HTTP with user name and password.
     Password,

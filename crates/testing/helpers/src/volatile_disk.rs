@@ -1,9 +1,9 @@
-//! A disk with a cache that forgets: what was written and not flushed is gone when the power is.
+//! A disk with a cache that forgets: blocks that were written and not flushed are gone after a power cut.
 //!
 //! It is one file in a FUSE file system of this process. A loop device on it turns each flush of the file system above
-//! into an `fsync` of that file, which is the moment at which blocks become durable. [`VolatileDisk::cut`] writes what would
-//! be found on the disk if the power went away now; the disk itself goes on, so that whoever uses it can be ended in order
-//! and be started again on what was found.
+//! into an `fsync` of that file, which is the moment at which blocks become durable. [`VolatileDisk::cut`] writes the
+//! blocks that would be found on the disk if the power went away now. The disk itself goes on, so that the program
+//! under test can be ended in order, and be started again on the blocks that were found.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -23,7 +23,7 @@ use tempfile::TempDir;
 
 use crate::run;
 
-/// Size of what is kept or lost as a whole, bytes: what a drive writes at once.
+/// Size of a block, bytes: it is kept or lost as a whole, because a drive writes it at once.
 const BLOCK_BYTES: usize = 4096;
 const NAME: &str = "disk";
 const FILE: INodeNo = INodeNo(2);
@@ -83,7 +83,7 @@ impl VolatileDisk {
         self.dir.path().join("mount").join(NAME)
     }
 
-    /// Writes a new file with what would be found on the disk if the power went away now.
+    /// Writes a new file with the content that the disk would have if the power went away now.
     pub fn cut(&self, to: &Path, unflushed: Unflushed) {
         let content = locked(&self.content);
         run(Command::new("cp").arg("--sparse=always").arg(self.dir.path().join("durable")).arg(to));

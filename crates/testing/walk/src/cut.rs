@@ -1,8 +1,8 @@
 //! A right that ends while a request's body is under way.
 //!
-//! `Expect: 100-continue` says when: the server answers `100` once the handler reads the body, and that is after it
-//! has looked who asks. What is not read is thrown away by the server, which asks for it too: so only routes whose
-//! calls have bodies are tried.
+//! `Expect: 100-continue` says when: the server answers `100` once the handler reads the body, and that is after the
+//! server has checked the key. The server also asks for a body that no handler reads, and throws it away: so only
+//! routes whose calls have bodies are tried.
 
 use atoll_core::key::Scope;
 use atoll_core::sharing::Role;
@@ -36,7 +36,7 @@ pub async fn cut_off<P: Protocol>(world: &World, protocol: &P) -> usize {
             began += 1;
             assert!(!protocol.is_done(&answer), "{} {}: {answer:?}", route.method, route.path);
         }
-        // A call whose answer came at once may have removed the sandbox: then this tells so, to who knows its id.
+        // A call whose answer came at once may have removed the sandbox: then the engine says so for its id.
         if world.engine.sandbox(&on.sandbox).is_ok() {
             let answer = world.ask(protocol, &route, &on, Some(&shown)).await;
             expect(protocol, &route, "with a deleted key", &answer, Verdict::NoKey);

@@ -1,9 +1,10 @@
 //! Walks every route of a protocol, on real objects, with every kind of key: none, a wrong one, strangers' of every
-//! scope, those of another project and of none, every role, under somebody else's lease, and such as are taken back before a request or in the middle of it.
+//! scope, those of another project and of none, every role, under the lease of another key, and keys that are taken
+//! back before a request or in the middle of it.
 //!
 //! A protocol brings a table of its routes with what each needs ([`Route`]), and says how a route is called and which
 //! answers are refusals ([`Protocol`]). [`routes_in`] reads the routes out of a router's source, so that one that is
-//! added and not in the table fails a test. What runs below is a server with a fake of the isolation.
+//! added and not in the table fails a test. The server below has a fake of the isolation.
 
 #![expect(clippy::missing_panics_doc, reason = "helpers of tests panic by design")]
 
@@ -39,9 +40,9 @@ pub struct Route {
     pub method: &'static str,
     /// The path as the router has it; of a call of gRPC's kind, with its name.
     pub path: &'static str,
-    /// What it needs.
+    /// The scope that it needs.
     pub needs: Scope,
-    /// What it is about.
+    /// The kind of object that it is about.
     pub about: About,
 }
 
@@ -92,22 +93,22 @@ impl Call {
 pub struct Answer {
     /// The status.
     pub status: u16,
-    /// The body of an error, or of gRPC what its head says, without the names of what was asked about; empty else.
+    /// The body of an error, or the error in a head of gRPC, without the names of the objects; empty else.
     pub text: String,
 }
 
-/// What an answer says about who asked.
+/// What an answer says about the caller's right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It was let in, whatever became of it then.
+    /// The caller was let in, also when the call failed later.
     Admitted,
     /// There is no key, or none that is good.
     NoKey,
     /// The key, or its role, is too weak.
     Weak,
-    /// What it is about is not there for this key.
+    /// The object that the route is about is not there for this key.
     Missing,
-    /// Somebody else has a lease.
+    /// Another key has a lease.
     Leased,
 }
 
@@ -116,34 +117,34 @@ pub trait Protocol {
     /// The table.
     fn routes(&self) -> Vec<Route>;
 
-    /// How a route is called on these objects, by who shows this.
+    /// How a caller with the credential `shown` calls a route on these objects.
     fn call(&self, route: &Route, on: &Objects, shown: Option<&str>) -> Call;
 
     /// What an answer says.
     fn verdict(&self, answer: &Answer) -> Verdict;
 
-    /// The body of an error without what differs each time, such as when it was made.
+    /// The body of an error without the parts that differ each time, such as the time at which it was made.
     fn steady(&self, text: &str) -> String {
         text.to_owned()
     }
 
-    /// What a key's holder shows: the key, unless clients get something that stands for it.
+    /// The credential that a key's holder shows: the key, unless clients get another credential in its place.
     fn shown(&self, world: &World, key: &Key, on: &Objects) -> String {
         let _ = (world, on);
         key.secret.clone()
     }
 
-    /// Whether an answer says that what was asked for was done.
+    /// Whether an answer says that the request was done.
     fn is_done(&self, answer: &Answer) -> bool {
         (200..400).contains(&answer.status)
     }
 
-    /// Whether what is hidden looks exactly as what is not there. Otherwise ids must be such as nobody guesses.
+    /// Whether a hidden object looks exactly as one that is not there. Otherwise no caller must be able to guess ids.
     fn hides_existence(&self) -> bool {
         true
     }
 
-    /// How it says that something is not there for who asks. Where what is shown is for one sandbox only, that is
+    /// How it says that an object is not there for the caller. Where a credential is for one sandbox only, that is
     /// [`Verdict::NoKey`].
     fn hides_as(&self) -> Verdict {
         Verdict::Missing

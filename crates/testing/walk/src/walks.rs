@@ -14,8 +14,8 @@ pub(crate) fn expect<P: Protocol>(protocol: &P, route: &Route, what: &str, answe
     assert_eq!(protocol.verdict(answer), is, "{method} {path} {what}: {answer:?}");
 }
 
-/// What is private exists for its own only: no key and a wrong one are refused everywhere, and to a stranger's it
-/// looks exactly as if it were not there.
+/// A private object exists only for its owner's key: no key and a wrong key are refused everywhere, and to a stranger's
+/// key it looks exactly as if it were not there.
 pub async fn private<P: Protocol>(world: &World, protocol: &P) {
     let owner = world.key(Scope::Manage).await;
     let on = world.objects(&owner, "hidden").await;
@@ -46,8 +46,8 @@ pub async fn private<P: Protocol>(world: &World, protocol: &P) {
     }
 }
 
-/// What is shared is so within its project: to a key of another project, or of none, it looks exactly as if it were not
-/// there, and what is in no project looks so to a key of one. The same names are there, too: they mean others.
+/// A shared object is shared within its project: to a key of another project, or of none, it looks exactly as if it
+/// were not there. An object in no project looks so to a key of a project.
 pub async fn apart<P: Protocol>(world: &World, protocol: &P) {
     let [one, other] = [world.project("one").await, world.project("other").await];
     let nothing = Objects::nothing();
@@ -88,13 +88,13 @@ pub async fn apart<P: Protocol>(world: &World, protocol: &P) {
     }
 }
 
-/// The least of scope and role counts, and who has it is let in.
+/// The lesser of scope and role counts, and a key that has enough of both is let in.
 pub async fn roles<P: Protocol>(world: &World, protocol: &P) {
     let owner = world.key(Scope::Manage).await;
     let friend = world.key(Scope::Manage).await;
     let routes = protocol.routes().into_iter().filter(|route| route.about != About::Server);
     for (number, route) in routes.enumerate() {
-        // What is let in may remove them.
+        // A call that is let in may remove the objects, so each role gets new ones.
         for (role, has) in ROLES {
             let on = world.objects(&owner, &format!("walked-{number}-{}", role.as_str())).await;
             world.grant(&on, &friend, role).await;
@@ -107,7 +107,7 @@ pub async fn roles<P: Protocol>(world: &World, protocol: &P) {
     }
 }
 
-/// While somebody has a sandbox for itself, all others can look, and nothing else.
+/// While one key has a lease on a sandbox, all other keys can look at it, and nothing else.
 pub async fn leased<P: Protocol>(world: &World, protocol: &P) {
     let owner = world.key(Scope::Manage).await;
     let friend = world.key(Scope::Manage).await;

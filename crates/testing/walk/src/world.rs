@@ -58,7 +58,7 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// What is not there.
+    /// Objects that are not there.
     #[must_use]
     pub fn nothing() -> Self {
         Self {
@@ -163,9 +163,9 @@ impl World {
         self.engine.grant(&on.sandbox, key.id.as_str(), role).await.expect("a role");
     }
 
-    /// Removes what is left of objects.
+    /// Removes the objects that are left.
     pub async fn remove(&self, on: &Objects) {
-        // It may be gone already: that was what was asked for.
+        // They may be gone already: the call may have been their deletion.
         drop(self.engine.delete_sandbox(&on.sandbox).await);
         drop(self.engine.delete_snapshot(&on.snapshot, None, &Caller::system()).await);
     }
@@ -196,13 +196,13 @@ impl World {
     }
 }
 
-/// What a refusal of gRPC says, which has no body: as its head has it.
+/// The text of a refusal of gRPC, which has no body: from its head.
 fn said_in_head(headers: &reqwest::header::HeaderMap) -> String {
     let line = |name: &str| Some(format!("{name}: {}\r\n", headers.get(name)?.to_str().ok()?));
     ["grpc-status", "grpc-message"].into_iter().filter_map(line).collect()
 }
 
-/// Without what says which objects it is about.
+/// The text without the ids and names of the objects that it is about.
 pub(crate) fn anonymous(text: String, on: &Objects) -> String {
     let (sandbox, snapshot) = (on.sandbox.as_str(), on.snapshot.as_str());
     // Dialects write ids with other beginnings.

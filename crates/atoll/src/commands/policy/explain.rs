@@ -61,7 +61,7 @@ pub(super) async fn explain(client: &Client, printer: Printer, args: &ExplainArg
     printer.result(&explained, || text(&explained))
 }
 
-/// What holds in a sandbox now.
+/// The policies that are in force in a sandbox now.
 struct InForce {
     policies: Policies,
     profiles: Profiles,
@@ -144,7 +144,7 @@ fn explained(
     })
 }
 
-/// What the kernel and the gateway call the policy in force.
+/// The revision by which the kernel or the gateway names the policy in force.
 fn revision_of(InForce { policies, profiles }: &InForce, is_program: bool) -> u64 {
     let egress = policies.egress.clone().unwrap_or_default();
     if is_program {

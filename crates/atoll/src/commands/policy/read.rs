@@ -1,4 +1,4 @@
-//! Reads what the commands about policies work on: policies, journals, files with events.
+//! Reads the input of the commands about policies: policies, journals, files with events.
 
 use std::io::{self, BufRead, Read as _};
 use std::path::Path;

@@ -14,7 +14,7 @@ use crate::cli::{AcmeArgs, LOCALHOST, ServeArgs};
 use crate::config;
 use crate::failure::{Failure, Result, chain};
 
-/// What the server's own authority signs for.
+/// The names for which the server's own authority signs certificates.
 pub(super) fn own_names(args: &ServeArgs) -> Vec<String> {
     let mut all = super::names(args);
     all.extend([LOCALHOST.to_owned(), format!("*.{LOCALHOST}")]);
@@ -69,7 +69,7 @@ pub(super) async fn listen(args: &ServeArgs) -> Result<Option<TcpListener>> {
     }
 }
 
-/// What a certificate can be had for.
+/// The names for which a certificate can be had.
 fn names(args: &ServeArgs) -> Vec<String> {
     let domain = &args.domain;
     if args.acme.acme_dns_hook.is_some() {

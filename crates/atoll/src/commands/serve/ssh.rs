@@ -15,7 +15,7 @@ const HOST_KEY_FILE: &str = "ssh_host_ed25519_key";
 /// Name under which the database keeps the one that all nodes have.
 const HOST_KEY_SHARED: &str = "ssh_host_key";
 
-/// Opens it. All nodes of a cluster have one host key, the first one's: a client knows whichever it comes to.
+/// Opens it. All nodes of a cluster have one host key, the first node's: a client that knows one node knows them all.
 pub(super) async fn open(daemon: &Daemon, data_dir: &Path) -> Result<Ssh> {
     let file = data_dir.join(HOST_KEY_FILE);
     let engine = daemon.engine.clone();

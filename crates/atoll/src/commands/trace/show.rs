@@ -14,7 +14,7 @@ pub(super) fn line(event: &TraceEvent, numbered: &Numbered) -> String {
     clean(&format!("{number:>6} {at} {by:<7} {}{exec}{pid}  {}", event.kind, what(&numbered.event.what)))
 }
 
-/// What a guest says must not reach into the terminal.
+/// Text that comes from a guest must not control the terminal.
 fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

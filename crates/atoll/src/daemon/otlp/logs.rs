@@ -28,19 +28,19 @@ const QUEUE_MAX_COUNT: usize = 4096;
 const BATCH_MAX_COUNT: usize = 512;
 /// How long a batch waits for more.
 const GATHER: Duration = Duration::from_millis(500);
-/// Longest text of one field, bytes; what is longer is cut.
+/// Longest text of one field, bytes; a longer text is cut.
 const TEXT_MAX_BYTES: usize = 4096;
 /// Fields of one line.
 const FIELDS_MAX_COUNT: usize = 64;
 
-/// Sees what is logged.
+/// The layer that sees each event of the log.
 #[derive(Debug)]
 pub(crate) struct OtlpLog {
     queue: mpsc::Sender<LogRecord>,
     dropped: Arc<AtomicU64>,
 }
 
-/// What was logged, on its way.
+/// Log records on their way to the collector.
 #[derive(Debug)]
 pub(crate) struct LogQueue {
     lines: mpsc::Receiver<LogRecord>,
@@ -115,7 +115,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for OtlpLog {
             attributes,
             ..LogRecord::default()
         };
-        // Nobody who logs waits.
+        // The task that logs never waits for the queue.
         if self.queue.try_send(line).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
@@ -132,7 +132,7 @@ const fn severity(level: Level) -> (SeverityNumber, &'static str) {
     }
 }
 
-/// Sends what is logged until `stop` fires, and then what is left, if the collector takes it.
+/// Sends log records until `stop` fires, and then the records that are left, if the collector takes them.
 pub(crate) async fn follow(collector: Collector, mut queue: LogQueue, stop: CancellationToken) {
     let mut batch = Vec::new();
     while let Some(read) = stop.run_until_cancelled(queue.lines.recv_many(&mut batch, BATCH_MAX_COUNT)).await

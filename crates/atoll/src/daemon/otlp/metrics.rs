@@ -1,4 +1,4 @@
-//! What `/metrics` has, as metrics of OpenTelemetry: read from the same text, so that both always say the same.
+//! The metrics of `/metrics` as metrics of OpenTelemetry: read from the same text, so that both always say the same.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::{LAST_WORD, now_ns, resource, scope, text};
 /// How often they are sent.
 const EVERY: Duration = Duration::from_secs(15);
 
-/// Sends what `read` gives until `stop` fires, and once more then.
+/// Sends the metrics that `read` gives until `stop` fires, and once more then, if the last request was answered.
 pub(crate) async fn follow(
     collector: Collector,
     read: Arc<dyn Fn() -> String + Send + Sync>,
@@ -58,7 +58,7 @@ struct Family {
     help: String,
     unit: String,
     kind: String,
-    /// What follows its name, labels, and the number.
+    /// The suffix that follows its name, labels, and the number.
     samples: Vec<(String, Labels, f64)>,
 }
 
@@ -105,7 +105,7 @@ fn sample(line: &str, name: &str) -> Option<(String, Labels, f64)> {
     Some((suffix.to_owned(), labels, number))
 }
 
-/// Labels up to the closing brace, and what follows it.
+/// Labels up to the closing brace, and the text that follows it.
 fn labels(mut text: &str) -> Option<(Labels, &str)> {
     let mut labels = Labels::new();
     loop {

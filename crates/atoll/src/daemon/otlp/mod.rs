@@ -5,8 +5,9 @@
 //! the log's events ─── logs ─────┴─ send ─ POST /v1/metrics, /v1/logs
 //! ```
 //!
-//! Nobody waits for a collector. What is logged goes into a bounded queue, and is dropped and counted when that is full; metrics are
-//! read when it is time for them, and those that could not be sent are not sent later: the next ones say more.
+//! Nobody waits for a collector. Log records go into a bounded queue, and are dropped and counted when it is full.
+//! Metrics are read when it is time for them, and those that could not be sent are not sent later: the next ones say
+//! more.
 
 mod logs;
 mod metrics;

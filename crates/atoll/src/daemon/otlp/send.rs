@@ -23,7 +23,7 @@ pub(crate) struct Collector {
 }
 
 impl Collector {
-    /// `endpoint` is its address, such as `http://host:4318`; `path` is what is sent there.
+    /// `endpoint` is its address, such as `http://host:4318`; `path` names the data that is sent there, such as `logs`.
     ///
     /// # Errors
     /// For an address that is none.
@@ -43,7 +43,8 @@ impl Collector {
         self.reached.load(Ordering::Relaxed)
     }
 
-    /// Sends once; what is not taken is gone. Said once, not for each.
+    /// Sends a message once; if the collector does not take it, it is dropped. Of several failures in a row only the
+    /// first is logged.
     pub(super) async fn send(&self, message: &impl Message) -> bool {
         let request = self.http.post(self.address.clone()).header(CONTENT_TYPE, "application/x-protobuf");
         let answer = request.body(message.encode_to_vec()).send().await;

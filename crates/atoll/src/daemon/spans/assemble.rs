@@ -21,20 +21,20 @@ use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, Tr
 use opentelemetry::{Array, InstrumentationScope, KeyValue, StringValue, Value};
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 
-/// How long an end waits for what other witnesses still have to tell of it: the kernel's events come through a ring.
+/// How long an end waits for late events of other witnesses about it: the kernel's events come through a ring.
 const SETTLE: Duration = Duration::from_secs(1);
 /// Execs of one sandbox that are followed at once.
 const EXECS_MAX_COUNT: usize = 4096;
 /// Processes of one sandbox that are followed at once.
 const PROCESSES_MAX_COUNT: usize = 4096;
-/// Connections of which it is remembered who made them.
+/// Connections whose processes are remembered.
 const CONNECTS_MAX_COUNT: usize = 1024;
 /// Ends that wait.
 const WAITING_MAX_COUNT: usize = 16_384;
 /// How far the gateway's clock may be behind the kernel's, microseconds: it reads milliseconds.
 const SLACK_US: u64 = 5000;
 
-/// Where in which trace something belongs.
+/// A trace, and the span in it that an exec, a process or a connection has.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     trace: TraceId,
@@ -64,7 +64,7 @@ struct Running {
     parent: SpanId,
     began_us: u64,
     path: String,
-    /// Shared with what it forks.
+    /// Shared with the processes that it forks.
     argv: Arc<[String]>,
 }
 
@@ -77,7 +77,7 @@ struct Asked {
     exec: ExecId,
 }
 
-/// A connection of the gateway, and whose it is.
+/// Which exec and which span a connection of the gateway belongs to.
 #[derive(Debug, Clone)]
 struct Whose {
     place: Place,
@@ -85,7 +85,7 @@ struct Whose {
     exec: ExecId,
 }
 
-/// Something that ended.
+/// An exec, a request or a connection that ended.
 #[derive(Debug)]
 struct Ended {
     due: Instant,
@@ -102,11 +102,11 @@ enum End {
     Connection(Connection),
 }
 
-/// What is remembered of one sandbox.
+/// The state that is kept for one sandbox.
 #[derive(Debug)]
 pub(super) struct Assembler {
     sandbox: SandboxId,
-    /// What ended before this event was told by an earlier server.
+    /// An earlier server sent the spans of everything that ended before this event.
     from: u64,
     execs: HashMap<ExecId, Exec>,
     processes: HashMap<Process, Running>,
@@ -114,7 +114,7 @@ pub(super) struct Assembler {
     connections: HashMap<u64, Whose>,
     ended: VecDeque<Ended>,
     spans: Vec<SpanData>,
-    /// What there was no room for.
+    /// How many execs, processes and ends were left out because there was no room.
     dropped: u64,
     /// Nothing follows in this journal.
     pub(super) over: bool,
@@ -145,7 +145,7 @@ fn integer(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// The arguments, as the journal has them: cut, and without what looks like a secret.
+/// The arguments, as the journal has them: cut, and without the parts that look like secrets.
 fn arguments(argv: &[String]) -> KeyValue {
     let argv = argv.iter().map(|argument| StringValue::from(argument.clone())).collect();
     KeyValue::new("process.command_args", Value::Array(Array::String(argv)))
@@ -228,7 +228,7 @@ impl Assembler {
         self.execs.insert(exec, Exec { place, parent, began_us: at_us, argv, peak: 0, ended: false });
     }
 
-    /// A process that was made, with the program of who made it.
+    /// A process was forked: it has the program of its parent.
     fn fork(&mut self, exec: ExecId, process: Process, parent: Option<Process>, at_us: u64) {
         let Some(of) = self.execs.get(&exec) else { return };
         if self.processes.len() >= PROCESSES_MAX_COUNT {
@@ -298,7 +298,7 @@ impl Assembler {
         }
     }
 
-    /// Makes spans of what ended long enough ago; of everything, without a time.
+    /// Makes spans of the ends that are due at `now`; without a time, of all ends.
     pub(super) fn settle(&mut self, now: Option<Instant>) -> (Vec<SpanData>, u64) {
         while let Some(ended) = self.ended.pop_front_if(|ended| now.is_none_or(|now| ended.due <= now)) {
             let Ended { number, at_us, exec, what, .. } = ended;
@@ -332,7 +332,7 @@ impl Assembler {
         self.forget(exec);
     }
 
-    /// Whose a connection of the gateway is: the kernel saw a process ask for that address before it.
+    /// Finds the process that made a connection of the gateway: the kernel saw it ask for that address before.
     fn whose(&mut self, connection: u64, to: Option<SocketAddr>, began_us: u64) -> Option<Whose> {
         if let Some(known) = self.connections.get(&connection) {
             return Some(known.clone());
@@ -436,7 +436,7 @@ impl Assembler {
     }
 }
 
-/// How a process ended. What did not end well has an `error.type`, as the conventions for programs say.
+/// How a process ended. One that did not end well has an `error.type`, as the conventions for programs say.
 fn ending(code: Option<i32>, signal: Option<i32>) -> Vec<KeyValue> {
     let mut attributes = Vec::new();
     attributes.extend(code.map(|code| KeyValue::new("process.exit.code", i64::from(code))));

@@ -112,7 +112,7 @@ fn who_is_no_caller_s_has_a_trace_of_its_own_and_who_is_not_wanted_none() {
     let root = find(&spans, "sh");
     assert!(root.parent_span_id == SpanId::INVALID && root.span_context.is_valid());
     assert!(assembled(1, job(Some(&CALLER.replace("-01", "-00")))).is_empty());
-    // What an earlier server told of is not told again.
+    // Spans that an earlier server sent are not made again.
     let later: Vec<_> = assembled(10, job(None)).iter().map(|span| span.name.to_string()).collect();
     assert_eq!(later, ["curl", "dash"]);
 }

@@ -1,8 +1,8 @@
-//! What execs do, as spans for a collector of OpenTelemetry.
+//! Execs, their processes and connections, as spans for a collector of OpenTelemetry.
 //!
-//! Nobody who runs an exec waits for any of this. One thread follows the journals on disk, as any other reader, and [`assemble`]s spans; another
-//! one [`export`]s them. Between both is a bounded queue: what finds no room, because the collector is slow, hangs or is away, is
-//! dropped and counted.
+//! No exec waits for any of this. One thread follows the journals on disk, as any other reader, and [`assemble`]s
+//! spans; another one [`export`]s them. Between both is a bounded queue: a span that finds no room, because the
+//! collector is slow, hangs or is away, is dropped and counted.
 
 mod assemble;
 mod export;
@@ -38,7 +38,7 @@ pub(crate) struct Spans {
 }
 
 impl Spans {
-    /// Begins to send spans of what is recorded to a collector. Must be called on a runtime.
+    /// Begins to send spans of recorded events to a collector. Must be called on a runtime.
     pub(crate) fn start(recorder: &Recorder, endpoint: &str) -> Result<Self> {
         let (stop, counts) = (CancellationToken::new(), Arc::<SpanCounts>::default());
         let (sender, exporter) = export::start(endpoint, stop.clone(), Arc::clone(&counts))?;
@@ -61,7 +61,7 @@ impl Spans {
         Arc::clone(&self.counts)
     }
 
-    /// Sends what is still to be sent, as far as the collector takes it.
+    /// Sends the spans that are left, as far as the collector takes them.
     pub(crate) async fn stop(self) {
         self.stop.cancel();
         let join = || self.threads.into_iter().all(|thread| thread.join().is_ok());
@@ -113,7 +113,7 @@ impl Follower {
         loop {
             match self.activity.try_recv() {
                 Ok(sandbox) => drop(changed.insert(sandbox)),
-                // Which, nobody knows any more: all that are known, and others when they grow again.
+                // Some ids of sandboxes were lost: read all known journals now, and others when they grow again.
                 Err(TryRecvError::Lagged(_)) => changed.extend(self.journals.keys().cloned()),
                 Err(TryRecvError::Empty | TryRecvError::Closed) => return changed,
             }
@@ -160,7 +160,7 @@ impl Follower {
     }
 }
 
-/// The event with which this server began to write a journal; what stands before was told by the one before it.
+/// The event with which this server began to write a journal; the server before it sent the spans of earlier events.
 fn began(reader: &mut Reader) -> u64 {
     let mut began = 1;
     while let Ok(events) = reader.read()

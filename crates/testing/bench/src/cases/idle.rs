@@ -1,4 +1,4 @@
-//! What a sandbox costs that does nothing, running and put to disk.
+//! The cost of a sandbox that does nothing, running and put to disk.
 
 use std::time::{Duration, Instant};
 
@@ -68,14 +68,14 @@ pub(super) async fn idle(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// What the disk of a sandbox takes on the host.
+/// Room that the disk of a sandbox takes on the host.
 async fn disk_kib(bench: &Bench<'_>, sandbox: &str) -> Result<u64> {
     let path = format!("/v1/sandboxes/{sandbox}/metrics");
     let metrics = bench.server.address.connect().await?.json(Method::GET, &path, &Value::Null).await?;
     Ok(metrics["disk_host_bytes"].as_u64().context("the disk is not measured")? / 1024)
 }
 
-/// Writes back what is dirty, so that caches do not count.
+/// Has the kernel write back dirty pages, so that caches do not count.
 async fn settle() -> Result<()> {
     tokio::task::spawn_blocking(rustix::fs::sync).await?;
     tokio::time::sleep(SETTLE).await;

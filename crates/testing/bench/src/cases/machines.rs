@@ -18,7 +18,7 @@ use crate::stats::{Samples, millis};
 const ROUNDS: usize = 20;
 /// Pauses with memory.
 const PAUSES: usize = 5;
-/// Memory of the machine that is paused, and what of it is filled with random bytes.
+/// Memory of the machine that is paused, and the part of it that is filled with random bytes.
 const MEMORY_BYTES: u64 = 512 << 20;
 const FILLED_BYTES: usize = 100 << 20;
 /// Children of a fork, and idle machines.

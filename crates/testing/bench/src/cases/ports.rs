@@ -23,7 +23,7 @@ const PORT: u16 = 8000;
 /// How long the server inside may take to listen.
 const START_WAIT: Duration = Duration::from_secs(20);
 
-/// A server that does as little as it can: most of what is measured is not its own.
+/// A server that does as little as it can: most of the measured time is not its own.
 const SERVER: &str = r#"
 import asyncio, sys
 SMALL = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"

@@ -13,7 +13,7 @@ use crate::stats::Samples;
 
 /// Rounds of each measurement.
 const ROUNDS: usize = 20;
-/// What is on the disk: files of 50 KiB, 1 GB together, in directories of a hundred.
+/// Content of the disk: files of 50 KiB, 1 GB together, in directories of a hundred.
 const FILES: usize = 20_000;
 const DIRTY: &str = "i=0; while [ $i -lt 200 ]; do mkdir -p /data/$i; j=0; while [ $j -lt 100 ]; do \
     head -c 51200 /dev/urandom > /data/$i/$j; j=$((j+1)); done; i=$((i+1)); done";
