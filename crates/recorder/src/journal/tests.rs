@@ -85,10 +85,15 @@ fn events(range: std::ops::Range<u32>) -> Vec<Event> {
 
 /// One segment of 40 events in four writes, the first 30 of them signed.
 fn small() -> World {
+    in_four_writes(10)
+}
+
+/// One segment of four writes with so many events each, the first three of them signed.
+fn in_four_writes(each: u32) -> World {
     let world = World::new();
     let (mut writer, _) = world.open();
     for part in 0..4 {
-        writer.append(&events(part * 10..part * 10 + 10), at(u64::from(part))).unwrap();
+        writer.append(&events(part * each..part * each + each), at(u64::from(part))).unwrap();
         if part < 3 {
             writer.checkpoint(at(u64::from(part))).unwrap();
         }
@@ -165,7 +170,8 @@ fn what_is_written_is_read_and_verified_over_many_segments() {
 
 #[test]
 fn a_journal_cut_at_any_byte_is_repaired_and_goes_on_and_says_so() {
-    let whole = small();
+    // Every byte is tried: two events a write have all places where one can be.
+    let whole = in_four_writes(2);
     let bytes = fs::read(whole.file()).unwrap();
     let name = whole.file().file_name().unwrap().to_owned();
     for cut in 0..bytes.len() {
@@ -189,7 +195,7 @@ fn a_journal_cut_at_any_byte_is_repaired_and_goes_on_and_says_so() {
 
 #[test]
 fn any_changed_byte_of_what_is_signed_is_found() {
-    let whole = small();
+    let whole = in_four_writes(2);
     let path = whole.file();
     let bytes = fs::read(&path).unwrap();
     assert_eq!(whole.verify().findings, []);

@@ -278,35 +278,47 @@ async fn the_least_of_scope_and_role_counts_everywhere() {
     let harness = Harness::start().await;
     let owner = key(&harness, Scope::Manage).await;
     let friend = key(&harness, Scope::Manage).await;
-    for named in ["{sandbox}", "{snapshot}", "{agent}"] {
-        for operation in operations(named) {
-            // What was refused has changed nothing: the next one asks about the same.
-            let mut left = None;
-            for role in ROLES {
-                let on = match left.take() {
-                    Some(on) => on,
-                    None => objects(&harness, &owner).await,
-                };
-                let grant = format!("/v1/sandboxes/{}/sharing/{}", on.sandbox, friend.id);
-                let granted = harness.request(Method::PUT, &grant).json(&json!({"role": role.as_str()}));
-                assert_eq!(harness.send(granted).await.status, 200);
-                let answered = call(&harness, &operation, &on, Some(&friend.secret)).await;
-                let name = &operation.name;
-                if role < operation.needs {
-                    assert_eq!((answered.0, answered.1.as_str()), (403, "forbidden"), "{name} as {role:?}");
-                    left = Some(on);
-                } else {
-                    assert!(!is_refused(&answered), "{name} as {role:?}: {answered:?}");
-                    remove(&harness, &on).await;
-                }
-            }
-            for own in [owner.secret.as_str(), harness.key(Scope::Admin)] {
-                let on = objects(&harness, &owner).await;
-                let answered = call(&harness, &operation, &on, Some(own)).await;
-                assert!(!is_refused(&answered), "{}: {answered:?}", operation.name);
-                remove(&harness, &on).await;
+    // A refused request and an admitted GET change nothing: the next request asks about the same objects.
+    let mut kept = None;
+    for operation in ["{sandbox}", "{snapshot}", "{agent}"].into_iter().flat_map(operations) {
+        let name = &operation.name;
+        for role in ROLES {
+            let on = fresh(&harness, &owner, &mut kept).await;
+            let grant = format!("/v1/sandboxes/{}/sharing/{}", on.sandbox, friend.id);
+            let granted = harness.request(Method::PUT, &grant).json(&json!({"role": role.as_str()}));
+            assert_eq!(harness.send(granted).await.status, 200);
+            let answered = call(&harness, &operation, &on, Some(&friend.secret)).await;
+            if role < operation.needs {
+                assert_eq!((answered.0, answered.1.as_str()), (403, "forbidden"), "{name} as {role:?}");
+                kept = Some(on);
+            } else {
+                assert!(!is_refused(&answered), "{name} as {role:?}: {answered:?}");
+                put_away(&harness, &operation, on, &mut kept).await;
             }
         }
+        for own in [owner.secret.as_str(), harness.key(Scope::Admin)] {
+            let on = fresh(&harness, &owner, &mut kept).await;
+            let answered = call(&harness, &operation, &on, Some(own)).await;
+            assert!(!is_refused(&answered), "{name}: {answered:?}");
+            put_away(&harness, &operation, on, &mut kept).await;
+        }
+    }
+}
+
+/// The objects that the last request left as they were, or new ones.
+async fn fresh(harness: &Harness, owner: &Key, kept: &mut Option<Objects>) -> Objects {
+    match kept.take() {
+        Some(on) => on,
+        None => objects(harness, owner).await,
+    }
+}
+
+/// Keeps objects after a request that changes nothing, and removes them after any other.
+async fn put_away(harness: &Harness, operation: &Operation, on: Objects, kept: &mut Option<Objects>) {
+    if operation.method == Method::GET {
+        *kept = Some(on);
+    } else {
+        remove(harness, &on).await;
     }
 }
 
