@@ -15,9 +15,10 @@ use crate::file::Policies;
 use crate::trace::{Asked, Program, What};
 use crate::verdict::{Outcome, verdict};
 
-/// The address of a host that an assertion names without one: public, and nobody's in particular.
+/// The address of a host that an assertion names without one: public, and of no host in particular.
 const SOMEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(1, 0, 0, 1));
-/// Where no image has programs: what lies there was written in the sandbox unless the assertion says otherwise.
+/// Directories in which no image has programs: a program there was written in the sandbox unless the assertion says
+/// otherwise.
 const WRITTEN: [&str; 6] = ["/tmp/", "/var/tmp/", "/dev/", "/run/", "/proc/", "/home/"];
 /// Most assertions of a file.
 const COUNT_MAX: usize = 10_000;
@@ -151,7 +152,7 @@ impl<'a> Words<'a> {
         Ok(Program { path: path.to_owned(), origin: origin.unwrap_or(guessed), digest, layer: None })
     }
 
-    /// Something of the network. Whom nobody names is no program that a rule names.
+    /// A lookup, connection or request. An assertion that names no program is about a program that no rule names.
     fn network(&self, host: &str, port: Option<u16>, tls: bool, what: What) -> Result<Asked, String> {
         let literal: Option<IpAddr> = host.trim_matches(['[', ']']).parse().ok();
         let names: Vec<HostName> = match literal {

@@ -1,4 +1,5 @@
-//! Wildcards in the place of many names. Only past a threshold, never over what belongs to strangers, and each is told.
+//! Wildcards in the place of many names. Only past a threshold, never over names that other owners may have, and each
+//! is told.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,7 +41,7 @@ pub(crate) fn domains(names: &BTreeSet<HostName>, threshold: usize) -> Vec<Fold<
     }
 }
 
-/// Domains that a name lies below and that belong to somebody.
+/// Domains that a name lies below and that have an owner: no public suffixes.
 fn parents(name: &HostName) -> Vec<HostName> {
     let mut parents = Vec::new();
     let mut rest = name.as_str();

@@ -33,7 +33,7 @@ pub struct Learned {
     pub policies: Policies,
     /// Wildcards, with what they stand for.
     pub folds: Vec<String>,
-    /// What somebody who reviews it should know.
+    /// What a person who reviews the policy should know.
     pub notes: Vec<String>,
 }
 
@@ -41,7 +41,7 @@ pub struct Learned {
 /// secrets that are put into requests, and limits, stay as they are there, and nothing is folded over what they deny.
 ///
 /// # Errors
-/// What there is too much of for any policy, in words.
+/// Which things are too many for any policy, in words.
 pub fn learn(trace: &Trace, base: &Policies, options: Options) -> Result<Learned, String> {
     let mut learned = Learned::default();
     learned.policies.about = Some(About {

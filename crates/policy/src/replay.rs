@@ -20,7 +20,7 @@ pub struct Replay {
     pub decisions: u64,
     /// What passed then and would be refused.
     pub refused: Vec<Finding>,
-    /// What passed then and of which it cannot be said.
+    /// What passed then, where it is unclear whether the policy would let it pass.
     pub unclear: Vec<Finding>,
     /// What was refused then and would pass.
     pub opened: Vec<Finding>,

@@ -1,4 +1,4 @@
-//! What sandboxes did, as far as a policy has a word in it.
+//! The actions of sandboxes that a policy decides about.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -69,7 +69,7 @@ pub enum What {
     Program(Program),
     /// The address of a name.
     Lookup,
-    /// A connection whose content nobody reads.
+    /// A connection whose content the gateway does not read.
     Connect,
     /// An HTTP request.
     Request {
@@ -96,7 +96,7 @@ pub struct Seen {
     pub allowed: u64,
     /// How often it was refused.
     pub refused: u64,
-    /// How often it passed and was told of as what would be refused.
+    /// How often it passed although the policy would refuse it, because the policy's mode is to observe.
     pub observed: u64,
     /// Where it was written first.
     pub first: Place,
@@ -158,7 +158,7 @@ struct Sandbox {
     started: HashMap<Process, (Program, Place)>,
     connects: HashMap<SocketAddr, Vec<(u64, Program)>>,
     connects_count: usize,
-    /// What the gateway saw, until it is known who it was.
+    /// What the gateway saw, until it is known which program it was.
     network: Vec<(u64, Asked, Was, u64, Place)>,
 }
 
@@ -351,7 +351,7 @@ impl Sandbox {
         None
     }
 
-    /// A name that has addresses. Others are as good as refused to who asks.
+    /// A name that has addresses. For the program that asks, any other name is as good as refused.
     fn looked_up(&mut self, dns: &Dns, at_us: u64, place: Place) {
         if let Ok(name) = dns.name.parse::<HostName>()
             && !dns.addresses.is_empty()
@@ -403,7 +403,7 @@ fn program(started: &ProcessStarted) -> Option<Program> {
         Origin::Image => ProgramOrigin::Image,
         Origin::Written => ProgramOrigin::Written,
         Origin::Other => ProgramOrigin::Elsewhere,
-        // It runs whatever the policy is.
+        // It runs under every policy.
         Origin::Atoll => return None,
     };
     let (digest, layer) = (file.digest.clone(), file.layer.clone());

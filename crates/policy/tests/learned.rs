@@ -193,7 +193,7 @@ fn what_the_gateway_only_observed_is_learned_and_counted_once() {
     let trace = trace(&events);
     let learned = learn(&trace, &Policies::default(), Options::default()).unwrap();
     assert_eq!(texts(&learned.policies).0, ["allow db.example:5432", "allow GET web.example:80 /a"]);
-    // The policy that observed would have refused all of it, whatever its mode.
+    // The policy that observed would have refused all of it: its mode does not count here.
     let mode = serde_json::from_str(r#"{"internet":"rules","mode":"observe"}"#).unwrap();
     let replayed = replay(&Policies { egress: Some(mode), ..Policies::default() }, &trace);
     let refused: Vec<_> = replayed.refused.iter().map(|one| (one.what.as_str(), one.times)).collect();
@@ -250,7 +250,7 @@ fn wildcards_stand_for_many_and_are_told() {
     assert_eq!(learned.folds.len(), 3, "{:?}", learned.folds);
     let none = learn(&trace, &Policies::default(), Options { fold: 0, ..Options::default() }).unwrap();
     assert_eq!((texts(&none.policies).0.len(), none.folds.len()), (24, 0));
-    // Not over what somebody denied.
+    // No wildcard covers a name that the base policy denies.
     let base = Policies::read(
         r#"{"egress":{"internet":"on","rules":[{"action":"deny","domain":"x.cdn.example.com"}]}}"#,
     );
@@ -287,7 +287,7 @@ fn who_connected_is_found_by_address_and_time() {
     assert_eq!(replayed(vec![git.clone(), connect(10), gateway()]).refused, []);
     let found = replayed(vec![git, curl, connect(10), gateway(), connect(11), gateway()]);
     assert_eq!((found.refused.len(), found.refused[0].by.as_deref()), (1, Some("/usr/bin/curl")));
-    // Where no kernel says who it was it cannot be said.
+    // Where no kernel says which program it was, the outcome is unclear.
     let found = replayed(vec![gateway()]);
     assert_eq!((found.refused.len(), found.unclear.len()), (0, 1));
 }

@@ -1,8 +1,8 @@
 //! Records as they lie in a file, and the chain through them.
 //!
 //! A record is `length u32BE, kind u8, payload, tag [u8; 8]`. The link after a record is the hash of the link before
-//! it, the length, the kind and the payload; the tag is its beginning, and tells accidents apart from one another. What
-//! tells tampering is the whole link, which checkpoints sign.
+//! it, the length, the kind and the payload; the tag is its beginning. A tag reveals accidental damage; tampering is
+//! revealed only by the whole link, which checkpoints sign.
 
 use crate::limits::RECORD_MAX_BYTES;
 

@@ -1,4 +1,4 @@
-//! Cuts events to their limits: what a guest or a caller says is as long as they like.
+//! Cuts events to their limits: a guest or a caller may send a text of any length.
 
 use crate::event::{Destination, Event, What};
 use crate::limits::{ARGV_MAX_CHARS, LIST_MAX_COUNT, NAME_MAX_CHARS, TEXT_MAX_CHARS};

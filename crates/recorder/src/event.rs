@@ -1,12 +1,11 @@
-//! What is recorded: [`Event`], and who saw it.
+//! What is recorded: [`Event`], and its [`Witness`].
 //!
-//! An event is what a *witness* says. Witnesses differ in what they can know and in who could make them lie, so each
-//! event carries its own and they are never merged: a guest's word for a connection is another event than the
-//! gateway's record of it.
+//! An event is what a *witness* says. Witnesses differ in what they can know and in which attacker could make them lie,
+//! so each event names its witness, and events of different witnesses are never merged: a guest's word for a connection
+//! is another event than the gateway's record of it.
 //!
 //! No event has a place for a secret: environment variables are names, requests have no query and no headers, input
-//! of terminals is counted. What a caller writes into a command
-//! line is recorded without what looks like a credential.
+//! of terminals is counted. A command line that a caller writes is recorded without words that look like a credential.
 
 mod kind;
 
@@ -17,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 pub use kind::KINDS;
 
-/// Who saw it, from the one that is hardest to deceive.
+/// The witness that saw it, from the one that is hardest to deceive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Witness {
@@ -39,7 +38,7 @@ pub struct Event {
     /// When, in microseconds since the epoch, by the host's clock as the witness read it.
     #[serde(rename = "at_us")]
     pub at_us: u64,
-    /// Who saw it.
+    /// The witness that saw it.
     pub witness: Witness,
     /// The exec that it belongs to, where that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -70,7 +69,7 @@ pub enum What {
     ProcessStarted(ProcessStarted),
     /// A process was made without a new program (fork, clone without CLONE_THREAD).
     ProcessForked {
-        /// Who made it.
+        /// The process that made it.
         parent: Process,
     },
     /// A process ended.
@@ -91,9 +90,9 @@ pub enum What {
     Connection(Connection),
     /// The egress policy decided.
     Policy(PolicyDecision),
-    /// Somebody called the API about this sandbox.
+    /// A client called the API about this sandbox.
     Call(Call),
-    /// Somebody typed into a terminal.
+    /// A client typed into a terminal.
     TerminalInput {
         /// The API key that typed, if there was one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -127,7 +126,7 @@ pub enum What {
         #[serde(default)]
         child: String,
     },
-    /// It was put back to a snapshot, and what ran ended.
+    /// It was put back to a snapshot, and the processes in it ended.
     RolledBack {
         /// The snapshot.
         snapshot: String,
@@ -140,7 +139,7 @@ pub enum What {
         #[serde(default, skip_serializing_if = "is_zero")]
         policy_revision: u64,
     },
-    /// A limit of memory was hit and the kernel killed something inside.
+    /// A limit of memory was hit and the kernel killed a process inside.
     OutOfMemory,
     /// A budget was used up.
     BudgetExhausted {
@@ -151,7 +150,7 @@ pub enum What {
     ExecStarted(ExecStarted),
     /// It ended.
     ExecEnded(ExecEnded),
-    /// Events are missing here: each gap says how many, or that nobody can know.
+    /// Events are missing here: each gap says how many, or that the number cannot be known.
     Lost(Lost),
     /// The recorder itself: began, went on after the server's end, stopped.
     Recorder(RecorderEvent),
@@ -175,7 +174,7 @@ pub struct ProcessStarted {
     /// What ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<Program>,
-    /// Who started it.
+    /// The process that started it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Process>,
     /// The profile that it runs in.
@@ -432,13 +431,13 @@ pub struct Call {
     /// The id of the API key; none when the caller had none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// The person whose key it is, if somebody logged in: the issuer's name for them, and the issuer.
+    /// The person whose key it is, if a person logged in: the issuer's name for them, and the issuer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
     /// Their address for mail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub email: Option<String>,
-    /// What the caller said of who works with the key.
+    /// The name that the caller gave for the client that works with the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<String>,
     /// The id of the request, as in the server's log.
@@ -525,7 +524,7 @@ pub struct ExecEnded {
 /// Events that are missing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lost {
-    /// How many; none when nobody can know.
+    /// How many; none when the number cannot be known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
     /// Why, in words: which buffer overflowed, what was cut.
@@ -561,7 +560,7 @@ pub enum RecorderEvent {
         /// By how much, milliseconds; negative: back.
         by_ms: i64,
     },
-    /// From here on changes of files at and below a path are told; nobody told of what was before.
+    /// From here on changes of files at and below a path are recorded; no witness recorded earlier ones.
     WatchesFiles {
         /// The path.
         path: String,

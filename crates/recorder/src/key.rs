@@ -48,7 +48,7 @@ impl SigningKey {
         Ok(Self { pair, public: PublicKey(bytes) })
     }
 
-    /// What verifies its signatures.
+    /// The public key that verifies its signatures.
     #[must_use]
     pub const fn public(&self) -> PublicKey {
         self.public
@@ -59,7 +59,7 @@ impl SigningKey {
     }
 }
 
-/// What verifies checkpoints; safe to show.
+/// The public key that verifies checkpoints; safe to show.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct PublicKey([u8; KEY_BYTES]);
 

@@ -15,9 +15,9 @@
 //! # What a journal promises
 //!
 //! Every record is a link of a BLAKE3 chain that begins with the sandbox's id; every so often, and at the end of each
-//! segment, the end of the chain is signed with the installation's Ed25519 key. Who changes, removes, adds or moves a
-//! record after it was signed cannot hide it without that key. What is missing because a buffer was full, a disk
-//! was full or a server was killed is itself a record.
+//! segment, the end of the chain is signed with the installation's Ed25519 key. An attacker who changes, removes, adds
+//! or moves a record after it was signed cannot hide it without that key. Events that are missing because a buffer was
+//! full, a disk was full or a server was killed are themselves recorded as a gap.
 
 mod chain;
 mod clip;

@@ -10,7 +10,7 @@
 //! | calls of the API | API Activity (6003) |
 //! | everything else | Application Lifecycle (6002) |
 //!
-//! Who saw it is in `metadata.log_provider`; the whole event is in `unmapped`.
+//! The witness of an event is in `metadata.log_provider`; the whole event is in `unmapped`.
 
 use std::net::SocketAddr;
 
@@ -206,7 +206,7 @@ fn map(sandbox: &str, event: &Event) -> Mapped {
                     "actor": caller(call),
                     "api": {"operation": format!("{} {}", call.method, call.path), "service": {"name": call.protocol},
                         "request": {"uid": call.request_id}, "response": {"code": call.status}},
-                    // The caller's address is not recorded; the holder says who works with the key.
+                    // The caller's address is not recorded; the holder names the client that works with the key.
                     "src_endpoint": {"name": call.holder.as_deref().unwrap_or("unknown")},
                     "resources": [{"uid": sandbox, "type": "sandbox"}],
                     "status_id": if call.status < 400 { 1 } else { 2 },
@@ -245,7 +245,7 @@ fn process(event: &Event, program: Option<(&[String], &str)>) -> Value {
     if let Some(of) = event.process {
         process.insert("pid".to_owned(), of.pid.into());
     }
-    // Where nobody saw a pid, the exec is what names it.
+    // Where no witness saw a pid, the exec names the process.
     if let Some(exec) = &event.exec {
         process.insert("uid".to_owned(), exec.to_string().into());
     }
@@ -266,7 +266,7 @@ fn actor_of(parent: Option<u32>, event: &Event) -> Value {
     }
 }
 
-/// Who called: a person, if one had logged in.
+/// The caller: the API key, and the person, if one had logged in.
 fn caller(call: &Call) -> Value {
     let mut actor = user(call.key.as_deref());
     if let Some(subject) = &call.subject {

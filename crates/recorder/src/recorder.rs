@@ -20,7 +20,7 @@ use crate::{Event, PublicKey, SigningKey, What, Witness};
 use queue::{Closing, Journal};
 use thread::{Work, run};
 
-/// Sandboxes whose activity nobody has looked at yet; who is slower looks at all of them.
+/// Sandboxes whose activity a subscriber has not looked at yet; a slower subscriber looks at all sandboxes.
 const ACTIVITY_MAX_COUNT: usize = 1024;
 
 /// How long a journal is kept.
@@ -38,12 +38,12 @@ impl Default for Retention {
     }
 }
 
-/// What the recorder is told at start.
+/// The settings that the recorder gets when it starts.
 #[derive(Debug)]
 pub struct Config {
     /// Where journals lie, one directory for each sandbox.
     pub dir: PathBuf,
-    /// What signs checkpoints.
+    /// The key that signs checkpoints.
     pub key: SigningKey,
     /// How long they are kept.
     pub keep: Retention,
@@ -125,7 +125,7 @@ impl Recorder {
         let journal = Arc::new(Journal::new(sandbox.clone(), owner, mode));
         journals.insert(sandbox.clone(), Arc::clone(&journal));
         drop(journals);
-        // Opened now, not with the first event: what an earlier server left is said at once.
+        // Opened now, not with the first event: the thread says at once what an earlier server left.
         self.shared.work.wake(&journal);
     }
 
@@ -234,7 +234,7 @@ impl Recorder {
         lock(&self.inbox).take()
     }
 
-    /// Which sandboxes have new events, from now on. Who is slow misses some, and is told so.
+    /// Which sandboxes have new events, from now on. A subscriber that is slow misses some, and is told so.
     #[must_use]
     pub fn activity(&self) -> broadcast::Receiver<SandboxId> {
         self.shared.activity.subscribe()
@@ -252,7 +252,7 @@ impl Recorder {
         &self.shared.dir
     }
 
-    /// What verifies the journals.
+    /// The public key that verifies the journals.
     #[must_use]
     pub fn public_key(&self) -> PublicKey {
         self.shared.key.public()

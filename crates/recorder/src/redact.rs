@@ -1,10 +1,11 @@
-//! Takes what looks like a credential out of a command line.
+//! Takes words that look like a credential out of a command line.
 //!
-//! Values of the vault never reach a command line. What callers write there themselves is theirs; this keeps the usual
-//! shapes out of the journal: passwords in URLs, values of options and variables that are called a secret, what follows
-//! `Bearer`, and tokens whose prefix says what they are. It knows shapes, not secrets: nobody should rely on it.
+//! Values of the vault never reach a command line. Secrets that callers write there themselves are the callers' own;
+//! this keeps the usual shapes out of the journal: passwords in URLs, values of options and variables that are called a
+//! secret, the word after `Bearer`, and tokens whose prefix says what they are. It knows shapes, not secrets: do not
+//! rely on it.
 
-/// What stands in the place.
+/// Stands in the place of a credential.
 const HIDDEN: &str = "****";
 
 /// Tokens that say what they are.
@@ -28,7 +29,7 @@ const PREFIXES: [&str; 16] = [
 ];
 /// Fewer characters after a prefix are no token.
 const TOKEN_MIN_CHARS: usize = 8;
-/// A word that is called so has a value that nobody should read.
+/// An option or variable whose name ends so has a value that must not be read in the journal.
 const NAMES: [&str; 9] =
     ["password", "passwd", "secret", "token", "apikey", "api_key", "api-key", "credential", "private_key"];
 /// What stands between the name of a header and a credential.

@@ -33,11 +33,11 @@ pub struct Summary {
     pub refusals: BTreeMap<String, u64>,
     /// Secrets that were put into requests, by name.
     pub secrets: BTreeMap<String, u64>,
-    /// Who called, by key and protocol.
+    /// Calls of the API, by key and protocol.
     pub callers: BTreeMap<String, u64>,
-    /// Events that are missing, as far as somebody could count them.
+    /// Events that are missing, as far as a witness could count them.
     pub lost: u64,
-    /// Gaps of which nobody knows how much is missing.
+    /// Gaps of which it is not known how much is missing.
     pub gaps: u64,
 }
 
@@ -133,7 +133,7 @@ pub fn tree(events: &[Numbered]) -> Vec<Node> {
     forest.grow()
 }
 
-/// A process in the tree, or an exec whose processes nobody saw.
+/// A process in the tree, or an exec whose processes no witness saw.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Process(Witness, Process),

@@ -13,7 +13,7 @@ use crate::event::{RecorderEvent, What};
 use crate::journal::{Checkpoint, Header, Numbered, Segment, VERSION, list, read};
 use crate::key::PublicKey;
 
-/// A journal's last signed statement as somebody kept it elsewhere: `number:link`.
+/// A journal's last signed statement, as a user kept it elsewhere: `number:link`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Head {
     /// Number of the last event that it covers.
@@ -100,7 +100,7 @@ pub fn verify(base: &Path, sandbox: &SandboxId, key: &PublicKey, known: Option<&
     check.report.first = segments.first().map_or(0, |segment| segment.first);
     check.report.last = check.report.first.saturating_sub(1);
     if check.report.first > 1 {
-        // What was before is gone: the header is believed, and must be covered by a later signature.
+        // The events before are gone: the header is believed, and must be covered by a later signature.
         check.link = None;
     }
     for (index, segment) in segments.iter().enumerate() {
@@ -154,7 +154,7 @@ impl Check<'_> {
         };
         self.at.1 = MAGIC.len() as u64;
         if !self.records(body, segment) {
-            // What follows in it is not to be trusted; the next one has its own signatures.
+            // The rest of this segment is not to be trusted; the next one has its own signatures.
             self.link = None;
         } else if !newest && !self.closed {
             self.find("the end of the segment is missing");

@@ -23,7 +23,7 @@ use crate::row::Rows;
 const CONNECTIONS_MAX_COUNT: usize = 256;
 /// Looks into the database at once.
 const LOOKS_MAX_COUNT: usize = 4;
-/// How long a connection is there, whatever it does.
+/// Longest life of a connection, busy or idle.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(15);
 /// Time for the head of a request, and its largest size.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
@@ -32,7 +32,7 @@ const HEAD_MAX_BYTES: usize = 16 << 10;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Where servers of ACME ask (RFC 8555, section 8.3).
 const CHALLENGES: &str = "/.well-known/acme-challenge/";
-/// What a client hears that sends anything: it may have been a key.
+/// The answer to a request other than `GET` and `HEAD`: it may have held a key.
 const TLS_REQUIRED: &str = "use https:// instead of http://\n";
 
 /// The port.
@@ -118,7 +118,7 @@ impl Door {
         state.answer(token).map(str::to_owned)
     }
 
-    /// Only to this server's own names: a redirect to whatever somebody writes would be one to anywhere.
+    /// Redirects only to this server's own names: a redirect to any name that a client writes would be one to anywhere.
     fn redirect(&self, uri: &Uri, headers: &HeaderMap) -> Response<Full<Bytes>> {
         let said = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
         let host = said.split(':').next().unwrap_or_default().to_ascii_lowercase();

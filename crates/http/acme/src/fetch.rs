@@ -20,7 +20,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Largest answer, bytes.
 const ANSWER_MAX_BYTES: usize = 256 << 10;
 
-/// What a server said last of when to come again, milliseconds from then; 0 when it said nothing.
+/// When a server last said to come again, milliseconds from then; 0 when it said nothing.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Told(Arc<AtomicU64>);
 

@@ -12,7 +12,7 @@ use tokio::process::{Child, Command};
 const HOOK_TIMEOUT: Duration = Duration::from_secs(300);
 /// Bytes that are kept of what it says on standard error: the last ones.
 const SAID_MAX_BYTES: usize = 600;
-/// How long what it left behind may keep its standard error open.
+/// How long processes that the hook left behind may keep its standard error open.
 const SAID_TIMEOUT: Duration = Duration::from_secs(1);
 /// Where it finds programs. It gets nothing else of the server's environment.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -33,7 +33,7 @@ impl Verb {
     }
 }
 
-/// Its whole process group ends with this.
+/// A running hook. If this is dropped before the hook has ended, the hook's whole process group is killed.
 struct Running {
     child: Child,
     group: Option<Pid>,
@@ -70,7 +70,7 @@ async fn run_for(program: &Path, verb: Verb, name: &str, value: &str, limit: Dur
     let mut running = Running { child, group };
     let ended = tokio::time::timeout(limit, running.child.wait()).await;
     if ended.is_ok() {
-        // It is reaped: its number may be another's soon.
+        // It is reaped: another process may soon have its number.
         running.group = None;
     }
     drop(running);
@@ -144,7 +144,7 @@ mod tests {
         let late = run_for(&hook, Verb::Present, "a", "b", limit).await.unwrap_err();
         assert!(late.contains("took longer"), "{late}");
         let mut fifo = std::fs::OpenOptions::new().read(true).custom_flags(0o4000).open(&fifo).unwrap();
-        // As long as anybody holds the other end there is nothing to read, but no end either.
+        // As long as a process holds the other end there is nothing to read, but no end either.
         while std::io::Read::read(&mut fifo, &mut [0]).is_err() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }

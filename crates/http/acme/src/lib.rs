@@ -10,12 +10,13 @@
 //!
 //! What holds:
 //!
-//! - One server orders, whoever it is among those that share the database; the others find the certificate there.
-//! - No more than four orders are begun in an hour, however often servers are started; a server of ACME that wants to be left
-//!   alone is.
+//! - One of the servers that share the database orders; the others find the certificate there.
+//! - No more than four orders are begun in an hour, however often servers are started; a server of ACME that wants to
+//!   be left alone is left alone.
 //! - The server of ACME is not believed: what it says is bounded, it can ask only about the names that were asked for, and a
 //!   certificate is taken only if it fits key and names.
-//! - What was published for a challenge is in the database before it is published, and whoever orders next removes it.
+//! - An answer to a challenge is in the database before it is published. If it is left over, the next server that
+//!   orders, or that finds it, removes it.
 
 mod door;
 mod fetch;
@@ -48,11 +49,11 @@ use crate::state::{SILENCE_MS, State, renew_at_ms};
 
 /// How long an order may take altogether.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(1200);
-/// How often who orders says that it is there.
+/// How often the server that orders says that it is there.
 const HOLD_INTERVAL: Duration = Duration::from_millis(SILENCE_MS / 3);
 /// How often the database is asked whether another node has a new certificate.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
-/// The same where there is no other.
+/// The same where there is no other node.
 const LOOK_ALONE_INTERVAL: Duration = Duration::from_secs(60);
 /// Shortest pause between two looks.
 const PAUSE_MIN: Duration = Duration::from_millis(200);
@@ -61,22 +62,22 @@ const ENOUGH_MS: u64 = 3_600_000;
 /// Longest reason of a failure, letters.
 const REASON_MAX_COUNT: usize = 1000;
 
-/// Whose certificate, and from where.
+/// The certificate to get, and where to get it.
 #[derive(Debug)]
 pub struct AcmeConfig {
     /// Address of the server's directory.
     pub directory: String,
     /// An authority to be trusted for that, besides the host's, PEM.
     pub extra_ca: Option<String>,
-    /// Whom it may write to.
+    /// The email address to which the server of ACME may write.
     pub email: Option<String>,
     /// An account elsewhere that the one there belongs to.
     pub external: Option<ExternalAccount>,
     /// The server's domain.
     pub domain: String,
-    /// What the certificate is to be for; `*.` before a name is for all names one label below it.
+    /// The names that the certificate is to be for; `*.` before a name is for all names one label below it.
     pub names: Vec<String>,
-    /// How it is shown that these are ours.
+    /// How we prove that these are ours.
     pub proof: Proof,
 }
 
@@ -96,10 +97,10 @@ impl ExternalAccount {
     }
 }
 
-/// How it is shown that names are ours.
+/// How we prove that names are ours.
 #[derive(Debug)]
 pub enum Proof {
-    /// HTTP-01: by what is answered on port 80.
+    /// HTTP-01: by the answers that the server gives on port 80.
     Http,
     /// DNS-01: by records of the domain, which a program makes.
     Dns {
@@ -117,10 +118,10 @@ pub struct Acme {
     http: Http,
     issued: Arc<Issued>,
     rows: Rows,
-    /// Under what the account and the certificate are sealed.
+    /// The names under which the account and the certificate are sealed.
     account_name: String,
     certificate_name: String,
-    /// Who orders, among all.
+    /// The name of this server among all that may order.
     who: String,
     jitter: u8,
 }
@@ -220,7 +221,7 @@ impl Acme {
                 if self.rows.write(&claimed, version, None).await? {
                     self.order(claimed, version + 1).await;
                 }
-                // What has become of it is in the database.
+                // The outcome of the order is in the database.
                 Ok(0)
             }
         }
@@ -233,7 +234,7 @@ impl Acme {
         }
     }
 
-    /// Puts what the database has in use.
+    /// Puts the certificate that the database has in use.
     async fn take(&self, state: &State) -> Result<()> {
         self.issued.say(state.failure.clone());
         let Some((chain, key)) = self.rows.engine.sealed(&self.certificate_name).await? else {
@@ -257,7 +258,7 @@ impl Acme {
         Ok(())
     }
 
-    /// Orders, with the right to it; what has become of it is in the database afterwards.
+    /// Orders, with the right to do so; the outcome is in the database afterwards.
     async fn order(&self, state: State, version: i64) {
         let names = self.config.names.join(" ");
         tracing::info!(names, directory = self.config.directory, "ordering a certificate");
@@ -276,7 +277,7 @@ impl Acme {
         while_held(&book, work).await;
     }
 
-    /// Writes down what became of an order, and puts what was issued in use.
+    /// Writes down the outcome of an order, and puts the issued certificate in use.
     async fn conclude(&self, book: &Mutex<Book>, made: std::result::Result<Fulfilled, Failed>) -> Result<()> {
         let mut book = book.lock().await;
         let Fulfilled { chain_pem, key_pem } = match made {
@@ -295,7 +296,7 @@ impl Acme {
         self.take(&book.state).await
     }
 
-    /// Removes what an order that was not ended published.
+    /// Removes the answers that an order published which was cut short.
     async fn remove_left(&self, state: State, version: i64) {
         let book = Mutex::new(Book { rows: self.rows.clone(), state, version });
         let work = async {
@@ -318,7 +319,7 @@ impl Acme {
         };
         let account = self.account(book).await?;
         let begun = match order::begin(&account, &self.config.names, way).await {
-            // It has forgotten us.
+            // The server of ACME has forgotten our account.
             Err(Failed::Acme(error)) if is_problem(&error, "accountDoesNotExist") => {
                 let account = self.new_account(book).await?;
                 order::begin(&account, &self.config.names, way).await?
@@ -351,7 +352,7 @@ impl Acme {
         Ok(made)
     }
 
-    /// Removes what is published of challenges. What cannot be removed is said, and not tried again.
+    /// Removes the published answers to challenges. A failure to remove one is logged, and it is not tried again.
     async fn clean(&self, book: &Mutex<Book>) {
         let answers = book.lock().await.state.answers.clone();
         if answers.is_empty() {
@@ -456,7 +457,7 @@ fn is_problem(error: &instant_acme::Error, kind: &str) -> bool {
     said == Some(kind)
 }
 
-/// What others said, to be shown.
+/// A text that another program sent, made fit to be shown.
 pub(crate) fn readable(text: &str) -> String {
     let one_line = |letter: char| if letter.is_whitespace() { ' ' } else { letter };
     text.chars().map(one_line).filter(|letter| !letter.is_control()).take(REASON_MAX_COUNT).collect()

@@ -1,4 +1,5 @@
-//! One order at a server of ACME. What that says is not believed: it can ask us to prove what we asked for, and nothing else.
+//! One order at a server of ACME. That server is not believed: it can ask us to prove what we asked for, and nothing
+//! else.
 
 use std::time::Duration;
 
@@ -31,7 +32,7 @@ pub(crate) enum Failed {
     Own(String),
 }
 
-/// How it is shown that the names are ours.
+/// How we prove that the names are ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     Http,
@@ -60,7 +61,7 @@ pub(crate) fn is_token(text: &str) -> bool {
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
 }
 
-/// Begins an order, and says what has to be answered where.
+/// Begins an order, and gives the answers to its challenges that are to be published.
 pub(crate) async fn begin(
     account: &Account,
     names: &[String],
@@ -76,7 +77,8 @@ pub(crate) async fn begin(
     while let Some(one) = all.next().await {
         let mut one = one?;
         let name = one.identifier().to_string();
-        // Another's name in our hook would prove that name to somebody else.
+        // If our hook published the proof for a name that is not ours, it would prove that name for somebody else's
+        // order.
         if !names.contains(&name) {
             return Err(refused("it wants a name proved that was not asked for"));
         }

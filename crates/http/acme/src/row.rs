@@ -5,7 +5,7 @@ use atoll_engine::{Engine, ToSeal};
 
 use crate::state::State;
 
-/// Where it is.
+/// The place of a certificate's state in the database.
 #[derive(Debug, Clone)]
 pub(crate) struct Rows {
     pub(crate) engine: Engine,
@@ -14,7 +14,7 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// The state and its version. One that cannot be read is as none: who orders writes a new one.
+    /// The state and its version. A state that cannot be read counts as none: the server that orders writes a new one.
     pub(crate) async fn read(&self) -> Result<(State, i64)> {
         let (text, version) = self.engine.acme(&self.name).await?;
         let state = serde_json::from_str(&text).unwrap_or_else(|error| {

@@ -1,4 +1,4 @@
-//! How it stands with a certificate, as all servers of the database see it. No I/O, no clock.
+//! The state of a certificate, as all servers that share the database see it. No I/O, no clock.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ pub(crate) const TRIES_PER_HOUR: usize = 4;
 const PATIENCE_MS: [u64; 5] = [10_000, 60_000, 600_000, 3_600_000, 6 * 3_600_000];
 /// Longest wait that is taken from a server of ACME, milliseconds.
 pub(crate) const TOLD_MAX_MS: u64 = 24 * HOUR_MS;
-/// How long who orders may be silent, milliseconds.
+/// How long the server that orders may be silent, milliseconds.
 pub(crate) const SILENCE_MS: u64 = 60_000;
 const HOUR_MS: u64 = 3_600_000;
 /// Longest life of a certificate that is believed, seconds: a hundred years.
@@ -26,9 +26,9 @@ pub(crate) struct Answer {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct State {
-    /// Who orders.
+    /// The server that orders.
     holder: Option<String>,
-    /// Until when others wait for it.
+    /// Until when the other servers wait for it.
     held_until_ms: u64,
     /// When orders were begun within the last hour.
     tries_ms: Vec<u64>,
@@ -40,13 +40,13 @@ pub(crate) struct State {
     told_ms: u64,
     /// Why the last one failed.
     pub(crate) failure: Option<String>,
-    /// What is published of challenges.
+    /// The answers to challenges that are published.
     pub(crate) answers: Vec<Answer>,
 }
 
 impl State {
-    /// Takes the right to order: the state then, or until when to wait. Who has been `started` just now does not wait for its
-    /// own patience: somebody may have mended something.
+    /// Takes the right to order: the state then, or until when to wait. A server that has just been `started` does not
+    /// wait as after a failure: the operator may have mended something.
     pub(crate) fn claim(&self, who: &str, now_ms: u64, started: bool) -> Result<Self, u64> {
         if self.holder.as_deref().is_some_and(|holder| holder != who) && self.held_until_ms > now_ms {
             return Err(self.held_until_ms);
@@ -71,7 +71,7 @@ impl State {
         })
     }
 
-    /// Says that who orders is still there.
+    /// Notes that the server that orders is still there.
     pub(crate) fn hold(&mut self, now_ms: u64) {
         self.held_until_ms = now_ms + SILENCE_MS;
     }
@@ -103,8 +103,8 @@ impl State {
         self.holder = None;
     }
 
-    /// Takes hold of what somebody published who is gone, or who was this server before it was started anew; none when there is
-    /// nothing like that.
+    /// Takes the right to remove the answers that another server published and left when it ended, or that this server
+    /// published before it was started anew; none when there are no such answers.
     pub(crate) fn claim_left(&self, who: &str, now_ms: u64) -> Option<Self> {
         let is_others = self.holder.as_deref().is_some_and(|holder| holder != who);
         if self.answers.is_empty() || (is_others && self.held_until_ms > now_ms) {

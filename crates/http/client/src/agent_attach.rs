@@ -1,8 +1,8 @@
 //! Being attached to a session: its events live, messages in, over a connection that may break.
 //!
-//! Events have numbers: a new connection goes on after the last that came. Messages have keys: those that have no answer are
-//! sent again on a new connection, and are taken once. Answers and cancellations are not sent again; who waits for the
-//! reply to one is told by a `Lost`.
+//! Events have numbers: a new connection goes on after the last that came. Messages have keys: those that have no
+//! answer are sent again on a new connection, and the server takes them once. Answers and cancellations are not sent
+//! again; a caller that waits for the reply to one is told by a `Lost`.
 
 use atoll_api::{AgentSession, SessionClientMessage, SessionServerMessage};
 use futures::{SinkExt as _, StreamExt as _};
@@ -13,7 +13,7 @@ use tokio_tungstenite::tungstenite::Message;
 use crate::resume::{Attempts, ResumePolicy};
 use crate::{Client, ClientError, Result};
 
-/// What comes of a session.
+/// What the connection to a session brings.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SessionUpdate {
     /// What the server said.
@@ -36,7 +36,7 @@ pub struct SessionAttachment {
     unanswered: Vec<SessionClientMessage>,
     /// Of those the ones that a new connection has to be told.
     again: Vec<SessionClientMessage>,
-    /// What is to be told as lost.
+    /// Messages of which the caller is to be told that they are lost.
     lost: Vec<SessionClientMessage>,
     sent: u64,
 }
@@ -147,7 +147,7 @@ impl SessionAttachment {
             if let Some(lost) = self.lost.pop() {
                 return Ok(SessionUpdate::Lost(lost));
             }
-            // Whoever drops this in between sends one twice, which is taken once.
+            // A caller that drops this future in between makes it send one message twice, which the server takes once.
             while let Some(message) = self.again.last().cloned() {
                 self.transmit(&message).await;
                 self.again.pop();

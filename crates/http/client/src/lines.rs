@@ -17,7 +17,7 @@ struct Lines {
     response: Response,
     buffer: BytesMut,
     ready: VecDeque<ImageProgress>,
-    /// Something is ready: from now on the end is an end.
+    /// An image is ready: the stream may end from now on.
     done: bool,
     finished: bool,
 }

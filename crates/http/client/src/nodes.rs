@@ -18,7 +18,7 @@ impl Client {
         self.submit(Method::PATCH, self.target(["v1", "nodes", node]), update).await
     }
 
-    /// What a node still has that takes no new sandboxes.
+    /// What a node that takes no new sandboxes still has.
     pub async fn get_node_drain(&self, node: &str) -> Result<NodeDrain> {
         self.call(self.request(Method::GET, self.target(["v1", "nodes", node, "drain"]))).await
     }

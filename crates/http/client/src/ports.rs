@@ -22,7 +22,7 @@ const MESSAGE_MAX_BYTES: usize = 64 << 10;
 /// # Errors
 /// Every call fails with [`crate::ClientError`].
 impl Client {
-    /// Lets somebody without an API key reach a port or file. The token is in the answer and nowhere else.
+    /// Lets a client without an API key reach a port or file. The token is in the answer and nowhere else.
     pub async fn create_access(&self, sandbox: &str, create: &CreateAccess) -> Result<AccessCreated> {
         self.submit(Method::POST, self.in_sandbox(sandbox, &["access"]), create).await
     }
@@ -37,8 +37,8 @@ impl Client {
         self.call_empty(self.request(Method::DELETE, self.in_sandbox(sandbox, &["access", id]))).await
     }
 
-    /// Opens a tunnel. Streams that this side opens go to ports of the sandbox; connections that somebody
-    /// inside makes to one of the `listen` ports come as streams of the other side.
+    /// Opens a tunnel. Streams that this side opens go to ports of the sandbox; connections that programs in the
+    /// sandbox make to one of the `listen` ports come as streams of the other side.
     pub async fn tunnel(&self, sandbox: &str, listen: &[u16]) -> Result<Mux<TunnelSocket>> {
         let target = self.in_sandbox(sandbox, &["tunnel"]);
         let target = listen.iter().fold(target, |target, port| target.query("listen", port));

@@ -77,7 +77,7 @@ impl Client {
         self.call(self.request(Method::GET, self.in_sandbox(sandbox, &["metrics"]))).await
     }
 
-    /// TCP ports on which something listens inside.
+    /// TCP ports on which a program listens inside.
     pub async fn sandbox_ports(&self, sandbox: &str) -> Result<PortList> {
         self.call(self.request(Method::GET, self.in_sandbox(sandbox, &["ports"]))).await
     }

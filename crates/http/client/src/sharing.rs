@@ -36,17 +36,17 @@ impl Client {
         self.call(self.request(Method::DELETE, self.in_sandbox(sandbox, &["sharing", key]))).await
     }
 
-    /// Who has it for itself.
+    /// Which key has a lease on it.
     pub async fn lease(&self, sandbox: &str) -> Result<LeaseStatus> {
         self.call(self.request(Method::GET, self.in_sandbox(sandbox, &["lease"]))).await
     }
 
-    /// Takes it for oneself, or goes on having it.
+    /// Takes a lease on it, or goes on having one.
     pub async fn take_lease(&self, sandbox: &str, take: &TakeLease) -> Result<Lease> {
         self.submit(Method::POST, self.in_sandbox(sandbox, &["lease"]), take).await
     }
 
-    /// Gives a lease back; with `force` also somebody else's.
+    /// Gives a lease back; with `force` also that of another key.
     pub async fn release_lease(&self, sandbox: &str, force: bool) -> Result<()> {
         let target = self.in_sandbox(sandbox, &["lease"]).flag("force", force);
         self.call_empty(self.request(Method::DELETE, target)).await

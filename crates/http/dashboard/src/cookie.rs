@@ -14,8 +14,8 @@ const SECURE_NAME: &str = "__Host-atoll_console";
 /// Sessions of one request that are looked at.
 const SHOWN_MAX: usize = 8;
 
-/// Of a login that has begun, until the browser is back from the issuer of identities. That is another site, so that this
-/// one goes along with links of others ([`of_login`]).
+/// The cookie of a login that has begun, until the browser is back from the issuer of identities. The issuer is another
+/// site, so the browser sends this cookie also when it follows a link from another site ([`of_login`]).
 const LOGIN: &str = "atoll_login";
 const SECURE_LOGIN: &str = "__Host-atoll_login";
 
@@ -36,8 +36,8 @@ pub fn is_ours(name: &[u8]) -> bool {
     COOKIES.iter().any(|own| name.eq_ignore_ascii_case(own.as_bytes()))
 }
 
-/// What a request says are its session. Several are there when somebody else set a cookie of that name, too: a server
-/// on another port of this host can.
+/// The tokens that a request shows for its session. There are several when another server has set a cookie of that
+/// name, too: a server on another port of this host can.
 pub fn sessions_of(headers: &HeaderMap, secure: bool) -> impl Iterator<Item = &str> {
     named(headers, name(secure))
 }
@@ -53,19 +53,20 @@ fn named<'a>(headers: &'a HeaderMap, name: &'static str) -> impl Iterator<Item =
     pairs.filter(move |(found, _)| *found == name).map(|(_, value)| value).take(SHOWN_MAX)
 }
 
-/// What makes a browser keep a session.
+/// The value of `Set-Cookie` that makes a browser keep a session.
 #[must_use]
 pub fn of_session(token: &str, max_age_s: u64, secure: bool) -> Option<HeaderValue> {
     set(name(secure), token, max_age_s, "Strict", secure)
 }
 
-/// What makes a browser keep a login that has begun: it is sent when another site leads here, since the issuer does.
+/// The value that makes a browser keep a login that has begun: the cookie is sent when another site leads here, since
+/// the issuer does.
 #[must_use]
 pub fn of_login(sealed: &str, max_age_s: u64, secure: bool) -> Option<HeaderValue> {
     set(login(secure), sealed, max_age_s, "Lax", secure)
 }
 
-/// What makes a browser forget it.
+/// The value that makes a browser forget it.
 #[must_use]
 pub fn cleared_login(secure: bool) -> Option<HeaderValue> {
     of_login("", 0, secure)
@@ -79,7 +80,7 @@ fn set(name: &str, value: &str, max_age_s: u64, same_site: &str, secure: bool) -
     Some(value)
 }
 
-/// What makes a browser forget its session.
+/// The value that makes a browser forget its session.
 #[must_use]
 pub fn cleared(secure: bool) -> Option<HeaderValue> {
     of_session("", 0, secure)

@@ -1,4 +1,5 @@
-//! The built frontend. Files are kept as they are sent, compressed both ways; who takes neither gets them unpacked.
+//! The built frontend. Files are kept as they are sent, compressed both ways; a client that takes neither gets them
+//! unpacked.
 
 use std::io::Read as _;
 use std::sync::LazyLock;
@@ -9,13 +10,13 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 
-/// What every path without an ending is answered with: the frontend reads the path itself.
+/// The answer to every path without an ending: the frontend reads the path itself.
 const INDEX: &str = "index.html";
 /// Files below it have the hash of their content in their names.
 const HASHED: &str = "assets/";
 const FOREVER: &str = "public, max-age=31536000, immutable";
 
-/// What the page may do: nothing is fetched from elsewhere, nothing is inline, nobody frames it.
+/// What the page may do: nothing is fetched from elsewhere, nothing is inline, no other page frames it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 

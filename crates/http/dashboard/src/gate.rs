@@ -1,9 +1,9 @@
 //! What a browser must show before a session counts.
 //!
-//! A cookie is sent by the browser whoever caused the request, so the cookie alone opens nothing that changes
-//! something: `Origin` must be the dashboard's own, and the token that only its page can read must be there. What
-//! only looks is refused when the browser says that another site or origin asks (`Sec-Fetch-Site`), since looking may
-//! wake a sandbox.
+//! The browser sends a cookie with every request, whichever page caused it, so the cookie alone opens nothing that
+//! changes something: `Origin` must be the dashboard's own, and the token that only its page can read must be there. A
+//! request that only reads is refused when the browser says that another site or origin asks (`Sec-Fetch-Site`), since
+//! reading may wake a sandbox.
 
 use atoll_core::secret::Secret;
 use http::header::{ORIGIN, UPGRADE};
@@ -14,9 +14,9 @@ use crate::site::Site;
 
 /// Carries the CSRF token of a session.
 pub const CSRF: HeaderName = HeaderName::from_static("x-atoll-csrf");
-/// Who caused a request, in relation to where it goes: Fetch Metadata Request Headers.
+/// Says which site caused a request, in relation to where it goes: Fetch Metadata Request Headers.
 const FETCH_SITE: &str = "sec-fetch-site";
-/// Set on what a browser fetches before anybody asked for it.
+/// Set on what a browser fetches before its user asked for it.
 const PURPOSES: [&str; 2] = ["sec-purpose", "purpose"];
 
 /// Why a request is refused.
@@ -24,7 +24,7 @@ const PURPOSES: [&str; 2] = ["sec-purpose", "purpose"];
 pub enum Refusal {
     /// Another web site, or another origin of this one, caused it.
     Foreign,
-    /// It changes something and says not who caused it.
+    /// It changes something and does not say which site caused it.
     Anonymous,
     /// The token is missing or wrong.
     Csrf,
@@ -47,7 +47,7 @@ fn may_change(method: &Method, headers: &HeaderMap) -> bool {
     !matches!(*method, Method::GET | Method::HEAD) || headers.contains_key(UPGRADE)
 }
 
-/// Refuses what another origin caused.
+/// Refuses a request that another origin caused.
 ///
 /// # Errors
 /// [`Refusal::Foreign`], [`Refusal::Anonymous`].
@@ -64,7 +64,7 @@ pub fn check_origin(method: &Method, headers: &HeaderMap, site: &Site) -> Result
     if own { Ok(()) } else { Err(Refusal::Foreign) }
 }
 
-/// Refuses what changes something without the token. WebSockets cannot carry it: their origin has to do.
+/// Refuses a request that changes something without the token. WebSockets cannot carry it: their origin has to do.
 ///
 /// # Errors
 /// [`Refusal::Csrf`].
@@ -76,8 +76,8 @@ pub fn check_csrf(method: &Method, headers: &HeaderMap, csrf: &Secret) -> Result
     if shown.is_some_and(|shown| matches(shown, csrf)) { Ok(()) } else { Err(Refusal::Csrf) }
 }
 
-/// Whether somebody followed a link from outside the browser or typed it: no page led there. Browsers that say
-/// nothing are believed.
+/// Whether the user followed a link from outside the browser or typed it: no page of another origin led there. Browsers
+/// that say nothing are believed.
 #[must_use]
 pub fn is_typed(headers: &HeaderMap) -> bool {
     let asked_by = headers.get(FETCH_SITE).map(http::HeaderValue::as_bytes);

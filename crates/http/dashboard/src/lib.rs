@@ -1,4 +1,4 @@
-//! The dashboard: what a browser fetches, under which names, and who is signed in there.
+//! The dashboard: its files, its host names, and its sessions.
 //!
 //! ```text
 //! site      console.localhost, console.<domain>: the only names under which it is served, and their origins

@@ -1,7 +1,7 @@
 //! Links that sign in, and the sessions that they open. Both live in the server's memory: a server that is started
 //! anew knows none of them.
 //!
-//! What is kept of a link or a session's token is its hash, so that looking one up tells nothing by the time it takes.
+//! Of a link's or a session's token only the hash is kept, so that looking one up tells nothing by the time it takes.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -47,7 +47,7 @@ impl Session {
         Self { key: login, csrf, local, ended: CancellationToken::new(), is_login: true }
     }
 
-    /// One that another node of a cluster has, as it is for a request that it has looked at.
+    /// The session of another node of a cluster, for a request that that node has checked.
     #[must_use]
     pub fn of_node(key: KeyId) -> Self {
         Self { key, csrf: Secret::new(""), local: false, ended: CancellationToken::new(), is_login: false }
@@ -71,7 +71,7 @@ impl Session {
         &self.csrf
     }
 
-    /// Fires when it ends, and ends it: what is open by it ends too.
+    /// Fires when the session ends. To fire it ends the session, and what was opened by it.
     #[must_use]
     pub const fn ended(&self) -> &CancellationToken {
         &self.ended
@@ -104,7 +104,7 @@ struct Held {
 
 impl Sessions {
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Maps are usable whatever panicked.
+        // The maps are usable even if a task panicked while it held the lock.
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.links.retain(|_, link| link.made.elapsed() < LINK_AGE);
         inner.sessions.retain(|_, held| !held.session.ended.is_cancelled());
@@ -148,8 +148,8 @@ impl Sessions {
         Ok(Some(token))
     }
 
-    /// Takes over what another node has under this token, for as long as that says that it goes on: until `ended` fires.
-    /// `None` when that was done already.
+    /// Takes over the session that another node has under this token, for as long as that node says that it goes on:
+    /// until `ended` fires. `None` when that was done already.
     ///
     /// # Errors
     /// [`Code::LimitExceeded`]

@@ -53,8 +53,9 @@ impl Sites {
         below(host).is_some_and(|name| name == LOCALHOST || self.names.contains(&name))
     }
 
-    /// The dashboard under this host, which a connection named that is encrypted or not. `None` for all other names,
-    /// and for those of other machines without HTTPS: the cookie would be there for everybody on the way.
+    /// The dashboard under this host, which a client named on a connection that is encrypted or not. `None` for all
+    /// other names, and for those of other machines without HTTPS: everybody on the network between could read the
+    /// cookie.
     #[must_use]
     pub fn find(&self, host: &str, encrypted: bool) -> Option<Site> {
         let name = below(host)?;
@@ -66,8 +67,8 @@ impl Sites {
         Some(Site::new(true, false, &format!("{LABEL}{name}{port}")))
     }
 
-    /// Where it is for who reached the server under `host` by a connection that is encrypted or not. `None` when it is
-    /// nowhere for them.
+    /// The dashboard for a client that reached the server under `host` by a connection that is encrypted or not. `None`
+    /// when it is nowhere for that client.
     #[must_use]
     pub fn for_client(&self, host: Option<&str>, encrypted: bool) -> Option<Site> {
         let first = self.names.first();
@@ -90,7 +91,7 @@ impl Site {
     }
 }
 
-/// Whose console a host is, in lower case.
+/// The name whose console a host is, in lower case.
 fn below(host: &str) -> Option<String> {
     let name = split(host).0.to_ascii_lowercase();
     name.strip_prefix(LABEL).filter(|name| !name.is_empty()).map(str::to_owned)

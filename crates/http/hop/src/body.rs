@@ -1,9 +1,9 @@
 //! Bodies that end before they should.
 //!
-//! hyper's server closes a connection at once when the body of an answer fails, with what it has not written yet: when the
-//! failure comes together with the head, as it does of a server inside that says all at once and goes, the client hears nothing
-//! at all and may take it that its request was never seen. So every answer that is made of what may fail goes through here: the
-//! failure is told one turn later, and what came before it has been written by then.
+//! hyper's server closes a connection at once when the body of an answer fails, with what it has not written yet: when
+//! the failure comes together with the head, as it does of a server inside that sends all at once and goes, the client
+//! gets nothing at all and may believe that its request was never seen. So every answer whose body may fail goes
+//! through here: the failure is told one turn later, and by then hyper has written what came before it.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

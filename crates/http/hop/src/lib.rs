@@ -1,4 +1,4 @@
-//! What of an HTTP message concerns one connection only (RFC 9110, 7.6.1), for everything in Atoll that passes
+//! The parts of an HTTP message that concern one connection only (RFC 9110, 7.6.1), for everything in Atoll that passes
 //! messages on: the gateway for requests in clear, the one that looks into TLS, and the ports of sandboxes.
 
 mod body;
@@ -26,11 +26,11 @@ const HOP_BY_HOP: [HeaderName; 9] = [
     UPGRADE,
     HTTP2_SETTINGS,
 ];
-/// What a sender cannot take away by naming it in `Connection`: the receiver relies on it.
+/// Headers that a sender cannot take away by naming them in `Connection`: the receiver relies on them.
 const KEPT: [HeaderName; 3] = [HOST, CONTENT_LENGTH, COOKIE];
 
-/// The protocol that a message asks to switch to, or agrees to. HTTP/2 in clear is none: it would carry requests
-/// that nobody in between sees.
+/// The protocol that a message asks to switch to, or agrees to. HTTP/2 in clear is none: it would carry requests that
+/// no program in between sees.
 #[must_use]
 pub fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     if !named(headers).any(|name| name == UPGRADE) {
@@ -42,8 +42,8 @@ pub fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     (!http2).then(|| protocol.clone())
 }
 
-/// Removes what concerns one connection only. Of `TE` that trailers are understood stays, which is true of everything
-/// in between. Gives the [`upgrade`], for [`set_upgrade`] where it is to go on.
+/// Removes headers that concern one connection only. Of `TE` the word that trailers are understood stays, which is true
+/// of every program in between. Gives the [`upgrade`], for [`set_upgrade`] where it is to go on.
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) -> Option<HeaderValue> {
     let upgrade = upgrade(headers);
     let trailers = headers

@@ -1,7 +1,7 @@
 //! What an address says of the sandboxes of a session: `/mcp?template=code&internet=off`.
 //!
-//! The address stands in the configuration of a client, as its key does: whoever writes it may do all that the key may. The model
-//! does not see it.
+//! The address stands in the configuration of a client, as its key does: the user who writes it may do all that the key
+//! may. The model does not see it.
 
 use atoll_api::CreateSandbox;
 use atoll_core::policy::{EgressPolicy, Internet};

@@ -46,7 +46,7 @@ impl Excerpt {
 
     /// The bytes from here to `to` are gone.
     pub(crate) fn gap(&mut self, from: u64, to: u64) {
-        // What the tail holds would stand before the gap: the hole then begins where the tail does.
+        // The bytes in the tail would stand before the gap: the hole then begins where the tail does.
         let begin =
             self.left_out.map_or_else(|| from.saturating_sub(self.tail_bytes as u64), |(begin, _)| begin);
         self.left_out = Some((begin, to));

@@ -1,4 +1,4 @@
-//! Streamable HTTP: many sessions, each with the API key of who opened it.
+//! Streamable HTTP: many sessions, each with the API key of the client that opened it.
 //!
 //! A request brings its own key. All sessions of a key that want the same [`Preset`] live in a service of their own: with another
 //! key, a session's id means nothing. Nothing here decides what a key may do: each tool asks the server with it.
@@ -32,9 +32,9 @@ use crate::tools::Tools;
 
 /// Keys with a preset that are served at a time.
 const SERVICES_MAX_COUNT: usize = 1024;
-/// Sessions of a key at a time, whatever their presets.
+/// Sessions of a key at a time, over all presets.
 const SESSIONS_MAX_COUNT: usize = 32;
-/// A session that nobody used for this long ends.
+/// A session that its client did not use for this long ends.
 const SESSION_IDLE: Duration = Duration::from_secs(60 * 60);
 /// Largest request, bytes.
 const REQUEST_MAX_BYTES: usize = 16 << 20;
@@ -43,10 +43,10 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
 type Service = StreamableHttpService<Tools, LocalSessionManager>;
 
-/// Whose service it is, and of which preset: the key's identity, and what its address says.
+/// The name of a service: the identity of its key, and the preset that the address says.
 type ServiceName = (u64, String);
 
-/// What the sandboxes of sessions are made by.
+/// The preset by which the sandboxes of sessions are made.
 #[derive(Debug, Clone)]
 pub enum Presets {
     /// The same for all.

@@ -7,8 +7,8 @@
 //!                └─ resources: files and logs of the same sandboxes
 //! ```
 //!
-//! What a model says is a wish of somebody who may have been talked into it: it names only sandboxes of its own
-//! session, and what these are made of and may reach stands in the [`Preset`], which no tool changes. What comes from
+//! A model may have been talked into what it asks for, so it is not trusted: it can name only sandboxes of its own
+//! session, and the [`Preset`], which no tool changes, says what these are made of and may reach. What comes from
 //! inside a sandbox is text, bounded in size, and means nothing here.
 
 mod address;

@@ -262,7 +262,7 @@ pub(crate) async fn stop(session: &Session, params: StopParams) -> Result<Stoppe
     };
     let state = match done {
         Ok(()) => client.get_exec(&sandbox, &params.exec, KILL_WAIT_MS).await.map(|exec| exec.state),
-        // What has ended needs no stopping.
+        // A command that has ended needs no stopping.
         Err(error) if error.code() == Some(Code::ExecEnded) => Ok(ExecState::Exited),
         Err(error) => Err(error),
     };

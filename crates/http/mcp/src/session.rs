@@ -18,7 +18,8 @@ pub(crate) const SANDBOXES_MAX_COUNT: usize = 4;
 /// Longest wait for the sandboxes of an ended session to be gone.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What the user said when the program was started. No tool changes it.
+/// What the user said when the program was started, or in the address under which the session is opened. No tool
+/// changes it.
 #[derive(Debug, Clone)]
 pub struct Preset {
     /// What every sandbox is made of, and what it may reach.
@@ -38,7 +39,7 @@ pub(crate) struct Session {
     /// The server, with the caller's key.
     pub(crate) client: Client,
     preset: Preset,
-    /// Cancelled when the client has gone: what still runs for it is given up.
+    /// Cancelled when the client has gone: commands that still run for it are given up.
     pub(crate) ended: CancellationToken,
     /// Ids of the sandboxes that it made. Held while one is made, so that nothing is made twice or forgotten.
     own: Arc<Mutex<Own>>,
@@ -47,7 +48,7 @@ pub(crate) struct Session {
 #[derive(Debug, Default)]
 struct Own {
     ids: Vec<String>,
-    /// The one that is meant when none is named.
+    /// The sandbox that is used when a tool names none.
     default: Option<String>,
     closed: bool,
 }
@@ -228,7 +229,7 @@ async fn close(client: Client, own: Arc<Mutex<Own>>, keep: bool) -> Vec<String> 
 }
 
 impl Drop for Session {
-    /// A session over HTTP ends by being dropped: a task removes what it had.
+    /// A session over HTTP ends by being dropped: a task removes its sandboxes.
     fn drop(&mut self) {
         self.ended.cancel();
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {

@@ -1,4 +1,4 @@
-//! What of an issuer's words becomes a person.
+//! Makes a person of the claims of an issuer.
 
 use std::collections::BTreeMap;
 
@@ -38,11 +38,11 @@ pub(crate) fn person(config: &IssuerConfig, signed: &Claims, told: Option<&Claim
     Ok(Person { issuer: config.url.clone(), subject: subject.to_owned(), email, claims })
 }
 
-/// An address counts when the issuer has seen that it is theirs: anybody can claim any.
+/// An email address counts when the issuer has verified that it is the person's: anybody can claim any address.
 fn verified_email(all: &Claims) -> Option<&str> {
     let is_verified = match all.get("email_verified")? {
         Value::Bool(verified) => *verified,
-        // Of some issuers it is a text.
+        // Some issuers send a text.
         Value::String(text) => text == "true",
         _ => false,
     };

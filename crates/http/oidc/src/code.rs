@@ -1,4 +1,4 @@
-//! In a browser: it is sent to the issuer, and comes back with a code.
+//! A login in a browser: the server sends the browser to the issuer, and it comes back with a code.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Issuer, Verified, invalid, random, readable};
 
-/// How long somebody may take at the issuer.
+/// How long a person may take at the issuer.
 pub(crate) const PATIENCE_S: u64 = 600;
 /// Longest code, bytes.
 const CODE_MAX_BYTES: usize = 4096;

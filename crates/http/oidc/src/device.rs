@@ -1,4 +1,5 @@
-//! Without a browser: somebody types a short code into one elsewhere, and we ask until they have (RFC 8628).
+//! A login on a device without a browser: a person types a short code into a browser elsewhere, and we ask the issuer
+//! until they have (RFC 8628).
 
 use atoll_core::secret::Secret;
 use atoll_core::{Code, Error, Result};
@@ -9,10 +10,10 @@ use crate::code::{PATIENCE_S, now_s};
 use crate::metadata::may_be_asked;
 use crate::{Issuer, Verified, invalid};
 
-/// Bounds of what an issuer may say of how often it wants to be asked, seconds.
+/// Bounds of the interval at which an issuer may want to be asked, seconds.
 const INTERVAL_MIN_S: u64 = 1;
 const INTERVAL_MAX_S: u64 = 60;
-/// Longest code that somebody types, and address that they go to, bytes.
+/// Longest code that a person types, and address that they go to, bytes.
 const USER_CODE_MAX_BYTES: usize = 64;
 const ADDRESS_MAX_BYTES: usize = 2048;
 /// Longest code of the device, bytes.
@@ -21,9 +22,9 @@ const CODE_MAX_BYTES: usize = 4096;
 /// A login that has begun.
 #[derive(Debug)]
 pub struct BegunOnDevice {
-    /// What to type.
+    /// The code to type.
     pub user_code: String,
-    /// Where.
+    /// The address at which to type it.
     pub address: String,
     /// The same with the code in it, if the issuer has such a one.
     pub address_with_code: Option<String>,
@@ -31,14 +32,14 @@ pub struct BegunOnDevice {
     pub interval_s: u64,
     /// How long it may take, seconds.
     pub patience_s: u64,
-    /// What who began it must bring back, sealed.
+    /// What the client that began the login must bring back, sealed.
     pub kept: Secret,
 }
 
 /// What has become of a login.
 #[derive(Debug)]
 pub enum Polled {
-    /// Nobody has typed the code yet.
+    /// The person has not typed the code yet.
     Pending,
     /// The same, and the issuer was asked too often: five seconds more between two questions.
     Slower,
@@ -108,7 +109,7 @@ impl Issuer {
     /// Asks once what has become of it.
     ///
     /// # Errors
-    /// [`Code::Unauthorized`] when it took too long, or somebody said no; else as [`Self::finish_in_browser`].
+    /// [`Code::Unauthorized`] when it took too long, or the person said no; else as [`Self::finish_in_browser`].
     pub async fn poll_device(&self, kept: &Secret) -> Result<Polled> {
         let late =
             || Error::new(Code::Unauthorized, "this login took too long, or is none").hint("begin anew");

@@ -1,4 +1,4 @@
-//! Requests to the issuer. Whatever answers gets a bounded time and a bounded length, and leads nowhere else.
+//! Requests to the issuer. An answer gets a bounded time and a bounded length, and leads nowhere else.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ impl Http {
         read(address, status, &body)
     }
 
-    /// What the issuer says of whoever an access token is of.
+    /// What the issuer says of the person to whom an access token belongs.
     pub(crate) async fn userinfo(&self, address: &Url, token: &Secret) -> Result<Map<String, Value>> {
         let (status, body) = send(self.0.get(address.clone()).bearer_auth(token.reveal())).await?;
         read(address, status, &body)
@@ -120,7 +120,7 @@ async fn body(mut response: Response) -> Result<Vec<u8>> {
     Ok(all)
 }
 
-/// What an answer says. Errors name its place and never show its content.
+/// Reads an answer. Errors name its address and never show its content.
 fn read<T: DeserializeOwned>(address: &Url, status: StatusCode, body: &[u8]) -> Result<T> {
     let place = format!("{}{}", address.host_str().unwrap_or_default(), address.path());
     if status.is_server_error() {

@@ -1,7 +1,8 @@
 //! Keys of an issuer, and what they have signed: RFC 7517 and RFC 7515, as far as issuers use them for ID tokens.
 //!
-//! An algorithm belongs to a kind of key and is no choice of whoever made a token: there is none that could be read as another. What
-//! is not signed at all (`none`), or with a secret that both sides know (HMAC), is not among them.
+//! An algorithm belongs to a kind of key. The maker of a token cannot choose it, so that no key is ever read as one for
+//! another algorithm. Tokens that are not signed at all (`none`), or with a secret that both sides know (HMAC), are not
+//! accepted.
 
 use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, ED25519, RSA_PKCS1_2048_8192_SHA256,
@@ -38,7 +39,7 @@ enum Public {
     Ed25519(Vec<u8>),
 }
 
-/// A JSON Web Key. Of those that are not for signatures, or of kinds that we do not know, none is made.
+/// A JSON Web Key. No [`Key`] is made of one that is not for signatures, or of a kind that we do not know.
 #[derive(Deserialize)]
 struct Jwk {
     kty: String,
@@ -119,7 +120,7 @@ fn part(text: Option<&str>) -> Option<Vec<u8>> {
     URL_SAFE_NO_PAD.decode(text?).ok().filter(|bytes| (1..=PART_MAX_BYTES).contains(&bytes.len()))
 }
 
-/// Some write numbers with zeros before them.
+/// Some issuers write numbers with zeros before them.
 fn without_zeros(bytes: &[u8]) -> &[u8] {
     let from = bytes.iter().position(|byte| *byte != 0).unwrap_or(bytes.len());
     &bytes[from..]

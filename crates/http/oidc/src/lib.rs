@@ -1,4 +1,4 @@
-//! Who somebody is, by the word of an issuer of identities: OpenID Connect Core 1.0, as a client.
+//! Finds out who a person is, by the word of an issuer of identities: a client of OpenID Connect Core 1.0.
 //!
 //! ```text
 //! fetch     requests to the issuer: bounded in size and time, no redirect is followed
@@ -10,8 +10,8 @@
 //! device    without one: device authorization (RFC 8628)
 //! ```
 //!
-//! Nothing here remembers who is on the way: what a login needs when it goes on is given to whoever began it, and must come
-//! back. It holds secrets, so the caller seals it.
+//! This crate remembers no login that is under way: the state that a login needs when it goes on is given to the caller
+//! that began it, and must come back. It holds secrets, so the caller seals it.
 
 mod claims;
 mod code;
@@ -39,19 +39,19 @@ use token::Token;
 
 /// Questions to the issuer at once, for people of whom nothing is known yet.
 const BUSY_MAX_COUNT: usize = 32;
-/// Bytes of randomness in what is only said once.
+/// Bytes of randomness in a text that is used once.
 const RANDOM_BYTES: usize = 32;
 
-/// What this server is to an issuer.
+/// This server as the issuer knows it.
 #[derive(Debug, Clone)]
 pub struct IssuerConfig {
     /// The issuer's address, as it stands in what it signs.
     pub url: String,
     /// The name under which the issuer knows this server.
     pub client_id: String,
-    /// What proves that, if the issuer wants it.
+    /// The secret that proves that, if the issuer wants one.
     pub client_secret: Option<Secret>,
-    /// What to ask for besides `openid`.
+    /// The scopes to ask for besides `openid`.
     pub scopes: Vec<String>,
     /// The claims that rules ask for.
     pub claims: Vec<String>,
@@ -67,16 +67,16 @@ pub struct Issuer {
     busy: Semaphore,
 }
 
-/// Who somebody is, verified.
+/// A person whose identity was verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verified {
-    /// Who.
+    /// The person.
     pub person: Person,
     /// Names the exchange: nothing else was ever verified by it.
     pub exchange: String,
 }
 
-/// What an issuer gives for a code.
+/// The tokens that an issuer gives for a code.
 #[derive(Deserialize)]
 struct Tokens {
     id_token: Secret,
@@ -105,7 +105,8 @@ impl Issuer {
         &self.host
     }
 
-    /// One of the places of those that ask the issuer at the same moment: nobody can have many asked in vain.
+    /// Takes one of the places for questions to the issuer at the same moment: no client can make the server ask the
+    /// issuer many times at once in vain.
     fn turn(&self) -> Result<SemaphorePermit<'_>> {
         self.busy.try_acquire().map_err(|_full| {
             Error::new(Code::LimitExceeded, "too many people log in at the same moment").hint("try again")
@@ -116,13 +117,13 @@ impl Issuer {
         self.known.lock().await.metadata(&self.http, &self.config.url).await
     }
 
-    /// What the issuer says at its token endpoint.
+    /// Asks the issuer's token endpoint.
     async fn tokens(&self, form: &[(&str, &str)]) -> Result<std::result::Result<Tokens, fetch::Denied>> {
         let metadata = self.metadata().await?;
         self.http.form(&metadata.token_endpoint, form, &self.config, &metadata).await
     }
 
-    /// Makes a person of what came for a code.
+    /// Makes a person of the tokens that the issuer gave for a code.
     async fn verify(&self, tokens: Tokens, nonce: Option<&str>, exchange: String) -> Result<Verified> {
         let metadata = self.metadata().await?;
         let id_token = tokens.id_token.reveal();
@@ -143,7 +144,7 @@ impl Issuer {
     }
 }
 
-/// A text that nobody guesses.
+/// A random text that nobody can guess.
 fn random() -> Result<String> {
     let mut bytes = [0; RANDOM_BYTES];
     aws_lc_rs::rand::fill(&mut bytes)
@@ -151,7 +152,7 @@ fn random() -> Result<String> {
     Ok(URL_SAFE_NO_PAD.encode(bytes))
 }
 
-/// The issuer says something that is not to be believed. What it said is logged, not passed on.
+/// The error when the issuer says something that is not to be believed. The reason is logged, and stands in the error.
 fn invalid(why: impl std::fmt::Display) -> Error {
     tracing::warn!(%why, "the issuer of identities is not believed");
     Error::new(Code::IssuerInvalid, format!("the issuer of identities is not believed: {why}"))

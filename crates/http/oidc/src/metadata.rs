@@ -15,25 +15,25 @@ use crate::fetch::Http;
 use crate::invalid;
 use crate::key::Key;
 
-/// How long what was fetched counts: a key that the issuer has withdrawn works no longer than this.
+/// How long a document that was fetched counts: a key that the issuer has withdrawn works no longer than this.
 const KEPT_FOR: Duration = Duration::from_secs(15 * 60);
 /// Keys are fetched again for one that is not known at most this often.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
-/// An issuer that cannot be asked is not asked again at once by all who wait.
+/// How long an issuer is left alone after it could not be asked: else all logins that wait would ask it again at once.
 const REST: Duration = Duration::from_secs(1);
 /// Keys of an issuer; others are not looked at.
 const KEYS_MAX_COUNT: usize = 100;
 /// Longest address, bytes.
 const ADDRESS_MAX_BYTES: usize = 2048;
 
-/// Where an issuer is asked for what.
+/// The addresses at which an issuer is asked.
 #[derive(Debug)]
 pub(crate) struct Metadata {
     pub(crate) authorization_endpoint: Url,
     pub(crate) token_endpoint: Url,
     pub(crate) device_endpoint: Option<Url>,
     pub(crate) userinfo_endpoint: Option<Url>,
-    /// It names itself in its answers through browsers (RFC 9207).
+    /// The issuer names itself in its answers through browsers (RFC 9207).
     pub(crate) names_itself: bool,
     keys: Url,
     methods: Option<Vec<String>>,
@@ -64,7 +64,7 @@ struct KeyDocument {
     keys: Vec<Value>,
 }
 
-/// What is known of an issuer.
+/// The documents of an issuer that were fetched.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     metadata: Option<(Instant, Arc<Metadata>)>,
@@ -105,7 +105,7 @@ impl Known {
         self.rest()?;
         let document: KeyDocument = self.noted(http.document(&metadata.keys).await)?;
         let all = document.keys.into_iter().take(KEYS_MAX_COUNT);
-        // Keys of kinds that we do not know are none of ours.
+        // Keys of kinds that we do not know are left out.
         let keys = Arc::new(all.filter_map(Key::read).collect::<Vec<_>>());
         self.keys = Some((Instant::now(), Arc::clone(&keys)));
         Ok(keys)
@@ -175,7 +175,7 @@ pub(crate) fn check_issuer(text: &str) -> Result<Url> {
     Ok(url)
 }
 
-/// Whether it is safe to say a secret there: over TLS, or without leaving this machine.
+/// Whether it is safe to send a secret there: over TLS, or without leaving this machine.
 pub(crate) fn may_be_asked(url: &Url) -> bool {
     let plain = url.username().is_empty() && url.password().is_none();
     let Some(host) = url.host_str().filter(|_| plain) else { return false };

@@ -46,7 +46,7 @@ fn coordinates(point: &[u8]) -> (String, String) {
     (URL_SAFE_NO_PAD.encode(x), URL_SAFE_NO_PAD.encode(y))
 }
 
-/// A token, of what signs.
+/// A token that `sign` signs.
 fn token(header: &Value, claims: &Value, sign: impl FnOnce(&[u8]) -> Vec<u8>) -> String {
     let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
     let signed = format!("{}.{}", part(header), part(claims));
@@ -274,7 +274,7 @@ async fn what_the_issuer_signs_must_hold() {
         let verified = log_in(&fake, &issuer, with(&changes)).await;
         assert!(verified.is_ok(), "{changes:?}: {verified:?}");
     }
-    // Signed by somebody else under the same name, not signed, signed with what everybody knows.
+    // Signed with another key under the same name, not signed, signed with the public key, which everybody knows.
     assert_eq!(code(log_in(&fake, &issuer, |claims| sign(&other, &claims)).await), Code::IssuerInvalid);
     for alg in ["none", "None", "ES256", "HS256", ""] {
         let unsigned = |claims: Value| token(&json!({"alg": alg, "kid": "1"}), &claims, |_| Vec::new());
@@ -292,7 +292,7 @@ async fn what_the_issuer_signs_must_hold() {
         let odd = |claims: Value| token(&header, &claims, |message| ecdsa(&good.signs, message));
         assert_eq!(code(log_in(&fake, &issuer, odd).await), Code::IssuerInvalid, "{header}");
     }
-    // What was signed, under another's signature.
+    // The claims of one token under the signature of another.
     let swapped = |claims: Value| {
         let (mine, theirs) = (sign(&good, &claims), sign(&good, &json!({"sub": "eve"})));
         format!("{}.{}", theirs.rsplit_once('.').unwrap().0, mine.rsplit_once('.').unwrap().1)
@@ -330,7 +330,7 @@ async fn every_kind_of_key_signs_its_own() {
     let (x, y) = coordinates(p384.public_key().as_ref());
     let ed = Ed25519KeyPair::generate().unwrap();
     let text = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
-    // With a zero before the number, as some write it.
+    // With a zero before the number, as some issuers write it.
     let n0 = text(&[&[0], n.as_slice()].concat());
     fake.set(
         "/keys",
@@ -387,7 +387,7 @@ async fn keys_change() {
     let issuer = fake.issuer();
     log_in(&fake, &issuer, |claims| sign(&old, &claims)).await.unwrap();
     fake.keys(&[&new]);
-    // Not asked for again at once, whoever shows tokens with names of keys that nobody has.
+    // The keys are not fetched again at once, however many tokens name keys that the issuer does not have.
     assert_eq!(code(log_in(&fake, &issuer, |claims| sign(&new, &claims)).await), Code::IssuerInvalid);
     issuer.known.lock().await.forget_keys_for_a_while();
     log_in(&fake, &issuer, |claims| sign(&new, &claims)).await.unwrap();
@@ -441,7 +441,7 @@ async fn what_is_not_in_the_token_is_asked_for_beside_it() {
         fake.set("/me", 200, &other);
         assert_eq!(code(log_in(&fake, &fake.issuer(), bare).await), Code::IssuerInvalid, "{other}");
     }
-    // What is signed comes first.
+    // The signed claims come first.
     fake.set("/me", 200, json!({"sub": "ann-1", "groups": ["admin"]}));
     let unmailed = |mut claims: Value| {
         claims.as_object_mut().unwrap().remove("email");

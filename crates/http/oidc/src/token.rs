@@ -18,15 +18,15 @@ const TOKEN_MAX_BYTES: usize = 64 << 10;
 /// How far the issuer's clock may be from ours.
 const SKEW: Duration = Duration::from_secs(60);
 
-/// What the issuer signed.
+/// The claims that the issuer signed.
 pub(crate) type Claims = Map<String, Value>;
 
-/// What a token says of its signature.
+/// The part of a token that is about its signature.
 #[derive(Deserialize)]
 struct Header {
     alg: String,
     kid: Option<String>,
-    /// What must be understood to read it. We understand nothing of the kind.
+    /// Extensions that a reader of the token must understand. We understand none.
     crit: Option<Value>,
 }
 
@@ -83,7 +83,7 @@ fn decoded<T: DeserializeOwned>(part: &str) -> Option<T> {
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(part).ok()?).ok()
 }
 
-/// Whether what was signed is for this server, for this login, and now.
+/// Whether the signed claims are for this server, for this login, and now.
 fn check(claims: &Claims, config: &IssuerConfig, nonce: Option<&str>) -> Result<()> {
     let text = |name: &str| claims.get(name).and_then(Value::as_str);
     if text("iss") != Some(&config.url) {

@@ -1,9 +1,10 @@
-//! Who asks, and may they: `Authorization: Bearer <key>` or `X-API-Key: <key>`.
+//! Authentication and authorisation of requests by their API key: `Authorization: Bearer <key>` or `X-API-Key: <key>`.
 //!
-//! A handler names what it needs in the type of its first argument, so that nothing else of the request is looked at
-//! before the key. [`Caller`] asks [`Engine::authorize`](atoll_engine::Engine::authorize) about whatever the path
-//! names, for every route, so no handler can forget it; [`OnSandbox`] and its like are for routes whose path names
-//! one, and give its id, which is what calls of the engine take: no handler sees the name that was checked.
+//! A handler names the right that it needs in the type of its first argument, so that nothing else of the request is
+//! looked at before the key. [`Caller`] asks [`Engine::authorize`](atoll_engine::Engine::authorize) about the object
+//! that the path names, for every route, so no handler can forget it; [`OnSandbox`] and its like are for routes whose
+//! path names an object, and give its id, which is what calls of the engine take: no handler sees the name that was
+//! checked.
 //!
 //! A test walks the OpenAPI document and tries every operation on real objects, with every kind of key.
 
@@ -31,14 +32,14 @@ const KEY_MAX_BYTES: usize = 256;
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-/// Names who works with a key that several share: see [`EngineCaller::holder`].
+/// The header in which a client names itself when several clients share one API key: see [`EngineCaller::holder`].
 pub(crate) const HOLDER: HeaderName = HeaderName::from_static("x-atoll-holder");
 
-/// What a route needs, as a type.
+/// The right that a route needs, as a type.
 pub trait Requires {
-    /// What it needs of who asks.
+    /// The right that the caller must have.
     const NEEDS: Needs;
-    /// Whether a sandbox in the path may be gone, because it is about its journal.
+    /// Whether a sandbox in the path may be gone, because the route is about its journal.
     const JOURNAL: bool = false;
 }
 
@@ -67,7 +68,7 @@ requires! {
     Release = Needs::EXEC.despite_lease();
 }
 
-/// To make, change and delete what all projects use.
+/// To make, change and delete objects that all projects use.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ManageCommon {}
 
@@ -84,7 +85,7 @@ impl Requires for ReadJournal {
     const JOURNAL: bool = true;
 }
 
-/// A caller that may do what `S` requires with whatever the path names.
+/// A caller that may do what `S` requires with the object that the path names.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller<S> {
     caller: EngineCaller,
@@ -95,12 +96,12 @@ pub(crate) struct Caller<S> {
 }
 
 impl<S> Caller<S> {
-    /// Who asks, for the engine.
+    /// The caller, as the engine takes it.
     pub(crate) const fn engine(&self) -> &EngineCaller {
         &self.caller
     }
 
-    /// By what right it is here.
+    /// The right by which the caller is here.
     pub(crate) const fn grant(&self) -> &Grant {
         &self.grant
     }
@@ -145,7 +146,7 @@ impl<S: Requires> FromRequestParts<App> for Caller<S> {
     }
 }
 
-/// What the path names.
+/// The object that the path names, if it names one.
 fn named(params: &RawPathParams) -> Option<Target<'_>> {
     params.iter().find_map(|(name, value)| match name {
         "sandbox" => Some(Target::Sandbox(value)),
@@ -168,7 +169,7 @@ macro_rules! on {
             }
 
             impl<S> $name<S> {
-                /// What it is about, as it was found when it was authorised.
+                /// The object that the path names, as it was found when the caller was authorised.
                 pub(crate) const fn $field(&self) -> &$type {
                     &self.$field
                 }
@@ -209,11 +210,11 @@ on! {
     OnBuild, Build, build: BuildId;
 }
 
-/// Of a request that came to the dashboard with a session, and may use it: the dashboard looked.
+/// Marks a request that came to the dashboard with a session and may use it: the dashboard has checked that.
 #[derive(Debug, Clone)]
 pub(crate) struct SignedIn(pub(crate) Session);
 
-/// Who asks: the key behind a session, or the key that the request presents.
+/// The API key of the caller: the key behind a session, or the key that the request presents.
 pub(crate) fn identify(headers: &HeaderMap, extensions: &Extensions, app: &App) -> ApiResult<VerifiedKey> {
     match extensions.get::<SignedIn>() {
         Some(SignedIn(session)) => Ok(app.engine.key_behind(session.key())?),

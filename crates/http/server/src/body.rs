@@ -69,7 +69,7 @@ pub async fn read_all(body: Body, max: usize) -> Result<Bytes, Error> {
     Ok(all.freeze())
 }
 
-/// A body as a reader. What is wrong with it comes as an I/O error.
+/// A body as a reader. An error of the body comes as an I/O error.
 pub fn reader(body: Body) -> impl AsyncRead + Send + Unpin + 'static {
     let pieces = stream::try_unfold(Pieces::new(body), |mut pieces| async move {
         let piece = pieces.next().await.map_err(io::Error::other)?;

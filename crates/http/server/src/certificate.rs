@@ -1,4 +1,4 @@
-//! What is said of the certificate of the server's port.
+//! Reports on the certificate of the server's port.
 
 use atoll_isolation::{Check, Status};
 use atoll_tls::{Certificate, Leaf, Tls};

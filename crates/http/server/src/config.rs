@@ -1,4 +1,4 @@
-//! What the server is told at start.
+//! The settings that the server gets when it starts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use crate::metrics::SpanCounts;
 /// Where people log in.
 #[derive(Debug, Clone)]
 pub struct PeopleConfig {
-    /// Who says who they are.
+    /// The issuer of identities: it says which person logs in.
     pub issuer: Arc<Issuer>,
-    /// What the button in the dashboard calls it.
+    /// The issuer's name on the dashboard's button.
     pub name: String,
 }
 
@@ -32,8 +32,8 @@ pub struct ServerConfig {
     /// Scheme, host and port under which clients reach this server, when that is not where it listens: as
     /// behind a proxy that speaks TLS.
     pub public_url: Option<http::Uri>,
-    /// What makes connections into TLS connections. Without it clients speak plain HTTP; with it only those of this
-    /// host may.
+    /// Turns connections into TLS connections. Without it clients speak plain HTTP; with it only clients on this host
+    /// may.
     pub tls: Option<Arc<Tls>>,
     /// This node's side of connections to other nodes, where it is one of a cluster.
     pub nodes: Option<Arc<NodeTls>>,
@@ -43,7 +43,7 @@ pub struct ServerConfig {
     pub people: Option<PeopleConfig>,
     /// Connections at once. More wait in the kernel's queue.
     pub connections_max: usize,
-    /// What became of spans of execs, where a collector gets them.
+    /// Counts of the spans of execs that were sent and lost, where a collector gets them.
     pub spans: Option<Arc<SpanCounts>>,
     /// How long requests under way may take to finish when the server stops.
     pub drain_timeout: Duration,

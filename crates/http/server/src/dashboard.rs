@@ -9,10 +9,10 @@
 //! ```
 //!
 //! Under its names there is nothing else: no ports of sandboxes by path or headers, no dialects, no downloads by link.
-//! What a sandbox serves never has the dashboard's origin.
+//! Pages that a sandbox serves never have the dashboard's origin.
 //!
-//! On a node of a cluster a request for what another node has is passed on once the gate let it through, as the session's
-//! key; and a session of one node counts at all ([`nodes`]).
+//! On a node of a cluster, once the gate let a request through, the node passes it on to the node that has what the
+//! request is about, as the session's key; and a session of one node counts at all ([`nodes`]).
 
 mod login;
 mod nodes;
@@ -45,10 +45,10 @@ pub(crate) use nodes::{PATH as SESSIONS, session_of_node, text as link_text};
 
 /// Where the native API is.
 const API: &str = "/v1/";
-/// Files of sandboxes that whoever has a link may have: not under this origin.
+/// Files of sandboxes that anyone with a link may download: not under this origin.
 const DOWNLOADS: &str = "/v1/download/";
-/// What the page asks for every few seconds while somebody looks at it. Such a look is not an entry in the sandbox's
-/// journal: it would bury all others.
+/// What the page asks for every few seconds while a user looks at it. Such a request makes no entry in the sandbox's
+/// journal: it would bury all other entries.
 const POLLED: [&str; 6] = [
     "/v1/sandboxes/{sandbox}",
     "/v1/sandboxes/{sandbox}/checkpoints",
@@ -57,9 +57,10 @@ const POLLED: [&str; 6] = [
     "/v1/sandboxes/{sandbox}/network",
     "/v1/sandboxes/{sandbox}/ports",
 ];
-/// What proxies say about whom they ask for.
+/// The headers in which a proxy names the client that it asks for.
 const PASSED_ON: [&str; 3] = ["forwarded", "x-forwarded-for", "x-real-ip"];
-/// On answers that are no pages. They may hold what a sandbox wrote: were one shown as a page, it could do nothing.
+/// The headers of answers that are no pages. Such an answer may hold text that a sandbox wrote: if a browser showed it
+/// as a page, the page could do nothing.
 const INERT: [(HeaderName, &str); 6] = [
     (CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'; sandbox"),
     (X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -69,7 +70,7 @@ const INERT: [(HeaderName, &str); 6] = [
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
 
-/// The dashboard's names, and who is signed in there.
+/// The dashboard's host names, and its sessions.
 #[derive(Debug)]
 pub(crate) struct Console {
     sites: Sites,
@@ -108,7 +109,7 @@ impl Console {
     /// Where the dashboard is for a client that reached the server under `host`.
     ///
     /// # Errors
-    /// [`Code::InvalidState`] when it is nowhere for them.
+    /// [`Code::InvalidState`] when that client cannot reach the dashboard, or when the server serves none.
     pub(crate) fn site_for(
         &self,
         host: Option<&str>,
@@ -168,13 +169,13 @@ impl Doors {
     }
 }
 
-/// The layer around all others: what comes under a name of the dashboard stays here.
+/// The layer around all others: a request under a name of the dashboard stays here.
 pub(crate) async fn intercept(State(doors): State<Doors>, mut request: Request, next: Next) -> Response {
     let app = &doors.app;
     let host = address::host(request.uri(), request.headers()).unwrap_or_default();
     let encrypted = request.extensions().get::<Encrypted>().is_some();
     if request.extensions().get::<OfSession>().is_some() {
-        // Under whatever name: another node's dashboard has looked at it.
+        // Whatever the host name is: another node's dashboard has checked the request.
         return inert(doors.api.clone().oneshot(request).await.unwrap_or_else(|never| match never {}));
     }
     if !app.config.dashboard {
@@ -197,14 +198,14 @@ pub(crate) async fn intercept(State(doors): State<Doors>, mut request: Request, 
     inert(door.clone().oneshot(request).await.unwrap_or_else(|never| match never {}))
 }
 
-/// Whether a request comes from the server's own machine, and was not passed on for another.
+/// Whether a request comes from the server's own machine, and no proxy passed it on for another client.
 fn is_here(request: &Request) -> bool {
     let peer = request.extensions().get::<Peer>();
     peer.is_some_and(|Peer(address)| address.ip().to_canonical().is_loopback())
         && !PASSED_ON.iter().any(|name| request.headers().contains_key(*name))
 }
 
-/// Who opens the server's own address in a browser is led to the dashboard.
+/// Redirects a browser that opens the server's own address to the dashboard.
 fn entrance(app: &App, request: &Request, host: &str, encrypted: bool) -> Option<Response> {
     let page = request.headers().get(ACCEPT).is_some_and(|accept| {
         accept.to_str().is_ok_and(|accept| accept.split([',', ';']).any(|kind| kind.trim() == "text/html"))
@@ -223,7 +224,7 @@ fn unserved() -> Response {
     (StatusCode::FORBIDDEN, text).into_response()
 }
 
-/// Makes an answer one that does nothing in a browser, unless it says what it may do.
+/// Adds headers that keep an answer from doing anything in a browser, unless the answer has such headers itself.
 fn inert(mut response: Response) -> Response {
     for (name, value) in INERT {
         response.headers_mut().entry(name).or_insert(HeaderValue::from_static(value));
@@ -235,8 +236,8 @@ async fn file(request: Request) -> Response {
     atoll_dashboard::answer(request.method(), request.uri().path(), request.headers()).map(Body::from)
 }
 
-/// The session of a request, if it has one whose key works, and its token. None when it has several: one of them is
-/// somebody else's.
+/// The session of a request, if it has one whose key works, and its token. None when cookies name several sessions:
+/// another server may have set one of them.
 async fn session<'a>(app: &App, site: &Site, headers: &'a HeaderMap) -> Option<(Session, &'a str)> {
     nodes::look_up(app, site, sessions_of(headers, site.secure)).await;
     let shown = sessions_of(headers, site.secure);
@@ -259,7 +260,7 @@ async fn session<'a>(app: &App, site: &Site, headers: &'a HeaderMap) -> Option<(
     Some((session, token))
 }
 
-/// Ends a session, and what is open by it.
+/// Ends a session, and the streams that were opened by it.
 async fn end(app: &App, site: &Site, session: &Session, token: &str) -> Result<(), Error> {
     if session.is_login() {
         return app.engine.end_login(session.key()).await;
@@ -267,7 +268,7 @@ async fn end(app: &App, site: &Site, session: &Session, token: &str) -> Result<(
     nodes::end(app, site, token).await
 }
 
-/// What a request without a session is told.
+/// The error for a request without a session.
 fn signed_out() -> Error {
     Error::new(Code::Unauthorized, "there is no session")
         .hint("'atoll dashboard' prints a link that signs you in")

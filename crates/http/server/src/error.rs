@@ -7,14 +7,14 @@ use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
 
-/// Seconds after which a client may try again what is retryable.
+/// Seconds after which a client may send a request again that failed with a retryable error.
 const RETRY_AFTER_S: &str = "1";
 
-/// What handlers fail with.
+/// The error of a handler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ApiError(pub(crate) Error);
 
-/// What handlers return.
+/// The result of a handler.
 pub(crate) type ApiResult<T> = Result<T, ApiError>;
 
 impl From<Error> for ApiError {
@@ -185,7 +185,7 @@ mod tests {
     fn what_may_succeed_later_is_never_the_callers_fault() {
         for code in Code::ALL.iter().filter(|code| code.retryable()) {
             let status = status(*code).as_u16();
-            // 423: another's lease is in the way, and ends.
+            // 423: the lease of another client is in the way, and it ends.
             assert!(matches!(status, 423 | 429) || status >= 500, "{code}");
         }
     }

@@ -1,4 +1,4 @@
-//! Parsing, strictly: what is misspelt is an error that names the field, never ignored.
+//! Strict parsing: a misspelt field is an error that names the field, and is never ignored.
 
 use atoll_core::error::shorten;
 use atoll_core::limits::JSON_BODY_MAX_BYTES;
@@ -71,7 +71,7 @@ pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> 
         }
     })?;
     text.end().map_err(|error| malformed(&error))?;
-    // The derived parsers also take a list of the fields in their order, which nobody means.
+    // The derived parsers also take a list of the fields in their order, which no client means.
     if bytes.trim_ascii_start().first() != Some(&b'{') {
         return Err(Error::invalid("body", "must be a JSON object")
             .hint("see the body of this route in /openapi.json"));
@@ -90,7 +90,7 @@ fn field(path: &serde_path_to_error::Path, whole: &str) -> String {
     if path == "." || path == "?" { whole.to_owned() } else { path }
 }
 
-/// Parsers quote what they were given: it is cut and cleaned before it stands in a message.
+/// A parser's error quotes the client's text: it is cut and cleaned before it stands in a message.
 fn clean(error: &dyn std::fmt::Display) -> String {
     const MAX_CHARS: usize = 400;
     let text = error.to_string();

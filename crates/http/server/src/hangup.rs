@@ -1,12 +1,12 @@
-//! Every change runs to its end once begun, whoever hangs up.
+//! Every change runs to its end once it has begun, even when the client hangs up.
 //!
 //! hyper drops the future that answers a request when the client goes. A change that is dropped half way leaves the
-//! store, the memory and the host with three opinions. So the handler of a request that may change something runs as
-//! a task of the server, and the connection only waits for its answer. What a client sends or is sent still ends with
-//! the client: the request's body breaks off, and the answer's body is dropped.
+//! store, the memory and the host in three different states. So the handler of a request that may change something runs
+//! as a task of the server, and the connection only waits for its answer. The bodies still end with the client: the
+//! request's body breaks off, and the answer's body is dropped.
 //!
-//! A handler that only waits, or passes bytes on, asks [`ClientGone`] and ends by itself. One that makes something
-//! whose id nobody else can know gives its answer an [`Undo`].
+//! A handler that only waits, or passes bytes on, asks [`ClientGone`] and ends by itself. A handler that makes
+//! something whose id no other client can know gives its answer an [`Undo`].
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,13 +27,13 @@ use crate::error::ApiError;
 pub struct ClientGone(CancellationToken);
 
 impl ClientGone {
-    /// That of the request to which `extensions` belong. Never fires where the request ends with its client anyway.
+    /// The one of the request to which `extensions` belong. Never fires for a request that ends with its client anyway.
     #[must_use]
     pub fn of(extensions: &Extensions) -> Self {
         extensions.get::<Self>().cloned().unwrap_or_default()
     }
 
-    /// Waits for `work`; gives it up, and answers what nobody will read, when the client goes.
+    /// Waits for `work`. When the client goes, gives `work` up and answers with an error that nobody will read.
     ///
     /// # Errors
     /// [`Code::Timeout`] when the client went.
@@ -43,7 +43,7 @@ impl ClientGone {
     }
 }
 
-/// What is to be undone when nobody takes the answer that carries this.
+/// Undoes what a handler made, unless the client takes the answer that carries this.
 #[derive(Clone)]
 pub struct Undo(Arc<Armed>);
 

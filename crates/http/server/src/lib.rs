@@ -4,12 +4,12 @@
 //!
 //! ```text
 //! socket ─ serve      accepts, limits connections, header size and header time; HTTP/1.1, HTTP/2, SSH
-//!        ─ cluster    on a node of a cluster: what another node has is passed on to it
-//!        ─ dashboard  what comes under one of its names never goes further; its sessions open the native API there
-//!        ─ dialect    what is of another vendor's protocol goes to its router, below a middleware of its own
-//!        ─ ingress    what is for a port of a sandbox goes there
+//!        ─ cluster    on a node of a cluster: passes a request on to the node that has the sandbox or other object
+//!        ─ dashboard  answers every request under one of its host names; its sessions open the native API there
+//!        ─ dialect    a request in another vendor's protocol goes to its router, below a middleware of its own
+//!        ─ ingress    a request for a port of a sandbox goes there
 //!        ─ middleware request id, log span, metrics, the check of `Origin`, panics, the error's body
-//!        ─ once       what was done already under the same `Idempotency-Key` is answered from memory
+//!        ─ once       a request done already under the same `Idempotency-Key` is answered from memory
 //!        ─ router     route and method, or an error body
 //!        ─ handler    in `routes`, a few lines each:
 //!            1. authenticate   auth::Caller<Scope>   always the first argument
@@ -24,11 +24,11 @@
 //!
 //! # Streams
 //!
-//! Output, watches, pulls and files stream. Each holds what it reads from (an output reader, a lease on
-//! the guest) and lets go when the client does. All of them watch one token: when the server drains,
-//! long-polls answer with what they have, event streams say `shutting_down`, WebSockets close with
-//! "going away", and transfers have the rest of the deadline to finish. All of them end with the right by which
-//! they were opened (`welcome`).
+//! Output, watches, pulls and files stream. Each stream holds the object that it reads from (an output reader, a lease
+//! on the guest) and lets it go when the client goes. All of them watch one token: when the server drains, long-polls
+//! answer with the data that they have, event streams say `shutting_down`, WebSockets close with "going away", and
+//! transfers have the rest of the deadline to finish. All of them end with the right by which they were opened
+//! (`revocation`).
 
 mod auth;
 mod body;

@@ -1,9 +1,9 @@
-//! What a client still sends when it has been refused.
+//! Takes what a client still sends after the server has refused its request.
 //!
 //! A server that closes a connection on which bytes are still arriving makes the kernel reset it, and then
-//! the client may lose the very answer that says why. So what is left of a body that nobody reads any more is
-//! taken and thrown away, within limits. The layer is around all others, also around the one that passes requests on to another
-//! node: a body that is thrown away is one that nobody needs again.
+//! the client may lose the very answer that says why. So the server takes the rest of a body that no handler reads any
+//! more, and throws it away, within limits. The layer is around all others, also around the one that passes requests on
+//! to another node: when a body is thrown away, no layer needs it again.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -15,7 +15,7 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt as _;
 
-/// What is thrown away at most, bytes.
+/// Most bytes of a body that are thrown away.
 const LINGER_MAX_BYTES: usize = 64 << 20;
 /// How long that may take.
 const LINGER_MAX: Duration = Duration::from_secs(10);

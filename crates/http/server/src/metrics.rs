@@ -88,7 +88,7 @@ impl PoolMetrics {
         gauges.iter().for_each(|family| family.clear());
         self.claims.clear();
         for pool in &view.pools {
-            // Those by demand come and go: what has one name is counted together.
+            // Pools by demand come and go: those with the same name are counted together.
             let name = match &pool.name {
                 PoolName::Demand(wanted) => format!("demand:{}", wanted.of()),
                 name => name.to_string(),
@@ -124,7 +124,7 @@ impl BuildMetrics {
         builds
     }
 
-    /// Counts of what has ended only grow; so what is new is added.
+    /// Counts of builds that have ended only grow; so the difference is added.
     fn set(&self, stats: &BuildStats) {
         for state in BuildState::ALL {
             let labels = StateLabels { state: state.as_str() };
@@ -192,7 +192,7 @@ impl DiskMetrics {
     }
 }
 
-/// What is free, for who starts and ends machines.
+/// What is free, for an operator or autoscaler that starts and ends machines.
 #[derive(Debug, Default)]
 struct CapacityMetrics {
     sandboxes_max: Gauge,
@@ -389,12 +389,12 @@ pub struct SpanCounts {
 }
 
 impl SpanCounts {
-    /// Some were taken by the collector.
+    /// Counts spans that the collector took.
     pub fn sent(&self, count: u64) {
         self.sent.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Some will never be: there was no room, or the collector did not take them.
+    /// Counts spans that were lost: there was no room, or the collector did not take them.
     pub fn dropped(&self, count: u64) {
         self.dropped.fetch_add(count, Ordering::Relaxed);
     }
@@ -453,7 +453,7 @@ impl EgressMetrics {
         made
     }
 
-    /// The gateway's counts only grow; so what is new is added.
+    /// The gateway's counts only grow; so the difference is added.
     fn set(&self, stats: &EgressStats) {
         self.connections.set(i64::try_from(stats.connections).unwrap_or(i64::MAX));
         for (counter, now) in [
@@ -521,7 +521,7 @@ impl Drop for OpenConnection {
     }
 }
 
-/// Methods that nobody serves are one label: a client must not be able to make new ones.
+/// Methods that the server does not serve share one label: a client must not be able to make new labels.
 fn method_label(method: &http::Method) -> &'static str {
     match method.as_str() {
         "GET" => "GET",

@@ -46,7 +46,7 @@ pub(crate) fn request_id(headers: &HeaderMap) -> RequestId {
     }
 }
 
-/// What the layer is around.
+/// What the layer wraps: the native API, or a dialect.
 #[derive(Debug, Clone)]
 pub(crate) struct Around {
     pub(crate) app: App,
@@ -55,7 +55,8 @@ pub(crate) struct Around {
 }
 
 impl Around {
-    /// Writes the body of an answer that ended with an error, in the words of who was asked; passes others on.
+    /// Writes the body of an answer that ended with an error, in the form of the API that the client called; passes
+    /// other answers on.
     fn render(&self, response: Response, asked: Option<&Asked>, request_id: &str) -> Response {
         let Some((dialect, asked)) = self.dialect.zip(asked) else { return with_body(response, request_id) };
         match response.extensions().get::<ApiError>() {
@@ -119,8 +120,9 @@ pub(crate) async fn around(State(around): State<Around>, mut request: Request, n
     count_sent(response, app)
 }
 
-/// Who only looks, and waits for something to see, is not kept waiting for what is none of his any more. What
-/// changes something is brought to its end, as when the client goes: see [`hangup`].
+/// Answers a request. One that only reads is given up when the caller's right ends, so that the caller does not wait
+/// for something that it may no longer see. One that may change something runs to its end, as it does when the client
+/// goes: see [`hangup`].
 async fn answer(next: Next, request: Request, grant_slot: &GrantSlot, app: &App) -> Response {
     if hangup::may_change(request.method()) {
         return next.run(request).await;

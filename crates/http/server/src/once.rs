@@ -1,10 +1,10 @@
 //! `Idempotency-Key`: the same request sent again gets the first one's answer, and nothing is done twice.
 //!
-//! For requests that make something, and for what must not arrive twice such as standard input. An exec's key stands in
-//! its body and is kept with it; a sandbox's key is kept with it, too ([`RequestKey`]), so that a creation whose answer a
-//! crash swallowed is not done again. The answers here are kept in memory, and a server that was started anew does not know
-//! them. Only successes are kept: what was refused changed nothing, and may be asked again. A repetition that comes
-//! while the first request is under way waits for its answer.
+//! For requests that make something, and for requests that must not arrive twice, such as standard input. An exec's key
+//! stands in its body and is kept with it; a sandbox's key is kept with it, too ([`RequestKey`]), so that a creation
+//! whose answer a crash swallowed is not done again. The answers here are kept in memory, and a server that was started
+//! anew does not know them. Only successes are kept: a request that was refused changed nothing, and may be sent again.
+//! A repetition that comes while the first request is under way waits for its answer.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
@@ -72,10 +72,10 @@ struct Caller {
 
 #[derive(Debug)]
 struct Entry {
-    /// Of route and body.
+    /// The hash of route and body.
     print: u64,
     at: Instant,
-    /// Locked while a request is under way; whoever gets it and finds nothing does the work.
+    /// Locked while a request is under way. A request that gets the lock and finds no answer does the work.
     answer: tokio::sync::Mutex<Option<Answer>>,
     bytes: std::sync::atomic::AtomicUsize,
 }
@@ -121,7 +121,7 @@ impl Caller {
 
 impl Answers {
     fn callers(&self) -> MutexGuard<'_, HashMap<KeyId, Caller>> {
-        // A map is usable whatever panicked.
+        // The map is usable even if a task panicked while it held the lock.
         self.callers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -177,7 +177,7 @@ pub(crate) async fn once(State(app): State<App>, request: Request, next: Next) -
 }
 
 async fn answered(app: &App, request: Request, next: Next) -> ApiResult<Response> {
-    // Nothing is looked up for who has no key, and what one caller was answered is nobody else's.
+    // A request without a valid API key looks nothing up, and no caller gets an answer that another caller was given.
     let caller = auth::identify(request.headers(), request.extensions(), app)?.id;
     let Some(key) = key(request.headers())?.map(str::to_owned) else { return Ok(next.run(request).await) };
     let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);

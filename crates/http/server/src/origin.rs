@@ -1,15 +1,15 @@
 //! Web pages must not drive this server behind their reader's back.
 //!
-//! A browser says in `Origin` which site a request comes from. Requests that change something, and
-//! WebSockets, are refused unless that site is the server itself: the same authority as `Host`, and a
-//! name that is ours. The second half matters because of DNS rebinding: a stranger's name that points
-//! to 127.0.0.1 makes `Origin` and `Host` agree. Clients that are no browsers send no `Origin`.
+//! A browser says in `Origin` which site a request comes from. Requests that change something, and WebSockets, are
+//! refused unless that site is the server itself: the same authority as `Host`, and a name of this server. The second
+//! half matters because of DNS rebinding: an attacker's host name that points to 127.0.0.1 makes `Origin` and `Host`
+//! agree. Clients that are no browsers send no `Origin`.
 
 use atoll_core::{Code, Error};
 use http::header::{HOST, ORIGIN, UPGRADE};
 use http::{HeaderMap, Method};
 
-/// Refuses what another web site sends.
+/// Refuses a request that another web site sends.
 ///
 /// # Errors
 /// [`Code::Forbidden`].

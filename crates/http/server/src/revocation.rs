@@ -1,9 +1,9 @@
-//! What is open ends with the right by which it was opened: bodies of requests and answers break off, handlers
-//! that only wait are given up.
+//! Open requests and streams end with the right by which they were opened: bodies of requests and answers break off,
+//! and handlers that only wait are given up.
 //!
-//! Who asks is not known before a handler's extractor has looked, and the bodies are around that. So a request
-//! carries a [`GrantSlot`] that the extractor fills in. A route cannot forget it; only what goes on after an upgrade
-//! (WebSockets) has to wait for [`atoll_engine::Engine::until_revoked`] itself.
+//! The caller is not known before a handler's extractor has verified the key, and the bodies are wrapped before that.
+//! So a request carries a [`GrantSlot`] that the extractor fills in. A route cannot forget it; only a task that goes on
+//! after an upgrade (a WebSocket) has to wait for [`atoll_engine::Engine::until_revoked`] itself.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,17 +18,17 @@ use http::Extensions;
 use http_body::{Frame, SizeHint};
 use tokio::sync::SetOnce;
 
-/// By what right a request is answered, once that is known.
+/// The right by which a request is answered, once it is known.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct GrantSlot(Arc<SetOnce<Grant>>);
 
 impl GrantSlot {
-    /// One in which the right is known.
+    /// A slot in which the right is known.
     pub(crate) fn of(grant: Grant) -> Self {
         Self(Arc::new(SetOnce::new_with(Some(grant))))
     }
 
-    /// Notes it for the request to which `extensions` belong.
+    /// Notes the right for the request to which `extensions` belong.
     pub(crate) fn fill(extensions: &Extensions, grant: Grant) {
         if let Some(slot) = extensions.get::<Self>() {
             // A second extractor of the same request asks for no more than the first.
@@ -47,7 +47,7 @@ impl GrantSlot {
     }
 }
 
-/// What somebody is told whose right ended meanwhile.
+/// The error for a client whose right ended meanwhile.
 pub(crate) fn revoked() -> Error {
     Error::new(Code::Unauthorized, "the right by which this was opened has ended")
         .hint("the key, the access or its role on the sandbox is gone, or has run out")
@@ -58,7 +58,8 @@ pub(crate) struct UntilRevoked<B> {
     body: B,
     slot: GrantSlot,
     engine: Engine,
-    /// Absent until the body has shown that it has more than one piece, or keeps one waiting: most have not.
+    /// Absent until the body has shown that it has more than one piece, or that its reader has to wait: most bodies do
+    /// neither.
     over: Option<BoxFuture<'static, ()>>,
     begun: bool,
 }

@@ -50,20 +50,20 @@ const PEEK_PAUSE_FIRST: Duration = Duration::from_millis(1);
 const PEEK_PAUSE_LAST: Duration = Duration::from_secs(5);
 /// How long a client may take to answer a ping of its HTTP/2 connection.
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// What a client of HTTP/2 says first.
+/// The first bytes that a client of HTTP/2 sends.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The first byte of a client that speaks TLS: a record of a handshake (RFC 8446, section 5.1).
 const TLS_HANDSHAKE: u8 = 22;
 /// Time for that handshake.
 const TLS_TIMEOUT: Duration = Duration::from_secs(10);
-/// What a client of another host hears that speaks plain HTTP to a server with TLS.
+/// The answer to a client on another host that speaks plain HTTP to a server with TLS.
 const TLS_REQUIRED: &str = "{\"code\":\"forbidden\",\"message\":\"this server speaks TLS\",\"hint\":\"use https:// instead of \
     http://\",\"retryable\":false}\n";
 /// Bytes that wait for one client, in each direction.
 const BUFFER_MAX_BYTES: usize = 128 << 10;
 /// Pause when the kernel refuses a connection, as when file descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long a node that begins to stop leaves connections open that wait for a request.
+/// How long a node that begins to stop keeps connections open that wait for a request.
 const LET_GO_AFTER: Duration = Duration::from_secs(3);
 /// A peer that is gone without a word is noticed after idle time, then this many probes.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
@@ -74,7 +74,7 @@ const KEEPALIVE_PROBES: u32 = 3;
 #[derive(Clone)]
 pub struct McpDoor(pub Arc<dyn Fn(Secret, axum::extract::Request) -> McpAnswer + Send + Sync>);
 
-/// What comes of it.
+/// The answer of an [`McpDoor`], or the error with which the request failed.
 pub type McpAnswer = BoxFuture<'static, Result<axum::response::Response, atoll_core::Error>>;
 
 impl std::fmt::Debug for McpDoor {
@@ -130,7 +130,8 @@ impl Server {
         self.router.clone()
     }
 
-    /// Serves other nodes on a port of their own, until the server stops. Nothing happens where this is none.
+    /// Serves other nodes on a port of their own, until the server stops. Does nothing when this server is no node of a
+    /// cluster.
     pub async fn serve_nodes(&self, listener: TcpListener) {
         let Some(tls) = self.app.peers.as_ref().map(|peers| Arc::clone(peers.tls())) else { return };
         let slots = Arc::new(Semaphore::new(self.app.config.connections_max));
@@ -173,7 +174,7 @@ impl Server {
                 }
             }
         }
-        // Who has connected would be cut off.
+        // Clients whose connections wait in the kernel's queue would be cut off when the listener closes.
         while let Some(Ok(accepted)) = accept(&listener, &slots).now_or_never() {
             begin(accepted);
         }
@@ -198,14 +199,14 @@ async fn accept(
     Ok((stream, peer, slot))
 }
 
-/// One of the connections that there may be. Whatever outlives the HTTP connection on its socket, as a
-/// WebSocket does, holds it on.
+/// One of the connections that the server may have at once. A task that outlives the HTTP connection on its socket, as
+/// that of a WebSocket does, keeps it.
 #[derive(Debug, Clone)]
 pub(crate) struct Slot {
     _held: Arc<(OwnedSemaphorePermit, OpenConnection)>,
 }
 
-/// Who is at the other end of the connection.
+/// The address of the client at the other end of the connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Peer(pub(crate) SocketAddr);
 
@@ -222,7 +223,7 @@ enum Protocol {
     Tls,
 }
 
-/// The first bytes of a client tell.
+/// Finds the protocol by the first bytes that the client sends.
 async fn protocol(stream: &TcpStream) -> io::Result<Option<Protocol>> {
     let mut pause = PEEK_PAUSE_FIRST;
     loop {
@@ -295,7 +296,8 @@ async fn connection(
     }
 }
 
-/// A connection of another node. Nothing is read of one that cannot show that it is one.
+/// Serves a connection of another node. The server reads no request of a peer that cannot prove with its certificate
+/// that it is a node.
 async fn node_connection(
     stream: TcpStream,
     peer: SocketAddr,
@@ -323,7 +325,7 @@ async fn node_connection(
     serve_http(two.then_some(Http2::OfNodes), stream, service, &app).await;
 }
 
-/// HTTP/2 says in the address what HTTP/1 says in `Host`, which is what all that follows reads.
+/// Sets `Host` from the address of an HTTP/2 request, which has no such header: all layers behind this one read `Host`.
 fn name_host(request: &mut Request<Incoming>) {
     let authority = request.uri().authority().and_then(|name| HeaderValue::from_str(name.as_str()).ok());
     if let Some(authority) = authority.filter(|_| !request.headers().contains_key(HOST)) {
@@ -331,7 +333,8 @@ fn name_host(request: &mut Request<Incoming>) {
     }
 }
 
-/// Requests in clear would carry keys over the network: nothing of them is read.
+/// Refuses a client that speaks plain HTTP: its requests would carry keys over the network in clear. The server throws
+/// away what the client sends.
 async fn refuse_plain(mut stream: TcpStream) {
     let answer = format!(
         "HTTP/1.1 426 Upgrade Required\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{TLS_REQUIRED}",
@@ -340,7 +343,7 @@ async fn refuse_plain(mut stream: TcpStream) {
     let said = async {
         stream.write_all(answer.as_bytes()).await?;
         stream.shutdown().await?;
-        // What the client sends is taken: with bytes left unread the kernel would cut off the answer.
+        // The server takes the bytes that the client sends: with bytes left unread the kernel would cut off the answer.
         tokio::io::copy(&mut (&mut stream).take(BUFFER_MAX_BYTES as u64), &mut tokio::io::sink()).await
     };
     if let Ok(Err(error)) = tokio::time::timeout(TLS_TIMEOUT, said).await {
@@ -348,8 +351,9 @@ async fn refuse_plain(mut stream: TcpStream) {
     }
 }
 
-/// Serves a client that offered no protocol in its handshake: what it says first tells, as in clear. `PRI` is a method of
-/// no HTTP/1 request (RFC 9113, section 11.6), so the beginning of the preface is enough.
+/// Serves a client that offered no protocol in its TLS handshake: the first bytes that it sends tell, as on a
+/// connection in clear. `PRI` is a method of no HTTP/1 request (RFC 9113, section 11.6), so the beginning of the
+/// preface is enough.
 async fn serve_by_first_bytes<S>(stream: impl Duplex + 'static, service: S, app: &App)
 where
     S: tower::Service<Request<Incoming>, Response = axum::response::Response, Error = Infallible>
@@ -368,11 +372,11 @@ where
     serve_http(two.then_some(Http2::OfClients), stream, service, app).await;
 }
 
-/// Whose HTTP/2 it is.
+/// The kind of peer that speaks HTTP/2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Http2 {
     OfClients,
-    /// Requests of many clients share it: none that is not read may hold up the others.
+    /// Requests of many clients share the connection: a request whose body is not read must not hold up the others.
     OfNodes,
 }
 
@@ -435,9 +439,9 @@ where
     }
 }
 
-/// Resolves when a connection of HTTP/1 that waits for a request is to be closed: when the server begins to stop. A node waits a
-/// little: a request may be on its way, which nobody would answer, and another node would have served it. Each answer says meanwhile
-/// that it is the last ([`say_last`]).
+/// Resolves when a connection of HTTP/1 that waits for a request is to be closed: when the server begins to stop. A
+/// node waits a little longer: a client may have sent a request already, which would go unanswered here, and which
+/// another node could have served. Each answer says meanwhile that it is the last ([`say_last`]).
 async fn let_go(app: &App) {
     app.draining.cancelled().await;
     if app.peers.is_some() {

@@ -1,4 +1,4 @@
-//! What every handler shares.
+//! The state that all handlers share.
 
 use std::future::Future;
 use std::sync::OnceLock;
@@ -25,15 +25,15 @@ pub(crate) struct Shared {
     pub(crate) metrics: Metrics,
     /// Connections to ports that wait to be used again.
     pub(crate) ports: crate::ingress::Pool,
-    /// The way for SSH clients, if there is one.
+    /// Serves SSH clients, where the server lets them in.
     pub(crate) ssh: OnceLock<Ssh>,
     /// The Model Context Protocol, if it is served.
     pub(crate) mcp: OnceLock<McpDoor>,
-    /// What was answered to requests with an idempotency key.
+    /// The answers to requests with an idempotency key.
     pub(crate) answers: crate::once::Answers,
-    /// The dashboard's names, and who is signed in there.
+    /// The dashboard's host names, and its sessions.
     pub(crate) console: Console,
-    /// The ways to other nodes, where this is one of a cluster.
+    /// The connections to other nodes, where this server is a node of a cluster.
     pub(crate) peers: Option<crate::cluster::Peers>,
     /// Fires when the server begins to stop.
     pub(crate) draining: CancellationToken,
@@ -70,7 +70,7 @@ impl Shared {
     }
 }
 
-/// What streams end with when the server stops.
+/// The error with which streams end when the server stops.
 pub(crate) fn shutting_down() -> Error {
     Error::new(Code::ShuttingDown, "the server is shutting down")
         .hint("connect again; streams of output go on at their offset")

@@ -1,4 +1,4 @@
-//! SSH, as far as this server knows it: who comes is given to whoever serves it.
+//! SSH, as far as this crate knows it: the server gives each SSH client to the [`SshDoor`] that it was started with.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
-/// The way to the node that has what a login is about, which is noted: it is told what the client has shown, and gives a
-/// connection to where that is served if it lets the client in.
+/// Finds the node that has the sandbox of a login, which is noted in [`Asked`]. It tells that node what the client has
+/// shown, and gives a connection to it if that node lets the client in.
 pub type SshElsewhere =
     Arc<dyn Fn(Arc<Asked>, Secret) -> BoxFuture<'static, Option<Box<dyn Duplex>>> + Send + Sync>;
 
@@ -28,7 +28,7 @@ pub struct SshClient {
     pub stream: Box<dyn Duplex>,
     /// Where it comes from.
     pub peer: Option<SocketAddr>,
-    /// The way to other nodes, where this is one.
+    /// Leads to other nodes, where this server is a node of a cluster.
     pub elsewhere: Option<SshElsewhere>,
     /// Fires when the server begins to stop.
     pub stop: CancellationToken,
@@ -40,7 +40,7 @@ impl SshClient {
     }
 }
 
-/// Serves a client until it goes or is to go.
+/// Serves a client until it goes or the server stops.
 pub type SshDoor = Arc<dyn Fn(SshClient) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// Serves the client of another node that was let in.

@@ -1,4 +1,4 @@
-//! The server as a witness: every call of an API that concerns a sandbox, and who made it.
+//! The server as a witness: it records every call of an API that concerns a sandbox, and the caller.
 
 use std::time::Duration;
 
@@ -23,7 +23,8 @@ const PATIENCE: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone)]
 pub(crate) struct Concerns(pub(crate) SandboxId);
 
-/// Marks the answer to a call that is not recorded: going on to read a journal would be followed by itself for ever.
+/// Marks the answer to a call that is not recorded. If each further read of a journal were recorded, a client that
+/// follows the journal would read its own reads for ever.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Unrecorded;
 
@@ -33,7 +34,7 @@ pub(crate) struct Incoming {
     changes: bool,
 }
 
-/// The caller's span. Something else in that header counts as nothing, as the standard has it.
+/// The caller's span. Any other text in that header counts as none, as the standard has it.
 pub(crate) fn traceparent(headers: &http::HeaderMap) -> Option<TraceParent> {
     headers.get("traceparent")?.to_str().ok()?.parse().ok()
 }
@@ -53,8 +54,8 @@ impl Incoming {
         Self { call, changes }
     }
 
-    /// Records it with its answer, if it concerns a sandbox that is recorded. What comes back is to be waited for before
-    /// the answer is given.
+    /// Records the call with its answer, if it concerns a sandbox that is recorded. The server waits for the returned
+    /// future before it gives the answer.
     pub(crate) fn answered(
         self,
         engine: &Engine,
@@ -67,7 +68,8 @@ impl Incoming {
             let Some((recorder, sandbox)) = recorded else { return };
             let written = recorder.written(&sandbox);
             if recorder.mode(&sandbox) == TraceMode::Strict {
-                // What it did is done. The sandbox stands still from now on if this fails.
+                // The call has done its work already. If writing the record fails, the sandbox stands still from now
+                // on.
                 drop(written.await);
             } else {
                 drop(tokio::time::timeout(PATIENCE, written).await);
@@ -75,7 +77,7 @@ impl Incoming {
         }
     }
 
-    /// Says in which journal the record will be, for what changed something.
+    /// Records the call. Gives the sandbox in whose journal the record will be, if the call changed something.
     fn record(
         self,
         engine: &Engine,

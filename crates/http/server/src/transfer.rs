@@ -9,7 +9,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use futures::stream;
 
-/// What bulk data is read from.
+/// The source that bulk data is read from.
 #[derive(Debug)]
 pub enum Source {
     /// A file.

@@ -109,7 +109,7 @@ impl Authority {
 
     /// For the names, or for an address of this host under which a client came that named none.
     pub(crate) fn config(&self, address: Option<IpAddr>) -> Result<Arc<ServerConfig>, TlsError> {
-        // What a panic leaves is whole.
+        // A panic leaves the map whole.
         let mut leafs = self.leafs.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(leaf) = leafs.get(&address).filter(|leaf| leaf.made.elapsed() < LEAF_RENEW) {
             return Ok(Arc::clone(&leaf.config));

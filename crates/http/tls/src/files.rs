@@ -39,7 +39,7 @@ struct Current {
 
 impl Files {
     pub(crate) fn open(chain: &Path, key: &Path) -> Result<Self, TlsError> {
-        // Before they are read: what is written meanwhile is seen at the next look.
+        // Looked at before the files are read: what is written meanwhile is seen at the next look.
         let written = written(chain, key);
         let (config, leaf) = read(chain, key)?;
         let current = Mutex::new(Current { looked: Instant::now(), written, config, leaf });

@@ -1,4 +1,4 @@
-//! A certificate that somebody else gets and renews while the server runs.
+//! A certificate that `atoll-acme` gets and renews while the server runs.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -54,7 +54,7 @@ impl Issued {
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        // Each change is one assignment: what a panic leaves is whole.
+        // Each change is one assignment: a panic leaves the state whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! What a certificate says of itself.
+//! Reads the names and the time of a certificate.
 
 use rustls::pki_types::CertificateDer;
 use x509_parser::certificate::X509Certificate;

@@ -1,8 +1,9 @@
 //! TLS between the nodes of a cluster.
 //!
 //! Every node holds the cluster's authority, sealed in the database that they share, and signs a certificate for itself. The
-//! name in it is the node's id: who connects demands that of the node that it means, so that no node can pass for another at
-//! an address that was another's. Who is connected to demands a certificate of the authority.
+//! name in it is the node's id: a node that connects demands that id of the node that it means, so that no node can
+//! pass for another at an address that was another's. A node that is connected to demands a certificate of the
+//! authority.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -97,7 +98,7 @@ impl NodeTls {
     }
 
     fn sides(&self) -> Result<Sides, TlsError> {
-        // What a panic leaves is whole.
+        // A panic leaves the value whole.
         let mut sides = self.sides.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(sides) = sides.as_ref().filter(|sides| sides.made.elapsed() < RENEW) {
             return Ok(sides.clone());

@@ -15,10 +15,10 @@ use crate::fold;
 use crate::trace::{Asked, Trace, What};
 use crate::verdict::{Outcome, verdict};
 
-/// Addresses that nobody has (RFC 5737): a rule for a name there lets the name be looked up, and nothing be reached.
+/// Addresses that no host has (RFC 5737): a rule for a name there lets the name be looked up, and nothing be reached.
 const NOWHERE: &str = "192.0.2.0/24";
 
-/// Whom a rule names.
+/// The host that a rule names.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Whom {
     Name(HostName),
@@ -30,7 +30,7 @@ enum Whom {
 /// What was asked of one host at one port.
 #[derive(Debug, Default)]
 struct Use {
-    /// Something that nobody reads, or that no pattern of paths can name.
+    /// A connection whose content the gateway does not read, or a request that no pattern of paths can name.
     whole: bool,
     /// Requests: paths with their methods.
     requests: BTreeMap<String, BTreeSet<String>>,
@@ -127,7 +127,7 @@ impl Whom {
     }
 }
 
-/// One rule for each host with its ports, of those whose requests nobody reads.
+/// One rule for each host with its ports, of those with connections whose content the gateway does not read.
 fn wholes(uses: &BTreeMap<(Whom, u16), Use>) -> Vec<Rule> {
     let mut hosts: BTreeMap<&Whom, Vec<u16>> = BTreeMap::new();
     for ((whom, port), _) in uses.iter().filter(|(_, asked)| asked.whole) {

@@ -1,4 +1,4 @@
-//! What stands in a journal besides events: the beginning of a segment, and signed statements of the chain's end.
+//! The records of a journal besides events: the beginning of a segment, and signed statements of the chain's end.
 
 use serde::{Deserialize, Serialize};
 
@@ -64,7 +64,7 @@ impl Checkpoint {
         key.verifies(&self.message(sandbox), &self.signature)
     }
 
-    /// What is signed: every field, each of fixed length but the sandbox, whose length stands before it.
+    /// The bytes that are signed: every field, each of fixed length but the sandbox, whose length stands before it.
     fn message(&self, sandbox: &str) -> Vec<u8> {
         let mut message = CONTEXT.to_vec();
         message.extend_from_slice(&(sandbox.len() as u64).to_be_bytes());
@@ -77,7 +77,7 @@ impl Checkpoint {
     }
 }
 
-/// What ends with a checkpoint.
+/// The thing that ends with a checkpoint: nothing, the segment, or the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     Open,

@@ -144,7 +144,7 @@ impl Reader {
         (events, used)
     }
 
-    /// The last signed statement of the journal, for who keeps it elsewhere: number and link.
+    /// The last signed statement of the journal, for a user who keeps it elsewhere: number and link.
     ///
     /// # Errors
     /// When a file cannot be read.
@@ -169,7 +169,8 @@ impl Reader {
     }
 }
 
-/// What cannot be understood was written by a newer program, or changed: that is for who verifies.
+/// Passes over an event that cannot be understood: a newer program wrote it, or an attacker changed it. `verify` finds
+/// that.
 fn wanted(frame: &Frame<'_>, from: u64) -> Option<Numbered> {
     let read = (frame.kind == Kind::Event).then(|| serde_json::from_slice::<Numbered>(frame.payload))?;
     let event = read

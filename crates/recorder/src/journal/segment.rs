@@ -93,8 +93,8 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().create_new(true).append(true).mode(0o600).open(path)
 }
 
-/// Compresses a segment that nobody writes any more. A crash leaves the open file, or both; nothing of it is dropped before
-/// all of it is on disk in the other form.
+/// Compresses a segment that the recorder writes no more. A crash leaves the open file, or both; nothing of it is
+/// dropped before all of it is on disk in the other form.
 pub(crate) fn close(dir: &Path, first: u64) -> io::Result<()> {
     let (open, closed) = (open_path(dir, first), closed_path(dir, first));
     let draft = dir.join(format!("{first:0DIGITS$}.draft"));

@@ -211,7 +211,7 @@ fn any_changed_byte_of_what_is_signed_is_found() {
     }
 }
 
-/// Writes the records anew as who has the files and not the key can: with a chain that fits.
+/// Writes the records anew, as an attacker can who has the files but not the key: with a chain that fits.
 fn forge(path: &Path, sandbox: &str, mut keep: impl FnMut(crate::chain::Kind, &[u8]) -> Option<Vec<u8>>) {
     use crate::chain::{Link, MAGIC, Next, decode, encode};
     let bytes = fs::read(path).unwrap();
@@ -260,7 +260,7 @@ fn a_thief_without_the_key_cannot_write_another_history() {
         Some(serde_json::to_vec(&event).unwrap())
     });
     assert!(world.verify().findings[0].what.contains("signature"));
-    // Signs anew with a key of his own.
+    // The attacker signs anew with another key.
     let thief = World { key: key(9), ..small() };
     let (mut writer, _) = thief.open();
     writer.append(&events(0..1), at(5)).unwrap();
@@ -428,7 +428,7 @@ fn an_event_takes_at_most_150_bytes_on_disk() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Whatever is appended, in whatever pieces, with restarts between: it is all there, in order, and verifies.
+    /// No matter what is appended, and in which pieces, with restarts between: it is all there, in order, and verifies.
     #[test]
     fn nothing_is_lost_or_reordered(texts in prop::collection::vec(".{0,80}", 1..60), pieces in prop::collection::vec(1_usize..9, 1..40)) {
         let world = World::new();
@@ -452,7 +452,7 @@ proptest! {
         prop_assert_eq!(world.verify().findings, vec![]);
     }
 
-    /// Bytes of anybody are read without a panic, and never as a journal that is well.
+    /// Any bytes are read without a panic, and never as a journal that is well.
     #[test]
     fn garbage_is_no_journal(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         let world = World::new();

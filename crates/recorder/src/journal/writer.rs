@@ -21,12 +21,12 @@ use crate::limits::{CHECKPOINT_EVERY_COUNT, CLOCK_STEP_MIN, SEGMENT_MAX_BYTES};
 use crate::recorder::Retention;
 use crate::{Event, Numbered, Witness};
 
-/// What the clocks say when something is written.
+/// The time on both clocks when an event is written.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Moment {
     /// The wall clock, microseconds since the epoch.
     pub(crate) wall_us: u64,
-    /// A clock that nobody sets.
+    /// A clock that cannot be set.
     pub(crate) steady: Duration,
 }
 
@@ -124,7 +124,7 @@ impl JournalWriter {
         if segment.closed {
             return Ok(Opened { existed: true, cut: 0, ..opened });
         }
-        // What is cut off is kept beside it: it may be evidence.
+        // The bytes that are cut off are kept in a file beside it: they may be evidence.
         let beside = self.dir.join(format!("{:020}-{:020}.cut", segment.first, found.good));
         if !found.begun {
             fs::rename(&segment.path, beside)?;
@@ -142,7 +142,7 @@ impl JournalWriter {
         Ok(opened)
     }
 
-    /// Follows the chain through a segment, whatever its tags say: that is for who verifies.
+    /// Follows the chain through a segment, and does not check its tags: `verify` does that.
     fn walk(&mut self, bytes: &[u8], first: u64) -> Walked {
         let mut found = Walked::default();
         let Some(mut rest) = bytes.strip_prefix(MAGIC) else { return found };
@@ -221,7 +221,8 @@ impl JournalWriter {
         self.ahead_us = Some(now.ahead_us());
         self.unsigned = if signs { 0 } else { unsigned };
         let size = self.open.as_ref().map_or(0, |open| open.size);
-        // The events are in the journal, whatever becomes of the segment: it is tried again with the next ones.
+        // The events are in the journal, even if the segment cannot be closed now: that is tried again with the next
+        // ones.
         if size >= SEGMENT_MAX_BYTES
             && let Err(error) = self.finish(End::Segment, now)
         {
@@ -259,7 +260,7 @@ impl JournalWriter {
         Ok(())
     }
 
-    /// Ends the journal; nothing follows but what a later server may have to say.
+    /// Ends the journal; nothing follows but events that a later server may have to add.
     ///
     /// # Errors
     /// What the file system says.

@@ -1,4 +1,4 @@
-//! What waits to be written to one journal.
+//! The events that wait to be written to one journal.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -19,7 +19,7 @@ pub(crate) enum Closing {
     Ended,
 }
 
-/// What of it is on disk.
+/// How much of a journal is on disk.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Progress {
     /// Events that were taken from the queue and written.
@@ -60,7 +60,8 @@ impl Journal {
     /// Enters an event, if there is room.
     pub(crate) fn enter(&self, event: Event) -> bool {
         let mut waiting = lock(&self.waiting);
-        // After a loss nothing is entered until that is written: what is lost lies between the two.
+        // After a loss nothing is entered until the loss is written: the lost events lie between those before and after
+        // it.
         if waiting.events.len() >= WAITING_MAX_COUNT || waiting.lost > 0 || waiting.closing.is_some() {
             return false;
         }
@@ -78,7 +79,7 @@ impl Journal {
         lock(&self.waiting).closing.get_or_insert(closing);
     }
 
-    /// Whether the writer has to be told; it is from then on.
+    /// Whether the writer has to be told that there is something to write; from now on it counts as told.
     pub(crate) fn claim(&self) -> bool {
         !std::mem::replace(&mut lock(&self.waiting).queued, true)
     }
@@ -88,7 +89,7 @@ impl Journal {
         self.progress.borrow().closed
     }
 
-    /// Takes what waits.
+    /// Takes the events that wait.
     pub(crate) fn take(&self) -> Waiting {
         let mut waiting = lock(&self.waiting);
         let left = Waiting { entered: waiting.entered, closing: waiting.closing, ..Waiting::default() };

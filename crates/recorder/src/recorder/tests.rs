@@ -73,7 +73,7 @@ async fn a_server_that_was_killed_is_a_gap() {
     killed.begin(&sandbox(), None, Mode::On);
     killed.note(&sandbox(), text(0));
     killed.written(&sandbox()).await.unwrap();
-    // Nobody closes it.
+    // The recorder `killed` is never closed.
     let recorder = open(dir.path());
     recorder.begin(&sandbox(), None, Mode::On);
     recorder.note(&sandbox(), text(1));

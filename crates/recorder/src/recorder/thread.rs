@@ -70,16 +70,16 @@ impl Work {
     }
 }
 
-/// A journal with what is not in it yet.
+/// A journal with the events that are not in it yet.
 struct Pen {
     journal: Arc<Journal>,
     /// `None` until it could be opened.
     writer: Option<JournalWriter>,
-    /// Taken from the queue and not written, with what the recorder has to say itself.
+    /// Events that were taken from the queue and not written, and the recorder's own.
     events: Vec<Event>,
-    /// How many of them somebody entered.
+    /// How many of them came from the queue.
     entered: u64,
-    /// Something was lost that strict recording must not lose.
+    /// Events were lost that strict recording must not lose.
     lossy: bool,
     /// It was woken and not looked at since.
     wakes: bool,
@@ -127,7 +127,7 @@ pub(crate) fn run(shared: &Arc<Shared>) {
     }
 }
 
-/// Until when nothing has to be done if nobody wakes the thread.
+/// How long the thread has nothing to do if no event wakes it.
 fn pause(pens: &HashMap<SandboxId, Pen>) -> Duration {
     let due = pens.values().filter_map(Pen::due).min();
     due.map_or(CHECKPOINT_AFTER, |due| {
@@ -182,7 +182,7 @@ impl Pen {
         }
     }
 
-    /// Takes what waits, as long as what was taken before could be written.
+    /// Takes the events that wait, as long as those taken before could be written.
     fn take(&mut self, shared: &Shared) {
         if self.again_at.is_some() {
             return;
@@ -203,7 +203,7 @@ impl Pen {
         self.closing = closing;
     }
 
-    /// Writes what there is. Says whether the journal is closed.
+    /// Writes the events that were taken. Says whether the journal is closed.
     fn write(&mut self, shared: &Shared, now: Instant, moment: Moment) -> bool {
         let strict = self.journal.mode == Mode::Strict;
         if std::mem::take(&mut self.lossy) && strict {
@@ -211,7 +211,7 @@ impl Pen {
         }
         match self.try_write(shared, now, moment) {
             Ok(closed) => {
-                // What came while it could not be written.
+                // Takes the events that came while it could not be written.
                 if self.again_at.take().is_some() {
                     self.take(shared);
                     shared.work.wake(&self.journal);
@@ -224,7 +224,7 @@ impl Pen {
                     tracing::error!(sandbox = %self.journal.sandbox, %error, "a journal cannot be written, trying again");
                 }
                 if strict {
-                    // Each time: somebody may have let it go on.
+                    // Sent each time: the sandbox may have been let go on meanwhile.
                     drop(shared.failing.send(self.journal.sandbox.clone()));
                 }
                 false
@@ -239,7 +239,7 @@ impl Pen {
             writer.append(&self.events, moment)?;
             self.events.clear();
             self.journal.wrote(std::mem::take(&mut self.entered));
-            // Nobody may be looking.
+            // This fails when there is no subscriber, which is fine.
             drop(shared.activity.send(self.journal.sandbox.clone()));
         }
         match self.closing {
@@ -280,7 +280,7 @@ impl Pen {
     }
 }
 
-/// What a journal begins or goes on with.
+/// The events with which a journal begins or goes on.
 fn first_events(opened: Opened, mode: Mode) -> Vec<What> {
     let mut first = Vec::new();
     if opened.cut > 0 {

@@ -22,7 +22,7 @@ use crate::{Client, ClientError, Result};
 const ATTACHED_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often the server is pinged.
 const PING_EVERY: Duration = Duration::from_secs(10);
-/// A ping without answer for this long means that nobody is there.
+/// A ping without answer for this long means that the server is not there.
 const DEAD_AFTER: Duration = Duration::from_secs(30);
 /// With more unconfirmed input than this a missing answer means nothing: a server may stop reading
 /// while a program does not take its input, and a pipe alone holds 64 KiB.
@@ -88,7 +88,7 @@ fn read_text(text: &str) -> Result<AttachServerMessage> {
 
 /// How a connection ended.
 enum Ended {
-    /// The exec has ended, or nobody wants its events any more.
+    /// The exec has ended, or the caller wants its events no more.
     Done,
     /// It broke.
     Lost(ClientError),
@@ -127,7 +127,7 @@ pub(super) async fn run(
             return;
         }
     };
-    // Nobody is left to hear it if this fails.
+    // If this fails the caller has gone.
     drop(output.events.send(Err(error)).await);
 }
 
@@ -168,7 +168,7 @@ async fn drive(
         tokio::pin!(reader, writer);
         tokio::select! {
             ended = &mut reader => ended,
-            // What cannot be written to may still have something to say, such as the exit.
+            // A connection that cannot be written to may still have something to read, such as the exit.
             stopped = &mut writer => match stopped {
                 Stopped::Broken => reader.await,
                 Stopped::Dead => Ended::Lost(client.no_connection("the server does not answer")),

@@ -7,7 +7,7 @@ pub(super) enum Piece {
     Take { skip: usize, gap: Option<(u64, u64)> },
     /// All of it came before.
     Repeated,
-    /// Something before it is missing, and nobody said so.
+    /// Bytes before it are missing, and the server did not say so.
     Hole,
 }
 
@@ -101,7 +101,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever pieces of a log arrive, in whatever order: what is passed on is the log.
+        /// No matter which pieces of a log arrive, and in which order: what is passed on is the log.
         #[test]
         fn what_is_passed_on_is_a_prefix(pieces in prop::collection::vec((0_usize..200, 1_usize..50), 0..200)) {
             let log: Vec<u8> = (0..250).map(|i| u8::try_from(i).unwrap()).collect();

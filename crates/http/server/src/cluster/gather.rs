@@ -1,4 +1,4 @@
-//! What all nodes together answer: lists and streams of what each keeps for itself.
+//! Answers that all nodes give together: lists and streams of what each node keeps for itself.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,14 +51,14 @@ pub(crate) async fn streams_of_others(app: &App, parts: &Parts) -> Result<Vec<Bo
     futures::future::try_join_all(asked).await
 }
 
-/// Whom to ask what.
+/// The other nodes to ask, each with the head of the request.
 fn others(app: &App, parts: &Parts) -> Vec<(Arc<NodeRecord>, Parts)> {
     let is_passed_on = parts.extensions.get::<PassedOn>().is_some();
     if parts.method != Method::GET || is_passed_on || Asked::current().is_none() {
         return Vec::new();
     }
     let mut parts = parts.clone();
-    // The answer is read here, whatever it is for the client.
+    // This node reads the answers itself, so these headers of the client's request do not go along.
     for header in [ACCEPT_ENCODING, CONTENT_LENGTH, UPGRADE] {
         parts.headers.remove(header);
     }

@@ -12,7 +12,7 @@ use crate::shared::App;
 
 /// Longest event of another node, bytes.
 const EVENT_MAX_BYTES: usize = 4 << 20;
-/// How often it is looked whether there are other nodes than at the beginning.
+/// How often this node looks whether there are other nodes than at the beginning.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// What ends an event.
 const END: &[u8] = b"\n\n";
@@ -28,8 +28,8 @@ fn living(app: &App) -> Vec<NodeId> {
     app.engine.other_nodes().iter().map(|node| node.id.clone()).collect()
 }
 
-/// Whole events of all bodies, as they come. It ends with the first of them, and when other nodes live than now: whoever reads
-/// comes back, to all that there are then.
+/// Whole events of all bodies, as they come. The stream ends with the first body that ends, and when other nodes live
+/// than at its beginning: the client then asks again, and reaches all nodes that there are then.
 pub(crate) fn merged(app: App, bodies: Vec<Body>) -> impl Stream<Item = Bytes> + Send + 'static {
     let ending =
         |body: Body| events(body.into_data_stream()).map(Some).chain(stream::once(async { None })).boxed();
@@ -60,7 +60,7 @@ fn events(body: BodyDataStream) -> impl Stream<Item = Bytes> + Send + 'static {
             }
             match body.next().await {
                 Some(Ok(more)) => read.extend_from_slice(&more),
-                // Half an event is none.
+                // Half an event is dropped.
                 Some(Err(_)) | None => return None,
             }
         }

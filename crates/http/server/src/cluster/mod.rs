@@ -1,4 +1,4 @@
-//! Any node answers for all: what is not here is passed on to the node that has it.
+//! Any node answers for all: a node passes a request on to the node that has what the request is about.
 //!
 //! ```text
 //! client ─▶ node A ─ pass_on ─ all other layers ─▶ handler: "no such sandbox", noted in the request's slot
@@ -7,12 +7,12 @@
 //!                       └─ the same request ─ mutual TLS ─▶ node B ─ all layers ─▶ handler
 //! ```
 //!
-//! The layer is around everything, so that it serves every protocol; it knows none. A request is passed on as it came, with its
-//! credentials: the node that has the thing decides who may use it, and nothing was done before that, as the question of who
-//! may comes first in every handler. What a handler had read of the body is sent again ([`replay`]). A request that was passed
-//! on is not passed on again, unless what it is about went to another node while it waited: where it should not have come to, that
-//! is said, and it is begun anew where it came from. One that comes before what it is about has arrived here waits, and is handled
-//! once more.
+//! The layer is around everything, so that it serves every protocol; it knows none. A request is passed on as it came,
+//! with its credentials: the node that has the sandbox or other object decides whether the client may use it. Nothing
+//! was done before that, as every handler first asks whether the caller may. What a handler had read of the body is
+//! sent again ([`replay`]). A node does not pass on what another node passed on to it, unless the object went to
+//! another node while the request waited: it answers that the object is not here, and the node that passed the request
+//! on begins anew. A request that arrives before its object does waits, and is handled once more.
 
 mod gather;
 mod merge;
@@ -51,11 +51,12 @@ use peers::{Held, Unsent};
 use replay::Replay;
 pub(crate) use ssh::{of_nodes, ssh_elsewhere};
 
-/// Where the client is that sent a request to the node which passed it on. Read only of nodes.
+/// The address of the client that sent a request to the node which passed it on. Read only of nodes.
 const CLIENT: HeaderName = HeaderName::from_static("atoll-node-client");
 /// Whether that client's connection is encrypted. Read only of nodes.
 const CLIENT_ENCRYPTED: HeaderName = HeaderName::from_static("atoll-node-client-encrypted");
-/// The key of the dashboard's session by which a request came that was looked at there. Read only of nodes.
+/// The key of the dashboard's session by which a request came; the other node's dashboard has checked it. Read only of
+/// nodes.
 const SESSION: HeaderName = HeaderName::from_static("atoll-node-session");
 /// In an answer: the thing is not on this node either. Taken away before a client sees it.
 const NOT_HERE: HeaderName = HeaderName::from_static("atoll-node-not-here");
@@ -67,17 +68,18 @@ const TURNS_MAX: u32 = 4;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PassedOn;
 
-/// The request came by a session of another node's dashboard, which has looked at it: the key behind that.
+/// The request came by a session of another node's dashboard, which has checked it. Holds the key behind that session.
 #[derive(Debug, Clone)]
 pub(crate) struct OfSession(pub(crate) KeyId);
 
-/// Where the dashboard notes by which session it let a request through: only then is it passed on as that session's.
+/// The dashboard notes here the session by which it let a request through. Only then is the request passed on as that
+/// session's.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LetThrough(Arc<OnceLock<Session>>);
 
 impl LetThrough {
     pub(crate) fn note(&self, session: &Session) {
-        // It looks once.
+        // The first note stays.
         drop(self.0.set(session.clone()));
     }
 
@@ -91,7 +93,7 @@ pub(crate) async fn pass_on(State(app): State<App>, mut request: Request, next: 
     let id = request_id(request.headers()).0;
     let refused = |error| with_body(ApiError(error).into_response(), &id);
     if !app.engine.may_serve() {
-        // Who asks for just that is told at once. Under whatever host name: nothing else is answered now.
+        // These two are answered at once, under any host name. No other request is answered now.
         match request.uri().path() {
             "/healthz" => return healthz().await.into_response(),
             "/readyz" => return readyz(State(app)).await.into_response(),
@@ -111,8 +113,9 @@ pub(crate) async fn pass_on(State(app): State<App>, mut request: Request, next: 
     }
 }
 
-/// Answers what is here, and passes on what is not. What the node that was asked does not have, or make, is begun anew: what is
-/// remembered is forgotten then, and whoever was tried is not tried again.
+/// Answers a request whose object is here, and passes others on. When the node that was asked neither has the object
+/// nor makes it, the request is begun anew: this node forgets what it remembered about the object, and does not try
+/// that node again.
 async fn here_or_there(app: &App, request: Request, next: Next) -> Result<Response, Error> {
     let by_node = request.extensions().get::<PassedOn>().is_some();
     let asked = Arc::new(if by_node { Asked::by_node() } else { Asked::default() });
@@ -122,13 +125,15 @@ async fn here_or_there(app: &App, request: Request, next: Next) -> Result<Respon
         let (reading, replay) = Replay::new(body, &asked);
         let request = Request::from_parts(parts.clone(), reading);
         let response = Arc::clone(&asked).scope(next.clone().run(request)).await;
-        // What is refused of what is here was not for another: something may have been done.
+        // The object is here, so the refusal is the answer and no other node is asked: the handler may have done
+        // something.
         if !is_refusal(&response) || asked.is_here() {
             replay.forget();
             return Ok(response);
         }
         let route = match app.engine.elsewhere(&asked).await {
-            // It is just coming: once it has, it is here.
+            // The object is on its way to this node: the request waits for it, and is handled again once the object is
+            // here.
             Ok(None) if !has_waited && app.engine.has_arrived(&asked).await => {
                 has_waited = true;
                 body = replay.again().ok_or_else(|| read_too_much(None))?;
@@ -136,10 +141,11 @@ async fn here_or_there(app: &App, request: Request, next: Next) -> Result<Respon
             }
             Ok(None) if by_node && asked.is_refused() => return Ok(not_here(response)),
             Ok(None) => return Ok(response),
-            // Once only, but after what has gone while the request waited for it.
+            // A request is passed on only once, except after its object left this node while the request waited for it.
             Ok(Some(_)) | Err(_) if by_node && !asked.has_left() => return Ok(not_here(response)),
             Ok(Some(route)) => route,
-            // Whether it is there, and may be known of, only its node could say; this one knows that it is not here.
+            // Only the object's node could say whether it is there, and whether the client may know of it. This node
+            // knows that it is not here, so its own refusal is the answer.
             Err(error) if response.status() == StatusCode::UNAUTHORIZED => {
                 tracing::debug!(%error, "not looked for elsewhere");
                 return Ok(response);
@@ -167,7 +173,7 @@ async fn here_or_there(app: &App, request: Request, next: Next) -> Result<Respon
     Err(not_there())
 }
 
-/// Tells the node which passed a request on that what it is about is not here either.
+/// Tells the node which passed a request on that the request's object is not here either.
 fn not_here(mut response: Response) -> Response {
     response.headers_mut().insert(NOT_HERE, HeaderValue::from_static("1"));
     response
@@ -186,7 +192,7 @@ fn not_there() -> Error {
     Error::new(Code::NodeUnavailable, "the nodes that should have it, or make it, do not").hint("try again")
 }
 
-/// Whether a handler refused: only then may anybody else be asked, as nothing was done.
+/// Whether a handler refused: only then may another node be asked, as nothing was done.
 fn is_refusal(response: &Response) -> bool {
     let status = response.status();
     if response.extensions().get::<Refused>().is_some() {
@@ -217,13 +223,13 @@ async fn send(app: &App, node: &NodeRecord, parts: &Parts, body: Body) -> Result
     if session.is_none() {
         return Ok(response);
     }
-    // What is open ends with the session, which only this node knows.
+    // The answer ends with the session, which only this node knows.
     Ok(response.map(|body| {
         Body::from_stream(futures::StreamExt::take_until(body.into_data_stream(), ended.cancelled_owned()))
     }))
 }
 
-/// What one node asks another for itself.
+/// Asks another node something for this node itself.
 pub(crate) async fn ask_node(
     app: &App,
     node: &NodeRecord,
@@ -234,7 +240,7 @@ pub(crate) async fn ask_node(
     answered.map_err(|(Unsent::NotReached(error) | Unsent::Unknown(error))| error)
 }
 
-/// Whether another node answers, over the way that requests are passed on.
+/// Whether another node answers, on the connections by which requests are passed on.
 pub(crate) async fn reach(app: &App, node: &NodeRecord) -> Result<(), Error> {
     let request = Request::builder().uri("/healthz").body(()).map_err(|_never| not_there())?;
     match ask_node(app, node, request).await? {
@@ -243,7 +249,7 @@ pub(crate) async fn reach(app: &App, node: &NodeRecord) -> Result<(), Error> {
     }
 }
 
-/// Tells the other node who the client is. What the client itself says under these names goes.
+/// Tells the other node who the client is. Headers of these names that the client itself sent are removed.
 fn say_who(headers: &mut HeaderMap, parts: &Parts) {
     headers.remove(&CLIENT);
     headers.remove(&CLIENT_ENCRYPTED);
@@ -258,7 +264,7 @@ fn say_who(headers: &mut HeaderMap, parts: &Parts) {
     headers.remove(&SESSION);
     let session = parts.extensions.get::<LetThrough>().and_then(LetThrough::session);
     if let Some(key) = session.and_then(|session| HeaderValue::from_str(session.key().as_str()).ok()) {
-        // What the browser shows is for the dashboard that looked at it.
+        // The browser's cookie, origin and CSRF token are for the dashboard of this node, which has checked them.
         for header in [COOKIE, ORIGIN, CSRF] {
             headers.remove(header);
         }
@@ -266,7 +272,7 @@ fn say_who(headers: &mut HeaderMap, parts: &Parts) {
     }
 }
 
-/// Takes what another node says of the client out of a request, and notes it.
+/// Takes what another node says about the client out of a request, and notes it.
 pub(crate) fn take_who<B>(request: &mut http::Request<B>, from: SocketAddr) {
     let client = request.headers_mut().remove(&CLIENT);
     let client = client.and_then(|value| value.to_str().ok()?.parse::<SocketAddr>().ok());

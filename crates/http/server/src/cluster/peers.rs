@@ -35,8 +35,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const CONNECTIONS_MAX_TRIED: u32 = 3;
 /// Requests at once on one connection; more open another.
 const STREAMS_MAX_COUNT: usize = 128;
-/// Bytes that may be under way in one answer before the client has taken them, and in all of one connection: no answer that
-/// nobody reads may hold up the others.
+/// Bytes that may be under way in one answer before the client has taken them, and in all of one connection: an answer
+/// that its client does not read must not hold up the others.
 pub(crate) const STREAM_WINDOW_BYTES: u32 = 512 << 10;
 /// The latter.
 pub(crate) const CONNECTION_WINDOW_BYTES: u32 = 2 * 128 * STREAM_WINDOW_BYTES;
@@ -45,20 +45,20 @@ const PING_EVERY: Duration = Duration::from_secs(5);
 
 /// Why a request has no answer.
 pub(super) enum Unsent {
-    /// The other node knows nothing of it.
+    /// The other node knows nothing of the request.
     NotReached(Error),
-    /// It may have done it.
+    /// The other node may have done what was asked.
     Unknown(Error),
 }
 
 impl From<Error> for Unsent {
-    /// What cannot be sent at all.
+    /// The error of a request that cannot be sent at all.
     fn from(error: Error) -> Self {
         Self::Unknown(error)
     }
 }
 
-/// What a connection holds on which bytes are passed on, and what ends it.
+/// Held by a connection on which bytes are passed on: its slot, and the token that ends it.
 pub(super) struct Held {
     pub(super) slot: Option<Slot>,
     pub(super) ended: CancellationToken,
@@ -70,7 +70,7 @@ struct Shared {
     used: Arc<AtomicUsize>,
 }
 
-/// The ways to all other nodes.
+/// The connections to all other nodes.
 #[derive(Debug)]
 pub(crate) struct Peers {
     tls: Arc<NodeTls>,
@@ -113,7 +113,7 @@ impl Peers {
     ) -> Result<Response, Unsent> {
         let (mut parts, body) = request.into_parts();
         let upgrade = atoll_hop::strip_hop_by_hop(&mut parts.headers);
-        // This node's connection says it to the client, when the body is read.
+        // This node's connection to the client answers it, when the body is read.
         parts.headers.remove(EXPECT);
         if let Some((protocol, client)) = upgrade.zip(client) {
             atoll_hop::set_upgrade(&mut parts.headers, protocol);
@@ -156,7 +156,7 @@ impl Peers {
         }
     }
 
-    /// Uses a connection no more: what is under way on it goes on.
+    /// Uses a connection no more: requests that are under way on it go on.
     fn forget(&self, ended: &Shared) {
         let mut all = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         for list in all.values_mut() {
@@ -166,7 +166,7 @@ impl Peers {
 
     /// A connection that has room.
     async fn connection(&self, node: &NodeRecord) -> Result<Shared, Unsent> {
-        // A node that moved is another.
+        // A node with another address counts as another node.
         let key = (node.id.clone(), node.address.clone());
         {
             let mut all = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
@@ -265,7 +265,7 @@ impl Peers {
     }
 }
 
-/// What another node answered, for the client's connection.
+/// Makes the answer of another node fit for the client's connection.
 fn to_client(mut response: Response) -> Response {
     drop(atoll_hop::strip_hop_by_hop(response.headers_mut()));
     *response.version_mut() = Version::default();

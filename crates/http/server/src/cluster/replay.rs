@@ -9,7 +9,7 @@ use axum::body::{Body, HttpBody};
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 
-/// What is kept at most of what was read, bytes; what needs more cannot be sent again.
+/// Most bytes that are kept of what was read; once more than this was read, the body cannot be sent again.
 const KEPT_MAX_BYTES: usize = 4 << 20;
 
 /// The body as a handler reads it, and what is needed to begin anew.
@@ -18,7 +18,7 @@ pub(super) struct Replay {
 }
 
 struct Shared {
-    /// Taken away when the body is sent elsewhere: who still reads here reads an end.
+    /// Taken away when the body is sent elsewhere: a handler that still reads here reads an end.
     rest: Option<Body>,
     kept: Vec<Bytes>,
     kept_bytes: usize,
@@ -28,12 +28,12 @@ struct Shared {
 }
 
 fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
-    // What a panic leaves is whole.
+    // A panic leaves the fields whole.
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Replay {
-    /// What is read is kept as long as it is not clear that the request stays here.
+    /// Keeps the bytes that are read until it is clear that the request stays here.
     pub(super) fn new(body: Body, asked: &Arc<Asked>) -> (Body, Self) {
         let asked = Arc::clone(asked);
         let shared = Shared { rest: Some(body), kept: Vec::new(), kept_bytes: 0, whole: true, asked };
@@ -72,7 +72,7 @@ impl Shared {
             return;
         }
         match frame.data_ref() {
-            // Whoever may send much to what is here does so as ever.
+            // The object is here: the body, however long, will not be sent again and is not kept.
             _ if self.asked.is_here() => self.drop_kept(),
             Some(data) if self.kept_bytes + data.len() <= KEPT_MAX_BYTES => {
                 self.kept_bytes += data.len();
@@ -84,7 +84,7 @@ impl Shared {
     }
 }
 
-/// What a handler reads.
+/// The body that a handler reads.
 struct Reading(Arc<Mutex<Shared>>);
 
 impl HttpBody for Reading {
@@ -115,7 +115,7 @@ impl HttpBody for Reading {
     }
 }
 
-/// What was read, then the rest.
+/// The body once more: the bytes that were read, then the rest.
 struct Again {
     kept: std::collections::VecDeque<Bytes>,
     rest: Option<Body>,

@@ -1,8 +1,8 @@
 //! SSH clients of one node whose sandbox is on another.
 //!
-//! The node that was asked says what the client has shown: the name, with a password or the fingerprint of a key that it has
-//! proven to have. The node that has the sandbox looks these up itself and lets it in, or not; then the connection is
-//! one for bytes both ways, on which the two servers speak SSH.
+//! The node that the client reached says what the client has shown: the name, with a password or the fingerprint of a
+//! key that the client has proven to have. The node that has the sandbox looks these up itself and lets the client in,
+//! or not; then the connection carries bytes both ways, on which the two servers speak SSH.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,23 +25,23 @@ use crate::serve::{Peer, Slot};
 use crate::shared::App;
 use crate::ssh::{Duplex, SshClient, SshElsewhere, SshServed};
 
-/// Where other nodes ask. Only on their port.
+/// The path at which other nodes ask. Served only on the port for nodes.
 const PATH: &str = "/nodes/ssh";
-/// What the client has shown.
+/// The login that the client has shown.
 const CLAIM: HeaderName = HeaderName::from_static("atoll-node-ssh");
-/// What the connection becomes.
+/// The protocol to which the connection switches.
 const PROTOCOL: HeaderValue = HeaderValue::from_static("atoll-ssh");
-/// How long another node may take to let a client in: what it is about may be on its way there.
+/// How long another node may take to let a client in: the sandbox may be on its way there.
 const TIMEOUT: Duration = Duration::from_secs(45);
 
-/// What another node says to a client.
+/// The answer of another node for a client.
 enum Answer {
     Open(Box<dyn Duplex>),
     NotHere,
     Refused,
 }
 
-/// The way to other nodes, where this is one.
+/// Leads SSH clients to other nodes, where this server is a node of a cluster.
 pub(crate) fn ssh_elsewhere(app: &App, peer: Option<SocketAddr>) -> Option<SshElsewhere> {
     app.peers.as_ref()?;
     let app = app.clone();
@@ -88,7 +88,7 @@ async fn ask(
     peer: Option<SocketAddr>,
 ) -> Result<Answer, Unsent> {
     let Some(peers) = &app.peers else { return Ok(Answer::Refused) };
-    // A name that no header can carry is nobody's.
+    // A login with bytes that no header can carry cannot succeed.
     let Ok(mut claim) = HeaderValue::from_bytes(claim.reveal().as_bytes()) else {
         return Ok(Answer::Refused);
     };
@@ -113,7 +113,7 @@ async fn ask(
     }
 }
 
-/// What only other nodes may ask, and all else.
+/// The routes that only other nodes may use, and all others.
 pub(crate) fn of_nodes(app: &App, router: Router) -> Router {
     let own = Router::new().route(PATH, any(ssh_of_node)).route(SESSIONS, any(session_of_node));
     own.with_state(app.clone()).fallback_service(router)
@@ -148,7 +148,7 @@ async fn ssh_of_node(State(app): State<App>, mut request: Request) -> Response {
     response
 }
 
-/// What a client of another node has shown there.
+/// The login that a client of another node has shown there.
 fn shown(request: &Request) -> Option<Secret> {
     request.extensions().get::<PassedOn>()?;
     let claim = request.headers().get(&CLAIM)?;

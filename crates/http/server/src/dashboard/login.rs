@@ -22,15 +22,15 @@ use crate::shared::App;
 /// Bytes of a token, and those of one that names its node at most.
 const TOKEN_BYTES: std::ops::RangeInclusive<usize> = 64..=128;
 
-/// What the page learns of its session.
+/// What the server tells the page about its session.
 #[derive(Serialize)]
 struct View<'a> {
     /// To be sent with everything that changes something.
     csrf: &'a str,
 }
 
-/// Turns the token of a link into a session. The link was opened by somebody, not by a page: a page could sign its
-/// reader in as somebody else.
+/// Turns the token of a link into a session. A user must open the link, not a web page: a page could sign its reader in
+/// as another user.
 pub(super) async fn login(
     State(app): State<App>,
     Extension(site): Extension<Site>,
@@ -60,7 +60,7 @@ pub(super) async fn login(
             "A link works once, for one minute. <code>atoll dashboard</code> prints a new one.",
         ));
     };
-    // Who signs in anew is done with the session before.
+    // A user who signs in anew is done with the session before.
     if let Some((session, before)) = find_session(&app, &site, &headers).await
         && let Err(error) = end(&app, &site, &session, before).await
     {
@@ -78,7 +78,7 @@ fn token_in(query: &str) -> Option<&str> {
     TOKEN_BYTES.contains(&token.len()).then_some(token)
 }
 
-/// What the session is, or its end.
+/// Tells the page about its session, or ends it.
 pub(super) async fn session(
     State(app): State<App>,
     Extension(site): Extension<Site>,

@@ -1,8 +1,9 @@
 //! Sessions of one node, at all nodes of a cluster.
 //!
-//! A session is its node's, and so is a link that opens one; their tokens name it. Another node that is shown one asks there, and
-//! has the session too for as long as the answer goes on: it ends with the session, with the node, and with the connection, after
-//! which it is asked again.
+//! A session belongs to the node that opened it, and a link to the node that made it; the token names that node. When a
+//! browser shows such a token to another node, that node asks the one that is named, and has the session too for as
+//! long as the answer goes on. The answer ends with the session, with the named node, and with the connection; after
+//! that the node asks again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,23 +24,23 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::{self, PassedOn};
 use crate::shared::App;
 
-/// Where other nodes ask. Only on their port.
+/// The path at which other nodes ask about a session. Served only on the port for nodes.
 pub(crate) const PATH: &str = "/nodes/session";
-/// What they ask about.
+/// The token that they ask about.
 const TOKEN: HeaderName = HeaderName::from_static("atoll-node-token");
 /// Whether it is a session for the servers' own machines.
 const LOCAL: HeaderName = HeaderName::from_static("atoll-node-local");
-/// Between what is secret of a token and the node that knows it.
+/// Stands between the secret part of a token and the id of the node that knows it.
 const MARK: char = '.';
 /// How long another node may take.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// How long until a node that has just entered is known here; how often is looked.
+/// How long this node waits for a node that has just joined to become known here, and how often it looks.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(3);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Longest line that it says of a session, bytes.
+/// Longest line that a node sends about a session, bytes.
 const LINE_MAX_BYTES: usize = 1 << 10;
 
-/// What a node says of a session.
+/// The data about a session that a node sends to another.
 #[derive(Serialize, Deserialize)]
 struct Told {
     key: KeyId,
@@ -54,7 +55,7 @@ pub(crate) fn text(app: &App, code: &Secret) -> Secret {
     }
 }
 
-/// What is secret of a token.
+/// The secret part of a token.
 pub(super) fn code(text: &str) -> &str {
     text.split_once(MARK).map_or(text, |(code, _)| code)
 }
@@ -89,7 +90,7 @@ async fn ask(
     tokio::time::timeout(TIMEOUT, asking).await.map_err(|_late| late())?
 }
 
-/// Takes over the first session that is shown and that another node has.
+/// Takes over the first session that the request shows and that another node has.
 pub(super) async fn look_up(app: &App, site: &Site, shown: impl Iterator<Item = &str>) {
     let unknown = shown.filter(|text| app.console.sessions.find(code(text), site.local).is_none());
     let Some((text, node)) = unknown.filter_map(|text| Some((text, home(app, text)?))).next() else { return };
@@ -108,7 +109,7 @@ async fn take_over(app: &App, site: &Site, node: &NodeRecord, text: &str) -> Res
     let line = tokio::time::timeout(TIMEOUT, line_of(&mut body)).await.ok().flatten().ok_or_else(broken)?;
     let told: Told = serde_json::from_slice(&line).map_err(|_error| broken())?;
     let held = app.console.sessions.take_over(code(text), told.key, Secret::new(told.csrf), site.local)?;
-    // Another request was faster.
+    // Another request has taken it over already.
     let Some(session) = held else { return Ok(()) };
     let ended = session.ended().clone();
     app.tasks.spawn({
@@ -167,7 +168,7 @@ pub(super) async fn end(app: &App, site: &Site, token: &str) -> Result<(), Error
     Ok(())
 }
 
-/// What other nodes ask of sessions and links of this one.
+/// Answers other nodes about sessions and links of this one.
 pub(crate) async fn session_of_node(State(app): State<App>, request: Request) -> Response {
     let token = request.headers().get(&TOKEN).and_then(|token| token.to_str().ok());
     let Some(token) = token.filter(|_| request.extensions().get::<PassedOn>().is_some()) else {
@@ -192,7 +193,7 @@ pub(crate) async fn session_of_node(State(app): State<App>, request: Request) ->
     }
 }
 
-/// What a session is, and by the end of the answer that it has ended.
+/// Tells a node what a session is; the end of the answer tells that the session has ended.
 fn tell(app: &App, session: &atoll_dashboard::Session) -> Response {
     let told = Told { key: session.key().clone(), csrf: session.csrf().reveal().to_owned() };
     let Ok(mut line) = serde_json::to_vec(&told) else { return StatusCode::UNAUTHORIZED.into_response() };

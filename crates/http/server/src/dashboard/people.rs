@@ -1,7 +1,7 @@
 //! People sign in at their issuer of identities, and come back.
 //!
-//! What a login needs when it goes on lies sealed in a cookie of the browser that began it: no node has to remember it, nobody
-//! can fill a memory with logins that nobody finishes, and no other browser can go on with it.
+//! The state of a login lies sealed in a cookie of the browser that began it: no node has to remember it, no client can
+//! fill a node's memory with logins that it never finishes, and no other browser can go on with it.
 
 use atoll_core::{Code, Error};
 use atoll_dashboard::{Site, cleared_login, is_prefetched, is_typed, logins_of, of_login, of_session};
@@ -22,15 +22,15 @@ use crate::shared::App;
 
 /// Where the issuer sends the browser back to.
 pub(super) const BACK: &str = "/login/oidc/callback";
-/// What the cookie of a login that has begun is sealed for.
+/// The purpose for which the cookie of a login that has begun is sealed.
 const NOTE: &str = "dashboard login";
 /// Longest query that the issuer sends, bytes.
 const QUERY_MAX_BYTES: usize = 16 << 10;
 
-/// What the page learns of the issuer.
+/// What the server tells the page about the issuer.
 #[derive(Serialize)]
 struct View<'a> {
-    /// What the button calls it.
+    /// The issuer's name on the button.
     name: &'a str,
 }
 
@@ -71,7 +71,7 @@ pub(super) async fn begin(
     })
 }
 
-/// Makes a session for whom the issuer has sent back.
+/// Makes a session for the person whom the issuer has sent back.
 pub(super) async fn finish(
     State(app): State<App>,
     Extension(site): Extension<Site>,
@@ -89,7 +89,7 @@ pub(super) async fn finish(
         }
         Err(error) => refused(&error),
     };
-    // However it ended, it is over.
+    // The login is over, whether it succeeded or failed.
     if let Some(cookie) = cleared_login(site.secure) {
         response.headers_mut().append(SET_COOKIE, cookie);
     }
@@ -107,7 +107,7 @@ async fn signed_in(app: &App, site: &Site, headers: &HeaderMap, query: &str) -> 
     let verified = issuer.finish_in_browser(&kept, query).await?;
     let by = if site.local { LoginBy::DashboardHere } else { LoginBy::Dashboard };
     let new = app.engine.log_in(verified.person, by, verified.exchange.as_bytes()).await?;
-    // Who signs in anew is done with the session before.
+    // A user who signs in anew is done with the session before.
     if let Some((session, before)) = session(app, site, headers).await
         && let Err(error) = end(app, site, &session, before).await
     {
@@ -118,7 +118,7 @@ async fn signed_in(app: &App, site: &Site, headers: &HeaderMap, query: &str) -> 
         .ok_or_else(|| Error::new(Code::Internal, "the session does not fit into a cookie"))
 }
 
-/// Says why nobody was signed in, on a page.
+/// Makes a page that says why the login failed.
 fn refused(error: &Error) -> Response {
     let mut text = escaped(&error.message);
     if let Some(hint) = &error.hint {

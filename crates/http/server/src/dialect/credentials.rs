@@ -36,8 +36,8 @@ pub fn basic(headers: &HeaderMap) -> Option<(String, Secret)> {
     Some((user.to_owned(), Secret::new(password)))
 }
 
-/// An id and a secret in two headers, joined by a colon as keys in two parts are. A secret that is a whole key of
-/// this installation counts alone, whatever the id says.
+/// An id and a secret in two headers, joined by a colon as keys in two parts are. A secret that is a whole key of this
+/// installation counts alone: the id is then ignored.
 #[must_use]
 pub fn pair(headers: &HeaderMap, id: &str, secret: &str) -> Option<Secret> {
     let (id, secret) = (header(headers, id)?, header(headers, secret)?);
@@ -75,7 +75,7 @@ mod tests {
         assert_eq!(text(bearer_or_api_key(&sent)).as_deref(), Some("k1"));
         assert_eq!(text(header(&sent, "x-api-key")).as_deref(), Some("k2"));
         assert_eq!(text(bearer_or_api_key(&headers(&[("x-api-key", "k2")]))).as_deref(), Some("k2"));
-        // What says who asks is not looked for elsewhere.
+        // When `Authorization` is there but shows no key, `X-API-Key` is not looked at.
         assert_eq!(text(bearer_or_api_key(&headers(&[("authorization", "x"), ("x-api-key", "k")]))), None);
         assert_eq!(text(bearer(&headers(&[]))), None);
     }

@@ -1,10 +1,10 @@
 //! Where other vendors' protocols join the server.
 //!
 //! A *dialect* is a crate with a router of its own. The server passes on to it what its [`Mount`]s claim: below a
-//! path, under a host name, with a header, or of a gRPC service. It gets a [`Host`]: the engine, who asks, and how
-//! the server stops. The middleware around every request (id, log, metrics, the check of `Origin`, panics) is the
-//! server's; how paths are read, in which shape a key is shown, and what errors look like, is the dialect's: what
-//! the middleware itself refuses is rendered by [`Dialect::refuse`] too.
+//! path, under a host name, with a header, or of a gRPC service. It gets a [`Host`]: the engine, the caller, and the
+//! signal that the server stops. The middleware around every request (id, log, metrics, the check of `Origin`, panics)
+//! is the server's. The dialect decides how paths are read, in which form a key is shown, and what errors look like:
+//! the errors of the middleware itself are rendered by [`Dialect::refuse`] too.
 
 pub mod credentials;
 mod mount;
@@ -57,7 +57,7 @@ pub struct Dialect {
     pub refuse: fn(&Error, &Asked) -> Response,
 }
 
-/// What an error's form may depend on.
+/// The parts of a request that an error's form may depend on.
 #[derive(Debug, Clone)]
 pub struct Asked {
     /// The method.
@@ -66,7 +66,7 @@ pub struct Asked {
     pub uri: Uri,
     /// Of the request's body.
     pub content_type: Option<HeaderValue>,
-    /// What the client takes.
+    /// The content types that the client takes.
     pub accept: Option<HeaderValue>,
     /// The client.
     pub user_agent: Option<HeaderValue>,
@@ -87,14 +87,14 @@ impl Asked {
     }
 }
 
-/// What a dialect gets of the server.
+/// The parts of the server that a dialect may use.
 #[derive(Debug, Clone)]
 pub struct Host {
     app: App,
     dialect: Dialect,
 }
 
-/// Keeps the server from stopping, and the connection counted, while something goes on.
+/// Keeps the server from stopping, and the connection counted, while a task goes on.
 #[derive(Debug)]
 pub struct Held {
     _task: TaskTrackerToken,
@@ -144,8 +144,8 @@ impl Host {
         })
     }
 
-    /// Notes by what right a request is answered: its bodies break off when that ends. What outlives the request,
-    /// as a WebSocket does, waits for [`Engine::until_revoked`] itself.
+    /// Notes the right by which a request is answered: its bodies break off when that right ends. A task that outlives
+    /// the request, as that of a WebSocket does, waits for [`Engine::until_revoked`] itself.
     pub fn fill(&self, extensions: &Extensions, grant: Grant) {
         crate::revocation::GrantSlot::fill(extensions, grant);
     }
@@ -161,14 +161,14 @@ impl Host {
         self.app.draining.clone()
     }
 
-    /// For what outlives its HTTP request, as a WebSocket does. `extensions` are the request's.
+    /// For a task that outlives its HTTP request, as that of a WebSocket does. `extensions` are the request's.
     #[must_use]
     pub fn hold(&self, extensions: &Extensions) -> Held {
         Held { _task: self.app.tasks.token(), _slot: extensions.get::<Slot>().cloned() }
     }
 
-    /// What undoes what a request made when its client went before the answer. For what nobody else can know of: to
-    /// be given to the answer, as an extension.
+    /// Makes an [`Undo`] with `work`, which undoes what a request made when the client goes before the answer. For an
+    /// object that no other client can know of. The dialect adds it to the answer, as an extension.
     pub fn undo_unless_answered(&self, work: impl Future<Output = ()> + Send + 'static) -> Undo {
         Undo::new(&self.app.tasks, work)
     }

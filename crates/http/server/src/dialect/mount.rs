@@ -37,8 +37,8 @@ pub enum Mount {
     Prefix(&'static str),
     /// Under host names below the server's domain, or below another of its names.
     Host(fn(&Named<'_>) -> bool),
-    /// With a header of this name (in lower case), whatever the path. The request may come under any host name that
-    /// is not a port's.
+    /// With a header of this name (in lower case), under any path. The request may come under any host name that is not
+    /// a port's.
     Header(&'static str),
     /// Calls of a gRPC or Connect service, such as `modal.client.ModalClient`: the router sees
     /// `/modal.client.ModalClient/Method`.
@@ -50,9 +50,9 @@ pub enum Mount {
 pub struct Named<'a> {
     /// What stands before the domain, in lower case: `api` or `49983-i0abc`.
     pub label: &'a str,
-    /// The request's. Whoever sent it chose them.
+    /// The headers of the request. The client chose them.
     pub headers: &'a HeaderMap,
-    /// The request's.
+    /// The address of the request.
     pub uri: &'a Uri,
     /// The use cases.
     pub engine: &'a Engine,
@@ -93,7 +93,7 @@ impl Mounts {
         Self { app: app.clone(), list: dialects.iter().map(mount).collect() }
     }
 
-    /// Finds whose a request is; gives its path the form that the dialect's router reads.
+    /// Finds the dialect that claims a request; gives its path the form that the dialect's router reads.
     fn find(&self, request: &mut Request) -> Option<Router> {
         if self.list.is_empty() {
             return None;
@@ -142,7 +142,7 @@ impl Mounts {
         Some((router, Arrival { prefix: "", label: Some(label) }))
     }
 
-    /// The first claim that something comes of.
+    /// The first claim for which `claim` finds something.
     fn claimed<T>(&self, claim: impl Fn(&Mount) -> Option<T>) -> Option<(Router, T)> {
         let find = |(dialect, router): &(Dialect, Router)| {
             dialect.mounts.iter().find_map(&claim).map(|found| (router.clone(), found))

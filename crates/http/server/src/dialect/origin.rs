@@ -1,4 +1,4 @@
-//! By which address a request reached the server: what absolute addresses in answers begin with.
+//! The address by which a request reached the server. Absolute addresses in answers begin with it.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -11,8 +11,9 @@ use crate::serve::Encrypted;
 
 /// Scheme, host and port of the server as its caller sees them: `https://atoll.example:7070`.
 ///
-/// A proxy before the server says in `X-Forwarded-Proto` and `X-Forwarded-Host` what its client asked for. Who lies there
-/// lies to himself only: nothing but addresses in his own answer is made of it.
+/// A proxy before the server says in `X-Forwarded-Proto` and `X-Forwarded-Host` what its client asked for. A client
+/// that lies there deceives only itself: the server uses them for nothing but the addresses in that client's own
+/// answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin(String);
 

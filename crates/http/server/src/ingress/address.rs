@@ -6,7 +6,7 @@
 //! | headers | `X-Atoll-Sandbox: web`, `X-Atoll-Port: 3000` | programs that keep the path |
 //! | path | `/v1/sandboxes/web/ports/3000/…` | programs that know only the server's address |
 //!
-//! The host name decides first: whatever a page in a sandbox asks of its own origin goes to its own port.
+//! The host name decides first: every request that a page in a sandbox makes to its own origin goes to its own port.
 
 use atoll_core::access::{parse_host_name, parse_port};
 use atoll_core::{Error, Result};
@@ -32,7 +32,7 @@ pub(crate) enum Form {
     },
 }
 
-/// What a request is for.
+/// The port or page that a request is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Address {
     /// A port. The sandbox is an id or a name.
@@ -63,7 +63,7 @@ pub(crate) fn parse(uri: &Uri, headers: &HeaderMap, domain: &str) -> Result<Opti
     Ok(by_path(uri.path()))
 }
 
-/// What the host name alone says.
+/// The port or page that the host name alone names.
 pub(crate) fn by_host(uri: &Uri, headers: &HeaderMap, domain: &str) -> Option<Address> {
     let host = host(uri, headers)?;
     match parse_host_name(host, domain) {

@@ -3,8 +3,8 @@
 //! A server inside must not set a cookie for other sandboxes, which live under sibling names, nor for the
 //! Atoll server itself, whose origin the form with a path shares. So `Domain` is dropped (the cookie then
 //! belongs to exactly the host that set it), our own names are refused, and in the form with a path the
-//! cookie is confined to that path. What a page's script does with `document.cookie` no proxy sees: put the
-//! domain of sandboxes on the public suffix list, or give it nothing beside them.
+//! cookie is confined to that path. No proxy sees what a page's script does with `document.cookie`: put the domain of
+//! sandboxes on the public suffix list, or use it for nothing but sandboxes.
 
 use http::HeaderValue;
 
@@ -14,7 +14,8 @@ const SECURE_NAME: &str = "__Host-atoll_port";
 /// Longest cookie of a server inside, bytes, as browsers have it.
 const COOKIE_MAX_BYTES: usize = 4096;
 
-/// The token, if a pair `name=value` of a request is our cookie: inside is `None` when it makes no sense.
+/// The token, if a pair `name=value` of a request is our cookie: the inner option is `None` when the cookie makes no
+/// sense.
 #[expect(clippy::option_option, reason = "not ours, ours and unusable, ours")]
 pub(super) fn own(pair: &[u8]) -> Option<Option<String>> {
     let at = pair.iter().position(|b| *b == b'=')?;
@@ -23,7 +24,7 @@ pub(super) fn own(pair: &[u8]) -> Option<Option<String>> {
         .then(|| std::str::from_utf8(value).ok().map(str::to_owned))
 }
 
-/// Whether a pair `name=value` of a request is the dashboard's: nobody inside may see it. Browsers send it to the
+/// Whether a pair `name=value` of a request is the dashboard's: no server inside may see it. Browsers send it to the
 /// dashboard's own name alone, where no port is served.
 pub(super) fn of_dashboard(pair: &[u8]) -> bool {
     let name = pair.split(|b| *b == b'=').next().unwrap_or_default();

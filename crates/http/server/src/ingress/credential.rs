@@ -1,8 +1,8 @@
-//! Who may reach a port: the holder of an API key, of a token, or everybody when it is public.
+//! Decides which clients may reach a port: those with an API key or a token, or all when the port is public.
 //!
-//! A credential is looked for in `X-Atoll-Token`, in the query (`atoll_token`), in `Authorization: Bearer`
-//! and `X-API-Key` if what is there is ours, and in a cookie. What is ours is taken out before the request
-//! goes on: the server inside must not see what opens the door. Everything else in these places belongs to it.
+//! A credential is looked for in `X-Atoll-Token`, in the query (`atoll_token`), in `Authorization: Bearer` and
+//! `X-API-Key` if the text there is one of ours, and in a cookie. Every credential of ours is taken out before the
+//! request goes on: the server inside must not see it. Everything else in these places belongs to that server.
 //!
 //! The cookie is the only credential that a browser sends by itself, so with it alone requests that another
 //! site caused are refused.
@@ -31,7 +31,7 @@ const OURS: [&str; 2] = ["atoll_", TOKEN_PREFIX];
 /// Longest text that can be a key or token, bytes.
 const TEXT_MAX_BYTES: usize = 256;
 
-/// What a request showed, taken out of it.
+/// The credentials that a request showed, taken out of it.
 #[derive(Debug, Default)]
 pub(super) struct Shown {
     header: Option<String>,
@@ -39,7 +39,7 @@ pub(super) struct Shown {
     bearer: Option<String>,
     api_key: Option<String>,
     cookie: Option<String>,
-    /// The name under which somebody works with a key that several share.
+    /// The name that a client gives itself when several clients share one API key.
     holder: Option<String>,
 }
 
@@ -116,15 +116,15 @@ impl Shown {
             .all(|text| text.is_none())
     }
 
-    /// The token of a cookie or link, for pages that pass it on. Never what came in a header: that may be an API key,
-    /// and whoever can send headers needs no links.
+    /// The token of a cookie or link, for pages that pass it on. Never the text of a header: that may be an API key,
+    /// and a client that can send headers needs no links.
     pub(super) fn token(&self) -> Option<&str> {
         let token = self.query.as_deref().or(self.cookie.as_deref());
         token.filter(|text| text.starts_with(TOKEN_PREFIX))
     }
 
-    /// Whether the request may reach `port` of the sandbox; without a port, all of them. `sandbox` is what was found
-    /// under the name, if anything was: whether there is something, only those learn who may know.
+    /// Whether the request may reach `port` of the sandbox; without a port, all of them. `sandbox` is the one that was
+    /// found under the name, if any: only a client that may know of it learns whether there is one.
     ///
     /// # Errors
     /// [`Code::Unauthorized`], [`Code::Forbidden`], [`Code::SandboxLeased`]; [`Code::SandboxNotFound`] for a key
@@ -190,7 +190,8 @@ impl Shown {
     }
 }
 
-/// Whether a request shows what only this protocol knows: its header, its parameter, or its cookie.
+/// Whether a request shows a credential in a place that only this protocol has: its header, its parameter, or its
+/// cookie.
 pub(crate) fn shows_credential(headers: &HeaderMap, uri: &Uri) -> bool {
     let cookie = |value: &HeaderValue| {
         value.as_bytes().split(|b| *b == b';').any(|pair| cookies::own(pair.trim_ascii()).is_some())
@@ -231,7 +232,7 @@ fn take_cookie(headers: &mut HeaderMap) -> Option<String> {
     token
 }
 
-/// The address without our parameter, and what it was.
+/// The address without our parameter, and the parameter's value.
 fn without_token(uri: &Uri) -> Option<(Uri, String)> {
     let query = uri.query()?;
     let of_token = |pair: &&str| pair.split_once('=').is_some_and(|(name, _)| name == TOKEN_PARAMETER);
@@ -248,7 +249,7 @@ fn without_token(uri: &Uri) -> Option<(Uri, String)> {
 pub(super) fn is_foreign(headers: &HeaderMap, engine: &Engine, sandbox: &SandboxId, domain: &str) -> bool {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     if let Some(origin) = headers.get(ORIGIN) {
-        // Other ports of the same sandbox are no strangers.
+        // Other ports of the same sandbox do not count as another site.
         let host = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, host)| host);
         let named = host.and_then(|host| parse_host_name(host, domain));
         let id = named.and_then(|(_, named)| engine.resolve_sandbox(&named));

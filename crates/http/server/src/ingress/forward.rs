@@ -39,9 +39,10 @@ pub struct Forward {
     pub prefix: Option<String>,
     /// Let the server inside see the host that the client asked for, rather than `localhost:PORT`.
     pub keep_host: bool,
-    /// What listens there speaks TLS.
+    /// The server inside speaks TLS on this port.
     pub tls: bool,
-    /// By what right: when that ends the answer, or what it became, is cut.
+    /// The right by which the request goes there: when it ends, the server cuts the answer, or the connection that it
+    /// became.
     pub grant: Grant,
 }
 
@@ -87,15 +88,15 @@ pub(super) async fn forward(app: &App, request: Request, to: Forward) -> Result<
     Ok(stream(app, answered, key, to))
 }
 
-/// What streams both ways at once, or ends with trailers, needs HTTP/2 all the way: gRPC, and Connect's streams
-/// of protocol buffers.
+/// Whether a request needs HTTP/2 all the way, because it streams both ways at once or ends with trailers: gRPC, and
+/// Connect's streams of protocol buffers.
 fn needs_http2(headers: &HeaderMap) -> bool {
     const KINDS: [&[u8]; 2] = [b"application/grpc", b"application/connect+proto"];
     let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     KINDS.iter().any(|prefix| kind.starts_with(prefix))
 }
 
-/// Makes the head of the request what the server inside gets; says whether it asks for another protocol.
+/// Changes the head of the request to the one that the server inside gets; says whether it asks for another protocol.
 fn head(app: &App, parts: &mut Parts, to: &Forward) -> Result<bool> {
     let host = address::host(&parts.uri, &parts.headers).map(str::to_owned);
     let inside = match &host {
@@ -147,7 +148,7 @@ fn switch(app: &App, answered: Answered, client: OnUpgrade, slot: Option<Slot>, 
     headers::toward_client(&mut parts.headers, to.prefix.as_deref(), true);
     let counting = app.clone();
     app.tasks.spawn(async move {
-        // The connection is this one's now; the lease and the slot are held as long as it lives.
+        // This task owns the connection now; it holds the lease and the slot as long as the connection lives.
         let _held = (slot, sender);
         let relay = async {
             let (client, server) = tokio::try_join!(client, server).map_err(io::Error::other)?;

@@ -1,4 +1,4 @@
-//! What of a head passes, each way.
+//! Decides which headers pass, in each direction.
 
 use std::net::IpAddr;
 
@@ -14,15 +14,15 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
-/// What a server inside may not say: these would reach beyond its own origin, or lead clients around us.
+/// Headers that a server inside may not send: these would reach beyond its own origin, or lead clients around us.
 const NEVER_FROM_INSIDE: [HeaderName; 3] = [
     HeaderName::from_static("clear-site-data"),
     HeaderName::from_static("alt-svc"),
     HeaderName::from_static("service-worker-allowed"),
 ];
-/// What a server inside may say in the form with a path, where its address is that of the API. Many headers are about a
-/// whole origin (`Strict-Transport-Security`, `Report-To`, `NEL`, `Origin-Agent-Cluster`, and whatever comes next), so
-/// what is not known to be about one answer does not pass.
+/// Headers that a server inside may send in the form with a path, where its address is that of the API. Many headers
+/// are about a whole origin (`Strict-Transport-Security`, `Report-To`, `NEL`, `Origin-Agent-Cluster`, and more in
+/// future), so a header that is not known to be about one answer does not pass.
 const ABOUT_ONE_ANSWER: [&str; 47] = [
     "accept-ranges",
     "access-control-allow-credentials",
@@ -97,8 +97,8 @@ fn passes_with_path(name: &HeaderName) -> bool {
     ABOUT_ONE_ANSWER.contains(&name) || (of_applications && !ABOUT_AN_ORIGIN.contains(&name))
 }
 
-/// In the form with a path a page shares the address with the API. This gives it an origin of its own all the
-/// same: it cannot read what belongs to the server's, and what it sends there is refused.
+/// In the form with a path a page shares the address with the API. This policy gives the page an origin of its own all
+/// the same: it cannot read what belongs to the server's origin, and what it sends there is refused.
 const SANDBOXED: &str = "sandbox allow-downloads allow-forms allow-modals allow-popups allow-scripts";
 /// Longest chain of `X-Forwarded-For` that is passed on, bytes.
 const CHAIN_MAX_BYTES: usize = 1024;
@@ -156,7 +156,7 @@ fn add_peer(headers: &mut HeaderMap, peer: Option<IpAddr>) {
     }
 }
 
-/// Makes the head of an answer what the client gets. `switching` keeps what a 101 needs.
+/// Changes the head of an answer to the one that the client gets. `switching` keeps the headers that a 101 needs.
 pub(super) fn toward_client(headers: &mut HeaderMap, prefix: Option<&str>, switching: bool) {
     let upgrade = strip_hop_by_hop(headers);
     for name in NEVER_FROM_INSIDE {

@@ -8,10 +8,10 @@
 //!                       101: bytes both ways until one side ends
 //! ```
 //!
-//! This stands before the router and everything around it: what a server inside is asked is no call of the
-//! API. The server inside is hostile: its head is bounded, its cookies are confined, and what is said about a
-//! failure is ours. In the form with a path its pages share the server's address with the API, so they are
-//! given an opaque origin; browsers are meant to use host names.
+//! This stands before the router and everything around it: a request to a server inside is no call of the API. The
+//! server inside is treated as hostile: the head of its answer is bounded, its cookies are confined, and the text about
+//! a failure is ours. In the form with a path its pages share the server's address with the API, so they are given an
+//! opaque origin; browsers are meant to use host names.
 //!
 //! Dialects have ways of their own to name a port and to let people in: they call [`Ingress::forward`].
 
@@ -62,8 +62,8 @@ pub struct Ingress {
 }
 
 impl Ingress {
-    /// Passes a request on to a port. Who may is the caller's to decide, before; so is what of the request's
-    /// head is secret.
+    /// Passes a request on to a port. The dialect that calls this decides before whether the client may, and takes
+    /// secrets out of the request's head.
     ///
     /// # Errors
     /// [`atoll_core::Code::PortClosed`], [`atoll_core::Code::PortBroken`], [`atoll_core::Code::Timeout`], or what
@@ -79,7 +79,7 @@ impl Ingress {
         pages::error(error, wants_html(headers), &request_id(headers).0)
     }
 
-    /// As [`Self::forward`], for a dialect that has words of its own for what goes wrong.
+    /// As [`Self::forward`], for a dialect that renders errors in its own words.
     ///
     /// # Errors
     /// [`atoll_core::Code::PortClosed`], [`atoll_core::Code::PortBroken`], and what waking the sandbox gives.
@@ -120,7 +120,7 @@ impl Ingress {
         download::download(&self.app, token, headers).await
     }
 
-    /// The address of a port for whoever reached this server under `host` (the request's `Host`).
+    /// The address of a port for a client that reached this server under `host` (the request's `Host`).
     ///
     /// # Errors
     /// [`atoll_core::Code::SandboxNotFound`].
@@ -185,7 +185,7 @@ async fn serve(app: &App, request: Request, address: Address) -> Result<Response
     let foreign =
         || found.as_ref().is_none_or(|id| credential::is_foreign(&parts.headers, &app.engine, id, domain));
     let admitted = shown.admit(&app.engine, sandbox, found.as_ref(), port, foreign).await?;
-    // Only now: whoever may not come in does not learn whether the sandbox is there.
+    // Only now: a client that may not come in does not learn whether the sandbox is there.
     let id = admitted.sandbox().cloned().ok_or_else(|| SandboxId::not_found(sandbox))?;
     let by_name = matches!(address, Address::Port { form: Form::Host, .. } | Address::Page { .. });
     if let Admitted::Link(access, token) = &admitted

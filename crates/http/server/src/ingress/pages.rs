@@ -16,7 +16,7 @@ use crate::error::{ApiError, status, with_body};
 use crate::shared::App;
 
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-/// Seconds after which a page that shows what may pass looks again.
+/// Seconds after which a page loads itself again that shows an error which may pass.
 const REFRESH_S: u32 = 3;
 
 /// How often the page with the ports looks again by itself: each look keeps the sandbox awake, and a forgotten tab

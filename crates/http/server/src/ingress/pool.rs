@@ -24,7 +24,7 @@ const SWEEP_EVERY: Duration = Duration::from_secs(5);
 pub(super) struct Key {
     pub(super) sandbox: SandboxId,
     pub(super) port: u16,
-    /// What listens there speaks TLS.
+    /// The server inside speaks TLS on this port.
     pub(super) tls: bool,
 }
 /// Sends requests over one connection, one after the other.
@@ -110,7 +110,7 @@ impl Pool {
         });
     }
 
-    /// Drops what waited too long or was closed; says whether anything is left.
+    /// Drops connections that waited too long or were closed; says whether any are left.
     fn sweep(&self) -> bool {
         let mut waiting = self.lock();
         waiting.one.retain(|_, idle| {

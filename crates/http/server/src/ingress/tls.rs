@@ -1,8 +1,9 @@
 //! TLS toward servers inside that speak nothing else, where their sandbox was made so.
 //!
-//! Their certificates are not looked at: nobody stands between the server and the sandbox's port, so there is nothing
-//! that a certificate could vouch for. Clients outside see the server's own certificate. For the same reason an end without
-//! TLS's own word of it ([`Secured`]), which many servers leave out, is an end like others: nobody could have cut it off.
+//! Their certificates are not looked at: no third party stands between the Atoll server and the sandbox's port, so
+//! there is nothing that a certificate could vouch for. Clients outside see the Atoll server's own certificate. For the
+//! same reason an end without TLS's own word of it ([`Secured`]), which many servers leave out, is an end like others:
+//! no third party could have cut the answer off.
 
 use std::io;
 use std::pin::Pin;
@@ -23,7 +24,7 @@ use tokio_rustls::rustls::{self, ClientConfig, DigitallySignedStruct, SignatureS
 /// How long the handshake may take.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 
-/// What is spoken inside.
+/// The protocol that the server inside speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Protocol {
     Http1,
@@ -39,7 +40,7 @@ impl Protocol {
     }
 }
 
-/// Speaks TLS with what listens on a port of a sandbox.
+/// Speaks TLS with the server that listens on a port of a sandbox.
 ///
 /// # Errors
 /// [`Code::PortBroken`] when it does not.
@@ -56,8 +57,9 @@ pub(super) async fn connect(connection: PortConnection, port: u16, protocol: Pro
     secured.map(Secured).map_err(|error| refused(&error))
 }
 
-/// TLS toward a server inside. That it ends without `close_notify` is no error: an answer whose length was announced is found
-/// too short by who reads it, and one that goes on until the end has ended.
+/// TLS toward a server inside. That it ends without `close_notify` is no error: when an answer is shorter than the
+/// length that was announced its reader notices that, and an answer that goes on until the end of the connection has
+/// ended.
 #[derive(Debug)]
 pub(super) struct Secured<S = PortConnection>(TlsStream<S>);
 

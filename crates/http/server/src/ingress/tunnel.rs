@@ -1,8 +1,8 @@
 //! Tunnels: TCP connections to and from a sandbox over one connection of the client.
 //!
 //! A connection through the tunnel holds a lease on the sandbox for as long as it lives, so the first one
-//! wakes a sandbox that sleeps; a tunnel without connections lets it sleep. A port that the client shows
-//! inside keeps the sandbox awake: somebody in there is to find it.
+//! wakes a sandbox that sleeps; a tunnel without connections lets it sleep. A port that the client shows inside keeps
+//! the sandbox awake: programs in the sandbox must be able to reach it.
 
 use std::io;
 use std::pin::Pin;
@@ -32,7 +32,7 @@ const RELAY_BYTES: usize = 32 << 10;
 const LISTEN_TRIES_MAX_COUNT: u32 = 20;
 const LISTEN_PAUSE: Duration = Duration::from_millis(250);
 
-/// What a tunnel is between.
+/// The two ends of a tunnel.
 pub(crate) struct Ends {
     pub(crate) sandbox: SandboxId,
     /// The right by which it was opened: it is asked again for each connection, and the tunnel ends with it.
@@ -69,7 +69,7 @@ where
                 None => return,
             },
             Some(_) = connections.join_next() => {}
-            // What the client shows inside is not there any more: it has to begin anew.
+            // A port that the client shows inside is gone: the client has to open the tunnel anew.
             Some(_) = serving.join_next(), if listens => return,
         }
     }
@@ -107,7 +107,7 @@ async fn connect(app: App, sandbox: SandboxId, grant: Grant, mut stream: Stream)
     }
 }
 
-/// Connections that somebody inside makes to a port of the client. Ends when it cannot listen any more.
+/// Serves connections that programs in the sandbox make to a port of the client. Ends when it cannot listen any more.
 async fn serve_listener(app: App, sandbox: SandboxId, listener: PortListener, opener: Opener) {
     let port = listener.port();
     let mut connections = JoinSet::new();

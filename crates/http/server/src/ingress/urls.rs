@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use crate::shared::App;
 
-/// Scheme, and the port with its colon unless it is the scheme's own, for whoever reached us as `host`.
+/// Scheme, and the port with its colon unless it is the scheme's own, for a client that reached this server as `host`.
 fn scheme_and_port<'a>(app: &'a App, host: Option<&'a str>) -> (&'static str, &'a str) {
     let authority = match &app.config.public_url {
         Some(url) => url.authority().map(http::uri::Authority::as_str),
@@ -35,7 +35,7 @@ fn server(app: &App, host: Option<&str>) -> String {
 /// The address of a port, by host name; the sandbox by its name if that fits.
 pub(crate) fn port(app: &App, sandbox: &SandboxRecord, port: u16, host: Option<&str>) -> String {
     let domain = &app.config.ports_domain;
-    // A name within a project says nothing to who comes without a key.
+    // A name within a project means nothing in the request of a client without a key.
     let name = sandbox.name.as_deref().filter(|_| sandbox.project.is_none());
     let named = name.and_then(|name| host_name(name, port, domain));
     let name = named.or_else(|| host_name(sandbox.id.as_str(), port, domain)).unwrap_or_default();

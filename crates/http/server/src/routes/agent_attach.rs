@@ -6,9 +6,9 @@
 //!                              └── replies, bounded ─┘
 //! ```
 //!
-//! Events are read a few at a time, when those before were sent: a reader that is slow holds no more than these, and one that
-//! takes nothing for a minute is let go. It comes back with the number of the last event that it has. Who sends without
-//! reading the replies is not read from either.
+//! Events are read a few at a time, when those before were sent: a reader that is slow holds no more than these, and
+//! one that takes nothing for a minute is let go. It comes back with the number of the last event that it has. From a
+//! client that sends without reading the replies the server does not read either.
 
 use std::time::Duration;
 
@@ -79,9 +79,9 @@ pub(crate) async fn attach_agent_session(
     let upgrade = upgrade.map_err(|rejection| not_a_websocket(&rejection, "read …/events or …/stream"))?;
     let agent = caller.agent().id.clone();
     let view = app.engine.session(&agent, &text)?;
-    // By its id from here on: what is later begun under the same thread is another session.
+    // By its id from here on: a session that is begun later under the same thread is another one.
     let id = view.record.id.to_string();
-    // What is wrong with the question is said before the stream begins.
+    // An error in the request is answered before the stream begins.
     app.engine.session_events(&agent, &id, query.after, 1, Duration::ZERO).await?;
     let attached = Attached { app, caller, agent, session: id, _slot: slot };
     Ok(upgrade
@@ -132,7 +132,8 @@ impl Attached {
         let wait = Duration::from_millis(WAIT_MAX_MS);
         loop {
             let read = self.app.engine.session_events(&self.agent, &self.session, after, PAGE_COUNT, wait);
-            // It goes on over replies: a client that asks for many of them does not have the same events read again and again.
+            // The read goes on while replies are sent: a client that asks for many of them does not have the same
+            // events read again and again.
             let mut read = std::pin::pin!(read);
             let page = loop {
                 tokio::select! {
@@ -244,7 +245,7 @@ impl Attached {
     }
 
     async fn act(&self, message: SessionClientMessage) -> Result<Option<u64>> {
-        // Asked each time: a role may be taken away, and a lease be taken, while the socket is open.
+        // Checked each time: a role may be taken away, and a lease be taken, while the socket is open.
         self.app.engine.recheck(self.caller.grant(), Needs::EXEC)?;
         let (engine, agent, session) = (&self.app.engine, &self.agent, &self.session);
         match message {

@@ -217,7 +217,7 @@ pub(crate) async fn stream_agent_events(
 ) -> ApiResult<impl IntoResponse> {
     let after = last_event_id(&headers)?.unwrap_or(query.after);
     let agent = caller.agent().id.clone();
-    // What is wrong with the question is said before the stream begins.
+    // An error in the request is answered before the stream begins.
     app.engine.session_events(&agent, &text, after, 1, Duration::ZERO).await?;
     let events = follow(app, agent, text, after, caller.request_id().to_owned());
     Ok(Sse::new(events).keep_alive(KeepAlive::default()))

@@ -21,7 +21,7 @@ use crate::extract::Json;
 use crate::shared::App;
 
 fn convert(app: &App, record: AgentRecord) -> Agent {
-    // One that went meanwhile has what was recorded last.
+    // An agent that went meanwhile has the usage that was recorded last.
     let usage = app.engine.agent_usage(&record.id).unwrap_or(record.spec.spent);
     let version = record.spec.layer.as_ref().and_then(|name| {
         let layers = app.engine.sandbox(&record.sandbox).ok()?.spec.layers;

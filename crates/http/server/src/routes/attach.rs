@@ -83,7 +83,7 @@ pub(crate) async fn attach_exec(
     let upgrade = upgrade.map_err(|rejection| not_a_websocket(&rejection, "read …/output or …/events"))?;
     let view = app.engine.exec(caller.sandbox(), &exec).await?;
     let (sandbox, exec) = (view.record.sandbox.clone(), view.record.id.to_string());
-    // Only who may kill the exec counts as a client whose leaving may kill it.
+    // Only a client that may kill the exec counts as one whose leaving may kill it.
     let reader = app.engine.output(caller.sandbox(), &exec, query.offset, caller.has(Scope::Exec)).await?;
     let hello = AttachServerMessage::Attached { exec: convert::exec(view), offset: query.offset };
     let session = Session { app, caller, sandbox, exec, _slot: slot };
@@ -265,7 +265,7 @@ impl Session {
     }
 
     fn may_send(&self) -> Result<()> {
-        // Asked each time: a role may be taken away, and a lease be taken, while the socket is open.
+        // Checked each time: a role may be taken away, and a lease be taken, while the socket is open.
         self.app.engine.recheck(self.caller.grant(), Needs::EXEC)
     }
 }

@@ -245,7 +245,7 @@ pub(crate) async fn stream_cell_events(
         cell,
         request_id: caller.request_id().to_owned(),
     };
-    // What is wrong with the question is said before the stream begins.
+    // An error in the request is answered before the stream begins.
     follow.read(after, Duration::ZERO).await?;
     Ok(Sse::new(events(follow, after)).keep_alive(KeepAlive::default()))
 }

@@ -51,7 +51,7 @@ pub(crate) async fn stream_output(
     headers: HeaderMap,
 ) -> ApiResult<impl IntoResponse> {
     let offset = last_event_id(&headers)?.unwrap_or(query.offset);
-    // Only who may kill the exec counts as a client whose leaving may kill it.
+    // Only a client that may kill the exec counts as one whose leaving may kill it.
     let reader = app.engine.output(caller.sandbox(), &exec, offset, caller.has(Scope::Exec)).await?;
     Ok(Sse::new(events(app, reader, caller.request_id().to_owned())).keep_alive(KeepAlive::default()))
 }

@@ -39,7 +39,7 @@ fn name(template: Option<String>, image: Option<String>) -> Result<PoolName> {
 pub(crate) async fn list_pools(caller: Caller<Read>, State(app): State<App>) -> Json<PoolList> {
     let mut view = app.engine.pools();
     if caller.engine().project().is_some() {
-        // They say what others ask for.
+        // Pools by demand tell what other projects ask for.
         view.pools.retain(|pool| pool.origin != PoolOrigin::Demand);
     }
     Json(convert::pools(view))

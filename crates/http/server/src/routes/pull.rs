@@ -4,8 +4,8 @@
 //! pull (task) ─▶ Board: the latest step of each layer ─▶ every 100 ms, what changed ─▶ lines
 //! ```
 //!
-//! The task belongs to the answer: a client that goes away stops the pull, and what came so far is kept
-//! for the next. What fails before there is anything to report fails with a proper status.
+//! The task belongs to the answer: a client that goes away stops the pull, and the layers that came so far are kept for
+//! the next. A pull that fails before there is anything to report fails with a proper status.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;

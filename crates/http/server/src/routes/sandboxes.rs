@@ -55,7 +55,7 @@ pub(crate) async fn create_sandboxes(
     }
     let (engine, by) = (&app.engine, caller.engine());
     let creates = request.sandboxes.into_iter().enumerate().map(|(number, one)| {
-        // Each has a part of the key: what was made of a batch before is not made again.
+        // Each sandbox has a part of the key: one that was made of a batch before is not made again.
         let part = |Extension(all): &Extension<RequestKey>| RequestKey {
             key: format!("{} {number}", all.key),
             digest: all.digest.clone(),
@@ -63,7 +63,7 @@ pub(crate) async fn create_sandboxes(
         let request = key.as_ref().map(part);
         async move {
             let draft = SandboxDraft { request, ..one.try_into()? };
-            // One of many is no reason to pass all of them on.
+            // One sandbox of many is no reason to pass the whole batch on to another node.
             Arc::new(Asked::part()).scope(engine.create_sandbox(draft, by)).await
         }
     });

@@ -61,7 +61,7 @@ pub(crate) async fn connect_ssh(
     Ok(upgrade.on_upgrade(move |socket| async move {
         let _held = (slot, app.tasks.token());
         let bytes = tunnel::bytes_of(socket, app.clone());
-        // Who logs in through it is asked for there; the way itself is the caller's.
+        // The SSH server checks the login; this tunnel to it is opened by the caller's right, and ends with that.
         tokio::select! {
             () = door(SshClient::new(&app, Box::new(bytes), peer)) => {}
             () = app.engine.until_revoked(caller.grant()) => {}

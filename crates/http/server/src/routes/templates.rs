@@ -23,7 +23,8 @@ pub(crate) async fn create_template(
     Json(request): Json<CreateTemplate>,
 ) -> ApiResult<(StatusCode, Json<Template>)> {
     let snapshot = match &request.snapshot {
-        // All who use the template get what is in it: that is for who may change the snapshot.
+        // Every key that may use the template gets what is in it, so the caller must be one that may change the
+        // snapshot.
         Some(text) => Some(app.engine.usable_snapshot(text, Needs::MANAGE, caller.engine()).await?.id),
         None => None,
     };

@@ -116,7 +116,7 @@ pub(crate) async fn get_events(
         return Err(Error::invalid("limit", why).into());
     }
     let page = Json(page(&app, reader, from, limit as usize, wait(query.wait_ms)?).await?);
-    // Who begins to read is recorded, and not each page after that.
+    // The first page that a caller reads is recorded, and not each page after that.
     Ok(if from > 1 { (Extension(Unrecorded), page).into_response() } else { page.into_response() })
 }
 

@@ -77,7 +77,7 @@ pub(crate) async fn read_volume_file(
 ) -> ApiResult<Response> {
     let file = tokio::fs::File::from_std(app.engine.read_in_volume(caller.volume(), &query.path).await?);
     let length = file.metadata().await.map(|meta| meta.len()).unwrap_or_default();
-    // As long as it was when it was opened, whatever is appended meanwhile.
+    // The answer is as long as the file was when it was opened, even if the file grows meanwhile.
     let bytes = ReaderStream::with_capacity(tokio::io::AsyncReadExt::take(file, length), PIECE_BYTES);
     let mut response = Body::from_stream(bytes).into_response();
     let head = response.headers_mut();

@@ -163,7 +163,7 @@ async fn a_web_page_of_another_site_cannot_attach() {
     }
 }
 
-/// What is open ends at that moment, and not before.
+/// An open connection ends at the moment when its key expires, and not before.
 #[tokio::test]
 async fn a_connection_ends_with_the_time_of_its_key() {
     const TTL_MS: u64 = 24 * 3_600_000;

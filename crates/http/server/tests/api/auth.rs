@@ -36,7 +36,7 @@ fn operations() -> Vec<Operation> {
             let scope = operation["security"][0]["key"][0].as_str();
             operations.push(Operation {
                 name: format!("{method} {path}"),
-                // No such thing: whoever gets past the key is told so, and nothing changes.
+                // Names no object: a request that gets past the check of its key is told so, and nothing changes.
                 path: path.replace('{', "no-").replace('}', "-such"),
                 needs: scope.map(|text| Scope::parse(text).unwrap()),
                 method,
@@ -68,7 +68,7 @@ async fn every_operation_wants_its_scope() {
                 continue;
             }
             assert!(PUBLIC.contains(&name.as_str()), "{name} needs no key");
-            // This server has no authority of its own to show, and nobody logs in.
+            // This server has no authority of its own to show, and people cannot log in to it.
             let expected = match name.as_str() {
                 "GET /v1/ca" | "POST /v1/login/device" => 404,
                 "POST /v1/login/device/poll" => 400,
@@ -128,7 +128,7 @@ async fn other_web_sites_are_refused() {
     let answer = harness.send(from("http://evil.example")).await;
     assert_eq!((answer.status, answer.code()), (403, "forbidden"));
     assert_eq!(harness.engine.stats().sandboxes.len(), 0);
-    // DNS rebinding: the name is theirs, the address ours.
+    // DNS rebinding: the name is the attacker's, the address ours.
     let rebound = from("http://evil.example:7070").header("host", "evil.example:7070");
     assert_eq!(harness.send(rebound).await.status, 403);
     assert_eq!(harness.send(from(&format!("http://{}", harness.address))).await.status, 201);

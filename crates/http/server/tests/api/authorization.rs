@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 
 use crate::support::Harness;
 
-/// What an operation was answered with: its status, and the code of an error.
+/// The answer to an operation: its status, and the code of an error.
 type Answered = (u16, String);
 
 /// Codes by which an answer says that it was not allowed, or that there is no such thing.
@@ -34,7 +34,7 @@ struct Operation {
 }
 
 impl Operation {
-    /// Whether it may be done to a sandbox that somebody else has a lease on.
+    /// Whether it may be done to a sandbox that another key has a lease on.
     fn despite_lease(&self) -> bool {
         self.needs == Scope::Read || self.name == "DELETE /v1/sandboxes/{sandbox}/lease"
     }
@@ -143,7 +143,7 @@ fn is_refused(answered: &Answered) -> bool {
 
 const ROLES: [Scope; 3] = [Scope::Read, Scope::Exec, Scope::Manage];
 
-/// One table for what is private: who has no right to it gets nothing, and learns nothing.
+/// One table for private objects: a key that has no right to one gets nothing, and learns nothing.
 #[tokio::test]
 async fn what_is_private_exists_for_its_own_only() {
     let harness = Harness::start().await;
@@ -177,7 +177,7 @@ async fn what_is_private_exists_for_its_own_only() {
     }
 }
 
-/// What is shared is so within its project.
+/// An object that is shared is shared only within its project.
 #[tokio::test]
 async fn what_is_in_a_project_does_not_exist_outside() {
     let harness = Harness::start().await;
@@ -243,7 +243,7 @@ async fn a_key_of_a_project_does_not_see_what_others_ask_for() {
     }
 }
 
-/// What all projects have together is changed with keys of none.
+/// Objects that all projects have together are changed only with keys that belong to no project.
 #[tokio::test]
 async fn a_key_of_a_project_changes_nothing_that_all_use() {
     let harness = Harness::start().await;
@@ -267,7 +267,7 @@ async fn a_key_of_a_project_changes_nothing_that_all_use() {
     }
     let templates = harness.send(by(Method::GET, "/v1/templates")).await;
     assert_eq!(templates.status, 200);
-    // An administrator of a project there is none.
+    // There is no administrator of a project.
     let admin = harness.engine.create_key_as(KeyFormat::Atoll, "k", Scope::Admin, None, Some("one")).await;
     assert_eq!(admin.unwrap_err().code, Code::InvalidArgument);
 }
@@ -322,7 +322,7 @@ async fn put_away(harness: &Harness, operation: &Operation, on: Objects, kept: &
     }
 }
 
-/// While somebody has a sandbox for itself, all others can look, and nothing else.
+/// While one key has a lease on a sandbox, all other keys can look, and nothing else.
 #[tokio::test]
 async fn a_lease_keeps_all_others_out() {
     let harness = Harness::start().await;
@@ -340,7 +340,8 @@ async fn a_lease_keeps_all_others_out() {
     }
 }
 
-/// A key that is deleted, or a role that is taken away, in the middle: what is open ends, and nothing more begins.
+/// A key that is deleted, or a role that is taken away, in the middle: open streams end, and no request begins any
+/// more.
 #[tokio::test]
 async fn a_right_that_ends_in_the_middle_ends_what_is_open() {
     let harness = Harness::start().await;
@@ -367,7 +368,7 @@ async fn a_right_that_ends_in_the_middle_ends_what_is_open() {
     }
 }
 
-/// A name is looked up once: what was checked is what is used, however long the body takes.
+/// A name is looked up once: the sandbox that was checked is the one that is used, however long the body takes.
 #[tokio::test]
 async fn a_name_that_passes_on_meanwhile_is_not_followed() {
     let harness = Harness::start().await;
@@ -391,7 +392,8 @@ async fn a_name_that_passes_on_meanwhile_is_not_followed() {
         body.len()
     );
     stream.write_all(head.as_bytes()).await.unwrap();
-    // The key and the name are looked at before the body: that they were is seen by nothing, so wait a little.
+    // The server checks the key and the name before it reads the body. The test cannot see when it has, so it waits a
+    // little.
     tokio::time::sleep(std::time::Duration::from_millis(300)).await;
     assert_eq!(harness.delete(&format!("/v1/sandboxes/{first}")).await.status, 204);
     let second = make(&theirs, "private").await;
@@ -439,7 +441,7 @@ async fn privacy_goes_along() {
     let child = harness.send(child).await.body["id"].as_str().unwrap().to_owned();
     let child = format!("/v1/sandboxes/{child}");
     assert_eq!(harness.send(by_mallory(Method::GET, &child)).await.status, 404);
-    // Nor can its name be made to lead elsewhere.
+    // Nor can another key make its name lead elsewhere.
     let mine = harness.send(by_mallory(Method::POST, "/v1/sandboxes").json(&json!({}))).await;
     let mine = format!("/v1/sandboxes/{}/snapshots", mine.body["id"].as_str().unwrap());
     let taken = harness.send(by_mallory(Method::POST, &mine).json(&json!({"tags": ["alice:1"]}))).await;
@@ -450,11 +452,11 @@ async fn privacy_goes_along() {
     assert_eq!((moved.status, moved.code()), (409, "name_taken"), "{moved:?}");
     let still = harness.send(by_alice(Method::GET, "/v1/snapshots/alice:1")).await;
     assert_eq!(still.body["id"], json!(on.snapshot));
-    // Who sees a template gets what is in it: only who may change the snapshot makes one of it.
+    // A key that sees a template gets what is in it: only a key that may change the snapshot makes a template of it.
     let template = json!({"name": "stolen", "snapshot": "alice:1"});
     let made = harness.send(by_mallory(Method::POST, "/v1/templates").json(&template)).await;
     assert_eq!((made.status, made.code()), (404, "snapshot_not_found"));
-    // What is taken of it is seen by its own only, and stays so when the sandbox is gone.
+    // A snapshot of a private sandbox stays private when the sandbox is gone.
     assert_eq!(harness.delete(&format!("/v1/sandboxes/{}", on.sandbox)).await.status, 204);
     assert_eq!(
         harness.send(by_mallory(Method::GET, "/v1/snapshots")).await.body["items"].as_array().unwrap().len(),
@@ -501,7 +503,7 @@ async fn ports_are_for_who_may_run_commands() {
         let request = shown.iter().fold(request, |request, key| request.header("x-atoll-token", *key));
         let response = request.send().await.unwrap();
         let status = response.status().as_u16();
-        // What is let in gets to the fake, which has no ports, or to a page.
+        // A request that is let in gets to the fake, which has no ports, or to a page.
         let body: Value = response.json().await.unwrap_or_default();
         (status, body["code"].as_str().unwrap_or_default().to_owned())
     };
@@ -545,7 +547,7 @@ async fn a_right_that_ends_while_a_body_comes_does_nothing_more() {
     let owner = key(&harness, Scope::Manage).await;
     let mut began = 0;
     for operation in operations("{sandbox}") {
-        // What takes no body does not wait for one.
+        // An operation that takes no body does not wait for one.
         if [Method::GET, Method::DELETE].contains(&operation.method) {
             continue;
         }

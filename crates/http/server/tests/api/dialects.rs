@@ -1,4 +1,4 @@
-//! Dialects: which requests are theirs, who asks, and whose words errors have.
+//! Dialects: which requests they get, how they know the caller, and in which form they render errors.
 
 use atoll_core::key::{KeyFormat, Scope};
 use atoll_core::secret::Secret;
@@ -101,7 +101,7 @@ async fn claims_are_by_host_then_header_then_path() {
     let header = Some(("x-test-sandbox", "i0"));
     assert_eq!(get_as(&harness, "/v1/info", "127.0.0.1", header).await, ok("/v1/info  None"));
     assert_eq!(get_as(&harness, "/test/a", "api.localhost", header).await, ok("/test/a  Some(\"api\")"));
-    // What is a port's stays a port's, whatever a page there sends.
+    // A request for a port goes to the port, whatever a page there sends.
     for path in ["/test/a", "/test.v1.Echo/Say", "/x"] {
         let (status, body) = get_as(&harness, path, "3000-web.localhost", header).await;
         assert!(status == 401 && body.contains("this port is private"), "{path}: {status} {body}");
@@ -109,7 +109,7 @@ async fn claims_are_by_host_then_header_then_path() {
     let named =
         harness.bare(Method::GET, "/test/a").header("x-atoll-sandbox", "web").header("x-atoll-port", "80");
     assert_eq!(named.send().await.unwrap().status(), 401);
-    // Others are not its own.
+    // Other requests are not the dialect's.
     assert_eq!(at("/tests/a", "127.0.0.1").await.0, 404);
     assert_eq!(at("/v1/info", "api.elsewhere.example").await.0, 401);
 }

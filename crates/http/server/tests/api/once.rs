@@ -23,7 +23,7 @@ async fn a_repeated_creation_makes_one_sandbox() {
     assert_eq!(first.body, second.body);
     let other = keyed(&harness, "/v1/sandboxes", "k", json!({})).await;
     assert_eq!((other.status, other.code()), (409, "idempotency_mismatch"));
-    // What was refused may be asked again, and another caller's key is another key.
+    // A request that was refused may be sent again, and another caller's key is another key.
     let refused = json!({ "image": "absent" });
     for _ in 0..2 {
         assert_eq!(keyed(&harness, "/v1/sandboxes", "r", refused.clone()).await.code(), "image_not_found");

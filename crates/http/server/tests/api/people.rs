@@ -1,4 +1,5 @@
-//! People who log in, by an issuer that signs what it is asked to: over real sockets, as a browser and as the command line.
+//! People who log in, with an issuer that signs what the test asks it to: over real sockets, as a browser and as the
+//! command line.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -22,7 +23,7 @@ use serde_json::{Value, json};
 
 use crate::support::Harness;
 
-/// Says who logs in next, and with which nonce.
+/// The person who logs in next, and the nonce for it.
 type Next = Arc<Mutex<(String, String)>>;
 
 struct Fake {
@@ -192,7 +193,7 @@ async fn a_login_is_of_one_browser_and_counts_once() {
     assert_eq!(Browser::new(&harness).get(&back).await.status, 401);
     assert_eq!(other.get(&back).await.status, 401);
     assert!(other.cookies.is_empty(), "however it ended, it is over: {:?}", other.cookies);
-    // What the browser brings besides decides nothing.
+    // Other parameters that the browser brings decide nothing.
     let page = browser.get(&format!("{back}&redirect_uri=https://evil.example&next=//evil.example")).await;
     assert_eq!((page.status, page.location()), (303, "/"), "{}", page.body);
     assert!(browser.has("atoll_console") && !browser.has("atoll_login"));
@@ -369,7 +370,8 @@ async fn people_keep_what_they_have_and_rules_count_at_once() {
     assert_ne!(harness.engine.verify_key(anew.secret.reveal()).unwrap().id, one.id);
 }
 
-/// Of what is on the account of who they were, a person whom a rule moves to another project has nothing, until they are back.
+/// A person whom a rule moves to another project has nothing of what they had in the project before, until they are
+/// back.
 #[tokio::test]
 async fn in_another_project_a_person_is_somebody_else() {
     let fake = Fake::start().await;
@@ -404,7 +406,7 @@ async fn in_another_project_a_person_is_somebody_else() {
     let moved = log_in(b"2", "beta").await.unwrap();
     let of_beta = harness.engine.verify_key(moved.secret.reveal()).unwrap();
     assert_ne!(of_alpha.id, of_beta.id);
-    // What the issuer said last counts for all that they are.
+    // What the issuer said last counts for all accounts of the person.
     assert!(harness.engine.verify_key(first.secret.reveal()).is_err());
     assert!(harness.engine.key_behind(&of_alpha.id).is_err(), "links and SSH keys");
     let other = made_by(&key_of(&moved)).await;

@@ -80,7 +80,7 @@ impl Harness {
         Self::start_all(clock, people, 0, change, &[]).await
     }
 
-    /// One that keeps ready what is asked for again.
+    /// A server that keeps sandboxes ready of a kind that is asked for again.
     pub(crate) async fn start_with_pools_by_demand() -> Self {
         Self::start_all(Clock::default(), People::default(), 2, |_| {}, &[]).await
     }
