@@ -17,8 +17,8 @@ use atoll_network::SlotPool;
 
 /// Names this program's cgroups: apart from those of servers and tests.
 const INSTANCE: &str = "be0c4000";
-/// Rest between rounds, so that a pool of the usual size is full again: what a caller sees who does not
-/// create in a tight loop.
+/// Rest between rounds, so that a pool of the usual size is full again: so the measurement is that of a caller which
+/// does not create in a tight loop.
 const REST: Duration = Duration::from_millis(20);
 
 #[tokio::main]

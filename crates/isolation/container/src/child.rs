@@ -55,7 +55,7 @@ pub(crate) struct Launch {
     pub(crate) files: Vec<(&'static CStr, Vec<u8>)>,
     /// The machine id, for a root that has one.
     pub(crate) machine_id: Vec<u8>,
-    /// What is read as the kernel's boot id: another at every start.
+    /// What programs inside read as the kernel's boot id: another at every start.
     pub(crate) boot_id: Vec<u8>,
     /// User namespace.
     pub(crate) userns: OwnedFd,
@@ -83,7 +83,7 @@ pub(crate) struct Launch {
     pub(crate) report: Report,
 }
 
-/// What is attached somewhere below the root.
+/// A mount that is attached somewhere below the root.
 #[derive(Debug)]
 pub(crate) struct Attachment {
     /// The mapped, detached mount.
@@ -333,8 +333,8 @@ fn attach_volume(launch: &Launch, root: BorrowedFd<'_>, volume: &Attachment) -> 
     move_mount(part.as_ref().unwrap_or(&volume.mount), c"", &at, c"", both_empty)
 }
 
-/// A mount of one directory of a volume. Before Linux 6.15 only of what is attached: the whole of it is for that moment,
-/// where nothing runs but this.
+/// A mount of one directory of a volume. Before Linux 6.15 the kernel makes one only of an attached mount: so the whole
+/// volume is attached for that moment, where no process runs but this one.
 fn take_part(volume: &OwnedFd, part: &CStr) -> Result<OwnedFd> {
     attach(volume, c"volume")?;
     let taken = atoll_isolation_storage::part_of(open_place(c"volume")?.as_fd(), part);
@@ -391,7 +391,7 @@ fn has_file(root: BorrowedFd<'_>, path: &CStr) -> Result<bool> {
     }
 }
 
-/// Writes a small file of the root, in place of whatever is there but a directory.
+/// Writes a small file of the root, in place of anything that is there but a directory.
 fn put_file(root: BorrowedFd<'_>, path: &CStr, content: &[u8]) -> Result<()> {
     let create = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let open = || openat2(root, path, create, Mode::from_raw_mode(0o644), NO_LINKS);

@@ -1,5 +1,5 @@
-//! Makes an instance, step by step. Every step leaves something that carries the sandbox's id, and
-//! [`crate::destroy`] removes whatever of it is there.
+//! Makes an instance, step by step. Every step leaves something that carries the sandbox's id, and [`crate::destroy`]
+//! removes all of it that is there.
 
 use std::ffi::CString;
 use std::fmt::Write as _;
@@ -86,7 +86,7 @@ impl Inner {
         let slot = self.claim_slot()?;
         let launch = self.launch(plan, userns, &disk, membership, listener, slot.netns)?;
         let child = spawn::spawn(&launch)?;
-        // First of all, so that destroying takes its exit status whatever happens next.
+        // This comes first, so that `destroy` takes its exit status even if a later step fails.
         self.live.insert(&plan.id, Arc::new(Instance::new(child.pidfd, Some(disk), Some(slot.gate))));
         self.check_gate(plan)?;
         Ok(child.pid)
@@ -166,7 +166,7 @@ impl Inner {
 }
 
 impl Inner {
-    /// A mount of a volume in which its users are the sandbox's, and the names on the way to its place.
+    /// A mount of a volume that maps its ids to the sandbox's, and the names on the way to its place.
     fn mapped_volume(
         &self,
         volume: &PlannedVolume,
@@ -216,7 +216,7 @@ pub(crate) fn check(plan: &Plan) -> Result<(), IsolationError> {
     }
 }
 
-/// Refuses what cannot be enforced here.
+/// Refuses limits that cannot be enforced here.
 pub(crate) fn check_limits(resources: &Resources) -> Result<(), IsolationError> {
     atoll_isolation::no_io_limits(resources, IsolationLevel::Container)
 }

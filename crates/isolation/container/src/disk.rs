@@ -60,7 +60,8 @@ struct Backing {
 }
 
 impl Disk {
-    /// Moves the image to `path` and leaves it to whoever cleans up there.
+    /// Moves the image to `path`. From then on dropping the disk does not remove it: the code that cleans up there
+    /// does.
     pub(crate) fn move_image(&mut self, path: &Path) -> Result<(), IsolationError> {
         if let Some(image) = &self.backing.path {
             std::fs::rename(image, path).step("move a disk image to its sandbox")?;
@@ -107,8 +108,8 @@ impl Disks {
             spare.device.read_ahead(template.extents());
             match spare.mount() {
                 Ok(disk) => return Ok(disk),
-                // A process that is just being started has copies of all our descriptors, also of the
-                // one that had the device for itself a moment ago.
+                // A process that is just being started has copies of all our descriptors, also of the one that opened
+                // the device exclusively a moment ago.
                 Err(error) => tracing::debug!(%error, "a disk is not used again"),
             }
         }
@@ -163,9 +164,10 @@ impl Disks {
         Ok(disk)
     }
 
-    /// An image on a device. Bound before anything is written: binding waits until what is written has
-    /// reached the host's disk. And bound while it has no size: whoever looks at new devices (udev reads each of them)
-    /// would leave blocks of zeros in the device's cache, which then were taken for what is on the disk.
+    /// An image on a device. It is bound before anything is written, because binding waits until written data has
+    /// reached the host's disk. And it is bound while it has no size: a process that looks at new devices (udev reads
+    /// each of them) would otherwise leave blocks of zeros in the device's cache, which would then be taken for the
+    /// content of the disk.
     fn make_backing(&self, bytes: u64, template: &Template) -> Result<Backing, IsolationError> {
         let path = self.next_path();
         let image =
@@ -193,12 +195,12 @@ impl Disks {
         self.spares.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes back a disk whose sandbox is gone, with its image at `path`, to make another of it. Keeps
-    /// few and small ones; gives back what it did not touch.
+    /// Takes back a disk whose sandbox is gone, with its image at `path`, to make another disk of it. Keeps only a few,
+    /// small ones; gives the disk back when it did not touch it.
     ///
-    /// Unlinking an image and making another costs the host's disk some tens of operations that are
-    /// waited for, where it discards freed blocks. An image that is kept is first made to read as an empty file
-    /// system and zeros everywhere else: the next sandbox gets what it would get from a new one.
+    /// Unlinking an image and making another costs some tens of operations of the host's disk that the server waits
+    /// for, where that disk discards freed blocks. An image that is kept is first made to read as an empty file system
+    /// and zeros everywhere else: the next sandbox gets what it would get from a new one.
     pub(crate) fn take_back(&self, disk: Disk, path: &Path) -> Option<Disk> {
         let small = disk.backing.image.metadata().is_ok_and(|meta| meta.blocks() * 512 <= SPARE_MAX_BYTES);
         if !small || disk.backing.bytes != self.spare_bytes || self.spares().len() >= SPARES_MAX_COUNT {

@@ -1,8 +1,10 @@
-//! What a sandbox is shown whose processes may ask for other profiles: the command `atoll-run`, and a door to each profile.
+//! The directory that the driver shows to a sandbox whose processes may ask for other profiles: the command
+//! `atoll-run`, and a door to each profile.
 //!
-//! A door is a copy of the command under an inode of its own, by which the kernel knows the profile. They lie in a directory of the
-//! host that is mounted read-only at [`RUN_DIR`]: nobody inside can write to it, put something in its place, or take it away. Directories
-//! are named after their content, never changed, and removed when no sandbox is there.
+//! A door is a copy of the command under an inode of its own, by which the kernel knows the profile. They lie in a
+//! directory of the host that is mounted read-only at [`RUN_DIR`]: no process in the sandbox can write to it, put
+//! something in its place, or take it away. Directories are named after their content, never changed, and removed when
+//! no sandbox is there.
 
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io::{self, Write as _};
@@ -42,7 +44,7 @@ pub(crate) struct Files {
 }
 
 impl Doors {
-    /// `program` is the command. Removes what is left when `alone`, that is, no sandbox needs it.
+    /// `program` is the command. Removes old directories when `alone`, that is, when no sandbox needs them.
     pub(crate) fn open(parent: PathBuf, program: &'static [u8], alone: bool) -> Result<Self, IsolationError> {
         private_dir(&parent).step("make the directory of doors")?;
         for entry in fs::read_dir(&parent).step("list the doors")? {
@@ -55,8 +57,8 @@ impl Doors {
         Ok(Self { parent, program, usable, making: Mutex::default() })
     }
 
-    /// The directory for these profiles, made when it is not there; none where nothing may be asked for. Where there can be none, only what
-    /// says that it wants to be asked for (`may_run`) is refused.
+    /// The directory for these profiles, made when it is not there; `None` where no profile may be asked for. Where the
+    /// host cannot have doors, only profiles with `may_run`, which need them, are refused.
     pub(crate) fn dir(&self, profiles: &Profiles) -> Result<Option<PathBuf>, IsolationError> {
         if profiles.named.values().all(|profile| profile.asks().is_empty()) {
             return Ok(None);
@@ -82,7 +84,7 @@ impl Doors {
         if new.try_exists()? {
             fs::remove_dir_all(&new)?;
         }
-        // The process's umask does not apply to what is set afterwards.
+        // The process's umask does not apply to permissions that are set afterwards.
         let all = || Permissions::from_mode(0o755);
         for path in [new.clone(), new.join("bin"), new.join("profiles")] {
             DirBuilder::new().mode(0o755).create(&path)?;
@@ -103,7 +105,7 @@ fn below(profile: &str) -> String {
     door(profile).trim_start_matches(RUN_DIR).trim_start_matches('/').to_owned()
 }
 
-/// The files of a directory, as the kernel is told of them.
+/// The files of a directory, by device and inode, as the kernel gets them.
 pub(crate) fn files(dir: &Path, profiles: &Profiles) -> io::Result<Files> {
     let identity = |path: &str| fs::symlink_metadata(dir.join(path)).map(|meta| (meta.dev(), meta.ino()));
     let doors = profiles.named.keys().map(|name| identity(&below(name))).collect::<io::Result<Vec<_>>>()?;

@@ -109,7 +109,7 @@ impl Lifecycle for ContainerIsolation {
             if inner.is_hibernated(&id) {
                 return Ok(Usage { disk_bytes, ..Usage::default() });
             }
-            // What a dead one used can be told as long as its cgroups are there.
+            // The use of a dead sandbox can be measured as long as its cgroups are there.
             Ok(Usage { disk_bytes, ..inner.cgroups.usage(&id)? })
         })
         .await
@@ -165,7 +165,7 @@ impl StandingStill for ContainerIsolation {
     async fn thaw(&self, id: &SandboxId) -> Result<(), IsolationError> {
         let instance = self.inner.living(id)?;
         if let Some(_alone) = instance.try_freezing() {
-            // One small write to a file in memory, for which nothing waits: not worth another thread.
+            // One small write to a file in memory, which does not wait: not worth another thread.
             return self.inner.cgroups.thaw(id);
         }
         let id = id.clone();
@@ -290,7 +290,7 @@ impl Artifacts for ContainerIsolation {
 impl Gates for ContainerIsolation {
     async fn connect(&self, id: &SandboxId) -> Result<Box<dyn GuestStream>, IsolationError> {
         self.inner.living(id)?;
-        // The descriptor names the socket itself: whatever happens to its path, nothing else is reached.
+        // The descriptor names the socket itself: even when its path changes meanwhile, nothing else is reached.
         let socket = self.inner.records.of(id).socket()?;
         let path = format!("/proc/self/fd/{}", socket.as_raw_fd());
         match UnixStream::connect(path).await {

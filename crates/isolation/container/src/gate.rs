@@ -1,5 +1,5 @@
-//! The way out of an instance's network: ready from the slot that it was made with, or opened anew in the
-//! namespace of an instance that an earlier server made.
+//! The gate of an instance's network: the one of the slot that it was made with, or one opened anew in the namespace of
+//! an instance that an earlier server made.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::Inner;
 use crate::step::Step;
 use crate::sys;
 
-/// What the kernel's programs wrote onto a connection when it was made.
+/// Reads the mark that the kernel's programs put on a connection when it was made.
 #[derive(Debug)]
 struct ByWitness {
     witness: Arc<Witness>,
@@ -36,7 +36,7 @@ impl Inner {
         Ok(gate.map(|gate| self.attributed(id, gate)))
     }
 
-    /// The same, saying who makes connections, where the host's kernel tells.
+    /// The same gate, which also tells which programs make connections, where the host's kernel knows.
     fn attributed(&self, id: &SandboxId, gate: Gate) -> Gate {
         let by_witness = |witness: &Arc<Witness>| -> Box<dyn Attribution> {
             Box::new(ByWitness { witness: Arc::clone(witness), sandbox: id.clone() })

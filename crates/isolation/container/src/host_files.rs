@@ -1,6 +1,6 @@
 //! Files below the host's `/usr/local` that the host's root keeps from its users. The image `host` shows `/usr` with its ids
-//! moved along, so root in a sandbox may read what the host's root owns, whatever the mode says. What is elsewhere in `/usr`
-//! comes from the distribution's packages, and is no secret.
+//! moved along, so root in a sandbox may read files that the host's root owns, even when their mode keeps others from
+//! reading them. Files elsewhere in `/usr` come from the distribution's packages, and are no secret.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -1,12 +1,12 @@
 //! Agent layers of a live container: mounted, replaced and taken away from outside, while everything in it goes on.
 //!
-//! A thread of its own enters the container's mount namespace, does that, and ends. The namespace belongs to the host, so that
-//! root inside can neither unmount nor cover what is mounted there. A layer is replaced by mounting the next one *beneath* it
-//! and taking the upper one away: whoever opens a path finds the one or the other, and what is open stays open. Linux can do
-//! that since 6.5; before, there is nothing for a moment between.
+//! A separate thread enters the container's mount namespace, does that, and ends. The namespace belongs to the host, so
+//! that root inside can neither unmount nor cover what is mounted there. A layer is replaced by mounting the next one
+//! *beneath* it and taking the upper one away: a process that opens a path finds the one or the other, and open files
+//! stay open. Linux can do that since 6.5; with an older kernel there is no layer for a moment in between.
 //!
-//! What a process inside does to the way there (links, other mounts cannot be) is refused or harms itself alone: no link is
-//! followed, and names are the host's.
+//! When a process inside changes the path to that place (by links; it cannot mount anything), the change is refused or
+//! harms only its own sandbox: no link is followed, and the host chooses the names.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -42,7 +42,7 @@ fn names(name: &str) -> Result<Vec<CString>, IsolationError> {
     components(LAYERS_DIR).into_iter().chain([name]).map(|name| text(name.to_owned())).collect()
 }
 
-/// What is to be done in the container, made before that is entered.
+/// The work that is to be done in the container, prepared before the thread enters it.
 struct Visit {
     namespace: File,
     /// The host's id of root inside.
@@ -69,7 +69,7 @@ impl Inner {
         let record = self.records.of(id);
         let pid = record.read_process().ok_or(IsolationError::Gone)?.pid;
         let first_id = record.first_id().ok_or(IsolationError::Gone)?;
-        // One at a time, and not while its disk stands still for a snapshot.
+        // One change at a time, and none while its disk stands still for a snapshot.
         let _turn = instance.freezing();
         let mounted = mounted(pid)?;
         if layers.is_empty() && mounted.is_empty() {
@@ -155,7 +155,7 @@ fn place(root: &OwnedFd, names: &[CString]) -> rustix::io::Result<OwnedFd> {
     names.iter().try_fold(directory(root.as_fd(), c".")?, |at, name| directory(at.as_fd(), name))
 }
 
-/// Takes away the mount whose root this is. What is open in it stays open.
+/// Takes away the mount whose root this is. Files that are open in it stay open.
 fn detach(place: &OwnedFd) -> rustix::io::Result<()> {
     rustix::process::fchdir(place)?;
     unmount(c".", UnmountFlags::DETACH)

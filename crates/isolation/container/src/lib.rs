@@ -3,15 +3,16 @@
 //!
 //! # Where things are
 //!
-//! [`create`](crate) makes an instance step by step, `child` is what its first process does before it becomes
-//! the guest agent, `destroy` removes and scans, `record` is what is written down, `cgroup`/`layout`,
-//! `disk`, `userns` and `skeleton` are the parts it is made of, `probe` is what `atoll doctor` tries.
+//! [`create`](crate) makes an instance step by step, `child` runs in its first process before that becomes the guest
+//! agent, `destroy` removes and scans, `record` reads and writes the files about each sandbox, `disk`, `userns` and
+//! `skeleton` make the parts of an instance (`atoll-isolation-host` has its cgroups), `probe` has the checks of `atoll
+//! doctor`.
 //!
 //! # What outlives the server, and what does not
 //!
-//! A sandbox's processes hold everything they need: namespaces, mounts and through them the loop device. The
-//! server holds only a pidfd and what is in [`record`](crate). Things that wait in pools are anonymous kernel
-//! objects and vanish with the server; unused disk images are removed at the next start.
+//! A sandbox's processes hold everything they need: namespaces, mounts and through them the loop device. The server
+//! holds only a pidfd and the files of [`record`](crate). Things that wait in pools are anonymous kernel objects and
+//! vanish with the server; unused disk images are removed at the next start.
 
 mod child;
 mod create;
@@ -134,7 +135,7 @@ pub struct ContainerConfig {
     pub slots: Arc<SlotPool>,
     /// How many things to keep ready.
     pub pools: PoolSizes,
-    /// Tells the recorder what the host's kernel sees of sandboxes; or why it does not.
+    /// Tells the recorder what the host's kernel sees of sandboxes; or the reason why it cannot.
     pub witness: Result<Arc<Witness>, String>,
 }
 
@@ -168,9 +169,9 @@ struct Inner {
 }
 
 impl ContainerIsolation {
-    /// Opens the driver on a directory: finds the host's cgroups, prepares what sandboxes share, starts the
-    /// pools, and clears away what an earlier process left unused. Blocks for some tens of
-    /// milliseconds the first time. Sandboxes that run are left alone: see [`atoll_isolation::Lifecycle::adopt`].
+    /// Opens the driver on a directory: finds the host's cgroups, prepares the files that sandboxes share, starts the
+    /// pools, and removes files that an earlier process left unused. Blocks for some tens of milliseconds the first
+    /// time. Sandboxes that run are left alone: see [`atoll_isolation::Lifecycle::adopt`].
     ///
     /// # Errors
     /// [`IsolationError::Unavailable`] when the host lacks something essential, [`IsolationError::Kernel`].
@@ -278,13 +279,13 @@ impl Inner {
         Ok(())
     }
 
-    /// Bytes that a sandbox's disk takes on the host.
     /// Whether its disk is all there is of it.
     fn is_hibernated(&self, id: &SandboxId) -> bool {
         self.records.of(id).is_cleared()
             && self.storage.sandbox_disk(id).try_exists().is_ok_and(|there| there)
     }
 
+    /// Bytes that a sandbox's disk takes on the host.
     fn disk_bytes(&self, id: &SandboxId) -> u64 {
         use std::os::unix::fs::MetadataExt;
         std::fs::metadata(self.storage.sandbox_disk(id)).map_or(0, |meta| meta.blocks() * 512)

@@ -18,11 +18,11 @@ pub(crate) struct Instance {
     /// The mount of its disk, so that its last process does not end by unmounting it. Absent when
     /// another server made the instance.
     disk: Mutex<Option<Disk>>,
-    /// The way out that came with its slot, until somebody asks for it. Absent when another server made
-    /// the instance.
+    /// The network gate that came with its slot, until [`Self::take_gate`] gives it away. Absent when another server
+    /// made the instance.
     gate: Mutex<Option<Gate>>,
     exit: Mutex<Option<Exit>>,
-    /// Held while it is stopped, let go on, or kept still for a snapshot: one at a time.
+    /// Held by the task that stops it, lets it go on, or keeps it still for a snapshot: one task at a time.
     freezing: Mutex<()>,
 }
 
@@ -32,12 +32,12 @@ impl Instance {
         Self { pidfd, disk, gate, exit: Mutex::new(None), freezing: Mutex::new(()) }
     }
 
-    /// What keeps its disk mounted besides its processes.
+    /// The mount that keeps its disk mounted besides its processes.
     pub(crate) fn take_disk(&self) -> Option<Disk> {
         self.disk.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// The way out of its network, if it is still here.
+    /// The gate of its network, if it is still here.
     pub(crate) fn take_gate(&self) -> Option<Gate> {
         self.gate.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -48,7 +48,7 @@ impl Instance {
         disk.as_ref().map(|disk| disk.mount.try_clone()).transpose()
     }
 
-    /// Waits until nobody else stops it or lets it go on, and keeps them from it.
+    /// Waits until no other task stops it or lets it go on, and keeps other tasks from doing so.
     pub(crate) fn freezing(&self) -> MutexGuard<'_, ()> {
         self.freezing.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -62,7 +62,7 @@ impl Instance {
         }
     }
 
-    /// Takes up a process that was written down; `None` when it is no more.
+    /// Takes up a process that was written down; `None` when it has ended.
     pub(crate) fn find(process: Process) -> Result<Option<Self>, IsolationError> {
         Ok(process.open()?.map(|pidfd| Self::new(pidfd, None, None)))
     }

@@ -1,7 +1,8 @@
-//! Which programs may run in a container: told to the kernel's programs before its first process runs, and looked after.
+//! Which programs may run in a container: the driver tells the kernel's programs before its first process runs, and
+//! keeps them up to date.
 //!
-//! A host whose kernel cannot hold programs back has no containers with such a policy: they are refused, and one that an earlier
-//! server made stands still until a server comes that can.
+//! On a host whose kernel cannot hold programs back the driver refuses containers with such a policy, and one that an
+//! earlier server made stands still until a server starts that can hold its programs back.
 
 mod files;
 mod places;
@@ -26,16 +27,17 @@ use files::Image;
 pub(crate) use rules::Digests;
 use rules::{Lookup, Places};
 
-/// File systems whose numbers of files `stat` tells as the kernel has them. Of the directory that a sandbox has instead of an
-/// image the kernel's program knows the number.
+/// File systems on which `stat` reports the same numbers of files as the kernel uses. The kernel's program knows the
+/// number of the directory that a sandbox has instead of an image.
 const PLAIN: [u64; 6] = [0xef53, 0x5846_5342, 0x0102_1994, 0xe0f5_e1e2, 0xf2f5_2010, OVERLAY];
-/// An overlay; what is shown of one is known by what lies below it.
+/// An overlay; the kernel's program knows a file shown through one by the file below it.
 const OVERLAY: u64 = 0x794c_7630;
 
 /// The version of Landlock that keeps signals and abstract sockets inside a domain.
 const LANDLOCK_SCOPES: i64 = 6;
 
-/// How long the first program of a sandbox may take to be seen, and how often is looked.
+/// How long it may take until the kernel's programs have seen the first program of a sandbox, and the pause between two
+/// looks.
 const SEEN_DEADLINE: Duration = Duration::from_secs(10);
 const SEEN_PAUSE: Duration = Duration::from_micros(200);
 
@@ -63,8 +65,8 @@ impl Inner {
         Ok(())
     }
 
-    /// What the kernel is told for a plan. Refuses what it could not hold. `disk` is the sandbox's, `is_new` when none of its
-    /// processes has run on it.
+    /// The gate that the kernel gets for a plan. Refuses a policy that it could not enforce. `disk` is the sandbox's,
+    /// `is_new` when none of its processes has run on it.
     pub(crate) fn gate_for(
         &self,
         plan: &Plan,
@@ -95,7 +97,7 @@ impl Inner {
         }
         let witness = self.witness.as_ref().map_err(|why| cannot(why))?;
         let deadline = Instant::now() + SEEN_DEADLINE;
-        // It starts its program a moment after this thread goes on.
+        // The first process starts its program a moment after this thread goes on.
         while !witness.saw_a_start(&plan.id).map_err(|error| cannot_because(&error))? {
             if Instant::now() >= deadline {
                 return Err(cannot(
@@ -107,7 +109,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Sees to it that the kernel holds back what it should in a sandbox that lives.
+    /// Sees to it that the kernel enforces this policy in a sandbox that lives.
     pub(crate) fn set_execution(&self, id: &SandboxId, execution: &Execution) -> Result<(), IsolationError> {
         let instance = self.living(id)?;
         self.check_execution(execution)?;
@@ -116,7 +118,7 @@ impl Inner {
         if now.as_ref().is_some_and(|now| now.revision == revision(execution)) {
             return Ok(());
         }
-        // Nobody watches it, and nothing is to be held back.
+        // The witness does not watch it, and no program is to be held back.
         if now.is_none() && execution.is_open() {
             return Ok(());
         }
@@ -190,7 +192,7 @@ impl Inner {
     }
 }
 
-/// Has the kernel know the doors that a sandbox is shown.
+/// Puts the doors that a sandbox is shown into its gate, so that the kernel knows them.
 fn put_doors(gate: &mut Gate, execution: &Execution, dir: Option<&Path>) -> Result<(), IsolationError> {
     let Some(dir) = dir else { return Ok(()) };
     let files = doors::files(dir, &execution.profiles).step("look at the doors to profiles")?;
@@ -198,7 +200,7 @@ fn put_doors(gate: &mut Gate, execution: &Execution, dir: Option<&Path>) -> Resu
     Ok(())
 }
 
-/// What a policy is known by again.
+/// A digest by which a policy is recognised.
 fn revision(Execution { policy, origins, profiles, .. }: &Execution) -> String {
     // They are trees of plain values, which always can be written.
     let text = serde_json::to_vec(&(policy, origins, profiles)).unwrap_or_default();

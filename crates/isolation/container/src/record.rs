@@ -8,8 +8,8 @@
 //!   process.json     which process is the guest agent
 //! ```
 //!
-//! Names instead of contents where one word is enough: making a name is atomic. The server runs as
-//! root and nobody else may enter `<dir>`; the guest never sees it.
+//! Names instead of contents where one word is enough: making a name is atomic. The server runs as root, and only root
+//! may enter `<dir>`; the guest never sees it.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};

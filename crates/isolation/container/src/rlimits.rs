@@ -6,13 +6,13 @@ use rustix::process::{Resource, getrlimit};
 
 /// Part of the host's open files that the processes of one sandbox may have together.
 const SHARE: u64 = 4;
-/// Fewer break ordinary programs: a sandbox whose share for each of its many processes is below that gets what the server
-/// has, and `atoll doctor` says what that means.
+/// Fewer break ordinary programs: when the share of each of a sandbox's many processes is below this, its processes get
+/// the server's own limit, and `atoll doctor` says what that means.
 const OPEN_FILES_MIN: u64 = 4096;
 /// The limit of a core dump's size with which the kernel starts no helper for it: with 0 it does.
 const NO_CORE: u64 = 1;
 
-/// What the first process of a sandbox takes on, and with it all others.
+/// The limits that the first process of a sandbox sets for itself, and that all others inherit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
     /// Open files of one process: what it begins with, and what it may raise that to.

@@ -2,16 +2,17 @@
 //!
 //! It is the second line: the first is that no capability inside reaches beyond the sandbox's own user
 //! namespace. The filter keeps code paths of the kernel out of reach that have no use in a sandbox and a
-//! history of faults. It lets through what is listed ([`calls`], in the main Docker's default profile) and refuses the
-//! rest with `EPERM`; a call that is younger than the list does not exist (`ENOSYS`), so that programs fall back.
+//! history of faults. It lets through the calls that are listed ([`calls`], in the main Docker's default profile) and
+//! refuses the rest with `EPERM`; it answers a call that is younger than the list as if it did not exist (`ENOSYS`), so
+//! that programs fall back.
 //!
-//! `clone3` is let through, although its flags cannot be inspected: the guest agent
-//! needs it, user namespaces are forbidden by a count of 0 (see [`crate::userns`]), and all other
-//! namespaces need a capability that nothing inside has.
+//! `clone3` is let through, although its flags cannot be inspected: the guest agent needs it, user namespaces are
+//! forbidden by a count of 0 (see [`crate::userns`]), and all other namespaces need a capability that no process inside
+//! has.
 //!
-//! Some calls are answered here because what they take belongs to the whole host and is counted for nobody: asynchronous
-//! I/O (one number of slots for all processes), huge pages (one reserve), and core dumps (a helper outside, started as
-//! the host's root, reads them).
+//! Some calls are answered here because the resource that they take belongs to the whole host, and the kernel counts it
+//! for no sandbox: asynchronous I/O (one number of slots for all processes), huge pages (one reserve), and core dumps
+//! (a helper outside, started as the host's root, reads them).
 
 mod calls;
 mod special;
@@ -46,7 +47,7 @@ const FAMILIES: &[libc::c_int] =
 /// Execution domains: Linux, with 32-bit names of the machine (`setarch`), and the question which one it is.
 const PERSONALITIES: &[u64] = &[0, 8, 0x2_0000, 0x2_0008, 0xffff_ffff];
 
-/// Calls whose arguments decide.
+/// Calls whose arguments decide whether they are let through.
 const BY_ARGUMENTS: [libc::c_long; 5] =
     [libc::SYS_unshare, libc::SYS_clone, libc::SYS_socket, libc::SYS_socketpair, libc::SYS_personality];
 
@@ -57,7 +58,7 @@ pub(crate) fn compile() -> Result<Vec<libc::sock_filter>, IsolationError> {
     Ok(tree::decide(&fates()).into_iter().chain(special::answers()).chain(rest).collect())
 }
 
-/// What becomes of each call that somebody has looked at.
+/// What becomes of each call that this project has reviewed.
 fn fates() -> Vec<Fate> {
     let fate = |number: u32| {
         let call = libc::c_long::from(number);

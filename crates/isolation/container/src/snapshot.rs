@@ -15,11 +15,11 @@ use crate::disk::Disk;
 use crate::step::Step;
 
 impl Inner {
-    /// Takes a snapshot of a live instance's disk. Its processes stand still while the image is cloned; what can be
-    /// written out is written before.
+    /// Takes a snapshot of a live instance's disk. Its processes stand still while the image is cloned; data that can
+    /// be written out is written before.
     ///
-    /// The processes, not the file system: to freeze that the kernel waits for three of its grace periods, some
-    /// thirty milliseconds, whatever there is to write.
+    /// The processes are stopped, not the file system: to freeze a file system the kernel waits for three of its grace
+    /// periods, some thirty milliseconds, even when there is nothing to write.
     pub(crate) fn snapshot(&self, id: &SandboxId, artifact: &SnapshotId) -> Result<Taken, IsolationError> {
         let instance = self.living(id)?;
         self.storage.check_room()?;
@@ -43,8 +43,8 @@ impl Inner {
         Ok(Taken { usage: self.storage.artifact_usage(artifact)?, paused, method })
     }
 
-    /// Does something while nothing in a sandbox runs, and says how long that took. What stood still before
-    /// does so afterwards. The caller is alone in changing that.
+    /// Does `work` while no process of a sandbox runs, and gives how long that took. A sandbox that stood still before
+    /// does so afterwards. The caller holds the lock for stopping it and letting it go on.
     fn while_still<T>(
         &self,
         id: &SandboxId,
@@ -75,7 +75,7 @@ impl Inner {
         Ok(None)
     }
 
-    /// Lets a sandbox go on that a process stopped for a snapshot and which was then killed.
+    /// Lets a sandbox go on that was stopped for a snapshot by a process that was then killed.
     pub(crate) fn thaw_left_over(&self, id: &SandboxId) -> Result<(), IsolationError> {
         let record = self.records.of(id);
         if !record.is_frozen() {

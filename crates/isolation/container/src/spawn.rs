@@ -19,9 +19,9 @@ const STACK_BYTES: usize = 128 << 10;
 const NAMESPACES: libc::c_int =
     libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWUTS | libc::CLONE_NEWIPC;
 
-/// Puts the agent's program into a sealed anonymous file, from which every sandbox executes it: one copy in
-/// memory for all, and nobody can change it. Nor can anybody inside read it: that makes the kernel guard the process that
-/// executes it (its memory, descriptors and limits, tracing it) against root inside, too.
+/// Puts the agent's program into a sealed anonymous file, from which every sandbox executes it: one copy in memory for
+/// all, which no process can change. No process inside can read it either: because of that the kernel guards the
+/// process that executes it (its memory, descriptors and limits, tracing it) against root inside, too.
 pub(crate) fn agent_file(program: &[u8]) -> Result<OwnedFd, IsolationError> {
     /// Says that the file is meant to be executed, where the host refuses that by default. Since Linux 6.3.
     const EXEC: MemfdFlags = MemfdFlags::from_bits_retain(0x10);

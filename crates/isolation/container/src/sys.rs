@@ -20,7 +20,7 @@ pub(crate) const ATTR_NODEV: u64 = 0x04;
 /// Refuses to execute.
 pub(crate) const ATTR_NOEXEC: u64 = 0x08;
 const ATTR_IDMAP: u64 = 0x0010_0000;
-/// How long a process that is being started may have a file of a mount open, and how often is looked.
+/// How long a process that is being started may have a file of a mount open, and the pause between two looks.
 const WRITER_DEADLINE: Duration = Duration::from_secs(10);
 const WRITER_PAUSE: Duration = Duration::from_micros(200);
 
@@ -44,9 +44,9 @@ fn check(result: libc::c_long) -> rustix::io::Result<libc::c_long> {
 
 /// Sets attributes of a (detached) mount, and maps its ids through `userns` when given.
 ///
-/// The kernel refuses that (`EBUSY`) while a file of the mount is open for writing. This process has closed those that it wrote, but
-/// a process that another thread is just starting has copies of all its descriptors until it becomes a program of its own: that is
-/// waited for.
+/// The kernel refuses that (`EBUSY`) while a file of the mount is open for writing. This process has closed those that
+/// it wrote, but a process that another thread is just starting has copies of all its descriptors until it executes its
+/// own program: this function waits for that.
 pub(crate) fn mount_setattr(
     mount: BorrowedFd<'_>,
     attributes: u64,
@@ -94,7 +94,7 @@ pub(crate) fn set_file_ids(id: u32) {
 }
 
 /// Does `work` with `user` as this thread's effective user and with all the rights that the thread is permitted, and then
-/// takes the thread back to where it was. A thread that cannot be taken back would go on as somebody else: the process
+/// takes the thread back to where it was. A thread that cannot be taken back would go on as another user: the process
 /// ends instead.
 pub(crate) fn as_effective_user<T>(user: u32, work: impl FnOnce() -> T) -> rustix::io::Result<T> {
     let before = rustix::thread::capabilities(None)?;

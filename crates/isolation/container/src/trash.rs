@@ -1,9 +1,9 @@
-//! What is left of destroyed sandboxes, removed on a thread of its own.
+//! Removes what is left of destroyed sandboxes, on a thread of its own.
 //!
 //! A sandbox is gone once its directory has been renamed into the trash: that is atomic, frees its id, and
-//! takes some microseconds. Taking its disk apart takes longer (unmounting writes back, the loop device
-//! waits for its queue, unlinking frees blocks) and concerns nobody. What a crash leaves here is removed
-//! at the next start; an orderly end waits for the thread.
+//! takes some microseconds. Taking its disk apart takes longer (unmounting writes back, the loop device waits for its
+//! queue, unlinking frees blocks), and no client waits for it. Files that a crash leaves here are removed at the next
+//! start; an orderly end waits for the thread.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -60,8 +60,8 @@ impl Trash {
         Ok(Self { dir, storage, count: AtomicU64::new(0), queue: Some(queue), thread: Some(thread) })
     }
 
-    /// Takes a sandbox's image and directory, where they are there, and whatever keeps its disk mounted. The
-    /// directory last: with it goes what is known of the sandbox.
+    /// Takes a sandbox's image and directory, where they are there, and the mount that keeps its disk mounted. The
+    /// directory comes last: everything that is known of the sandbox is in it.
     pub(crate) fn take(&self, image: &Path, path: &Path, disk: Option<Disk>) -> Result<(), IsolationError> {
         let name = self.count.fetch_add(1, Ordering::Relaxed).to_string();
         let (dir, away) = (self.dir.join(&name), self.storage.trash().join(format!("{name}.img")));
@@ -70,7 +70,7 @@ impl Trash {
             other => other.step("move the disk of a sandbox away")?,
         }
         match std::fs::rename(path, &dir) {
-            // Without a directory there may still be an image, of a removal that was interrupted.
+            // When the directory is gone, an image may still be there, of a removal that was interrupted.
             Err(error)
                 if error.kind() == io::ErrorKind::NotFound && !away.try_exists().is_ok_and(|there| there) =>
             {
@@ -104,7 +104,7 @@ impl Drop for Trash {
 fn empty(items: &Receiver<Item>, disks: &Disks) {
     for Item { dir, image, disk } in items {
         let rest = disk.and_then(|disk| disks.take_back(disk, &image));
-        // Unlinked first: what unmounting writes back is then thrown away, not written out.
+        // Unlinked first: then the data that unmounting writes back is thrown away, not written out.
         match std::fs::remove_file(&image) {
             // Kept, or there never was one.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}

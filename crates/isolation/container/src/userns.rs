@@ -1,12 +1,13 @@
-//! User namespaces: each sandbox has 65,536 ids of its own, so that root inside is nobody outside.
+//! User namespaces: each sandbox has 65,536 ids of its own, so that root inside is an unprivileged user outside.
 //!
 //! Ranges are numbered slots above [`FIRST_ID`]. Which slots are taken is written down as an empty
 //! file `uid-<first id>` in the sandbox's directory (creating a name is atomic), and read back from there
 //! when the driver starts. The first slot tried depends on the installation, so that two installations
 //! on one host rarely use the same ids.
 //!
-//! The namespace itself is a file descriptor, made ahead of need: 0.25 ms. Programs inside cannot make
-//! further user namespaces: the count is set to 0 inside, by the only process ever to have the right to.
+//! The namespace itself is a file descriptor, made ahead of need: 0.25 ms. Programs inside cannot make further user
+//! namespaces: the process that holds the namespace sets their count to 0 inside, and no other process ever has the
+//! right to change it.
 //!
 //! What the kernel counts for each user (inotify, queued signals, message queues, locked memory) it charges twice: to
 //! the user inside, and to the namespace's owner outside. The owner is therefore the sandbox's own root and not the
@@ -104,7 +105,7 @@ impl UserNamespace {
         self.fd.as_fd()
     }
 
-    /// The range now belongs to what is written down on disk.
+    /// The range now belongs to the claim that is written down on disk.
     pub(crate) fn keep(&mut self) {
         self.kept = true;
     }
@@ -190,8 +191,8 @@ extern "C" fn hold(argument: *mut libc::c_void) -> libc::c_int {
     // SAFETY: `start` passes a pointer to an `Order` that it keeps until this has reported.
     let order = unsafe { &*argument.cast::<Order>() };
     let bound = sys::die_with_parent();
-    // A parent that died before that is told by nothing else: then this would sleep for ever, and with it whatever
-    // it has copies of.
+    // The parent may have died before `die_with_parent`, and no signal tells of that: then this process would sleep for
+    // ever, and keep open every file that it has a copy of.
     if getppid() != order.parent {
         sys::exit_now(1);
     }
@@ -232,7 +233,7 @@ mod tests {
 
     #[test]
     fn what_earlier_versions_gave_takes_no_place_and_can_be_given_back() {
-        // The first and the last range of an installation whose sandboxes an earlier version made.
+        // The first and the last range that an earlier version gave to sandboxes and that today's ranges do not have.
         let (above, last) = (0x7000_0000 + 4096 * IDS_PER_SANDBOX, 0xafff_0000);
         let ranges = Ranges::new("00000000", [above, last, FIRST_ID]);
         assert_eq!(ranges.take(), Some(FIRST_ID + IDS_PER_SANDBOX), "the one that is today's is taken");

@@ -1,6 +1,8 @@
-//! The host's kernel as a witness of a container: told of it before its first process runs, and when its last has ended.
+//! The host's kernel as a witness of a container: the driver tells it of the container before the first process runs,
+//! and when the last has ended.
 //!
-//! A host that cannot be a witness runs containers all the same: their journals say what others saw, and who did not.
+//! A host whose kernel cannot be a witness runs containers all the same: their journals have what other witnesses saw,
+//! and name the witness that is missing.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -13,7 +15,7 @@ use crate::step::failed;
 use crate::{Inner, lock};
 
 impl Inner {
-    /// Sees the connections of all sandboxes of this driver.
+    /// Makes the witness see the connections of all sandboxes of this driver.
     pub(crate) fn hook(&self) {
         let Ok(witness) = &self.witness else { return };
         let hooked = self.cgroups.unified_parent().map(|parent| witness.hook(parent.as_fd()));
@@ -26,8 +28,8 @@ impl Inner {
         }
     }
 
-    /// Begins to watch a sandbox, which has its cgroups and no process yet, and to hold back what may not run in it.
-    /// `disk` is its own, `is_new` when no process of this sandbox has run on it.
+    /// Begins to watch a sandbox, which has its cgroups and no process yet, and to hold back programs that may not run
+    /// in it. `disk` is its own, `is_new` when no process of this sandbox has run on it.
     pub(crate) fn watch(
         &self,
         plan: &Plan,
@@ -51,7 +53,7 @@ impl Inner {
         }
     }
 
-    /// Goes on watching one that an earlier server made, which has told the kernel of it or did not.
+    /// Goes on watching a sandbox that an earlier server made, whether or not that server had told the kernel of it.
     pub(crate) fn watch_again(&self, id: &SandboxId) {
         let Some(witness) = self.witness.as_ref().ok().filter(|witness| !witness.watches(id)) else { return };
         let first_id = self.records.of(id).first_id().unwrap_or_default();
@@ -92,8 +94,8 @@ fn layer(dir: &Path) -> Layer {
     Layer { name: layer_name(dir), dir: dir.to_owned() }
 }
 
-/// What a layer is called: its digest, which the directory is named after that its tree is in; that of it and all below it when these had a
-/// say in it.
+/// The name of a layer: its digest, after which the directory around its tree is named. When its tree depends on the
+/// layers below, the directory is named after the digest of all of them, and so is the layer.
 pub(crate) fn layer_name(dir: &Path) -> String {
     let names = dir.iter().rev().take(2).filter_map(|name| name.to_str());
     let is_digest = |text: &str| text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());

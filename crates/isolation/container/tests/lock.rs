@@ -195,7 +195,7 @@ async fn a_host_that_cannot_hold_it_refuses() {
     driver.destroy(&plan.id).await.unwrap();
     assert!(driver.check_execution(&plan.execution).is_err());
     driver.check_execution(&Execution::default()).unwrap();
-    // What must be held back is not said to be.
+    // The driver refuses a policy that it cannot enforce, instead of accepting it silently.
     let open = Sandbox::create(&harness, Resources::default()).await;
     let execution =
         Execution { policy: ExecutionPolicy::image(), image_until_ms: None, ..Execution::default() };

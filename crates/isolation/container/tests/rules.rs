@@ -98,7 +98,7 @@ async fn where_everything_may_run_a_denied_program_runs_only_as_another_file() {
     let sandbox = make(&harness, &policy(&harness, with(Programs::Any, vec![deny("/bin/echo")]))).await;
     let lines = ["/bin/echo RAN", "ln -s /bin/echo /other; /other RAN", "/proc/self/root/bin/echo RAN"];
     assert_eq!(codes(&sandbox, &lines).await, [KILLED; 3]);
-    // Said in the documentation: this closes nobody out who wants it.
+    // The documentation says so: such a rule does not stop a user who wants to run the program.
     assert_eq!(codes(&sandbox, &["cp /bin/echo /copy; /copy RAN"]).await, [0]);
     sandbox.destroy().await;
     witness.close();
@@ -122,7 +122,7 @@ async fn a_digest_names_every_program_with_that_content() {
     let one = with(Programs::Image, vec![rule(ExecutionAction::Deny, &of_echo, Some("/bin/above"))]);
     set(&sandbox, one).await.unwrap();
     assert_eq!(codes(&sandbox, &["/bin/echo RAN", "/bin/above RAN"]).await, [0, KILLED]);
-    // What is wrong is said, and what held holds.
+    // The error says what is wrong, and the earlier policy stays in force.
     let other = digest(Path::new("/bin/true"));
     for (rule, why) in [
         (rule(ExecutionAction::Deny, &other, Some("/bin/above")), "'/bin/above' is blake3:"),
@@ -205,7 +205,8 @@ async fn programs_on_a_templates_disk_are_found_as_the_template_left_them() {
     let sandbox = make(&harness, &plan).await;
     let lines = ["/opt/t/tool RAN", "/opt/tool RAN", "/opt/t/other"];
     assert_eq!(codes(&sandbox, &lines).await, [KILLED, KILLED, 0]);
-    // Its own link in the place of the template's, and the directory elsewhere: the rule means what it meant.
+    // The sandbox puts its own link in the place of the template's, and moves the directory: the rule still names the
+    // same program.
     sandbox.see("rm /opt/tool; ln -s t2/other /opt/tool; mv /opt/t /opt/t2").await;
     let Sandbox { driver, id, guest, .. } = sandbox;
     guest.close();
@@ -213,7 +214,7 @@ async fn programs_on_a_templates_disk_are_found_as_the_template_left_them() {
     driver.wake(&plan).await.unwrap();
     let sandbox = Sandbox::connect(driver, id).await;
     assert_eq!(codes(&sandbox, &["/opt/t2/tool RAN", "/opt/tool"]).await, [KILLED, 0]);
-    // Other paths are too late: somebody inside may have moved what they meant.
+    // Rules with other paths come too late: the sandbox may have moved the programs that they meant.
     let other = |rule| Execution {
         policy: with(Programs::Image, vec![rule]),
         image_until_ms,

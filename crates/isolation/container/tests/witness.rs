@@ -99,7 +99,7 @@ fn starts(events: &[Event]) -> Vec<(Process, &ProcessStarted)> {
 /// How often each.
 type Counts = BTreeMap<String, usize>;
 
-/// What a job did, whoever says it.
+/// What a job did, as the witness or as `strace` tells it.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Seen {
     programs: Counts,

@@ -1,5 +1,5 @@
-//! Makes a sandbox, and removes one. Every step leaves something that carries the sandbox's id, and
-//! [`Inner::destroy`] removes whatever of it is there.
+//! Makes a sandbox, and removes one. Every step leaves something that carries the sandbox's id, and [`Inner::destroy`]
+//! removes all of it that is there.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -56,7 +56,7 @@ pub(crate) fn check(plan: &Plan) -> Result<(), IsolationError> {
     }
 }
 
-/// Refuses what cannot be enforced here: the files are the host kernel's.
+/// Refuses limits that cannot be enforced here: the host's kernel reads and writes the files.
 pub(crate) fn check_limits(resources: &Resources) -> Result<(), IsolationError> {
     atoll_isolation::no_io_limits(resources, IsolationLevel::Gvisor)
 }
@@ -114,7 +114,7 @@ impl Inner {
         self.blocking(move |inner| inner.config.storage.make_spare(&inner.disks, &source, bytes)).await
     }
 
-    /// Starts a jail, enters it among the living, and waits until its agent holds to the limits; then it is written down.
+    /// Starts a jail, enters it among the living, waits until its agent applies the limits, and then writes it down.
     pub(crate) async fn start(
         self: &Arc<Self>,
         plan: &Plan,
@@ -165,7 +165,7 @@ impl Inner {
         };
         let launched = self.launch(&jail).await;
         fail_point!("gvisor::start::jail");
-        // Entered also when it failed half-way: destroying then takes its exit status.
+        // Entered also when the launcher failed half-way: `destroy` then takes its exit status.
         if let Ok(process) = record.launched()
             && let Some(pidfd) = process.open()?
         {
@@ -200,7 +200,7 @@ impl Inner {
         Err(failed(step().to_owned(), io::Error::other(said)))
     }
 
-    /// Waits for the agent, and has it hold to the limits.
+    /// Waits for the agent, and tells it the limits.
     async fn settle(&self, sentry: &Sentry, plan: &Plan) -> Result<(), IsolationError> {
         let deadline = Instant::now() + LISTEN_TIMEOUT;
         loop {
@@ -252,7 +252,7 @@ impl Inner {
         .await
     }
 
-    /// Kills whatever runs for a sandbox, and sees it end.
+    /// Kills every process of a sandbox, and waits until they have ended.
     pub(crate) async fn end(self: &Arc<Self>, id: &SandboxId) -> Result<(), IsolationError> {
         // Waits for a snapshot that is being taken.
         let frozen = id.clone();

@@ -29,7 +29,7 @@ pub(crate) fn no_memory() -> String {
 }
 
 impl Inner {
-    /// Takes a snapshot. The sentry's writers wait from freeze to thaw; all that can be written out is written before.
+    /// Takes a snapshot. The sentry's writes wait from freeze to thaw; data that can be written out is written before.
     pub(crate) fn snapshot(&self, id: &SandboxId, artifact: &SnapshotId) -> Result<Taken, IsolationError> {
         let sentry = self.living(id)?;
         let storage = &self.config.storage;
@@ -67,10 +67,11 @@ impl Inner {
         mount_ext4(&device, Use::Disk).map(Some)
     }
 
-    /// Lets a disk go on that a process froze which was then killed. Who writes to it cannot even be killed before.
+    /// Lets a disk go on that was frozen by a process that was then killed. Until then a process that writes to it
+    /// cannot even be killed.
     pub(crate) fn thaw_disk(&self, id: &SandboxId) -> Result<(), IsolationError> {
         if let Some(sentry) = self.live.get(id) {
-            // One that this process freezes goes on by itself.
+            // A disk that this process freezes goes on when its snapshot is taken: wait for that.
             drop(sentry.freezing());
         }
         let record = self.record(id);

@@ -100,7 +100,7 @@ impl StandingStill for GvisorIsolation {
     }
 
     async fn thaw(&self, id: &SandboxId) -> Result<(), IsolationError> {
-        // One small write to a file in memory, for which nothing waits: not worth another thread.
+        // One small write to a file in memory, which does not wait: not worth another thread.
         self.inner.living(id)?;
         self.inner.cgroups.thaw(id)
     }

@@ -5,8 +5,8 @@
 //!
 //! 1. It enters the sandbox's cgroups and network slot, and makes mount, PID, IPC, UTS and cgroup namespaces.
 //! 2. It builds a root that holds nothing but `/runsc`, `/proc`, two devices, the agent's program and what the sandbox
-//!    stands on: an overlay of the image's layers and the sandbox's disk, both mapped to ids that nobody else has, and
-//!    the directory that the agent and the server share. No file of the host can be reached from there.
+//!    stands on: an overlay of the image's layers and the sandbox's disk, both mapped to ids that no other sandbox has,
+//!    and the directory that the agent and the server share. No file of the host can be reached from there.
 //! 3. It has `runsc` make the sandbox, and gives up every privilege.
 //! 4. It waits for the sentry, and ends with it; and everything in the namespace ends with its first process.
 //!
@@ -35,9 +35,9 @@ use crate::sys;
 pub(crate) const SHARED: &str = "/shared";
 /// Ids of a sandbox.
 pub(crate) const IDS: u32 = 1 << 16;
-/// Most of what `runsc` logged that is told, bytes from its end.
+/// Most of the log of `runsc` that an error quotes, bytes from its end.
 const SAID_BYTES: usize = 600;
-/// Links of the host's root that programs may need.
+/// Devices of the host that the jail has.
 const DEVICES: [&str; 2] = ["null", "urandom"];
 
 /// What to start, and in what.
@@ -123,7 +123,7 @@ pub fn launch(jail: &Jail) -> Result<(), String> {
     }
 }
 
-/// What is reported when the sandbox runs. Everything else says why it does not.
+/// The report when the sandbox runs. Any other text says why it does not.
 const STARTED: &str = "started";
 
 /// The first process of the jail.
@@ -136,7 +136,8 @@ fn init(jail: &Jail, userns: &OwnedFd, mut reporting: io::PipeWriter) -> Result<
         Ok(_) => STARTED.to_owned(),
         Err(error) => format!("{error}{}", whats_logged()),
     };
-    // The launcher is there as long as nothing was said; without it nobody is left to be told.
+    // The launcher waits for this report. If it has ended, no process is left to report to, and the error does not
+    // matter.
     reporting.write_all(told.as_bytes()).unwrap_or_default();
     drop(reporting);
     let sentry = sentry?;
@@ -231,7 +232,7 @@ fn fill_root(jail: &Jail) -> Result<(), String> {
     Ok(())
 }
 
-/// A link of the image in the place of a directory leads anywhere; nothing is done through one.
+/// A link of the image in the place of a directory may lead anywhere, so no link is followed.
 const NO_LINKS: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
 
 fn make_directory(root: &OwnedFd, name: &str, mode: u32) -> rustix::io::Result<()> {
@@ -259,7 +260,7 @@ fn make_path(root: &OwnedFd, path: &str) -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// Puts a file in the place of whatever is there but a directory.
+/// Puts a file in the place of anything that is there but a directory.
 fn put_file(root: &OwnedFd, path: &Path, content: &str) -> io::Result<()> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());

@@ -1,12 +1,14 @@
-//! The isolation level `gvisor`: between every sandbox and the host is a kernel in user space, gVisor's *sentry*. What
-//! programs inside call is answered by the sentry; the host sees the few calls of the sentry, which a filter allows.
+//! The isolation level `gvisor`: between every sandbox and the host is a kernel in user space, gVisor's *sentry*. The
+//! sentry answers the system calls of programs inside; the host sees only the few calls of the sentry itself, which a
+//! filter allows.
 //!
 //! # How a sandbox comes to be
 //!
-//! The server has the launcher ([`launch`]) build a jail: a PID namespace whose first process is ours and does nothing
-//! but wait, with a root that holds the sandbox's files and nothing else of the host. In it `runsc`, as installed, starts
-//! the sentry with the same guest agent as everywhere as its first process. `runsc` itself ends then. Killing the jail's
-//! first process ends everything, so a sandbox has one process that is watched, and one that is killed.
+//! The server has the launcher ([`launch`]) build a jail: a PID namespace whose first process is a copy of the launcher
+//! that does nothing but wait, with a root that holds the sandbox's files and nothing else of the host. In it `runsc`,
+//! as installed, starts the sentry with the same guest agent as everywhere as its first process. `runsc` itself ends
+//! then. Killing the jail's first process ends everything, so a sandbox has one process that is watched, and one that
+//! is killed.
 //!
 //! # The channel
 //!
@@ -30,8 +32,9 @@
 //!
 //! # Where things are
 //!
-//! `runsc` is what the program is told, `create` and `disk` are the life of a sandbox, `live` is a live one, `record` is
-//! what is written down, `probe` what is tried.
+//! `runsc` has the options and the configuration of the program, `create` and `disk` are the life of a sandbox, `live`
+//! is a live one, `record` reads and writes the files about each sandbox, `probe` tries platforms and has the checks of
+//! `atoll doctor`.
 
 mod create;
 mod disk;

@@ -44,12 +44,12 @@ struct Told {
 pub(crate) struct Sentry {
     process: Process,
     pidfd: OwnedFd,
-    /// The way out that came with its slot, until somebody asks for it.
+    /// The network gate that came with its slot, until [`Inner::gate`] gives it away.
     gate: Mutex<Option<atoll_network::Gate>>,
-    /// Held while it is asked: the agent hears one at a time.
+    /// Held by the task that asks the agent, which takes one question at a time.
     asking: tokio::sync::Mutex<()>,
     told: Mutex<Told>,
-    /// Held while its disk is frozen: one at a time.
+    /// Held by the task that freezes its disk: one task at a time.
     freezing: Mutex<()>,
 }
 
@@ -86,7 +86,7 @@ impl Sentry {
         let _ = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
     }
 
-    /// Waits until nobody else freezes its disk, and keeps them from it.
+    /// Waits until no other task freezes its disk, and keeps other tasks from doing so.
     pub(crate) fn freezing(&self) -> MutexGuard<'_, ()> {
         lock(&self.freezing)
     }
@@ -102,8 +102,8 @@ impl Sentry {
         opened.step(format!("open {name} of a sandbox"))
     }
 
-    /// Connects to a socket in the shared directory. What lies there is the guest's doing: nothing but a socket that is
-    /// itself there will do.
+    /// Connects to a socket in the shared directory. The guest may put anything there: only a socket in that directory
+    /// itself is accepted.
     pub(crate) async fn connect(&self, name: &str) -> Result<UnixStream, IsolationError> {
         let shared = self.of_process(&format!("root{SHARED}"), OFlags::PATH | OFlags::DIRECTORY)?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -114,7 +114,7 @@ impl Sentry {
         if rustix::fs::FileType::from_raw_mode(kind) != rustix::fs::FileType::Socket {
             return Err(failed("find the socket of a sandbox".to_owned(), io::Error::other("it is none")));
         }
-        // The descriptor names the socket itself: whatever happens to its path, nothing else is reached.
+        // The descriptor names the socket itself: even when its path changes meanwhile, nothing else is reached.
         let path = format!("/proc/self/fd/{}", socket.as_raw_fd());
         UnixStream::connect(path).await.step("connect to a sandbox")
     }
@@ -196,7 +196,7 @@ impl Inner {
         Ok(Box::new(stream))
     }
 
-    /// The way out: the one that the sandbox was made with, or another. Blocks for half a millisecond.
+    /// The network gate: the one that the sandbox was made with, or a new one. Blocks for half a millisecond.
     pub(crate) fn gate(&self, id: &SandboxId) -> Result<Gate, IsolationError> {
         let sentry = self.living(id)?;
         if let Some(gate) = lock(&sentry.gate).take() {
@@ -212,12 +212,12 @@ impl Inner {
             tracing::error!(%id, error = chain(&error), "cannot watch a sandbox; taking it for dead");
         }
         sentry.reap();
-        // Only the host's limit can end it: what the agent kills are processes inside.
+        // Only the host's memory limit can end the jail for want of memory: the agent kills only processes inside.
         let starved = self.cgroups.oom_kills(id).is_ok_and(|kills| kills > 0);
         if starved { Death::OutOfMemory } else { Death::Exited }
     }
 
-    /// CPU time and memory are the jail's: they are the host's to tell. What goes on inside, the agent says.
+    /// CPU time and memory are the jail's, and the host measures them. The agent tells what goes on inside.
     pub(crate) async fn usage(&self, id: &SandboxId) -> Result<Usage, IsolationError> {
         let disk_bytes = self.disk_bytes(id);
         if self.is_hibernated(id) {
@@ -260,7 +260,7 @@ impl Inner {
     }
 }
 
-/// What is enforced inside.
+/// The limits that the agent enforces inside.
 pub(crate) fn limits(resources: &Resources) -> Limits {
     Limits { memory_bytes: resources.memory_bytes, pids: resources.pids }
 }

@@ -1,4 +1,4 @@
-//! gVisor's program: what it is, what it is told.
+//! gVisor's program `runsc`: finding it, its options, and the configuration of a sandbox.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -38,7 +38,7 @@ const AGENTS_CAPABILITIES: [&str; 2] = ["CAP_SYS_ADMIN", "CAP_SYS_RESOURCE"];
 /// The options that we depend on. A program that does not know them is refused.
 const NEEDED: [&str; 6] = ["network", "host-uds", "overlay2", "file-access", "ignore-cgroups", "platform"];
 
-/// How the sentry gets hold of what programs do.
+/// How the sentry intercepts the system calls of programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Platform {
     /// By signals of a system call filter: fast, since 2023.
@@ -118,11 +118,11 @@ impl Runsc {
 /// - `--network=host`: sockets inside are sockets of the host's kernel, in the sandbox's network slot, where the gateway's
 ///   steering meets them. That slot has no interface but loopback, so this opens no way; it lets programs reach the host's
 ///   TCP and UDP through the sentry's checks of every call.
-/// - `--host-uds=create`: sockets with a name in the file system can be met from outside; that is how the agent is reached.
-///   None of the host's can be reached from inside.
+/// - `--host-uds=create`: sockets with a name in the file system can be met from outside; that is how the server
+///   reaches the agent. Programs inside can reach none of the host's sockets.
 /// - `--overlay2=none`: what is written goes to the sandbox's disk, which has a limit and can be snapshotted, and nowhere else.
-/// - `--file-access=exclusive`: nobody else writes to the disk. Volumes are mounts, and shared as those are: the sentry asks
-///   the host each time.
+/// - `--file-access=exclusive`: no other process writes to the disk. Volumes are mounts and may be shared, so the
+///   sentry asks the host each time.
 /// - `--ignore-cgroups`: the jail is in its cgroups already.
 pub(crate) fn options(platform: Platform) -> Vec<String> {
     let options = [
@@ -204,7 +204,7 @@ pub(crate) fn files(plan: &Plan) -> [Vec<(PathBuf, String)>; 2] {
     let hostname = &plan.hostname;
     let hosts =
         format!("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.1.1\t{hostname}\n");
-    // Thirty-two hexadecimal digits that are this sandbox's, whatever image or snapshot it is made from.
+    // Thirty-two hexadecimal digits that are this sandbox's own, even when it shares its image or snapshot with others.
     let machine = format!("{}\n", &blake3::hash(plan.id.as_str().as_bytes()).to_hex()[..32]);
     let put = vec![
         ("etc/hostname".into(), format!("{hostname}\n")),

@@ -1,8 +1,8 @@
 //! The cgroups of sandboxes: limits, measurements, the kill switch.
 //!
 //! In every hierarchy a sandbox has `<parent>/<sandbox id>`; a driver has a parent of its own. The first process
-//! of a sandbox starts in that of version 2 and puts itself into the others before it does anything else, so that
-//! whatever is half made can be found and killed by id.
+//! of a sandbox starts in that of version 2 and puts itself into the others before it does anything else, so that a
+//! half-made sandbox can be found and killed by its id.
 //!
 //! The v2 cgroup is delegated: root inside owns the directory and its `cgroup.procs`, and may make
 //! cgroups below for its execs, but not the files that hold limits. It is handed in as a *detached clone*
@@ -154,7 +154,7 @@ impl Cgroups {
         for hierarchy in &self.layout.hierarchies {
             let make = || make_dir(hierarchy.root.as_fd(), &path);
             match make() {
-                // The installation's cgroup was removed behind our back.
+                // Another process removed the installation's cgroup.
                 Err(Errno::NOENT) => {
                     self.open_parent(hierarchy).and_then(|()| make().step("make a cgroup"))?;
                 }
@@ -169,8 +169,8 @@ impl Cgroups {
             .map(|h| open_file(self.open_in(h, id)?.as_fd(), "tasks", OFlags::WRONLY).step("open a cgroup"))
             .collect::<Result<_, _>>()?;
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-        // Handed over as it is, a path: opening it anew and closing this would make the kernel take the
-        // detached mount apart now, which waits for a grace period.
+        // Handed over as it is, as an `O_PATH` descriptor: opening it anew and closing this one would make the kernel
+        // take the detached mount apart now, which waits for a grace period.
         let delegated = open_tree(&unified.root, &path, flags).step("clone the mount of a cgroup")?;
         let procs = open_file(self.open_in(unified, id)?.as_fd(), "cgroup.procs", OFlags::WRONLY);
         Ok(Membership { v1_tasks, procs: procs.step("open a cgroup")?, delegated })
@@ -260,7 +260,7 @@ impl Cgroups {
     /// every kernel has that can map the ids of a mount: the one of v1 is not needed.
     ///
     /// # Errors
-    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Unenforceable`],
+    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::CannotPause`],
     /// [`IsolationError::Kernel`].
     pub fn freeze(&self, id: &SandboxId) -> Result<(), IsolationError> {
         let dir = self.open_in(self.layout.unified(), id)?;
@@ -284,8 +284,7 @@ impl Cgroups {
     /// Lets everything in a sandbox go on.
     ///
     /// # Errors
-    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Unenforceable`],
-    /// [`IsolationError::Kernel`].
+    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Kernel`].
     pub fn thaw(&self, id: &SandboxId) -> Result<(), IsolationError> {
         let dir = self.open_in(self.layout.unified(), id)?;
         write(dir.as_fd(), "cgroup.freeze", "0").step("thaw a sandbox")
@@ -311,7 +310,7 @@ impl Cgroups {
         let used = if memory.unified { "memory.current" } else { "memory.usage_in_bytes" };
         let before = number(dir.as_fd(), used).step("measure a cgroup")?;
         let outcome = if memory.unified {
-            // While it stands still it may be swapped out; what is out stays out after the limit is back.
+            // While it stands still its memory may be swapped out; pages that are out stay out after the limit is back.
             let swaps = write(dir.as_fd(), "memory.swap.max", "max").is_ok();
             let outcome = write(dir.as_fd(), "memory.reclaim", &before.to_string());
             if swaps {
@@ -322,7 +321,7 @@ impl Cgroups {
             write(dir.as_fd(), "memory.force_empty", "0")
         };
         match outcome {
-            // It gave what it could.
+            // The kernel reclaimed what it could.
             Ok(()) | Err(Errno::AGAIN | Errno::BUSY) => {}
             Err(error) => return Err(failed("reclaim the memory of a sandbox".to_owned(), error.into())),
         }
@@ -333,7 +332,6 @@ impl Cgroups {
     /// Sends SIGKILL to everything in a sandbox. Returns the processes that were there.
     ///
     /// # Errors
-    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Unenforceable`],
     /// [`IsolationError::Kernel`].
     pub fn kill(&self, id: &SandboxId) -> Result<BTreeSet<i32>, IsolationError> {
         let pids = self.pids(id)?;
@@ -344,7 +342,7 @@ impl Cgroups {
             // Absent before Linux 5.14; what follows does without.
             let _ = write(dir.as_fd(), "cgroup.kill", "1");
         }
-        // What is left: processes that are in a v1 cgroup but not yet in the v2 one.
+        // Then the rest: processes that are in a v1 cgroup but not yet in the v2 one.
         for pid in self.pids(id)?.into_iter().filter_map(Pid::from_raw) {
             let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
             // The descriptor fixes the process; only now can its membership be checked without a race.
@@ -356,10 +354,9 @@ impl Cgroups {
         Ok(pids)
     }
 
-    /// The processes in a sandbox's cgroups, of whatever depth. Zombies are not among them.
+    /// The processes in a sandbox's cgroups and in all cgroups below. Zombies are not among them.
     ///
     /// # Errors
-    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Unenforceable`],
     /// [`IsolationError::Kernel`].
     pub fn pids(&self, id: &SandboxId) -> Result<BTreeSet<i32>, IsolationError> {
         let mut pids = BTreeSet::new();
@@ -378,7 +375,6 @@ impl Cgroups {
     /// Removes a sandbox's cgroups; its processes are dead or about to be.
     ///
     /// # Errors
-    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Unenforceable`],
     /// [`IsolationError::Kernel`].
     pub fn remove(&self, id: &SandboxId) -> Result<(), IsolationError> {
         let deadline = Instant::now() + REMOVE_DEADLINE;
@@ -402,7 +398,6 @@ impl Cgroups {
     /// The sandboxes that have cgroups, with the path of each cgroup.
     ///
     /// # Errors
-    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Unenforceable`],
     /// [`IsolationError::Kernel`].
     pub fn scan(&self) -> Result<Vec<(SandboxId, String)>, IsolationError> {
         let mut found = Vec::new();
@@ -451,14 +446,14 @@ fn delegate(unified: &Hierarchy, path: &str, first_id: u32) -> rustix::io::Resul
     Ok(())
 }
 
-/// Version 1 counts the buffers of TCP beside all other memory, and as long as nobody sets a limit not at all: a quarter of
-/// what the sandbox has, but no less than a few fast connections need.
+/// Limits the buffers of TCP. Version 1 counts them beside all other memory, and without a limit it does not count them
+/// at all. The limit is a quarter of the sandbox's memory, but no less than a few fast connections need.
 fn limit_tcp_memory(dir: BorrowedFd<'_>, memory_bytes: u64) -> rustix::io::Result<()> {
     const TCP_MIN_BYTES: u64 = 16 << 20;
     let bytes = (memory_bytes / 4).max(TCP_MIN_BYTES).to_string();
     match write(dir, "memory.kmem.tcp.limit_in_bytes", &bytes) {
-        // A kernel that was built without version 1's kernel memory; or more is in use now than it is to be lowered to,
-        // and the limit of before stays.
+        // The kernel was built without version 1's kernel memory; or more is in use now than the new limit, and the
+        // earlier limit stays.
         Err(Errno::NOENT | Errno::BUSY) => Ok(()),
         other => other,
     }

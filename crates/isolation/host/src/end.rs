@@ -1,4 +1,4 @@
-//! The end of what runs for a sandbox: everything is killed, and seen to end.
+//! Ends the processes of a sandbox: kills them all, and waits until they have ended.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -35,10 +35,10 @@ impl Cgroups {
     /// Kills everything in a sandbox's cgroups, and waits until nothing is left. Children of this process are reaped.
     ///
     /// # Errors
-    /// Those of [`Cgroups::kill`], and [`IsolationError::Kernel`] when something takes too long to end.
+    /// Those of [`Cgroups::kill`], and [`IsolationError::Kernel`] when a process takes too long to end.
     pub async fn end(&self, id: &SandboxId) -> Result<(), IsolationError> {
         loop {
-            // Opened before they are killed: a number whose process has ended says nothing.
+            // Opened before they are killed: once its process has ended, a number may belong to another process.
             let pids = self.pids(id)?;
             let pidfds: Vec<_> = pids
                 .iter()

@@ -8,7 +8,8 @@ use atoll_network::{PROXY_ADDRESS, PROXY_PORT, RESOLVER_ADDRESS, Steering};
 
 const DNS_PORT: u16 = 53;
 
-/// Opens a gate in a slot whose gate went with the server that held it. Blocks for half a millisecond.
+/// Opens a gate in a slot whose first gate was closed when the server that held it ended. Blocks for half a
+/// millisecond.
 ///
 /// # Errors
 /// [`IsolationError::Kernel`].
@@ -21,7 +22,7 @@ pub fn open(netns: BorrowedFd<'_>) -> Result<Gate, IsolationError> {
     Ok(convert(gate))
 }
 
-/// Says how connections arrive, and where programs find proxy and resolver.
+/// Adds how connections arrive, and where programs find proxy and resolver.
 #[must_use]
 pub fn convert(gate: atoll_network::Gate) -> Gate {
     let original = match &gate.steering {

@@ -1,5 +1,5 @@
-//! All sandboxes of an installation at once: made to stand still by one write for each level, whatever else is
-//! going on, and asked what they have written that is not on the disk yet.
+//! All sandboxes of an installation at once: makes them stand still by one write for each level, also while others are
+//! made or end, and tells how much they have written that is not on the disk yet.
 
 use std::os::fd::AsFd;
 
@@ -31,8 +31,8 @@ impl Halt {
     }
 
     /// Makes every sandbox stand still, or lets them go on. A sandbox that stands still for a reason of its own goes on
-    /// doing so. Does not wait: a process that is in the middle of a system call finishes that first. What stands
-    /// still can be killed.
+    /// doing so. Does not wait: a process that is in the middle of a system call finishes that first. Processes that
+    /// stand still can be killed.
     pub fn hold(&self, still: bool) {
         let root = self.layout.unified().root.as_fd();
         for parent in &self.parents {
@@ -59,7 +59,7 @@ impl Halt {
         self.parents.iter().any(|parent| held(parent).is_ok_and(|text| text.trim() == "1"))
     }
 
-    /// Kills whatever there is of a sandbox, whether it stands still or not.
+    /// Kills every process of a sandbox, whether it stands still or not.
     pub fn kill(&self, id: &SandboxId) {
         let places = self.parents.each_ref().map(|parent| format!("{parent}/{id}"));
         if let Err(error) = installation::kill(&self.layout, &places) {
@@ -67,8 +67,8 @@ impl Halt {
         }
     }
 
-    /// Bytes that sandboxes have written and that are only in memory yet. Of the whole host where their own cannot be
-    /// told.
+    /// Bytes that sandboxes have written and that are only in memory yet. The whole host's unwritten bytes, where those
+    /// of sandboxes cannot be told.
     #[must_use]
     pub fn unwritten_bytes(&self) -> u64 {
         self.of_sandboxes().unwrap_or_else(of_host)
@@ -100,8 +100,8 @@ impl Halt {
     }
 }
 
-/// Whether the cgroup was removed meanwhile: nothing of it is unwritten that could be told, and the whole host's must not
-/// count instead.
+/// Whether the cgroup was removed meanwhile: it has no unwritten bytes that could be told, and the whole host's must
+/// not be counted instead.
 fn is_gone(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error().map(Errno::from_raw_os_error), Some(Errno::NODEV | Errno::NOENT))
 }

@@ -1,8 +1,9 @@
-//! Installations on this host, found by what they made in the kernel, and ended without their data directory.
+//! Finds the installations on this host by what they made in the kernel, and ends them without their data directory.
 //!
 //! Everything that an installation runs is in cgroups that carry its name. The one in the hierarchy of version 2 also
-//! says, as extended attributes, where the data directory is, and in which mount namespace: when that is gone, what runs
-//! belongs to nobody. A service with a `/tmp` of its own, or a server in a container, has its directory where others do not see it.
+//! says, as extended attributes, where the data directory is, and in which mount namespace: when that directory is
+//! gone, no server can own the processes that still run. A service with a `/tmp` of its own, or a server in a
+//! container, has its directory where other processes do not see it.
 
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
@@ -29,12 +30,13 @@ const PREFIX: &str = "atoll-";
 const ATTRIBUTE: &str = "trusted.atoll.data_dir";
 /// Says in which mount namespace that is, and in which PID namespace its server: two decimal numbers.
 const NAMESPACES: &str = "trusted.atoll.namespaces";
-/// The PID namespace of the host (`PROC_PID_INIT_INO` in Linux's `include/linux/proc_ns.h`): who is in it sees all processes.
+/// The PID namespace of the host (`PROC_PID_INIT_INO` in Linux's `include/linux/proc_ns.h`): a process in it sees all
+/// processes.
 const HOST_PIDS: u64 = 0xEFFF_FFFC;
 const PATH_MAX_BYTES: usize = 4096;
 /// A file in a data directory that is to end with its server.
 pub const EPHEMERAL: &str = "ephemeral";
-/// How long what was killed may take to end.
+/// How long killed processes may take to end.
 const END_DEADLINE: Duration = Duration::from_secs(20);
 const END_PAUSE: Duration = Duration::from_millis(10);
 /// Depth of cgroups below ours.
@@ -45,13 +47,13 @@ const DEPTH_MAX: u32 = 64;
 pub struct Installation {
     /// Eight hexadecimal digits.
     pub name: String,
-    /// Where its data directory is, or was; not known of one whose server was older than that.
+    /// Where its data directory is, or was; `None` when its server was so old that it did not write this down.
     pub data_dir: Option<PathBuf>,
-    /// Where it is there; as whoever asks sees it when that is not known.
+    /// The namespaces in which that path is valid; when they are not known, the path is looked up in the caller's own.
     pub namespaces: Option<Namespaces>,
 }
 
-/// What a process sees of directories and of processes.
+/// The namespaces that decide which directories and which processes a process sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Namespaces {
     mount: u64,
@@ -69,7 +71,7 @@ impl Namespaces {
         Some(Self { mount: mount.parse().ok()?, pid: pid.parse().ok()? })
     }
 
-    /// Whether who has these sees every process of those.
+    /// Whether a process in these namespaces sees every process in `others`.
     fn sees(self, others: Self) -> bool {
         self.pid == others.pid || self.pid == HOST_PIDS
     }
@@ -89,8 +91,8 @@ impl Namespaces {
 }
 
 impl Installation {
-    /// Whether its data directory is known, and is not there, or is another's by now, or was to end with a server that is
-    /// not there. What cannot be seen from here is not gone.
+    /// Whether its data directory is known, and is not there, or belongs to another installation by now, or was to end
+    /// with a server that no longer runs. A directory that cannot be seen from here does not count as gone.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         let Some(data_dir) = &self.data_dir else { return false };
@@ -102,11 +104,11 @@ impl Installation {
         }
         loop {
             let Some(pid) = there.inhabitant() else {
-                // A namespace ends with its last process, and what only that had mounted ends with it.
+                // A namespace ends with its last process, and so do mounts that only this namespace had.
                 return here.sees(there) && self.is_gone_at(data_dir);
             };
             let is_gone = self.is_gone_at(&seen_by(&pid, data_dir));
-            // What was seen counts if its eyes were still there.
+            // The result counts only if the process through which the directory was seen is still in that namespace.
             if !is_gone || there.has(&pid) {
                 return is_gone;
             }
@@ -128,20 +130,21 @@ fn seen_by(pid: &str, path: &Path) -> PathBuf {
     Path::new("/proc").join(pid).join("root").join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// Whether this was an ephemeral server's, which runs no more.
+/// Whether this directory belonged to an ephemeral server that no longer runs.
 fn is_left_over(data_dir: &Path) -> bool {
     let Ok(lock) = std::fs::File::open(data_dir.join("lock")) else { return false };
     data_dir.join(EPHEMERAL).try_exists().is_ok_and(|there| there)
         && flock(&lock, FlockOperation::NonBlockingLockShared).is_ok()
 }
 
-/// Whether a server has this data directory.
+/// Whether a server uses this data directory.
 fn is_served(data_dir: &Path) -> bool {
     std::fs::File::open(data_dir.join("lock"))
         .is_ok_and(|lock| flock(&lock, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK))
 }
 
-/// Another data directory of the same installation, a copy of this one or its original, that what runs here belongs to.
+/// Another data directory of the same installation, a copy of this one or its original, to which the installation's
+/// processes on this host belong.
 ///
 /// # Errors
 /// [`IsolationError::Kernel`].
@@ -151,13 +154,13 @@ pub fn owner_elsewhere(name: &str, data_dir: &Path) -> Result<Option<PathBuf>, I
     Ok(other.filter(|other| identity(other) != identity(data_dir)))
 }
 
-/// The same whatever path leads there.
+/// Tells directories apart: two paths to the same directory give the same.
 fn identity(dir: &Path) -> Option<(u64, u64)> {
     std::fs::metadata(dir).ok().map(|meta| (meta.dev(), meta.ino()))
 }
 
-/// The same, if a server has that one, or sandboxes of it run. Two servers of one installation would take each other's
-/// sandboxes for their own.
+/// The same as [`owner_elsewhere`], but only if a server uses that directory, or sandboxes of the installation run. Two
+/// servers of one installation would take each other's sandboxes for their own.
 ///
 /// # Errors
 /// [`IsolationError::Kernel`].
@@ -189,7 +192,8 @@ pub fn mark(name: &str, data_dir: &Path) -> Result<(), IsolationError> {
     for parent in parents(name) {
         match files::open_dir(layout.unified().root.as_fd(), parent.as_str()) {
             Ok(dir) => {
-                // In this order: a directory of which it is not said whose eyes see it would be looked for with any.
+                // In this order: a directory without namespaces beside it would be looked up in the namespaces of any
+                // process that asks.
                 if let Some(Namespaces { mount, pid }) = Namespaces::of("self") {
                     let value = format!("{mount} {pid}");
                     fsetxattr(&dir, NAMESPACES, value.as_bytes(), XattrFlags::empty()).step(step)?;
@@ -256,11 +260,11 @@ pub fn is_running(name: &str) -> Result<bool, IsolationError> {
     Ok(!pids.is_empty())
 }
 
-/// Ends every sandbox of an installation and removes what is in the kernel of it. Its disks are let go of by the kernel
-/// then. Gives how many processes were killed. No server of it may run.
+/// Ends every sandbox of an installation and removes its cgroups. Then the kernel lets go of its disks. Gives how many
+/// processes were killed. No server of it may run.
 ///
 /// # Errors
-/// [`IsolationError::Kernel`] when something resists.
+/// [`IsolationError::Kernel`] when a process does not end, or the kernel refuses a step.
 pub fn end_installation(name: &str) -> Result<usize, IsolationError> {
     let layout = Layout::find()?;
     let parents = parents(name);
@@ -283,7 +287,7 @@ pub fn end_installation(name: &str) -> Result<usize, IsolationError> {
             loop {
                 match files::remove_tree(hierarchy.root.as_fd(), parent.as_str(), DEPTH_MAX) {
                     Ok(()) | Err(Errno::NOENT) => break,
-                    // The kernel takes its time to let go of what is dead.
+                    // The kernel takes its time to let go of dead processes.
                     Err(Errno::BUSY | Errno::NOTEMPTY) if Instant::now() < deadline => {
                         std::thread::sleep(END_PAUSE);
                     }
@@ -295,7 +299,7 @@ pub fn end_installation(name: &str) -> Result<usize, IsolationError> {
     Ok(killed.len())
 }
 
-/// Kills what is in these cgroups, once; gives what was there.
+/// Kills every process in these cgroups, once; gives the processes that were there.
 pub(crate) fn kill(layout: &Layout, parents: &[String]) -> Result<BTreeSet<i32>, IsolationError> {
     let mut pids = BTreeSet::new();
     for hierarchy in &layout.hierarchies {
@@ -346,10 +350,10 @@ mod tests {
         std::fs::write(dir.path().join("installation"), "ffffffff").unwrap();
         assert!(one.is_gone());
         assert!(!Installation { data_dir: None, ..one.clone() }.is_gone());
-        // Nobody lives there any more.
+        // No process is in that namespace any more.
         let nowhere = |pid| Installation { namespaces: Some(Namespaces { mount: 1, pid }), ..one.clone() };
         assert!(nowhere(here.pid).is_gone());
-        // Who does not see all processes does not know whether somebody does.
+        // A process that does not see all processes cannot know whether one is.
         assert_eq!(nowhere(1).is_gone(), here.pid == HOST_PIDS);
     }
 }

@@ -1,4 +1,5 @@
-//! What isolation levels use of the host in the same way: control groups, and processes that outlive the server.
+//! The parts of the host that all isolation levels use in the same way: control groups, and processes that outlive the
+//! server.
 
 mod cgroup;
 mod end;
@@ -42,8 +43,8 @@ pub fn check_hostname(hostname: &str) -> Result<(), IsolationError> {
     Ok(())
 }
 
-/// `/etc/machine-id` of a sandbox: thirty-two hexadecimal digits that are its own, whatever image or snapshot it is made
-/// from, and a line's end.
+/// `/etc/machine-id` of a sandbox: thirty-two hexadecimal digits that are its own, even when it shares its image or
+/// snapshot with others, and a line's end.
 #[must_use]
 pub fn machine_id(id: &SandboxId) -> String {
     format!("{}\n", &blake3::hash(id.as_str().as_bytes()).to_hex()[..32])
@@ -62,7 +63,7 @@ fn meminfo(field: &str) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// What the host has, and has to do.
+/// The host's memory, and how busy its processors are.
 #[must_use]
 pub fn load() -> HostLoad {
     let pressure = std::fs::read_to_string("/proc/pressure/cpu");
@@ -73,7 +74,7 @@ pub fn load() -> HostLoad {
     }
 }
 
-/// The part of ten seconds in which something waited, thousandths: of `some avg10=1.53 avg60=…`.
+/// The part of ten seconds in which a process waited, thousandths: of `some avg10=1.53 avg60=…`.
 fn waiting(pressure: &str) -> Option<u32> {
     let some = pressure.lines().find_map(|line| line.strip_prefix("some "))?;
     let percent = some.split(' ').find_map(|field| field.strip_prefix("avg10="))?;

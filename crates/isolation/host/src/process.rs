@@ -1,4 +1,4 @@
-//! Processes that were written down, found again by whoever comes later.
+//! Processes that a server wrote down, for a later server to find them again.
 #![expect(unsafe_code, reason = "registers a descriptor with the runtime")]
 
 use std::io;
@@ -38,7 +38,7 @@ impl Process {
         Ok(Self { pid, start_time })
     }
 
-    /// Opens it; `None` when it is no more.
+    /// Opens it; `None` when it has ended.
     ///
     /// # Errors
     /// [`IsolationError::Kernel`].

@@ -18,7 +18,7 @@ const READ_BYTES: usize = 4 << 10;
 /// Most of a machine's words that is kept, characters.
 const SAID_MAX: usize = 300;
 
-/// A connection to the control port, which nobody else has meanwhile.
+/// A connection to the control port, which takes no other connection meanwhile.
 #[derive(Debug)]
 pub(crate) struct Control {
     stream: UnixStream,
@@ -50,7 +50,7 @@ impl Control {
 
     async fn ask_here(&mut self, question: Question) -> io::Result<Answer> {
         let nonce = random()?;
-        // A zero first: it ends whatever an earlier connection left unfinished.
+        // A zero first: it ends a frame that an earlier connection left unfinished.
         let mut wire = vec![0];
         encode_message(Kind::Ask, &Ask { nonce, question: Some(question) }, &mut wire);
         self.stream.write_all(&wire).await?;
@@ -72,7 +72,7 @@ impl Control {
     }
 }
 
-/// Now, with randomness that nobody else has.
+/// The present time, with random bytes that no other machine gets.
 pub(crate) fn moment() -> io::Result<Moment> {
     let mut seed = vec![0; 32];
     getrandom::fill(&mut seed).map_err(|_none| io::Error::other("the host has no random bytes"))?;

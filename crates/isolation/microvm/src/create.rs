@@ -1,5 +1,5 @@
 //! Makes a machine for a sandbox, and removes one. Every step leaves something that carries the sandbox's id, and
-//! [`Inner::destroy`] removes whatever of it is there.
+//! [`Inner::destroy`] removes all of it that is there.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -232,7 +232,7 @@ impl Inner {
         .await
     }
 
-    /// Kills whatever runs for a sandbox, and sees it end.
+    /// Kills every process of a sandbox, and waits until they have ended.
     pub(crate) async fn end_vmm(self: &Arc<Self>, id: &SandboxId) -> Result<(), IsolationError> {
         if let Some(machine) = self.live.remove(id) {
             atoll_isolation_host::end(machine.pidfd()).await?;
@@ -257,7 +257,7 @@ fn remove_dir(dir: &Path) -> Result<(), IsolationError> {
     }
 }
 
-/// What a machine is told that is to be a sandbox.
+/// What the driver tells a machine that is to become a sandbox.
 pub(crate) fn who(plan: &Plan) -> Result<Become, IsolationError> {
     let carried = match &plan.disk {
         DiskSource::WithMemory(_, exec) => exec.as_ref(),

@@ -1,4 +1,4 @@
-//! Standing still and going on. Who changes that, or relies on it, is alone in it ([`Machine::alone`]): a snapshot of a
+//! Standing still and going on. A task that changes that, or relies on it, holds [`Machine::alone`]: a snapshot of a
 //! machine that stands still lets it run for a moment, and writes that down first.
 
 use std::sync::Arc;
@@ -24,7 +24,7 @@ impl Inner {
         .await
     }
 
-    /// One small write to a file in memory, for which nothing waits: not worth another thread.
+    /// One small write to a file in memory, which does not wait: not worth another thread.
     pub(crate) async fn thaw(&self, id: &SandboxId) -> Result<(), IsolationError> {
         let machine = self.living(id)?;
         let _alone = machine.alone().await;
@@ -32,8 +32,8 @@ impl Inner {
         self.cgroups.thaw(id)
     }
 
-    /// Does something with the help of the machine's own kernel: one that stands still runs for as long as that
-    /// takes. The caller is alone.
+    /// Does `work` with the help of the machine's own kernel: a machine that stands still runs for as long as that
+    /// takes. The caller holds [`Machine::alone`].
     pub(crate) async fn while_awake<T>(
         self: &Arc<Self>,
         id: &SandboxId,
@@ -63,8 +63,8 @@ impl Inner {
         .await
     }
 
-    /// Brings a machine back to what it was when a process was killed that copied it: lets it go on that was stopped,
-    /// limits its disks again, and makes it stand still again that ran for a snapshot.
+    /// Brings a machine back to what it was, after the process that copied it was killed: lets it go on if it was
+    /// stopped, limits its disks again, and makes it stand still again if it ran only for a snapshot.
     pub(crate) async fn settle_left_over(
         self: &Arc<Self>,
         id: &SandboxId,
@@ -85,7 +85,7 @@ impl Inner {
         }
         self.throttle_again(id).await?;
         if awake {
-            // Before it stands still: it might not notice that who held its disk is gone.
+            // Before it stands still: it might not notice that the process which held its disk is gone.
             machine.ask(Question::Still(false), ANSWER_TIMEOUT).await?;
             self.freeze_again(id).await?;
         }

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A disk is held still inside before its machine is stopped, and goes on only when the machine runs again and
-//! `state.json` is gone. So whatever is cut off, the two fit together or the state is not used.
+//! `state.json` is gone. So at whichever step this is cut off, disk and state fit together, or the state is not used.
 //!
 //! A machine that wakes maps its memory from `state`, which has no name from then on and is gone with the machine.
 
@@ -54,7 +54,7 @@ impl Inner {
         self.config.storage.machine(id).join(name)
     }
 
-    /// The machine, also one whose making or waking was cut off.
+    /// The machine, even if making or waking it was cut off.
     fn running(&self, id: &SandboxId) -> Option<Arc<Machine>> {
         if let Ok(machine) = self.living(id) {
             return Some(machine);
@@ -76,7 +76,7 @@ impl Inner {
         if !record.exists() || !is_there(&self.disk(id)) {
             return Err(IsolationError::Gone);
         }
-        // As long as it is there no machine has gone on from it.
+        // As long as this file is there, no machine has gone on from the state.
         let kept = self.state(id, STATE_DESCRIPTION).try_exists().step("look for a machine's memory")?;
         let running = self.running(id);
         let _alone = match &running {
@@ -88,12 +88,13 @@ impl Inner {
             let stood_still = self.cgroups.is_frozen(id)?;
             self.cgroups.thaw(id)?;
             if let Ok(mut qmp) = vmm::monitor(&record).await {
-                // It may have been stopped to be written out, or read back and not been let go on: then its memory is
-                // nowhere else.
+                // The machine may have been stopped to be written out, or been read back and not yet let go on: then
+                // its memory is nowhere else.
                 drop(vmm::go_on_again(&mut qmp).await);
             }
             match (self.put_down(id, &machine, mode).await, whole) {
-                // What nobody was given yet has written nothing that anybody was told of.
+                // A machine that was not finished was given to no caller: it holds nothing that a caller was told is
+                // written.
                 (Ok(()), _) | (Err(_), false) => {}
                 (Err(error), true) => {
                     if stood_still {
@@ -251,7 +252,7 @@ impl Inner {
     ) -> Result<Arc<Machine>, IsolationError> {
         let machine = self.start_from_file(start).await?;
         fail_point!("microvm::wake::read");
-        // From here on the machine has its memory, and the file is a past that must not come again.
+        // From here on the machine has its memory, and must never be restored from this file again.
         self.forget_state(&plan.id)?;
         fail_point!("microvm::wake::forgotten");
         vmm::go_on(&mut vmm::monitor(&self.record(&plan.id)).await?).await?;

@@ -9,9 +9,9 @@
 //! <cache>/kernel.set-up  held by the set-up that is going on
 //! ```
 //!
-//! Servers boot machines from these files by name, and keep what they booted beside them: a kernel that changed under a
-//! server would end up in machines that were saved under the name of the one before. So a set-up that comes to the same
-//! kernel changes nothing, and one that comes to another is refused while a server runs.
+//! Servers boot machines from these files by name, and keep what they booted beside them: if the kernel changed under a
+//! server, the new kernel would end up in machines that are saved under the name of the old one. So a set-up that gives
+//! the same kernel changes nothing, and one that gives another kernel is refused while a server runs.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -23,8 +23,8 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-/// What a Debian cloud kernel of the 6.12 series needs to find its disks, its network card and its port. What a
-/// kernel has built in has no file and is left out.
+/// Modules that a Debian cloud kernel of the 6.12 series needs to find its disks, its network card and its port. A
+/// module that the kernel has built in has no file and is left out.
 const MODULES: [&str; 8] = [
     "drivers/virtio/virtio_mmio",
     "drivers/block/virtio_blk",
@@ -43,7 +43,7 @@ const PAYLOAD_OFFSET: usize = 0x248;
 const PAYLOAD_LENGTH: usize = 0x24c;
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 const ELF_MAGIC: [u8; 4] = *b"\x7fELF";
-/// What is derived from a kernel, below the same directory: useless with another.
+/// Directories of files that are derived from a kernel, beside it: useless with another kernel.
 const DERIVED: [&str; 2] = ["templates", "initrds"];
 /// Largest kernel, package member or module that is read, bytes.
 const FILE_MAX_BYTES: u64 = 512 << 20;
@@ -54,7 +54,7 @@ pub enum KernelError {
     /// Nothing was set up.
     #[error("no guest kernel is set up: run 'atoll setup microvm'")]
     NotSetUp,
-    /// What is there is not what was set up.
+    /// The files that are there are not those that were set up.
     #[error("the guest kernel's file {0} has changed since it was set up: run 'atoll setup microvm' again")]
     Changed(String),
     /// Another kernel was to take its place.

@@ -8,12 +8,12 @@
 //! - as a user and group of its own, without any capability, with `no_new_privs` and QEMU's own seccomp filter;
 //! - in mount, PID, IPC, UTS, cgroup and network namespaces of its own (the last one is the sandbox's slot);
 //! - with a root that holds nothing but what is listed in [`Jail`]: the programs of the host (`/usr`, read-only),
-//!   kernel and saved memory, read-only, and the devices it needs. There is no place where it could write;
-//!   A machine that goes on from a file finds its own open descriptors there, too: QEMU opens memory by name only;
+//!   kernel and saved memory, read-only, and the devices it needs. There is no place where it could write. A machine
+//!   that goes on from a file finds its own open descriptors there, too: QEMU opens memory by name only;
 //! - with the sandbox's disk, its sockets and its network card as open descriptors, not as names;
 //! - in the sandbox's cgroups.
 //!
-//! A guest that takes its VMM over finds there what it had already.
+//! A guest that takes over its VMM finds nothing in the jail that it did not have already.
 #![expect(unsafe_code, reason = "giving up capabilities and placing descriptors have no safe wrapper")]
 
 use std::fs::File;
@@ -114,7 +114,7 @@ pub fn launch(jail: &Jail) -> Result<(), String> {
     let (pid_dir, pid_name) = jail::place_of(&jail.pid_file)?;
     // SAFETY: this program has one thread.
     match unsafe { jail::fork_sibling() }? {
-        // The launcher has said that all is well; this process ends, which says more.
+        // The launcher has reported success already; this process reports a failure by ending.
         Forked::Child => Err(become_vmm(jail, log, held)),
         Forked::Launcher(pid) => {
             jail::write_whole(&pid_dir, pid_name, &pid.to_string()).map_err(said("write the process id"))
@@ -241,8 +241,8 @@ fn place(held: Vec<(OwnedFd, RawFd)>) -> Result<(), String> {
     Ok(())
 }
 
-/// What a VMM that its guest took over could take from the host and is in no cgroup's count. Its disks and the file that its
-/// memory is written to have sizes that change, so there is no limit of those here.
+/// Limits the resources that no cgroup counts, and that a VMM which its guest took over could take from the host. The
+/// sizes of its disks, and of the file that its memory is written to, change, so those have no limit here.
 fn limit_resources() -> Result<(), String> {
     /// Descriptors: each processor and each device has a few, and what is handed over.
     const OPEN_FILES: u64 = 4096;

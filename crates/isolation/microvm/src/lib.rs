@@ -5,15 +5,18 @@
 //!
 //! Machines are restored, not booted. For each size (memory, processors) one machine is booted once, up to the
 //! point where its agent waits for a host (see the guest's `machine` module), and saved: its memory as a file, its
-//! devices' state beside it. A sandbox is a VMM that maps this file copy-on-write and goes on from there, with an
-//! image and a disk of its own behind devices that nobody has looked at yet. Then it is told who it is.
+//! devices' state beside it. A sandbox is a VMM that maps this file copy-on-write and goes on from there, with an image
+//! and a disk of its own behind devices that the saved machine has not used yet. Then the driver tells the machine
+//! which sandbox it is.
 //!
 //! # Where things are
 //!
-//! [`kernel`] prepares the guest's kernel, `initramfs` what it starts with, `files` the images, `vmm` speaks to
-//! QEMU over `qmp`, [`launch`] jails it, `template` makes saved machines, `prepared` those of an image, `create`, `freeze`, `hibernate` and
-//! `snapshot` are the life of a sandbox, `machine` is a live one, `memory` copies it with its memory, `mapped` finds that in a file, `throttle` limits how fast its disks are, `control` asks it, `stream` connects to its agent, `record` is
-//! what is written down, `probe` what `atoll doctor` tries.
+//! [`kernel`] prepares the guest's kernel, `initramfs` the archive that it starts with, `files` the images, `vmm`
+//! speaks to QEMU over `qmp`, [`launch`] jails it, `template` makes saved machines, `prepared` those of an image,
+//! `create`, `freeze`, `hibernate` and `snapshot` are the life of a sandbox, `machine` is a live one, `memory` copies
+//! it with its memory, `mapped` finds that memory in a file, `throttle` limits how fast its disks are, `control` asks
+//! it, `stream` connects to its agent, `record` reads and writes the files about each sandbox, `probe` has the checks
+//! of `atoll doctor`.
 //!
 //! # What holds what
 //!
@@ -110,7 +113,8 @@ pub const OVERHEAD_MAX_BYTES: u64 = template::KERNEL_BYTES + template::STEP_BYTE
 pub struct MicrovmConfig {
     /// Where it keeps its sandboxes. Only root may enter it; one driver at a time.
     pub dir: PathBuf,
-    /// Where it keeps what can be made again: the kernel, images, saved machines. Several drivers may share it.
+    /// Where the driver keeps files that it can make again: the kernel, images, saved machines. Several drivers may
+    /// share it.
     pub cache: PathBuf,
     /// Names this installation among others on the host.
     pub instance: String,
@@ -120,14 +124,14 @@ pub struct MicrovmConfig {
     pub launcher: Vec<PathBuf>,
     /// QEMU.
     pub qemu: PathBuf,
-    /// How instructions are executed; found out by trying when it says nothing.
+    /// How instructions are executed; `None`: the driver finds out by trying.
     pub accelerator: Option<Accelerator>,
     /// Where disks and snapshots lie.
     pub storage: Arc<Storage>,
     /// Network namespaces for sandboxes.
     pub slots: Arc<SlotPool>,
-    /// Whether it makes machines ahead for images that are in use, in the background. Who opens a driver that does
-    /// has to close it.
+    /// Whether the driver makes machines ahead for images that are in use, in the background. The caller must close a
+    /// driver that does.
     pub prepares: bool,
 }
 
@@ -181,7 +185,7 @@ impl MicrovmIsolation {
             Some(accelerator) => Choice { accelerator, emulated: None, expected: false },
             None => inner.choose().await,
         };
-        // Nobody else has it yet, so this is the first.
+        // No other task has the driver yet, so this is the first choice that is set.
         drop(inner.choice.set(choice));
         Ok(Self { inner })
     }
@@ -250,7 +254,7 @@ impl Inner {
         let bytes = initramfs::build(config.agent, &kernel.modules);
         let initrd = config.cache.join("initrds").join(&blake3::hash(&bytes).to_hex()[..32]);
         if !initrd.try_exists().step("look for the initramfs")? {
-            // Others may be at the same: whoever is last puts the same bytes there.
+            // Other servers may be writing the same file: the last one to rename puts the same bytes there.
             let new = initrd.with_extension(format!("{:016x}", stream::random().step("choose a name")?));
             std::fs::write(&new, bytes)
                 .and_then(|()| std::fs::rename(&new, &initrd))
@@ -295,17 +299,17 @@ impl Inner {
         self.uids.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How machines are run: emulated as long as nothing else is known.
+    /// How machines are run: emulated until the driver has chosen.
     fn accelerator(&self) -> Accelerator {
         self.choice.get().map_or(Accelerator::Emulated, |choice| choice.accelerator)
     }
 
-    /// Why they are emulated, when they are and nobody asked for it.
+    /// Why machines are emulated, when they are although the configuration did not ask for it.
     fn emulated(&self) -> Option<&str> {
         self.choice.get()?.emulated.as_deref()
     }
 
-    /// Whether this host has what virtualizes.
+    /// Whether this host's processor can run machines.
     fn expects_kvm(&self) -> bool {
         self.choice.get().is_some_and(|choice| choice.expected)
     }

@@ -39,13 +39,13 @@ pub(crate) struct Machine {
     process: Process,
     pidfd: OwnedFd,
     record: Record,
-    /// The way out that came with its slot, until somebody asks for it.
+    /// The network gate that came with its slot, until [`Inner::gate`] gives it away.
     gate: Mutex<Option<atoll_network::Gate>>,
     control: tokio::sync::Mutex<Option<Control>>,
     told: Mutex<Told>,
     /// Carries the newest stream to the agent: a port takes one connection at a time.
     carrying: Mutex<Option<AbortHandle>>,
-    /// Held while it is stopped, let go on, put to disk or copied: one at a time.
+    /// Held by the task that stops the machine, lets it go on, puts it to disk or copies it: one task at a time.
     alone: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -72,12 +72,12 @@ impl Machine {
         }
     }
 
-    /// Waits until nobody else stops it or lets it go on, and keeps them from it.
+    /// Waits until no other task stops the machine or lets it go on, and keeps other tasks from doing so.
     pub(crate) async fn alone(&self) -> OwnedMutexGuard<()> {
         Arc::clone(&self.alone).lock_owned().await
     }
 
-    /// The same, unless somebody else does.
+    /// The same without waiting; `None` while another task does.
     fn try_alone(&self) -> Option<OwnedMutexGuard<()>> {
         Arc::clone(&self.alone).try_lock_owned().ok()
     }
@@ -99,7 +99,7 @@ impl Machine {
         let _ = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
     }
 
-    /// Connects to the control port, so that the machine knows that somebody is there.
+    /// Connects to the control port, so that the machine knows that the server is there.
     pub(crate) async fn attend(&self) -> Result<(), IsolationError> {
         let mut control = self.control.lock().await;
         if control.is_none() {
@@ -116,7 +116,7 @@ impl Machine {
     /// Asks it something.
     pub(crate) async fn ask(&self, question: Question, within: Duration) -> Result<Answer, IsolationError> {
         let mut control = self.control.lock().await;
-        // Taken out: when this is cancelled the connection is gone, and with it an answer that nobody heard.
+        // Taken out: when this future is cancelled the connection is dropped, and with it an answer that was not read.
         let mut connection = match control.take() {
             Some(connection) => connection,
             None => self.connect_control().await?,
@@ -177,7 +177,7 @@ impl Inner {
         Ok(Box::new(stream))
     }
 
-    /// The way out: the one that the machine was made with, or another. Blocks for half a millisecond.
+    /// The network gate: the one that the machine was made with, or a new one. Blocks for half a millisecond.
     pub(crate) fn gate(&self, id: &SandboxId) -> Result<Gate, IsolationError> {
         let machine = self.living(id)?;
         if let Some(gate) = lock(&machine.gate).take() {
@@ -200,7 +200,7 @@ impl Inner {
         if starved { Death::OutOfMemory } else { Death::Exited }
     }
 
-    /// CPU time and memory are the VMM's: they are the host's to tell. What goes on inside, the machine says.
+    /// CPU time and memory are the VMM's, and the host measures them. The machine itself tells what goes on inside.
     pub(crate) async fn usage(&self, id: &SandboxId) -> Result<Usage, IsolationError> {
         let disk_bytes = self.disk_bytes(id);
         if self.is_hibernated(id) {
@@ -224,7 +224,7 @@ impl Inner {
 
     pub(crate) async fn disk_io(&self, id: &SandboxId) -> Option<DiskIo> {
         let machine = self.living(id).ok()?;
-        // Whoever stops it speaks to its VMM, which listens to one at a time.
+        // A task that stops the machine speaks to its VMM, which listens to one connection at a time.
         let _alone = machine.try_alone()?;
         if self.cgroups.is_frozen(id).unwrap_or(true) {
             return None;

@@ -9,8 +9,9 @@
 //!   memory.json    what it can be restored by; the last to be written
 //! ```
 //!
-//! Before a machine is copied its agent stops every process and holds the disk still. In the copy they go on when the
-//! agent has been told who it is: nothing of a sandbox ever runs with another's name, or repeats its random numbers.
+//! Before a machine is copied its agent stops every process and holds the disk still. In the copy the processes go on
+//! once the driver has told the agent which sandbox it is: no process ever runs with another sandbox's name, or repeats
+//! its random numbers.
 //!
 //! What an artifact holds is a clone of what the VMM wrote. The VMM still has that file open, and must not be able to
 //! change the memory of other sandboxes later.
@@ -37,7 +38,7 @@ use crate::step::Step;
 use crate::vmm::{self, Memory, Model};
 use crate::{Inner, is_there, mapped, template};
 
-/// What the VMM writes to.
+/// The file that the VMM writes the machine to.
 const COPY_FILE: &str = "copy";
 /// The parts of an artifact.
 const LIVE_FILE: &str = "live.img";
@@ -85,7 +86,7 @@ impl Inner {
         artifact: &SnapshotId,
     ) -> Result<Taken, IsolationError> {
         let (inner, id, artifact) = (Arc::clone(self), id.clone(), artifact.clone());
-        // By itself: when who waits for it gives up, the machine goes on all the same.
+        // In a task of its own: it lets the machine go on even when the caller stops waiting.
         let taking = tokio::spawn(async move {
             let (machine, _alone, dir) = inner.begin_snapshot(&id, &artifact).await?;
             let paused = inner.while_awake(&id, inner.copy_whole(&id, &machine, &dir)).await?;
@@ -96,8 +97,8 @@ impl Inner {
         taking.await.map_err(io::Error::other).step("run a task")?
     }
 
-    /// Writes the machine out and clones its disk, both of one moment. It goes on, whatever comes of it. Gives how
-    /// long it stood still.
+    /// Writes the machine out and clones its disk, both of one moment. The machine goes on whether that succeeds or
+    /// fails. Gives how long it stood still.
     pub(crate) async fn copy_whole(
         self: &Arc<Self>,
         id: &SandboxId,
@@ -248,7 +249,8 @@ impl Inner {
         Ok(machine)
     }
 
-    /// Starts a VMM on a machine in a file. It stands still, and is not lonely when it goes on.
+    /// Starts a VMM on a machine in a file. It stands still, and has the server connected to its control port when it
+    /// goes on.
     pub(crate) async fn start_from_file(
         self: &Arc<Self>,
         start: Started<'_>,
@@ -258,7 +260,8 @@ impl Inner {
         };
         let state = File::open(file).step("open a machine's memory")?;
         let machine = self.launch(start).await?;
-        // It was asked before it was written out, and must not find that nobody is there.
+        // A server had asked the machine something before it was written out. When it goes on it must find a server at
+        // its control port.
         machine.attend().await?;
         let mut qmp = vmm::monitor(&self.record(start.id)).await?;
         vmm::read_back(&mut qmp, &state).await?;

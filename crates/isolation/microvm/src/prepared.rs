@@ -1,10 +1,10 @@
 //! Machines that are all but a sandbox: an image and an empty disk mounted, a command run.
 //!
 //! A machine that was restored as it had booted does everything for the first time when it becomes a sandbox, which
-//! under emulation takes most of its creation. So once somebody has made a sandbox of an image, another machine of
-//! the same image and size is made in the background, runs a command, and is copied with its memory as a sandbox
-//! is for a fork; the following sandboxes go on from the copy. What they have in common is what the image brings:
-//! nothing of anybody's sandbox is in it.
+//! under emulation takes most of its creation. So once a sandbox has been made of an image, the driver makes another
+//! machine of the same image and size in the background, runs a command in it, and copies it with its memory as it
+//! copies a sandbox for a fork. The following sandboxes go on from the copy. They share only what the image brings: the
+//! copy holds nothing of any sandbox.
 //!
 //! ```text
 //! <storage>/prepared/<number>/   an artifact with memory; emptied at start
@@ -32,14 +32,14 @@ use crate::{Inner, chain};
 
 /// Kinds that are kept; the one that was unused for longest goes first. Each takes about 100 MiB of disk.
 const KINDS_MAX: usize = 8;
-/// Pause before a machine is prepared: who has just made a sandbox is about to use it.
+/// Pause before a machine is prepared: the client that has just made a sandbox is about to use it.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Longest that its command may take. Whether it succeeds does not matter.
+/// Longest that the command in the machine may take. Whether it succeeds does not matter.
 const REHEARSAL_MAX: Duration = Duration::from_secs(20);
-/// How long it is left alone then: the agent has tidied up, and the kernel has written out what there was. What is left
-/// to do would be done by every copy again.
+/// How long the machine is left alone after its command: the agent tidies up, and the kernel writes out its data. Work
+/// that is not done by then every copy would do again.
 const QUIET: Duration = Duration::from_secs(2);
-/// What it runs, where the image has it: found as commands are found, and by a shell.
+/// The command that it runs, if the image has it: one program found as commands are found, and one found by a shell.
 const REHEARSAL: [&str; 3] = ["sh", "-c", "env true"];
 
 /// What a prepared machine is good for.
@@ -67,7 +67,7 @@ impl Kind {
     }
 }
 
-/// What there is.
+/// The prepared machines that there are.
 #[derive(Debug, Default)]
 pub(crate) struct Prepared {
     /// The newest used is the last.
@@ -132,7 +132,8 @@ impl Inner {
         }
     }
 
-    /// Makes no more. Waits for one that is being made: half of it would have to be taken apart.
+    /// Prepares no more machines. Waits for one that is being made: cut off, it would leave half a machine to be
+    /// removed.
     pub(crate) async fn stop_preparing(&self) {
         let making = {
             let mut prepared = self.prepared();

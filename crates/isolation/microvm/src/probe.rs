@@ -18,9 +18,10 @@ use crate::{Inner, chain};
 #[derive(Debug)]
 pub(crate) struct Choice {
     pub(crate) accelerator: Accelerator,
-    /// Why they are emulated, when they are and nobody asked for it.
+    /// Why machines are emulated, when they are although the configuration did not ask for it.
     pub(crate) emulated: Option<String>,
-    /// Whether this host has what virtualizes: then it is a fault that they are emulated.
+    /// Whether this host's processor can run machines: then it is a fault that they are emulated. `false` when the
+    /// configuration names the accelerator.
     pub(crate) expected: bool,
 }
 

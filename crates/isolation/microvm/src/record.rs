@@ -5,7 +5,7 @@
 //!   uid-<uid>      empty; its name is the claim on a user id
 //!   machine.json   how large its machine is
 //!   io.json        how fast its disks are at most
-//!   agent.sock, control.sock, qmp.sock   where the VMM listens; nobody but root reaches them
+//!   agent.sock, control.sock, qmp.sock   where the VMM listens; only root can reach them
 //!   vmm.pid        the VMM's process id, as its launcher wrote it
 //!   vmm.log        what the VMM said
 //!   awake          empty; there while a machine that stands still runs for a snapshot
@@ -38,11 +38,11 @@ const FILE_MAX_BYTES: u64 = 4096;
 pub(crate) const AGENT_SOCKET: &str = "agent.sock";
 pub(crate) const CONTROL_SOCKET: &str = "control.sock";
 pub(crate) const QMP_SOCKET: &str = "qmp.sock";
-/// Says that a machine runs which is to stand still.
+/// There while a machine that is to stand still runs.
 const AWAKE: &str = "awake";
-/// Says that a machine stands still, or its processes do, that is to run.
+/// There while a machine that is to run stands still, or its processes do.
 const STOPPED: &str = "stopped";
-/// Says that a machine's disks are not held back that are to be.
+/// There while disks of a machine that are to be throttled are not.
 const UNTHROTTLED: &str = "unthrottled";
 /// What belongs to one life of a VMM.
 const LIFE: [&str; 10] = [
@@ -167,7 +167,7 @@ impl Record {
         if self.io() == limits { Ok(()) } else { self.write("io.json", &limits) }
     }
 
-    /// None, when nothing is written down.
+    /// No limits when nothing is written down.
     pub(crate) fn io(&self) -> IoLimits {
         self.read("io.json").unwrap_or_default()
     }
@@ -224,7 +224,8 @@ impl Record {
         read_json(&self.dir.join(name))
     }
 
-    /// Calls `with` with a path of a socket here that is short enough for the kernel, whatever the directory's is.
+    /// Calls `with` with a path of a socket here that is short enough for the kernel, however long the directory's path
+    /// is.
     pub(crate) async fn with_socket<T>(
         &self,
         name: &str,

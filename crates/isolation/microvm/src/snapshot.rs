@@ -25,7 +25,7 @@ impl Inner {
         artifact: &SnapshotId,
     ) -> Result<Taken, IsolationError> {
         let (inner, id, artifact) = (Arc::clone(self), id.clone(), artifact.clone());
-        // By itself: when who waits for it gives up, the machine is as it was all the same.
+        // In a task of its own: it brings the machine back to what it was even when the caller stops waiting.
         let taking = tokio::spawn(async move { inner.take_snapshot(&id, &artifact).await });
         taking.await.map_err(std::io::Error::other).step("run a task")?
     }
@@ -36,12 +36,12 @@ impl Inner {
         artifact: &SnapshotId,
     ) -> Result<Taken, IsolationError> {
         let (machine, _alone, dir) = self.begin_snapshot(id, artifact).await?;
-        // One that stands still has to write its disk out, too.
+        // A machine that stands still has to write its disk out, too.
         let paused = self.while_awake(id, self.copy_disk(id, &machine, dir.join(DISK_FILE))).await?;
         self.taken(artifact, paused)
     }
 
-    /// Makes the directory of an artifact. From here on nobody else stops the machine or lets it go on.
+    /// Makes the directory of an artifact. From here on no other task stops the machine or lets it go on.
     pub(crate) async fn begin_snapshot(
         self: &Arc<Self>,
         id: &SandboxId,
@@ -79,7 +79,7 @@ impl Inner {
                 let from = self.config.storage.machine(id).join(DISK_FILE);
                 self.blocking(move |inner| inner.config.storage.duplicate(&from, &to)).await.map(drop)
             }
-            // It may have heard the question.
+            // The machine may have received the question.
             Err(error) => Err(error),
         };
         machine.ask(Question::Still(false), ANSWER_TIMEOUT).await?;

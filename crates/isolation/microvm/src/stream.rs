@@ -17,7 +17,7 @@ const BUFFER_BYTES: usize = 256 << 10;
 /// How long a guest may take to answer that it is there.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Opens a connection over a port that nobody else has; gives also what ends it.
+/// Opens a connection over a port that has no other connection; gives also the handle that ends it.
 pub(crate) async fn open(port: UnixStream) -> io::Result<(DuplexStream, AbortHandle)> {
     let (mut reader, mut writer) = port.into_split();
     let mut deframer = Deframer::new();
@@ -37,7 +37,7 @@ async fn handshake(
 ) -> io::Result<Vec<Frame>> {
     let nonce = random()?;
     let open = Open { nonce };
-    // A zero first: it ends whatever an earlier connection left unfinished.
+    // A zero first: it ends a frame that an earlier connection left unfinished.
     let mut hello = vec![0];
     encode_message(Kind::Open, &open, &mut hello);
     writer.write_all(&hello).await?;

@@ -28,11 +28,11 @@ pub(crate) const STEP_BYTES: u64 = 64 << 20;
 const MIB: u64 = 1 << 20;
 /// Ending of the name of a saved machine that is not finished.
 const UNFINISHED: &str = "new";
-/// Beginning of the name of one that is thrown away at once.
+/// Beginning of the name of a saved machine that is thrown away at once.
 pub(crate) const PROBE: &str = "probe-";
-/// How old one of those is at least that nobody is at any more.
+/// From this age on a probe counts as left behind: no process works on it any more.
 const PROBE_MAX_AGE: Duration = Duration::from_secs(3600);
-/// How long a saved machine is kept that nothing was made from: those of another release of Atoll, or of QEMU.
+/// How long a saved machine is kept from which no sandbox is made: one of another release of Atoll, or of QEMU.
 const UNUSED_MAX_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Processes and threads of a VMM: processors, and those that read and write disks.
 const VMM_PIDS: u32 = 192;
@@ -50,7 +50,7 @@ pub(crate) fn vmm_limits(size: Size, resources: &Resources) -> Resources {
     Resources { memory_bytes: size.memory_mib * MIB + VMM_BYTES, pids: VMM_PIDS + size.cpus, ..*resources }
 }
 
-/// Limits while a machine starts: what that costs is not its sandbox's doing.
+/// Limits while a machine starts: its sandbox is not charged for what that costs.
 pub(crate) fn starting_limits(size: Size) -> Resources {
     vmm_limits(size, &Resources { cpu_millis: size.cpus * 1000, ..Resources::default() })
 }
@@ -63,8 +63,8 @@ pub(crate) fn remove_dir(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Removes what processes that were killed left of machines they tried, and what is not used any more. Another installation
-/// may be at one right now: what is young is left alone.
+/// Removes what processes that were killed left of machines they tried, and what is not used any more. Another
+/// installation may be working on one right now, so young ones are left alone.
 pub(crate) fn sweep(templates: &Path) -> std::io::Result<()> {
     for entry in fs::read_dir(templates)? {
         let entry = entry?;
@@ -80,7 +80,7 @@ pub(crate) fn sweep(templates: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Waits until nobody else, in this process or another, makes what `path` is to be.
+/// Waits until no other task, in this process or another, makes the file or directory `path`.
 async fn turn(path: &Path) -> Result<fs::File, IsolationError> {
     let lock = path.with_extension("lock");
     let wait = move || {
@@ -96,7 +96,7 @@ async fn turn(path: &Path) -> Result<fs::File, IsolationError> {
 pub(crate) struct Booting<'a>(&'a Inner, SandboxId, Making);
 
 impl<'a> Booting<'a> {
-    /// It gets an id as a sandbox does: should this process be killed, the next one finds and removes it.
+    /// It gets an id as a sandbox does: if this process is killed, the next one finds and removes the machine.
     pub(crate) fn new(inner: &'a Inner) -> Result<Self, IsolationError> {
         let id = SandboxId::from_parts(0, random().step("choose an id")?);
         let making = inner.config.storage.begin_making(&id)?;
@@ -149,7 +149,7 @@ impl Inner {
             return Ok(saved);
         }
         let (inner, model, path) = (Arc::clone(self), model.clone(), saved.clone());
-        // By itself, so that who waits for it can give up.
+        // In a task of its own, so that it goes on when the caller stops waiting.
         let made = tokio::spawn(async move { inner.save_once(&model, &path, None).await });
         made.await.map_err(std::io::Error::other).step("run a task")??;
         Ok(saved)
@@ -182,7 +182,8 @@ impl Inner {
         if is_there(saved) { Ok(()) } else { self.save_machine(model, saved, within).await }
     }
 
-    /// Boots a machine of this model and saves it in `saved`, which nobody else makes at the same time. Leaves nothing when that fails.
+    /// Boots a machine of this model and saves it in `saved`, which no other task makes at the same time. Leaves
+    /// nothing when that fails.
     pub(crate) async fn save_machine(
         self: &Arc<Self>,
         model: &Model,

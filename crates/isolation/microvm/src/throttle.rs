@@ -1,11 +1,12 @@
 //! How fast a machine's disks are. QEMU holds back what is more than the limits, image and disk counted together.
 //!
-//! A VMM forgets that when it ends, and nothing of it is in a saved machine, so each is told anew once its machine is a
-//! sandbox: what its start costs is not the sandbox's doing. What it was told is written down in `io.json`.
+//! A VMM forgets that when it ends, and nothing of it is in a saved machine, so the driver tells each VMM anew once its
+//! machine is a sandbox: the sandbox is not charged for what its start costs. What it was told is written down in
+//! `io.json`.
 //!
 //! A machine that is to write out what is only in its memory, because its disk is about to be copied or it is put to
-//! disk, is not held back meanwhile: that could take longer than anybody waits. `unthrottled` says so; a process that
-//! finds it puts the limits back.
+//! disk, is not held back meanwhile: that could take longer than the caller waits. The file `unthrottled` says so; a
+//! process that finds it puts the limits back.
 
 use atoll_core::id::SandboxId;
 use atoll_core::spec::Resources;
@@ -64,7 +65,7 @@ impl Inner {
         resources: &Resources,
     ) -> Result<(), IsolationError> {
         let (record, limits) = (self.record(id), IoLimits::of(resources));
-        // So that nobody puts back what was there before.
+        // So that no other task puts the earlier limits back.
         let _alone = machine.alone().await;
         if record.io() == limits {
             return Ok(());
@@ -73,7 +74,8 @@ impl Inner {
         record.write_io(limits)
     }
 
-    /// Does something for which the machine writes out what it has. The caller is alone, and the machine runs.
+    /// Does `work`, for which the machine writes out its data, without limits. The caller holds [`Machine::alone`], and
+    /// the machine runs.
     pub(crate) async fn unthrottled<T>(
         &self,
         id: &SandboxId,
@@ -83,7 +85,7 @@ impl Inner {
         fail_point!("microvm::snapshot::lifted");
         let done = work.await;
         let again = self.throttle_again(id).await;
-        // What failed first says more: a VMM that died meanwhile cannot be told either.
+        // The first error says more: if the VMM died meanwhile, it cannot be told the limits either.
         let done = done?;
         again.map(|()| done)
     }

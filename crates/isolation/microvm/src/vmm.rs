@@ -36,7 +36,7 @@ const DISK_FD: i32 = 14;
 const TAP_FD: i32 = 15;
 const MEMORY_FD: i32 = 16;
 const KVM_FD: i32 = 17;
-/// What virtualizes, as the host's kernel offers it.
+/// The host kernel's device for virtualization.
 pub(crate) const KVM: &str = "/dev/kvm";
 /// Where its descriptors are files, inside its jail.
 const OWN_FILES: &str = "/fds";
@@ -44,9 +44,10 @@ const OWN_FILES: &str = "/fds";
 const BANDWIDTH_MAX: u64 = 1 << 40;
 /// How long a machine may take to go on that was stopped while it was written out.
 const GO_ON_TIMEOUT: Duration = Duration::from_secs(20);
-/// What the guest's kernel need not do. Every copy would do it again, and under emulation what a kernel does for the first
-/// time takes long: watch itself for standstill, measure pressure, wait for drivers, and ask security modules that nobody
-/// in there gives a policy (of the others Landlock stays, which programs use on their own).
+/// Switches off work that the guest's kernel need not do. Every copy would do it again, and under emulation what a
+/// kernel does for the first time takes long: watch itself for standstill, measure pressure, wait for drivers, and ask
+/// security modules that no program in the guest gives a policy (of the others Landlock stays, which programs use on
+/// their own).
 const KERNEL_WORK: &str = "nowatchdog psi=0 deferred_probe_timeout=0 lsm=landlock,yama";
 /// The machine's end of its network cable.
 const HARDWARE_ADDRESS: &str = "06:00:0a:00:02:0f";
@@ -56,7 +57,7 @@ const LOOK: Duration = Duration::from_millis(1);
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a machine may take to boot: of processor time, because on a busy host it gets little of the other.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long, however little it gets.
+/// How long it may take in all, however little processor time it gets.
 const BOOT_PATIENCE: Duration = Duration::from_secs(900);
 /// Most of a console that is kept, bytes.
 const CONSOLE_BYTES: u64 = 4096;
@@ -145,7 +146,8 @@ impl Model {
             add("-device", &format!("virtio-blk-device,id={id},drive={id},serial={id}"));
         }
         add("-netdev", &format!("tap,id=net,fd={TAP_FD}"));
-        // Its only neighbour is the slot, which asks where it is when it wants to know: a copy announces nothing.
+        // Its only neighbour is the network slot, which asks for the machine's address when it needs it: a copy
+        // announces nothing.
         add("-device", &format!("virtio-net-device,netdev=net,mac={HARDWARE_ADDRESS},guest_announce=off"));
         add("-chardev", &format!("socket,id=qmp,fd={QMP_FD},server=on,wait=off"));
         add("-mon", "chardev=qmp,mode=control");
@@ -261,7 +263,7 @@ pub(crate) async fn start(
 pub(crate) async fn monitor(record: &Record) -> Result<Qmp, IsolationError> {
     let deadline = Instant::now() + START_TIMEOUT;
     loop {
-        // Its socket is there before it is.
+        // The launcher makes the socket before the VMM runs.
         let greeted = tokio::time::timeout_at(deadline, Qmp::connect(record)).await;
         match greeted.unwrap_or_else(|_late| Err(QmpError::Silent(std::io::ErrorKind::TimedOut.into()))) {
             Ok(qmp) => return Ok(qmp),
@@ -340,7 +342,7 @@ pub(crate) async fn throttle(qmp: &mut Qmp, limits: IoLimits) -> Result<(), Isol
     let (bytes, operations) =
         (limits.bytes_per_second.unwrap_or(0), limits.operations_per_second.unwrap_or(0));
     for device in ["image", "disk"] {
-        // What is in one group shares one limit. Zero is none, and leaves the group.
+        // Devices in one group share one limit. Zero means no limit, and takes the device out of the group.
         let limit = json!({
             "id": device, "group": "disks",
             "bps": bytes, "bps_rd": 0, "bps_wr": 0,

@@ -96,7 +96,7 @@ async fn whatever_is_half_done_can_be_removed_and_nothing_is_lost() {
         run_until_killed(&harness, failpoint, &id, None);
         let driver = harness.open().await;
         if failpoint.contains("hibernate") || failpoint.contains("wake") {
-            // As recovery does: put to sleep, whatever it was doing, then woken.
+            // As recovery does: the machine is put to sleep, at whichever step it was, then woken.
             driver
                 .hibernate(&id, PauseMode::Memory)
                 .await

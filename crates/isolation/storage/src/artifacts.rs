@@ -1,7 +1,7 @@
-//! Artifacts: what a snapshot is made of, a directory for each.
+//! Artifacts: the files of a snapshot, in a directory for each.
 //!
-//! The caller has written down the snapshot's id before it calls anything here, and removes what exists for
-//! that id when anything fails: the one undo is [`Storage::remove_artifact`].
+//! The caller writes down the snapshot's id before it calls a function here, and removes everything that exists for
+//! that id when a call fails: the one undo is [`Storage::remove_artifact`].
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File};
@@ -146,13 +146,14 @@ impl Storage {
         self.artifact_usage(id)
     }
 
-    /// Makes a fresh artifact final. Its disk is tidied on a clone that then takes its place: who makes an instance
-    /// from it meanwhile has the one or the other.
+    /// Makes a fresh artifact final. Its disk is tidied on a clone that then takes its place: a task that makes an
+    /// instance from it meanwhile gets the one or the other.
     ///
     /// # Errors
     /// [`IsolationError::NoArtifact`], [`IsolationError::Kernel`].
     pub fn seal_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
-        // Whoever exports an artifact seals it without waiting for the one who does so in the background.
+        // A task that exports an artifact seals it too, and does not know whether another task does so in the
+        // background.
         let _turn = self.sealing.take(artifact);
         let disk = self.artifact_disk(artifact)?;
         let new = disk.with_extension("new");

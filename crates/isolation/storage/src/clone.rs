@@ -28,7 +28,8 @@ pub(crate) fn works_in(dir: &Path) -> io::Result<bool> {
         Ok(rustix::fs::ioctl_ficlone(target, source).is_ok())
     };
     let works = match attempt() {
-        // Full: by its type, then. Where that says too much, clones are refused for want of room anyway.
+        // The disk is full: judge by the file system's type, then. Where it cannot clone after all, clones are refused
+        // for want of room anyway.
         Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {
             let kind = u32::try_from(rustix::fs::statfs(dir)?.f_type).unwrap_or(0);
             Ok([XFS_MAGIC, BTRFS_MAGIC].contains(&kind))

@@ -21,7 +21,7 @@ use crate::superblock::{self, Made};
 use crate::tools::{self, Ended};
 use crate::{Kind, LoopDevice, Storage, Use, attach, attach_read_only, mount_ext4, private_dir};
 
-/// Sizes whose template is kept; the smallest, quickest to make again, goes first.
+/// Sizes whose template is kept; the smallest, which is the quickest to make again, is dropped first.
 const MAX_COUNT: usize = 16;
 /// File system block.
 const BLOCK_BYTES: usize = 4096;
@@ -45,15 +45,16 @@ impl std::fmt::Debug for Template {
 }
 
 impl Template {
-    /// Makes the image of a device, of the same size, this file system and nothing else, whatever was in it.
+    /// Replaces all that is in the image of a device, which has the same size, by this file system.
     ///
-    /// The image changes below the device, whose cache must not remember what it held. Dropping that cache leaves what
-    /// another process is reading just then (udev, say), without a word. So all that the image held is read through the
-    /// device afterwards: that waits for such readers, tells what was left, and what it reads the next mount finds.
+    /// The image changes below the device, whose cache must not keep the old content. Dropping that cache silently
+    /// leaves blocks that another process is reading just then (udev, say). So every part that the image held is read
+    /// through the device afterwards: that waits for such readers, shows which blocks were left, and fills the cache
+    /// for the next mount.
     ///
     /// # Errors
-    /// When anybody uses the device (then nothing is changed), or its cache still says what was; what the host's file
-    /// system says.
+    /// When another process uses the device (then nothing is changed), or its cache still has old content; errors of
+    /// the host's file system.
     pub fn reset(&self, storage: &Storage, image: &File, device: &LoopDevice) -> std::io::Result<()> {
         device.forget()?;
         let mut held = Vec::new();
@@ -73,7 +74,7 @@ impl Template {
         let (mut is, mut wanted) = (vec![0; CHUNK_BYTES], vec![0; CHUNK_BYTES]);
         held.extend(&self.extents);
         let held = merged(held);
-        // Asked for all at once, then waited for.
+        // Reading is started for all parts at once, then waited for.
         device.read_ahead(&held);
         for_chunks(&held, |at, len| {
             device.read_exact_at(&mut is[..len], at)?;
@@ -94,7 +95,7 @@ impl Template {
         }
     }
 
-    /// Where there is anything in it.
+    /// The parts of it that are not zero: first byte and length.
     #[must_use]
     pub fn extents(&self) -> &[(u64, u64)] {
         &self.extents
@@ -216,7 +217,7 @@ pub fn tidy(image: &Path) -> Result<(), IsolationError> {
     }
 }
 
-/// On a device: the program asks the kernel what a path really is, which in the pool leads nowhere.
+/// Runs on a device: the program asks the kernel for the real path of a file, which leads nowhere for one in the pool.
 fn e2fsck(mode: &str, device: &LoopDevice) -> Result<Ended, IsolationError> {
     let mut command = Command::new(tools::program("e2fsck")?);
     command.args(["-f", mode]).arg(device.path());

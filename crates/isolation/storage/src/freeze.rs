@@ -1,4 +1,4 @@
-//! Bringing a file system to its image, and holding it still while that is cloned.
+//! Writes a file system out to its image, and holds it still while the image is cloned.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -10,9 +10,9 @@ use rustix::io::Errno;
 use crate::step::Step;
 use crate::sys;
 
-/// A round of writing out that is shorter than this left little.
+/// After a round of writing out that was shorter than this, little is left to write.
 const LITTLE_LEFT: Duration = Duration::from_millis(10);
-/// Rounds, at most: somebody may write as fast as the host's disk takes it.
+/// Rounds, at most: a sandbox may write as fast as the host's disk takes it.
 const ROUNDS_MAX: usize = 4;
 
 /// A mounted disk, to be written out.
@@ -36,7 +36,7 @@ impl MountedDisk {
         rustix::fs::syncfs(&self.0).step("write out a disk")
     }
 
-    /// The same, again and again while others go on writing, so that the next time is a short one.
+    /// The same, again and again while sandboxes go on writing, so that the next time is a short one.
     ///
     /// # Errors
     /// [`IsolationError::Kernel`].
@@ -52,11 +52,11 @@ impl MountedDisk {
     }
 }
 
-/// A file system in which nothing changes: everything written is in its image, and who writes waits. Goes on
-/// when this is dropped.
+/// A file system in which nothing changes: everything written is in its image, and a process that writes waits. The
+/// file system goes on when this is dropped.
 ///
-/// The kernel keeps a file system frozen when the process that froze it dies: who freezes writes that down
-/// first, and whoever comes after calls [`Frozen::thaw_left_over`].
+/// The kernel keeps a file system frozen when the process that froze it dies. So the caller writes down that it freezes
+/// before it does, and a later process calls [`Frozen::thaw_left_over`].
 #[derive(Debug)]
 pub struct Frozen {
     mount: Option<OwnedFd>,
@@ -64,8 +64,8 @@ pub struct Frozen {
 }
 
 impl Frozen {
-    /// Freezes the file system of a mount. What is unwritten is written before, while everybody still works:
-    /// what is left for the time of standing still is what was written in between.
+    /// Freezes the file system of a mount. Before that it writes out unwritten data, while processes still work: only
+    /// the data that they write in between is left for the time of standing still.
     ///
     /// # Errors
     /// [`IsolationError::Kernel`].
@@ -88,7 +88,7 @@ impl Frozen {
         Ok(self.since.elapsed())
     }
 
-    /// Lets a file system go on that a process froze which is no more. No error when it is not frozen.
+    /// Lets a file system go on that was frozen by a process that has ended. No error when it is not frozen.
     ///
     /// # Errors
     /// [`IsolationError::Kernel`].

@@ -1,14 +1,14 @@
 //! The guard of the host's disk: stops every sandbox before there is no room left for what it has written.
 //!
-//! Disks are sparse: to a sandbox there is always room up to its limit, and a write is answered when it is in memory.
-//! If the host has no room when it is to be put on disk, it is lost, and nobody inside is told. So a thread looks how
-//! much is free and how much is written that is not on disk yet, and makes all sandboxes stand still while there is
-//! still room for all of that.
+//! Disks are sparse: to a sandbox there is always room up to its limit, and a write succeeds as soon as the data is in
+//! memory. If the host has no room when the kernel writes that data to disk, the data is lost, and no process inside is
+//! told. So a thread measures how much is free and how much data is not on disk yet, and makes all sandboxes stand
+//! still while there is still room for all of that.
 //!
-//! Between two looks the sandboxes can write only so much: the thread looks the more often the less is left, by the
-//! fastest that memory can be written to, and what is held back ([`margin_bytes`]) is for the time that it takes to
-//! look and to stop. They go on by themselves when there is room again. What is being made then is ended
-//! ([`crate::making`]).
+//! Between two looks the sandboxes can write only so much: the less is left, the more often the thread looks, and it
+//! reckons with the fastest that memory can be written to. The margin ([`margin_bytes`]) is for the time that looking
+//! and stopping take. The guard lets the sandboxes go on when there is room again. It ends sandboxes that are being
+//! made when the disk gets full ([`crate::making`]).
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -25,21 +25,21 @@ use crate::reserve::Reserve;
 use crate::step::Step;
 use crate::{Kind, Storage, pool, trim};
 
-/// What is held back is this part of the place, within bounds, bytes.
+/// The margin is this part of the place, within bounds, bytes.
 const MARGIN_PART: u64 = 16;
 const MARGIN_MIN_BYTES: u64 = 32 << 20;
 const MARGIN_MAX_BYTES: u64 = 1 << 30;
-/// What one core can write to memory in a second, bytes.
+/// Bytes that one core can write to memory in a second.
 const CORE_BYTES_PER_SECOND: u64 = 1 << 30;
 /// Between two looks.
 const PAUSE_MIN: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Between two looks while everything stands still.
 const PAUSE_FULL: Duration = Duration::from_millis(100);
-/// Between two attempts, while it is full, at giving back to the host what was freed in the pool, and at giving to the
-/// pool what was freed on the host.
+/// Between two attempts, while the disk is full, at giving blocks freed in the pool back to the host, and at giving the
+/// pool room that was freed on the host.
 const LEVEL_EVERY: Duration = Duration::from_millis(500);
-/// How soon the thread is to run among others: as soon as any.
+/// Priority of the thread: the highest.
 const NICE: i32 = -20;
 
 /// Room that must be left when the sandboxes are stopped, besides what is unwritten.
@@ -64,7 +64,7 @@ struct Post {
 }
 
 impl Guard {
-    /// Looks once, stops the sandboxes that an earlier server left or lets them go on, then keeps looking.
+    /// Looks once, stops the sandboxes that an earlier server left running or lets them go on, then keeps looking.
     ///
     /// # Errors
     /// [`IsolationError::Kernel`].
@@ -79,7 +79,7 @@ impl Guard {
         let (end, ended) = channel::<()>();
         let watching = Arc::clone(&post);
         let look = move || {
-            // Only how soon it runs depends on it.
+            // An error is harmless: only how soon the thread runs depends on it.
             let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
             let mut watcher =
                 Watcher { post: watching, full: tell, levelled: Instant::now(), pause: PAUSE_MIN };
@@ -123,7 +123,7 @@ struct Look {
     full: bool,
     free_bytes: u64,
     unwritten_bytes: u64,
-    /// What may be written until the sandboxes must be stopped.
+    /// Bytes that the sandboxes may write until they must be stopped.
     left_bytes: u64,
     roomy: bool,
 }
@@ -133,7 +133,7 @@ impl Post {
         Ok(weigh(&self.storage.spaces()?, self.halt.unwritten_bytes(), was_full))
     }
 
-    /// Stops what runs and ends what is being made, or lets all go on.
+    /// Stops the sandboxes that run and ends those that are being made, or lets all go on.
     fn hold(&self, still: bool) {
         let makings = &self.storage.makings;
         if !still {
@@ -141,7 +141,8 @@ impl Post {
             makings.shut(false);
             return;
         }
-        // First of all: a process that is started where everything stands still never gets as far as to be known.
+        // This comes first: a process that is started in a cgroup that stands still never gets far enough to be
+        // registered.
         makings.shut(true);
         self.halt.hold(true);
         for id in makings.under_way() {
@@ -154,11 +155,11 @@ impl Post {
 fn weigh(spaces: &[DiskSpace], unwritten_bytes: u64, was_full: bool) -> Look {
     let mut look =
         Look { full: false, free_bytes: u64::MAX, unwritten_bytes, left_bytes: u64::MAX, roomy: true };
-    // One that does not know its size has no end that is known: a tmpfs without a limit, some in user space.
+    // A file system that reports no size has no known end: a tmpfs without a limit, some in user space.
     for space in spaces.iter().filter(|space| space.total_bytes > 0) {
         let margin = margin_bytes(space.total_bytes);
         let needed = margin.saturating_add(unwritten_bytes);
-        // Twice as much must be there again before they go on: what they write at once must not stop them again.
+        // Twice the margin must be free before the sandboxes go on: their first writes must not stop them again.
         let threshold = if was_full { needed.saturating_add(margin) } else { needed };
         look.full |= space.free_bytes < threshold;
         look.free_bytes = look.free_bytes.min(space.free_bytes);
@@ -214,9 +215,9 @@ impl Watcher {
     }
 
     fn keep_still(&mut self, look: Look) {
-        // Also those whose cgroups were made meanwhile.
+        // Again, for sandboxes whose cgroups were made meanwhile.
         self.post.hold(true);
-        // Somebody else takes the room of what is yet to be put on disk.
+        // Another process on the host takes the room of data that is yet to be put on disk.
         if look.free_bytes < look.unwritten_bytes {
             self.post.reserve.give_up(look.unwritten_bytes - look.free_bytes);
         }
@@ -234,7 +235,7 @@ impl Watcher {
     }
 }
 
-/// How long it takes at least until so much is written.
+/// The shortest time in which the sandboxes can write this much.
 fn pause(left_bytes: u64) -> Duration {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64;
     let millis = left_bytes / (cores * CORE_BYTES_PER_SECOND / 1000);
@@ -259,14 +260,14 @@ impl Storage {
         Ok(spaces)
     }
 
-    /// Has what was freed in the pool given back to the host, if it is worth the while. Does not wait.
+    /// Asks the trimmer to give blocks freed in the pool back to the host, if there are enough of them. Does not wait.
     fn give_back(&self) {
         if let Some(trimmer) = &self.trimmer {
             trimmer.look();
         }
     }
 
-    /// Gives what was freed in the pool back to the host, and what was freed on the host to the pool. Waits.
+    /// Gives blocks freed in the pool back to the host, and room freed on the host to the pool. Waits.
     fn level(&self) {
         let Some(mount) = &self.mount else { return };
         if let Err(error) = trim::now(mount.as_fd()) {
@@ -298,7 +299,7 @@ mod tests {
         // Nine tenths of it are taken, and the host has much unwritten.
         let look = weigh(&[host(50 << 30, 500 << 30)], 8 << 30, false);
         assert!(!look.full && look.roomy, "{look:?}");
-        // Of any place, however large, no more is held back than this and what is unwritten.
+        // However large the place, no more is kept free than this and the unwritten bytes.
         assert!(!weigh(&[host(MARGIN_MAX_BYTES + 1, 1 << 50)], 0, false).full);
         assert!(weigh(&[host(MARGIN_MAX_BYTES - 1, 1 << 50)], 0, false).full);
         assert!(weigh(&[host(MARGIN_MAX_BYTES + (1 << 20), 1 << 50)], 2 << 20, false).full);

@@ -5,8 +5,8 @@
 //! once per data directory by trying ([`Kind`]):
 //!
 //! 1. the data directory itself, where its file system can clone;
-//! 2. otherwise a *pool*: an XFS file system in the sparse file `pool.img`, on a loop device, mounted in no
-//!    place that anybody could walk into. What is freed in it goes back to the host's file system (`trim`);
+//! 2. otherwise a *pool*: an XFS file system in the sparse file `pool.img`, on a loop device, mounted in no place that
+//!    a process could walk into. Blocks that are freed in it go back to the host's file system (`trim`);
 //! 3. otherwise the data directory, and every snapshot is a copy. It works, takes as long as there is data,
 //!    and is called a copy wherever it shows.
 //!
@@ -22,9 +22,9 @@
 //!   trash/              emptied in the background, and at start
 //! ```
 //!
-//! Nothing is mounted in the host's mount table. Running sandboxes hold their images open and thereby the
-//! pool: it outlives the server. A server that starts finds the loop device that has the file and mounts
-//! it again, which gives the same file system.
+//! Nothing is mounted in the host's mount table. Running sandboxes hold their images open, and thereby the pool, which
+//! therefore outlives the server. A server that starts finds the loop device that has the file and mounts it again,
+//! which gives the same file system.
 
 mod artifacts;
 mod clone;
@@ -73,13 +73,13 @@ use trim::Trimmer;
 
 /// The disk in an artifact's directory.
 pub const DISK_FILE: &str = "disk.img";
-/// Room that is kept free: making a sandbox or a snapshot is refused below it, because what runs needs room
-/// to write. A twentieth of the place, at most this, bytes.
+/// Room that is kept free: making a sandbox or a snapshot is refused below it, because running sandboxes need room to
+/// write. A twentieth of the place, at most this, bytes.
 pub const RESERVE_MAX_BYTES: u64 = 1 << 30;
 /// The reserve is this part of the place.
 const RESERVE_PART: u64 = 20;
 
-/// How snapshots come about here.
+/// How snapshots are made here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// The data directory's own file system clones.
@@ -97,8 +97,8 @@ pub struct StorageConfig {
     pub dir: PathBuf,
     /// Names this installation among others on the host.
     pub instance: String,
-    /// Whether to make a pool where the directory cannot clone, and of which size at most, bytes: as large as
-    /// the host's file system when it says nothing.
+    /// Whether to make a pool where the directory cannot clone, and of which size at most; by default as large as what
+    /// is free on the host.
     pub pool: PoolSize,
 }
 
@@ -131,14 +131,15 @@ pub struct Storage {
     makings: Arc<Makings>,
     /// Why there is no pool although one was wanted.
     refused: Option<String>,
-    /// Gives back what was freed in the pool. Before the mount, which must be the last to go.
+    /// Gives blocks that were freed in the pool back to the host. Declared before the mount, which must be dropped
+    /// last.
     trimmer: Option<Trimmer>,
     /// Keeps the pool mounted.
     mount: Option<OwnedFd>,
 }
 
 impl Storage {
-    /// Opens the place, making it when it is absent, and throws away what an earlier process left unused.
+    /// Opens the place, making it when it is absent, and removes files that an earlier process left unused.
     ///
     /// # Errors
     /// When the directory, or a pool that exists, cannot be used.
@@ -154,7 +155,7 @@ impl Storage {
         if wanted {
             match pool::open(&dir, &config.instance, config.pool) {
                 Ok(mount) => pooled = Some(mount),
-                // What is in a pool that exists must not seem to be gone.
+                // The files in a pool that exists must not seem to be gone.
                 Err(error) if exists => return Err(error),
                 Err(error) => {
                     let why = chain(&error);
@@ -197,7 +198,7 @@ impl Storage {
         Ok(storage)
     }
 
-    /// How snapshots come about here.
+    /// How snapshots are made here.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind
@@ -296,14 +297,14 @@ impl Storage {
         Path::new(seen).strip_prefix(&self.seen).ok()
     }
 
-    /// The sandbox whose disk a loop device has.
+    /// The sandbox whose disk is the image of a loop device; `seen` is the image's path as the kernel names it.
     #[must_use]
     pub fn sandbox_of(&self, seen: &str) -> Option<SandboxId> {
         let name = self.within(seen)?.strip_prefix("sandboxes").ok()?;
         name.to_str()?.strip_suffix(".img")?.parse().ok()
     }
 
-    /// The sandbox of gVisor whose disk a loop device has.
+    /// The same for a sandbox of gVisor.
     #[must_use]
     pub fn sentry_of(&self, seen: &str) -> Option<SandboxId> {
         let id = self.within(seen)?.strip_prefix("sentries").ok()?.parent()?;
@@ -359,7 +360,7 @@ impl Storage {
         Ok(Room { free_bytes: free, total_bytes: total })
     }
 
-    /// Refuses when there is so little room that what runs already needs it.
+    /// Refuses when there is so little room that running sandboxes need all of it.
     ///
     /// # Errors
     /// [`IsolationError::HostFull`].
@@ -372,7 +373,7 @@ impl Storage {
             match trim::now(mount.as_fd()) {
                 Ok(()) if is_enough()? => return Ok(()),
                 Ok(()) => {}
-                // Whoever asks is told that the host is full, which is what is wrong.
+                // The caller gets the error that the host is full, which is the cause.
                 Err(error) => {
                     tracing::warn!(why = %chain(&error), "what was freed is not given back to the host");
                 }
@@ -381,7 +382,8 @@ impl Storage {
         Err(failed("keep room for the disks that are in use".to_owned(), rustix::io::Errno::NOSPC.into()))
     }
 
-    /// Before the first process of a sandbox is started: ended with the host's room, and refused without.
+    /// To be called before the first process of a sandbox is started. Refuses when the host has no room; when the room
+    /// runs out later, the guard ends the making.
     ///
     /// # Errors
     /// [`IsolationError::HostFull`].
@@ -426,7 +428,7 @@ pub struct Room {
 }
 
 impl Room {
-    /// What is kept free for what runs.
+    /// The bytes that are kept free for running sandboxes.
     #[must_use]
     pub fn reserve_bytes(&self) -> u64 {
         (self.total_bytes / RESERVE_PART).min(RESERVE_MAX_BYTES)

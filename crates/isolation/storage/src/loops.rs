@@ -17,7 +17,7 @@ const TRIES: usize = 64;
 /// A loop device with an image, bound as long as this or a mount of it lives.
 #[derive(Debug)]
 pub struct LoopDevice {
-    /// Open for reading: a device that somebody may write to cannot be mounted on every host.
+    /// Open for reading: some hosts do not mount a device that a process has open for writing.
     fd: OwnedFd,
     number: u32,
 }
@@ -43,10 +43,10 @@ impl LoopDevice {
         Ok(sys::loop_set_capacity(self.as_fd())?)
     }
 
-    /// Drops what the kernel has cached of it, but for what another process is reading just then.
+    /// Drops what the kernel has cached of it, but for blocks that another process is reading just then.
     ///
     /// # Errors
-    /// When anybody else uses the device.
+    /// When another process or mount uses the device.
     pub(crate) fn forget(&self) -> std::io::Result<()> {
         let exclusive = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
         let device = rustix::fs::open(self.path(), exclusive, Mode::empty())?;

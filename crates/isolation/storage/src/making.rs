@@ -1,9 +1,9 @@
-//! What is being made when the host's disk gets full: it is ended, not stopped.
+//! Sandboxes that are being made when the host's disk gets full: they are ended, not stopped.
 //!
-//! A sandbox that runs can stand still for as long as it takes. One that is being made cannot: whoever makes it waits for
-//! its first process, and would wait for just as long. So makings are known by the id of what they make ([`Making`]):
-//! the guard refuses new ones before it stops anything, and kills what there is of those under way, which makes them
-//! fail at once.
+//! A sandbox that runs can stand still for as long as it takes. One that is being made cannot: the task that makes it
+//! waits for its first process, and would wait for just as long. So each making is registered under the id of its
+//! sandbox ([`Making`]): the guard refuses new makings before it stops anything, and kills the processes of those under
+//! way, which makes them fail at once.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use atoll_isolation::IsolationError;
 
 use crate::step::failed;
 
-/// Those of one server.
+/// The makings of one server.
 #[derive(Debug, Default)]
 pub(crate) struct Makings {
     state: Mutex<State>,
@@ -22,7 +22,7 @@ pub(crate) struct Makings {
 #[derive(Debug, Default)]
 struct State {
     shut: bool,
-    /// How many are under way for each sandbox: one that broke off can still be on its way out when the next begins.
+    /// How many are under way for each sandbox: one that failed can still be ending when the next begins.
     under_way: BTreeMap<SandboxId, usize>,
 }
 
@@ -31,12 +31,12 @@ impl Makings {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refuses new ones from here on, or does not any more.
+    /// Refuses new makings from here on, or lets them begin again.
     pub(crate) fn shut(&self, shut: bool) {
         self.state().shut = shut;
     }
 
-    /// What is being made.
+    /// The sandboxes that are being made.
     pub(crate) fn under_way(&self) -> Vec<SandboxId> {
         self.state().under_way.keys().cloned().collect()
     }
@@ -60,15 +60,15 @@ pub struct Making {
 }
 
 impl Making {
-    /// How it ended: for want of room, whatever it says itself, if that is why it was ended.
+    /// Gives how the making ended: [`IsolationError::HostFull`], in place of `made`, when the guard ended it.
     ///
     /// # Errors
-    /// [`IsolationError::HostFull`]; what `made` says.
+    /// [`IsolationError::HostFull`]; the error in `made`.
     pub fn end<T>(self, made: Result<T, IsolationError>) -> Result<T, IsolationError> {
         self.check().and(made)
     }
 
-    /// Refuses when it is being ended.
+    /// Fails when the guard ends the making.
     ///
     /// # Errors
     /// [`IsolationError::HostFull`].

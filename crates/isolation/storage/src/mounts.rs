@@ -1,11 +1,13 @@
 //! How the host mounts ext4 file systems whose content sandboxes wrote: the one place that says with which flags.
 //!
-//! What is in such a file system is hostile, and so is, where a sandbox had the block device, its form. So nobody but
-//! this module makes the kernel read one, and every mount
+//! The content of such a file system is hostile. Where a sandbox had the block device, its structure is hostile too. So
+//! only this module makes the kernel read one, and every mount
 //!
 //! - is refused when the superblock asks for anything that no disk of ours asks for ([`crate::superblock`]);
-//! - turns read-only at the first error of the file system, whatever its superblock says (it may say: panic);
-//! - makes no device usable, lies in no place, and follows no symbolic link (but volumes, whose links sandboxes use).
+//! - turns read-only at the first error of the file system, also when its superblock says otherwise (it may say:
+//!   panic);
+//! - makes no device usable, is attached nowhere, and follows no symbolic link (but volumes, whose links sandboxes
+//!   use).
 //!
 //! Then the two directories of a disk are opened strictly, once, and used as descriptors from there on: a link with
 //! such a name would lead through the host's own tree.
@@ -43,7 +45,8 @@ pub(crate) const STRICT: ResolveFlags = ResolveFlags::BENEATH
 /// What an ext4 file system is mounted for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
-    /// The writable disk of a sandbox that the host mounts for it. Scratch: nobody waits for the host's own disk.
+    /// The writable disk of a sandbox that the host mounts for it. Scratch data: no process in the sandbox waits for
+    /// the host's own disk.
     Disk,
     /// A disk that is only looked into; nothing in it can run.
     Reading,
@@ -108,9 +111,9 @@ pub fn mount_ext4(device: &Path, purpose: Use) -> Result<OwnedFd, IsolationError
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, purpose.attributes()).step(step)
 }
 
-/// A mount of a directory of a volume alone, attached nowhere; `volume` is the root of a mount that is attached. What lies
-/// beside the directory cannot be reached through it. No link is followed, and what is found is what is mounted: who moves
-/// something else to its place meanwhile, inside, changes nothing. System calls only.
+/// A mount of a directory of a volume alone, attached nowhere; `volume` is the root of a mount that is attached. Files
+/// beside the directory cannot be reached through it. No link is followed, and the directory that was opened is the one
+/// that is mounted: a sandbox that moves something else to its place meanwhile changes nothing. System calls only.
 ///
 /// # Errors
 /// What the kernel says.
@@ -141,8 +144,8 @@ pub(crate) fn check_directories(disk: BorrowedFd<'_>) -> Result<(), IsolationErr
 }
 
 /// Makes a mounted disk ready to be written to by a new sandbox: both its directories are real ones, and the overlay's
-/// own is empty. What was going on there when the disk was copied does not go on, and an overlay that does not sync
-/// refuses to find its own traces.
+/// own is empty. Operations that were under way there when the disk was copied do not go on, and an overlay that does
+/// not sync refuses to mount when it finds its own traces.
 ///
 /// # Errors
 /// [`IsolationError::BadArtifact`] when either is no real directory, or the overlay's holds what no overlay leaves there;
@@ -157,7 +160,7 @@ pub fn prepare_disk(disk: BorrowedFd<'_>) -> Result<(), IsolationError> {
     rustix::fs::mkdirat(&root, WORK, Mode::from_raw_mode(0o755)).step("empty a disk's work directory")
 }
 
-/// The path of an open directory, for what takes nothing else. Good as long as `dir` is open.
+/// The path of an open directory, for programs and calls that take only a path. Good as long as `dir` is open.
 #[must_use]
 pub fn path_of(dir: BorrowedFd<'_>) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()))

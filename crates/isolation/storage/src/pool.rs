@@ -52,7 +52,7 @@ pub(crate) fn open(dir: &Path, instance: &str, size: PoolSize) -> Result<OwnedFd
     }
     let image = File::options().read(true).write(true).open(&path).step("open the storage pool")?;
     let (mount, device) = mount_image(&path, &image)?;
-    // A backup that was killed left it standing still.
+    // A backup that was killed may have left the pool standing still.
     Frozen::thaw_left_over(mount.as_fd())?;
     if let Err(error) = grow(dir, &image, &device, mount.as_fd(), size, GROW_PART) {
         tracing::warn!(%error, "the storage pool does not grow");
@@ -76,7 +76,7 @@ pub(crate) fn follow_host(
     let image = File::options().read(true).write(true).open(&path).step("open the storage pool")?;
     match find(&path).step("look for the storage pool's device")? {
         Some(device) => grow(dir, &image, &device, mount, size, GROW_PART_FULL),
-        // Whoever mounted it has moved it since: it grows when it is opened there.
+        // The pool's file was moved after it was mounted: the pool grows when it is opened at the new place.
         None => Ok(()),
     }
 }

@@ -1,5 +1,5 @@
-//! A file that is there to be given up: when nothing else fits on the host's disk, what removes something can still
-//! write down that it does.
+//! A file whose blocks can be given up: when nothing else fits on the host's disk, a task that removes something can
+//! still write that down.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -12,9 +12,9 @@ use rustix::fs::{FallocateFlags, StatVfs};
 const PART: u64 = 32;
 const MIN_BYTES: u64 = 16 << 20;
 const MAX_BYTES: u64 = 256 << 20;
-/// What is given up at once, bytes.
+/// Bytes that are given up at once.
 const SLICE_BYTES: u64 = 8 << 20;
-/// Less free than this is no room at all, bytes.
+/// With less free than this there is no room at all, bytes.
 const TIGHT_BYTES: u64 = 8 << 20;
 
 /// The reserve of a data directory.
@@ -75,7 +75,7 @@ impl Reserve {
         }
     }
 
-    /// Makes it whole. Its blocks are taken from the file system, so that nobody else has them.
+    /// Makes the file whole. Its blocks are allocated in the file system, so that no other file gets them.
     pub(crate) fn fill(&self) -> std::io::Result<()> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let host = self.host()?;

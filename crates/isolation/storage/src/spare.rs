@@ -10,12 +10,12 @@ use crate::Storage;
 use crate::filesystem::{self, Templates};
 use crate::step::Step;
 
-/// A disk image that waits for its sandbox. Removed when nobody takes it.
+/// A disk image that waits for its sandbox. Removed when this is dropped before a sandbox takes it.
 #[derive(Debug)]
 pub struct Spare(Option<PathBuf>);
 
 impl Storage {
-    /// Makes a disk of `bytes` with what a plan says. On error nothing is left of it.
+    /// Makes a disk of `bytes` with the content that a plan asks for. On error nothing is left of it.
     ///
     /// # Errors
     /// [`IsolationError::HostFull`], [`IsolationError::NoArtifact`], [`IsolationError::Unenforceable`] when the artifact's
@@ -57,7 +57,7 @@ impl Storage {
         Ok(spare)
     }
 
-    /// Makes a disk that is another, to the last bit. On error nothing is left of it.
+    /// Makes a disk that is an exact copy of another. On error nothing is left of it.
     ///
     /// # Errors
     /// [`IsolationError::HostFull`], [`IsolationError::Kernel`].
@@ -77,7 +77,7 @@ impl Storage {
 }
 
 impl Spare {
-    /// Gives it its place, where it is somebody else's to remove.
+    /// Moves it to its place. From then on the caller has to remove it.
     ///
     /// # Errors
     /// [`IsolationError::Kernel`].

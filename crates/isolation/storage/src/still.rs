@@ -1,4 +1,4 @@
-//! An installation whose server does not run, held still while its data directory is read.
+//! Holds an installation still, whose server does not run, while its data directory is read.
 //!
 //! Its sandboxes may run on without it, and write to their disks, to volumes, and thereby to the pool. So first they stand
 //! still, then the volumes, then the pool: everything written is in its file, and nothing changes there. When the process
@@ -32,15 +32,15 @@ impl Drop for Held {
 }
 
 impl Still {
-    /// Makes everything of an installation stand still whose data directory nobody else has open.
+    /// Makes everything of an installation stand still. No other process may have its data directory open.
     ///
     /// # Errors
     /// [`IsolationError`]; everything goes on then.
     pub fn hold(instance: &str, data_dir: &Path) -> Result<Self, IsolationError> {
-        // Another one may have been killed.
+        // A process that held it still before may have been killed.
         thaw_volumes_of(instance, Some(data_dir))?;
         let halt = Halt::open(instance)?;
-        // Those that stand still for want of room wait for a server.
+        // Sandboxes that stand still already, for want of room, wait for a server: they are not let go on here.
         let sandboxes = (!halt.is_held()).then(|| Held(halt));
         if let Some(Held(halt)) = &sandboxes {
             halt.hold(true);

@@ -1,8 +1,8 @@
 //! The superblock of an ext4 file system that a sandbox may have written.
 //!
-//! It says more than where things are: what the kernel does at an error, mount options that nobody gave, other devices
-//! to open, features that whole parts of the kernel hang on. A disk of ours has none of that, so a disk that does is
-//! refused before the kernel, or a tool, is made to look at the rest.
+//! It says more than where things are: what the kernel does at an error, mount options that the server did not give,
+//! other devices to open, features that switch on whole parts of the kernel. A disk of ours has none of that, so a disk
+//! that does is refused before the kernel, or a tool, reads the rest.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -42,7 +42,7 @@ const FIRST_INODE: u32 = 11;
 /// The journal's inode.
 const JOURNAL_INODE: u32 = 8;
 
-/// Who made a file system.
+/// What a file system was made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Made {
     /// It is a sandbox's disk.
@@ -51,7 +51,7 @@ pub(crate) enum Made {
     Volume,
 }
 
-/// Refuses a file system whose superblock asks for what none of ours asks for.
+/// Refuses a file system whose superblock asks for anything that none of ours asks for.
 ///
 /// # Errors
 /// [`IsolationError::BadArtifact`], [`IsolationError::Kernel`].

@@ -1,7 +1,8 @@
 //! Runs the programs of e2fsprogs on images that sandboxes wrote.
 //!
-//! What such a program says, how long it takes and how much memory it wants is the image's choice, within bounds that
-//! are ours: its words are read as they come and all but the last are dropped, and it ends when its time is up.
+//! A hostile image decides what such a program prints, how long it takes and how much memory it wants, within limits
+//! that this module sets: the output is read as it comes and all but its end is dropped, and the program is killed when
+//! its time is up.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -50,7 +51,8 @@ impl Ended {
         failed(what.to_owned(), cause)
     }
 
-    /// Whether the host's disk was full: its words for that are the C library's, in no language since it has no environment.
+    /// Whether the host's disk was full: the program then prints the C library's message, untranslated since it has no
+    /// environment.
     fn has_no_room(&self) -> bool {
         ["No space left on device", "Disk quota exceeded"]
             .iter()
@@ -77,11 +79,13 @@ pub(crate) fn program(name: &str) -> Result<PathBuf, IsolationError> {
         })
 }
 
-/// What a program of e2fsprogs calls the file that [`run`] was given: one of the pool has no name that means anything to it.
+/// The path under which a program of e2fsprogs finds the file that [`run`] was given: a file of the pool has no path
+/// that the program could open.
 pub(crate) const IMAGE: &str = "/proc/self/fd/0";
 
-/// Runs one to its end, which comes by itself or at the deadline. Blocks. Of the host's files that somebody could miss it
-/// gets at `reach` alone, a file or what is in a directory, to read and to write; it has that as [`IMAGE`], too.
+/// Runs a program until it ends, or kills it at the deadline. Blocks. Besides programs, libraries, their configuration
+/// and what the kernel tells, it can reach only `reach` of the host's files, a file or the content of a directory, to
+/// read and to write; it has that as [`IMAGE`], too.
 ///
 /// # Errors
 /// [`IsolationError::Kernel`] when it cannot be run; not when it fails.
@@ -94,7 +98,7 @@ fn run_until(command: &Command, reach: &File, deadline: Instant) -> io::Result<E
     let mut command = limited(command).map_err(io::Error::other)?;
     command.env_clear().stdin(reach.try_clone()?).stdout(writer.try_clone()?).stderr(writer);
     let mut child = confined::spawn(&mut command, reach)?;
-    // Ours of the writing end; with them open, the end of what it says would never come.
+    // Closes our copies of the writing end: while they are open, the reader would never see the end of the output.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let followed = follow(&mut child, reader, deadline);
     if !matches!(followed, Ok(Ended { status: Some(_), .. })) {

@@ -1,9 +1,9 @@
-//! Gives what was freed in the pool back to the host's file system, now and then.
+//! Gives blocks that were freed in the pool back to the host's file system, now and then.
 //!
-//! XFS can do it with every block it frees (the mount option `discard`). Then whoever makes a disk waits for
-//! holes being punched for those deleted before: measured as pauses of a quarter of a second. So a
-//! thread looks how much has become free, and has it done at once: now and then, and as soon as the host's room gets
-//! tight (the guard asks for it then), before sandboxes are stopped for want of what is free in the pool.
+//! XFS can do it with every block it frees (the mount option `discard`). Then a task that makes a disk waits while XFS
+//! punches holes for disks deleted before: measured as pauses of a quarter of a second. So a thread looks how much has
+//! become free, and gives it back all at once: now and then, and as soon as the host's room gets tight (the guard asks
+//! for it then), before sandboxes are stopped for want of room that is free in the pool.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
@@ -17,7 +17,7 @@ use crate::{freeze, sys};
 
 /// How often it looks.
 const PERIOD: Duration = Duration::from_secs(10);
-/// Freed since the last time, bytes, for it to be worth the while.
+/// Bytes that must have been freed since the last time.
 const WORTHWHILE_BYTES: u64 = 64 << 20;
 /// Smaller free pieces stay, bytes: they are written again soon.
 const PIECE_MIN_BYTES: u64 = 256 << 10;
@@ -52,10 +52,11 @@ impl Trimmer {
         Ok(Self { asked: Some(asked), thread: Some(thread) })
     }
 
-    /// Has it looked now. Does not wait.
+    /// Makes the thread look now. Does not wait.
     pub(crate) fn look(&self) {
         if let Some(asked) = &self.asked {
-            // Full: it is about to look anyway. Gone: its panic has been reported.
+            // When the channel is full, the thread is about to look anyway. When the thread is gone, its panic has been
+            // reported.
             let _ = asked.try_send(());
         }
     }

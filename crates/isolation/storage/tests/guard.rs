@@ -1,4 +1,4 @@
-//! The guard with the real kernel: a disk that may be larger than the host's, and somebody who fills it.
+//! The guard with the real kernel: a disk that may be larger than the host's, and a process that fills it.
 
 #![allow(
     clippy::tests_outside_test_module,
@@ -21,7 +21,7 @@ use atoll_isolation_storage::{Guard, PoolSize, Storage, StorageConfig, attach};
 /// given back, twice the margin must be left at the end, beside what pool and host need for themselves.
 const PIECES: u32 = 22;
 const PIECE_MIB: u32 = 64;
-/// Everything that is waited for happens within this, or the test fails.
+/// Everything that the test waits for happens within this, or it fails.
 const DEADLINE: Duration = Duration::from_secs(120);
 /// How long one that stands still is watched.
 const SETTLES: Duration = Duration::from_secs(3);
@@ -78,7 +78,7 @@ fn make_file_system(image: &Path, bytes: u64) {
     run(Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(image).stderr(Stdio::null()));
 }
 
-/// Somebody in a sandbox's cgroups who writes and syncs one piece after the other.
+/// A process in a sandbox's cgroups that writes and syncs one piece after the other.
 fn writer(instance: &str, disk: &Path) -> Child {
     let cgroups = Cgroups::open(&format!("atoll-{instance}")).unwrap();
     let layout = cgroups.layout();
@@ -106,7 +106,8 @@ fn stands_still(instance: &str) -> bool {
     fs::read_to_string(dir.join("cgroup.events")).unwrap().lines().any(|line| line == "frozen 1")
 }
 
-/// What a test made in the kernel: gone with this, whatever came of the test, and nothing stands still that is left.
+/// What a test made in the kernel: removed when this is dropped, whether the test passed or failed, and nothing that is
+/// left stands still.
 struct Installation(String);
 
 impl Drop for Installation {
@@ -118,7 +119,7 @@ impl Drop for Installation {
     }
 }
 
-/// Somebody else on the host's file system.
+/// A file of another process that takes room on the host's file system.
 fn fill(host: &Path, bytes: u64) -> PathBuf {
     let filler = host.join("filler");
     let file = File::create(&filler).unwrap();
@@ -134,7 +135,7 @@ fn written(disk: &Path) -> u64 {
         .sum()
 }
 
-/// A writer wants more than there is, until somebody else gives half of the host's disk back.
+/// A writer wants more than there is, until another process gives half of the host's disk back.
 fn stops_and_goes_on(name: &str, taken_first: bool) {
     let dir = tempfile::Builder::new().prefix("atoll-guard-").tempdir_in("/var/tmp").unwrap();
     let mut place = Place { dir, mounts: Vec::new() };

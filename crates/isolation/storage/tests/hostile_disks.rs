@@ -97,7 +97,7 @@ fn a_link_in_place_of_a_layer_shows_nothing_of_the_host() {
         let device = attach(&File::options().read(true).write(true).open(&disk).unwrap()).unwrap();
         let mount = mount_ext4(&device.path(), Use::Disk).unwrap();
         is_bad(prepare_disk(mount.as_fd()), &why);
-        // Whoever forgets to ask is not led astray either.
+        // Code that does not check the directories is not led out of the disk either.
         let through = path_of(mount.as_fd()).join(name).join("secret");
         assert!(fs::read(through).is_err(), "the mount follows links");
         drop((mount, device));

@@ -25,9 +25,9 @@ pub trait Artifacts: Send + Sync + std::fmt::Debug {
         false
     }
 
-    /// The same, of its memory and its processes too: for [`DiskSource::WithMemory`]. It stands still for longer, by
-    /// as much as its memory takes to be written. The artifact's memory can only be used by a driver on the same host,
-    /// with the same programs; its disk by any.
+    /// The same, of its memory and its processes too: for [`DiskSource::WithMemory`]. The instance stands still for
+    /// longer, by as long as writing its memory takes. The artifact's memory can only be used by a driver on the same
+    /// host, with the same programs; its disk by any.
     ///
     /// # Errors
     /// As [`Self::snapshot`]; [`IsolationError::Unavailable`] at a level that does not keep memory in artifacts.
@@ -43,14 +43,14 @@ pub trait Artifacts: Send + Sync + std::fmt::Debug {
     /// [`IsolationError::Kernel`].
     async fn artifacts(&self) -> Result<Vec<SnapshotId>, IsolationError>;
 
-    /// Puts an artifact on the host's disk for good, as it is: what was taken survives a power cut.
+    /// Puts an artifact on the host's disk for good, as it is: the snapshot survives a power cut.
     ///
     /// # Errors
     /// [`IsolationError::NoArtifact`], [`IsolationError::HostFull`], [`IsolationError::Kernel`].
     async fn settle_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError>;
 
-    /// Makes the disk of a fresh artifact final, so that it never changes again: what was open when it was taken
-    /// is closed in it, and it is on the host's disk for good. Instances can be made from it meanwhile.
+    /// Makes the disk of a fresh artifact final, so that it never changes again: files that were open when it was taken
+    /// are closed in it, and it is on the host's disk for good. Instances can be made from it meanwhile.
     ///
     /// # Errors
     /// [`IsolationError::NoArtifact`], [`IsolationError::Kernel`].
@@ -87,7 +87,7 @@ pub trait Artifacts: Send + Sync + std::fmt::Debug {
     /// [`IsolationError::BadArtifact`], [`IsolationError::NoArtifact`], [`IsolationError::Kernel`].
     async fn check_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError>;
 
-    /// Removes whatever exists of an artifact. Succeeds when there is nothing. Instances made from it have their
+    /// Removes everything that exists of an artifact. Succeeds when there is nothing. Instances made from it have their
     /// own disk.
     ///
     /// # Errors

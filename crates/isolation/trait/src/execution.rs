@@ -7,13 +7,13 @@ use atoll_core::spec::IsolationLevel;
 
 use crate::IsolationError;
 
-/// Which programs may run in an instance, and which are told apart.
+/// Which programs may run in an instance, and which the driver tells apart.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Execution {
-    /// Which.
+    /// The policy: which programs may run.
     pub policy: ExecutionPolicy,
-    /// What lies on its disk and was changed last before this moment (milliseconds since the epoch) belongs to its image: its template
-    /// put it there. Nothing on the disk does when absent.
+    /// A file on its disk that was changed last before this moment (milliseconds since the epoch) belongs to its image:
+    /// its template put it there. When absent, no file on the disk does.
     pub image_until_ms: Option<u64>,
     /// Programs whose connections its network policy tells from others'.
     pub origins: Vec<Origin>,
@@ -22,13 +22,14 @@ pub struct Execution {
 }
 
 impl Execution {
-    /// Whether everything may run, nobody asks who connects, and there are no profiles.
+    /// Whether every program may run, the network policy does not ask which program connects, and there are no
+    /// profiles.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.policy.is_open() && self.origins.is_empty() && self.profiles.is_empty()
     }
 
-    /// Whether something in it names programs of the image, which have to be looked up there.
+    /// Whether the policy, an origin or a profile names programs of the image, which the driver then looks up there.
     #[must_use]
     pub fn names_programs(&self) -> bool {
         let steps = self.profiles.named.values().flat_map(|profile| profile.on_exec.keys());

@@ -19,8 +19,8 @@ pub enum Original {
     Redirected,
 }
 
-/// The only way out of an instance's network: sockets on which everything arrives that is not for the
-/// instance itself. Whoever holds the gate decides what becomes of it; dropping it closes the way.
+/// The only way out of an instance's network: sockets on which all traffic arrives that is not for the instance itself.
+/// The process that holds the gate (the server) decides what becomes of that traffic; dropping the gate closes the way.
 #[derive(Debug)]
 pub struct Gate {
     /// Every TCP connection to the outside. Does not block.
@@ -33,13 +33,13 @@ pub struct Gate {
     pub resolver: SocketAddr,
     /// How to learn where a connection wanted to go.
     pub original: Original,
-    /// What leads connections here, for as long as it lives.
+    /// Steers connections to these sockets, until it is dropped.
     pub steering: Box<dyn Any + Send + Sync>,
-    /// Says who made a connection, where that can be known.
+    /// Tells which program made a connection, where that can be known.
     pub attribution: Option<Box<dyn Attribution>>,
 }
 
-/// Says who made a connection. What root inside does changes nothing about it.
+/// Tells which program made a connection. Root inside the instance cannot falsify the answer.
 pub trait Attribution: Send + Sync + std::fmt::Debug {
     /// Which of the programs that the policy tells apart made a connection that was accepted at the gate; `None` when that is not
     /// known.
@@ -55,8 +55,8 @@ pub trait Gates: Send + Sync + std::fmt::Debug {
     /// [`IsolationError::Gone`], or [`IsolationError::Kernel`] when the socket refuses.
     async fn connect(&self, id: &SandboxId) -> Result<Box<dyn GuestStream>, IsolationError>;
 
-    /// Gives the way out of the instance's network: nothing of it reaches anything before somebody has
-    /// this, nor after it was dropped. May be asked for again, by a later server; only the newest counts.
+    /// Gives the way out of the instance's network: its traffic reaches nothing before a server has the gate, nor after
+    /// the gate was dropped. A later server may ask for it again; only the newest gate counts.
     ///
     /// # Errors
     /// [`IsolationError::Gone`], or [`IsolationError::Kernel`].

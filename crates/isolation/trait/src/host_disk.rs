@@ -14,16 +14,16 @@ pub struct DiskSpace {
     pub total_bytes: u64,
 }
 
-/// What keeps watch over the host's disk.
+/// Watches the host's disk.
 pub trait HostDisk: Send + Sync + std::fmt::Debug {
     /// Whether the disk is so full that every sandbox stands still, now and whenever it changes. The sandboxes stood
     /// still before this says so, and go on before it says the opposite.
     fn full(&self) -> watch::Receiver<bool>;
 
-    /// What there is. Measured at each call; blocks for no longer than two system calls.
+    /// The space of each place. Measured at each call; blocks for no longer than two system calls.
     fn space(&self) -> Vec<DiskSpace>;
 
-    /// Gives up a part of what is kept in reserve when there is no room at all, so that what removes something can
-    /// write down that it does.
+    /// Frees a part of the reserved space when there is no room at all, so that a task which removes something can
+    /// write that down.
     fn make_room(&self);
 }

@@ -24,7 +24,7 @@ impl PlannedLayer {
     }
 }
 
-/// What a level says that cannot mount agent layers.
+/// The error of a level that cannot mount agent layers.
 #[must_use]
 pub fn no_layers(level: IsolationLevel) -> IsolationError {
     IsolationError::UnenforceablePolicy(format!(

@@ -1,20 +1,20 @@
 //! The seam between the engine and the kernel: what every isolation level does.
 //!
-//! A driver makes, finds, measures and destroys instances; what happens *inside* an instance goes
-//! over the guest protocol on the stream that [`Gates::connect`] gives.
+//! A driver makes, finds, measures and destroys instances; the engine does what happens *inside* an instance over the
+//! guest protocol, on the stream that [`Gates::connect`] gives.
 //!
-//! The driver of a level is asked by concern: [`Lifecycle`], [`StandingStill`], [`Artifacts`], [`Gates`]; [`Isolation`] is
-//! all of them, and what concerns the host.
+//! The engine calls the driver of a level through one trait for each concern: [`Lifecycle`], [`StandingStill`],
+//! [`Artifacts`], [`Gates`]. [`Isolation`] is all of them, and adds what concerns the host.
 //!
 //! # Contract (kept by the conformance suite)
 //!
 //! 1. **An instance outlives its driver.** Dropping the driver, or `kill -9` of the process, leaves
 //!    running instances running; [`Lifecycle::adopt`] of a new driver on the same directory finds them.
-//! 2. **Everything carries the sandbox id.** [`Lifecycle::destroy`] removes whatever exists for an id,
-//!    from any half-made state, any number of times. It is the undo of every step of `create`.
+//! 2. **Everything carries the sandbox id.** [`Lifecycle::destroy`] removes everything that exists for an id, from any
+//!    half-made state, any number of times. It is the undo of every step of `create`.
 //! 3. **Nothing else is touched.** [`Isolation::scan`] lists only what this installation made.
-//! 4. **Standing still loses nothing.** What is frozen goes on after the thaw as if no time had passed. What is
-//!    hibernated keeps its disk, byte for byte, and nothing else: no process, no cgroup, no mount, no memory.
+//! 4. **Standing still loses nothing.** A frozen instance goes on after the thaw as if no time had passed. A hibernated
+//!    one keeps its disk, byte for byte, and nothing else: no process, no cgroup, no mount, no memory.
 //! 5. **Limits are enforced or refused**, never ignored: [`IsolationError::Unenforceable`].
 
 use std::path::PathBuf;
@@ -71,17 +71,18 @@ pub enum DiskSource {
     /// Nothing.
     #[default]
     Empty,
-    /// What is in an artifact: the disk is a clone of it, grown to the size that was asked for. The root must be
-    /// the one that the artifact was taken from.
+    /// The disk of an artifact: the instance's disk is a clone of it, grown to the size that was asked for. The root
+    /// must be the one that the artifact was taken from.
     Artifact(SnapshotId),
     /// The same, and the instance goes on from the artifact's memory: the processes that ran when it was taken, in an
     /// instance that has another name, other random numbers and the right time. Limits are those of then, or less;
-    /// the disk has the same size. What ran belongs to no exec that the guest knows, but for one that may be taken over.
+    /// the disk has the same size. The guest knows none of these processes as an exec, but for the one exec that may be
+    /// taken over.
     WithMemory(SnapshotId, Option<CarriedExec>),
 }
 
-/// An exec in an artifact's memory that goes on as one of the instance. What of its output was not acknowledged when the
-/// artifact was made is the instance's.
+/// An exec in an artifact's memory that goes on as one of the instance. The instance has the output that was not
+/// acknowledged when the artifact was made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CarriedExec {
     /// Its id in the artifact.
@@ -99,7 +100,7 @@ pub struct ArtifactUsage {
     pub stored_bytes: u64,
 }
 
-/// What came of taking a snapshot.
+/// The result of taking a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Taken {
     /// Its sizes.
@@ -240,7 +241,7 @@ pub enum IsolationError {
     },
 }
 
-/// What a level says that cannot go on from an artifact's memory, nor put memory into one.
+/// The error of a level that cannot go on from an artifact's memory, nor put memory into one.
 #[must_use]
 pub fn no_memory(level: IsolationLevel) -> IsolationError {
     let why = format!(
@@ -249,9 +250,8 @@ pub fn no_memory(level: IsolationLevel) -> IsolationError {
     IsolationError::Unavailable(why)
 }
 
-/// Refuses limits of disk I/O, for a level whose disks are file systems of the host's kernel. A cgroup's limit would be
-/// for what is read and for what is written past the cache only: what was cached is written out by the kernel itself,
-/// as fast as it can.
+/// Refuses limits of disk I/O, for a level whose disks are file systems of the host's kernel. A cgroup's limit would
+/// hold only for reads, and for writes past the cache: the kernel itself writes out cached data, as fast as it can.
 ///
 /// # Errors
 /// [`IsolationError::Unenforceable`] when such a limit is among these.
@@ -264,12 +264,12 @@ pub fn no_io_limits(resources: &Resources, level: IsolationLevel) -> Result<(), 
     )))
 }
 
-/// What a host has, and has to do.
+/// The host's memory, and how busy its processors are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HostLoad {
     /// Its memory, bytes.
     pub memory_total_bytes: Option<u64>,
-    /// For what part of the last ten seconds something waited for a processor, thousandths.
+    /// For what part of the last ten seconds a process waited for a processor, thousandths.
     pub cpu_pressure: Option<u32>,
 }
 
@@ -298,8 +298,9 @@ pub trait Isolation: Lifecycle + StandingStill + Artifacts + Gates {
         no_execution_policy(execution, self.level())
     }
 
-    /// Sees to it that in a live instance only these programs start from now on, whatever was said before and by whom. What
-    /// runs goes on. Idempotent. Fails as [`Self::check_execution`], and with [`IsolationError::BadPolicy`] for what the image does not have.
+    /// Sees to it that in a live instance only these programs start from now on; this replaces an earlier policy, also
+    /// one that an earlier server set. Processes that run go on. Idempotent. Fails as [`Self::check_execution`], and
+    /// with [`IsolationError::BadPolicy`] for programs that the image does not have.
     async fn set_execution(&self, id: &SandboxId, execution: &Execution) -> Result<(), IsolationError> {
         let _ = id;
         self.check_execution(execution)
@@ -315,9 +316,10 @@ pub trait Isolation: Lifecycle + StandingStill + Artifacts + Gates {
         Err(layers::no_layers(self.level()))
     }
 
-    /// Sees to it that a live instance, which may be frozen, has these agent layers and no others. Its processes and files stay
-    /// as they are: what is open in a layer that goes stays open. Gives `false` where it gets them when it is next started.
-    /// Idempotent. Fails as [`Self::check_layers`], with [`IsolationError::BadPolicy`] when something inside is in the way.
+    /// Sees to it that a live instance, which may be frozen, has these agent layers and no others. Its processes and
+    /// files stay as they are: files that are open in a layer that goes stay open. Gives `false` where the instance
+    /// gets the layers when it is next started. Idempotent. Fails as [`Self::check_layers`], with
+    /// [`IsolationError::BadPolicy`] when a file inside is in the way.
     async fn set_layers(&self, id: &SandboxId, layers: &[PlannedLayer]) -> Result<bool, IsolationError> {
         let _ = id;
         if !layers.is_empty() {
@@ -326,11 +328,12 @@ pub trait Isolation: Lifecycle + StandingStill + Artifacts + Gates {
         Ok(false)
     }
 
-    /// The exec of this name that the guest agent starts next begins in this profile of its instance. To be told before the agent is, and
-    /// taken back with [`Self::exec_started`] once it has answered.
+    /// Tells the driver that the exec of this name, which the guest agent starts next, begins in this profile of its
+    /// instance. The caller calls this before it tells the agent, and takes it back with [`Self::exec_started`] once
+    /// the agent has answered.
     ///
     /// # Errors
-    /// [`IsolationError::UnenforceablePolicy`] where nobody could tell its processes from others.
+    /// [`IsolationError::UnenforceablePolicy`] where the host's kernel cannot tell its processes from others.
     fn exec_starts(&self, id: &SandboxId, exec: &str, profile: &str) -> Result<(), IsolationError> {
         let _ = (id, exec);
         let why = format!("nobody can tell the processes of the profile '{profile}' from others here");
@@ -345,7 +348,7 @@ pub trait Isolation: Lifecycle + StandingStill + Artifacts + Gates {
     /// Memory of the host that programs can have without anything being swapped out, bytes; `None` when unknown.
     async fn memory_available(&self) -> Option<u64>;
 
-    /// What the host has, and has to do, as far as it is known.
+    /// The host's memory and load, as far as they are known.
     async fn host_load(&self) -> HostLoad {
         HostLoad::default()
     }
@@ -356,6 +359,6 @@ pub trait Isolation: Lifecycle + StandingStill + Artifacts + Gates {
     /// [`IsolationError::Kernel`].
     async fn scan(&self) -> Result<Vec<Resource>, IsolationError>;
 
-    /// Ends what the driver does by itself in the background. Instances go on. Nothing else is called afterwards.
+    /// Ends the driver's background tasks. Instances go on. The caller calls nothing else afterwards.
     async fn close(&self) {}
 }

@@ -41,43 +41,43 @@ pub trait Lifecycle: Send + Sync + std::fmt::Debug {
         self.usage(id).await.map(|usage| usage.oom_kills)
     }
 
-    /// What it has read and written. Nothing at a level that does not count it, and while an instance is copied or
+    /// What it has read and written. `None` at a level that does not count it, and while an instance is copied or
     /// stands still.
     async fn disk_io(&self, id: &SandboxId) -> Option<DiskIo> {
         let _ = id;
         None
     }
 
-    /// Changes the limits of a live instance, but for the disk's size. It must not stand still: a part is told to what
-    /// runs in it.
+    /// Changes the limits of a live instance, but for the disk's size. It must not stand still: at some levels the
+    /// driver tells the guest agent a part of the limits.
     ///
     /// # Errors
     /// [`IsolationError::Gone`], [`IsolationError::Unenforceable`] or [`IsolationError::Kernel`].
     async fn update(&self, id: &SandboxId, resources: &Resources) -> Result<(), IsolationError>;
 
-    /// Whether a new instance has its host name, to the kernel and in its files, before its guest runs: then the guest need
-    /// not be told.
+    /// Whether a new instance has its host name, to the kernel and in its files, before its guest runs: then the caller
+    /// need not tell the guest.
     fn names_new_ones(&self) -> bool {
         false
     }
 
-    /// Gives a live instance another host name: what the kernel says inside. The files that name it are the
-    /// guest's matter (`configure`).
+    /// Gives a live instance another host name: the one that the kernel reports inside. The guest agent changes the
+    /// files that name it (`configure`).
     ///
     /// # Errors
     /// [`IsolationError::Gone`], [`IsolationError::Unavailable`] for a name that cannot be one, or
     /// [`IsolationError::Kernel`].
     async fn rename(&self, id: &SandboxId, hostname: &str) -> Result<(), IsolationError>;
 
-    /// Kills and removes whatever exists for this id. Succeeds when there is nothing.
+    /// Kills and removes everything that exists for this id. Succeeds when there is nothing.
     ///
     /// # Errors
-    /// [`IsolationError::Kernel`] when something resists; calling again continues.
+    /// [`IsolationError::Kernel`] when the kernel refuses a step; calling again continues.
     async fn destroy(&self, id: &SandboxId) -> Result<(), IsolationError>;
 
-    /// Makes an instance anew, with another disk: what runs in it ends. Succeeds also when there is no
-    /// instance of this id any more. Calls `committed` once the disk is made and before anything else: when this
-    /// fails without having called it the instance is as it was, after it the instance is dead.
+    /// Makes an instance anew, with another disk: the processes in it end. Succeeds also when there is no instance of
+    /// this id any more. Calls `committed` once the disk is made and before anything else: when this fails without
+    /// having called it the instance is as it was, after it the instance is dead.
     ///
     /// # Errors
     /// As [`Self::create`], and [`IsolationError::NoArtifact`].

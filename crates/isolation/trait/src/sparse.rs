@@ -1,4 +1,4 @@
-//! Reading disks, which are sparse files: what was never written costs nothing.
+//! Reading disks, which are sparse files: reading skips blocks that were never written.
 
 use std::fs::File;
 use std::io;
@@ -53,7 +53,7 @@ pub fn for_pieces(
     })
 }
 
-/// Lets go of what was read: it must not push out of memory what is in use.
+/// Drops what was read from the page cache: it must not push out of memory pages that are in use.
 ///
 /// # Errors
 /// What the file system says.

@@ -18,14 +18,14 @@ pub trait StandingStill: Send + Sync + std::fmt::Debug {
     /// [`IsolationError::Gone`], [`IsolationError::CannotPause`] or [`IsolationError::Kernel`]; then it runs.
     async fn freeze(&self, id: &SandboxId) -> Result<(), IsolationError>;
 
-    /// Lets every process go on. Idempotent, and cheap: it is in the path of calls.
+    /// Lets every process go on. Idempotent, and cheap: clients' calls wait for it.
     ///
     /// # Errors
     /// [`IsolationError::Gone`] or [`IsolationError::Kernel`].
     async fn thaw(&self, id: &SandboxId) -> Result<(), IsolationError>;
 
-    /// Takes memory that it can do without from a frozen instance; gives how many bytes that were. May take as
-    /// long as writing that much to disk.
+    /// Takes from a frozen instance memory that it can do without; gives how many bytes those were. May take as long as
+    /// writing that much to disk.
     ///
     /// # Errors
     /// [`IsolationError::Gone`] or [`IsolationError::Kernel`].
@@ -43,7 +43,7 @@ pub trait StandingStill: Send + Sync + std::fmt::Debug {
     ///
     /// # Errors
     /// [`IsolationError::CannotPause`]: nothing was done. [`IsolationError::Gone`] when there is no disk.
-    /// [`IsolationError::Kernel`] when something resists; calling again continues.
+    /// [`IsolationError::Kernel`] when the kernel refuses a step; calling again continues.
     async fn hibernate(&self, id: &SandboxId, mode: PauseMode) -> Result<(), IsolationError>;
 
     /// The disk of an instance that is hibernated without its memory, for reading: a sparse file, in which nothing changes before
@@ -53,7 +53,8 @@ pub trait StandingStill: Send + Sync + std::fmt::Debug {
     /// [`IsolationError::Gone`] when it is not hibernated, or there is no disk; [`IsolationError::Kernel`].
     async fn hibernated_disk(&self, id: &SandboxId) -> Result<File, IsolationError>;
 
-    /// Starts a hibernated instance again, as [`Lifecycle::create`] does, on what was kept.
+    /// Starts a hibernated instance again, as [`Lifecycle::create`] does, from its disk and, if it was kept, its
+    /// memory.
     ///
     /// # Errors
     /// As [`Lifecycle::create`]; [`IsolationError::Gone`] when nothing was kept. After an error call

@@ -16,7 +16,7 @@ impl<T, E: Into<io::Error>> Step<T> for Result<T, E> {
     }
 }
 
-/// The error of a failed step: exhaustion of the host is told apart from refusal.
+/// The error of a failed step: tells an exhausted host ([`IsolationError::HostFull`]) from a refusal of the kernel.
 pub fn failed(step: String, source: io::Error) -> IsolationError {
     let exhausted = match source.raw_os_error() {
         Some(libc::ENOSPC | libc::EDQUOT) => Some("the host's disk is full"),

@@ -1,8 +1,8 @@
-//! Volumes as the host keeps them: made, copied, looked into, removed. Mounting one in an instance is the
-//! driver's matter ([`crate::Plan::volumes`]).
+//! Volumes as the host keeps them: made, copied, looked into, removed. The driver mounts them in instances
+//! ([`crate::Plan::volumes`]).
 //!
-//! Unlike the disk of an instance a volume outlives everything, the machine's power included: what was
-//! synced inside is on the host's disk.
+//! Unlike the disk of an instance a volume survives everything, also a power cut of the machine: data that a sandbox
+//! synced is on the host's disk.
 
 use std::fs::File;
 use std::io;
@@ -25,7 +25,7 @@ pub struct PlannedVolume {
     /// The directory of the volume that is mounted, relative, without `.` and `..`; all of it when absent. Nothing beside
     /// it can be reached from inside.
     pub subpath: Option<String>,
-    /// That directory is made when it is missing: the volume is none that nobody may write to.
+    /// Whether that directory is made when it is missing: `true` unless no sandbox may write to the volume.
     pub make: bool,
 }
 
@@ -146,21 +146,21 @@ pub trait Volumes: Send + Sync + std::fmt::Debug {
     /// As [`Self::create`], and [`VolumeError::Gone`].
     async fn copy(&self, from: &VolumeId, to: &VolumeId) -> Result<(), VolumeError>;
 
-    /// Sees to it that the directory of a volume is there that an instance is to have, if that is a part of it. No link is
-    /// followed.
+    /// Sees to it that the directory of a volume that an instance is to have is there, if the instance gets only a part
+    /// of the volume. No link is followed.
     ///
     /// # Errors
     /// Any [`VolumeError`].
     async fn prepare(&self, volume: &PlannedVolume) -> Result<(), VolumeError>;
 
-    /// Removes whatever exists of a volume that no instance has mounted. Succeeds when there is nothing.
+    /// Removes everything that exists of a volume that no instance has mounted. Succeeds when there is nothing.
     ///
     /// # Errors
     /// [`VolumeError::Host`].
     async fn remove(&self, id: &VolumeId) -> Result<(), VolumeError>;
 
-    /// Lets volumes go on that an earlier process left standing still. Before anybody waits for something that may
-    /// write to one.
+    /// Lets volumes go on that an earlier process left standing still. The server calls this before it waits for any
+    /// process that may write to one.
     ///
     /// # Errors
     /// [`VolumeError::Host`].
@@ -184,7 +184,7 @@ pub trait Volumes: Send + Sync + std::fmt::Debug {
     /// Any [`VolumeError`].
     async fn stat(&self, id: &VolumeId, path: &str) -> Result<VolumeFile, VolumeError>;
 
-    /// Entries of a directory by name, at most `max`, and whether there are more.
+    /// Entries of a directory, at most `max`, and whether there are more. Sorted by name, unless there are more.
     ///
     /// # Errors
     /// Any [`VolumeError`].

@@ -17,7 +17,7 @@ use crate::watched::{Facts, Watched};
 pub(crate) const EXEC_PREFIX: &str = "exec-";
 /// Users of a sandbox.
 const IDS_COUNT: u32 = 1 << 16;
-/// What an id is called that is none of the sandbox's.
+/// The id that an event shows for an id that is none of the sandbox's.
 const NOBODY: u32 = 65_534;
 /// Bits of a status of `wait` that are a signal.
 const SIGNAL_BITS: u32 = 0x7f;
@@ -33,7 +33,8 @@ pub(crate) fn boot_us() -> i128 {
 /// What happens to a program at the gate is a decision at this stage.
 const STAGE: &str = "exec";
 
-/// What a record tells of, in order: a program that was refused is told as one that started, then as refused.
+/// The events of a record, in order: for a program that was refused one event says that it started, the next that it
+/// was refused.
 pub(crate) fn events(
     record: Record,
     watched: &Watched,

@@ -1,8 +1,8 @@
 //! Digests of programs, computed on the host, each content once, and no more than the host can spare.
 //!
-//! The program's record names the file by device and inode. It is opened through the process that runs it, or, when that
-//! has ended, where the layer has it; what is opened must have the same number and be unchanged since. A path that came
-//! from a sandbox is never followed anywhere else.
+//! The program's record names the file by device and inode. The file is opened through the process that runs it or,
+//! when that has ended, in the layer that has it; the opened file must have the same numbers and be unchanged since. A
+//! path that came from a sandbox is never followed anywhere else.
 
 use std::collections::HashMap;
 use std::fs::File as Opened;
@@ -95,7 +95,8 @@ fn settled(file: &File) -> bool {
     SystemTime::now().duration_since(changed).is_ok_and(|since| since > SETTLED)
 }
 
-/// Through the process, as long as it runs just that. The kernel lets nobody write to a file that is run.
+/// Opens the file through the process, as long as it runs just that file. The kernel lets no process write to a file
+/// that runs.
 fn of_process(file: &File, pid: Pid) -> Option<Opened> {
     let dir = format!("/proc/{}", pid.pid);
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -111,8 +112,8 @@ fn start_of(dir: &str) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// Where the layer has it, by the path at which the sandbox has it; or at the same path of the host, for what is bound
-/// from there.
+/// Opens the file in the layer, at the path at which the sandbox has it; or at the same path of the host, for
+/// directories that are bound from there.
 fn of_layer(executed: &Executed, facts: &Facts) -> Option<Opened> {
     let root = match layer(&executed.file, facts) {
         Some(layer) => layer.dir.as_path(),

@@ -1,4 +1,4 @@
-//! Which programs of a sandbox may run, as the kernel's programs are told (`bpf/gate.h`).
+//! Which programs of a sandbox may run, in the form that the kernel's programs read (`bpf/gate.h`).
 
 use std::collections::BTreeMap;
 
@@ -14,26 +14,29 @@ use crate::record::File;
 pub struct Gate {
     /// What holds for files that no rule names.
     pub programs: Programs,
-    /// Refusals are told and nothing is refused.
+    /// Refusals are only recorded; every program runs.
     pub observe: bool,
     /// The first that names a file decides.
     pub rules: Vec<Rule>,
-    /// Programs whose connections are told from others'; at most [`SENDERS_MAX`].
+    /// Programs whose connections the kernel marks, to tell them from other connections; at most [`SENDERS_MAX`].
     #[serde(default)]
     pub senders: Vec<Sender>,
-    /// The profiles that processes may be in. The number of each, from 1 on, is its place: it may not change while processes run.
+    /// The profiles that processes may be in. The number of each, from 1 on, is its place in this list: it may not
+    /// change while processes run.
     #[serde(default)]
     pub profiles: Vec<Profile>,
     /// Programs of the host's own that it shows to the sandbox read-only, by device (as `stat` has it) and inode: they may run.
     #[serde(default)]
     pub own: Vec<(u64, u64)>,
-    /// Those among them that lead to the profile of the same place, for profiles that may ask for it. All others are killed there.
+    /// Those of `own` that are doors: the door at each place leads to the profile of the same place, for processes in
+    /// profiles that may ask for it. All other processes are killed there.
     #[serde(default)]
     pub doors: Vec<(u64, u64)>,
-    /// How often senders were changed, over and over from 0: part of the marks. Whoever makes a gate leaves it.
+    /// How often senders were changed, starting again at 0 after the highest number: part of the marks. The caller
+    /// leaves it at its default; [`Gate::after`] sets it.
     #[serde(default)]
     pub generation: u8,
-    /// Whatever whoever made it knows it by again.
+    /// A text by which the caller recognises the gate that it made: a digest.
     #[serde(default)]
     pub revision: String,
 }
@@ -44,7 +47,8 @@ pub enum Programs {
     /// Everything may run.
     #[default]
     Any,
-    /// What lies in the image's layers, or in what is bound from the host instead, unchanged; but for dynamic loaders.
+    /// Unchanged files of the image's layers, or of directories that are bound from the host instead; but no dynamic
+    /// loaders.
     Image,
     /// Nothing.
     Listed,
@@ -61,7 +65,7 @@ pub struct Rule {
     pub text: String,
 }
 
-/// Whom a rule of the network names: a program with its files, a profile, or an exec.
+/// The sender that a rule of the network names: a program with its files, a profile, or an exec.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sender {
     /// What rules call it.
@@ -86,7 +90,7 @@ pub struct Profile {
 
 /// Programs that one sandbox's connections can be told apart by: bits of a mark.
 pub const SENDERS_MAX: usize = 24;
-/// Set in every mark: what has none was not marked.
+/// Set in every mark: a connection without this bit was not marked.
 const MARKED: u32 = 1 << 31;
 /// A mark's generation lies above its programs.
 const GENERATIONS: u8 = 0x7f;
@@ -118,7 +122,8 @@ pub(crate) type Key = [u8; 24];
 pub(crate) type ExecKey = [u8; START_KEY_BYTES as usize];
 
 impl Gate {
-    /// Whether it holds anything back, or tells what it would.
+    /// Whether the gate has work to do: it holds programs back, records which it would hold back, tells senders apart,
+    /// or has profiles.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.programs != Programs::Any
@@ -189,7 +194,7 @@ impl Gate {
         }
         for (to, (device, inode)) in self.doors.iter().enumerate() {
             let door = |number| numbered(cgroup, *inode, kernel_device(*device), number);
-            // Who is in no profile is the first.
+            // First a process that is in no profile.
             rows.insert(door(0), NOWHERE);
             for (number, profile) in (1..).zip(&self.profiles) {
                 let leads = if profile.asks.contains(&to) { place(to) | NOT_BEGUN } else { NOWHERE };
@@ -215,7 +220,8 @@ impl Gate {
         MARKED | u32::from(self.generation & GENERATIONS) << SENDERS_MAX
     }
 
-    /// Who is meant by the mark of a connection; `None` when that is not known. Marks that an earlier gate gave say nothing.
+    /// The senders that the mark of a connection stands for; `None` when that is not known. Marks of an earlier gate
+    /// tell nothing.
     pub(crate) fn origins(&self, mark: u32) -> Option<Vec<Origin>> {
         if mark >> SENDERS_MAX != self.mark() >> SENDERS_MAX {
             return None;
@@ -225,7 +231,7 @@ impl Gate {
         Some(senders.map(|(_, sender)| sender.origin.clone()).collect())
     }
 
-    /// The same as the next after `before`.
+    /// This gate with the generation that follows `before`.
     pub(crate) fn after(&self, before: &Self) -> Self {
         let same = self.senders == before.senders;
         let generation =
@@ -313,7 +319,8 @@ mod tests {
         };
         let rows = gate.step_rows(9);
         let leads = |inode, number| rows[&numbered(9, inode, kernel_device(0x801), number)];
-        // Who is in none, the agent, its tool: at the door to the agent, and at that to the tool.
+        // A process in no profile, one of the agent, one of its tool: at the door to the agent, then at the door to the
+        // tool.
         assert_eq!([0, 1, 2].map(|number| leads(5, number)), [NOWHERE; 3]);
         assert_eq!([0, 1, 2].map(|number| leads(6, number)), [NOWHERE, 2 | NOT_BEGUN, NOWHERE]);
         assert_eq!(gate.rows(9), gate.own.iter().map(|file| (key(9, *file), OURS)).collect());

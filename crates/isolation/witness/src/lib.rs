@@ -1,19 +1,20 @@
 //! The host's kernel as a witness: which processes ran in a sandbox, what they executed, and which connections they
-//! asked for or accepted, seen from outside, where root inside can neither lie nor look away.
+//! asked for or accepted, seen from outside, where root in the sandbox can neither falsify nor hide them.
 //!
 //! ```text
 //! programs in the kernel (bpf/witness.bpf.c)     exec, fork, exit, connect, listen, accept: of sandboxes' cgroups only
-//!        │ one ring for each sandbox: who floods its own loses its own, and that is counted
+//!        │ one ring for each sandbox: a flood loses only that sandbox's records, and they are counted
 //!        ▼
 //! the thread `witness` ── looks every 20 ms ── events ── Sink (the recorder) ── "written" ── room is given back
 //! ```
 //!
 //! Programs, rings and the table of sandboxes are pinned in a bpf file system of the installation. When the server is
-//! killed they go on, and the next one reads on where the last record was given back; what had been written down by
-//! then is recognised and not written twice.
+//! killed they go on, and the next server reads on behind the last record whose room was given back. It recognises
+//! records that were already written down, and does not write them twice.
 //!
-//! What the host sees of a container is the sandbox itself. Of gVisor or a virtual machine it sees the sentry or the
-//! VMM, one process whatever runs inside: those are not watched here, and their own kernels are other witnesses.
+//! Of a container the host's kernel sees the sandbox's own processes. Of gVisor or a virtual machine it sees only one
+//! process, the sentry or the VMM, however many run inside: those are not watched here, and their own kernels are other
+//! witnesses.
 
 mod bpf;
 mod convert;
@@ -55,7 +56,7 @@ use watched::{Reading, Watched};
 /// Rings that are kept ready: making one takes as long as the kernel needs to forget the last state of a map.
 const READY_COUNT: usize = 4;
 
-/// Who takes the events. Called by the thread `witness`.
+/// Takes the events (the recorder). The thread `witness` calls it.
 pub trait Sink: Send + Sync + std::fmt::Debug {
     /// Whether a sandbox is recorded, now. While it is not, its records wait in its ring.
     fn takes(&self, sandbox: &SandboxId) -> bool;
@@ -63,15 +64,15 @@ pub trait Sink: Send + Sync + std::fmt::Debug {
     /// Takes an event.
     fn record(&self, sandbox: &SandboxId, event: Event);
 
-    /// Waits until all that was recorded of a sandbox will survive this process, or cannot.
+    /// Waits until all recorded events of a sandbox will survive this process, or until it is clear that they cannot.
     fn written(&self, sandbox: &SandboxId);
 
     /// The last events of the host's kernel that are recorded of a sandbox, but for losses: at most so many, oldest first.
     fn last(&self, sandbox: &SandboxId, max: usize) -> Vec<Event>;
 }
 
-/// The programs and who reads what they say. Dropping it leaves the programs running, for the next, while a sandbox is
-/// watched.
+/// The programs in the kernel, and the thread that reads their records. Dropping it leaves the programs running, for
+/// the next server, while a sandbox is watched.
 #[derive(Debug)]
 pub struct Witness {
     shared: Arc<Shared>,
@@ -90,13 +91,14 @@ struct Shared {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing in here is left half changed by a panic.
+    // A panic leaves no data behind these locks half changed.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Witness {
-    /// Loads the programs, or takes up those that an earlier server left in `dir`, and starts to read. `dir` becomes the
-    /// mount of a bpf file system; what cannot be in there is kept in `dir` with `.d` at its end.
+    /// Loads the programs, or takes up those that an earlier server left in `dir`, and starts to read. `dir` becomes
+    /// the mount of a bpf file system; files that cannot be in there are kept in the directory of the same name with
+    /// `.d` at its end.
     ///
     /// # Errors
     /// [`Missing`] says why the kernel of this host cannot be a witness. Sandboxes run all the same.
@@ -132,7 +134,8 @@ impl Witness {
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Sees the connections of a cgroup and of all below: the parent of sandboxes' cgroups. Idempotent.
+    /// Attaches the programs for connections to a cgroup and all below it: the parent of sandboxes' cgroups.
+    /// Idempotent.
     ///
     /// # Errors
     /// [`Missing`].
@@ -140,8 +143,8 @@ impl Witness {
         self.shared.store.hook(cgroup)
     }
 
-    /// Begins to watch a sandbox, before its first process runs, and to hold back what its gate does not let run. `cgroup` is
-    /// the number of its cgroup of version 2: the inode of the directory. Idempotent.
+    /// Begins to watch a sandbox, before its first process runs, and to hold back programs that its gate does not let
+    /// run. `cgroup` is the number of its cgroup of version 2: the inode of the directory. Idempotent.
     ///
     /// # Errors
     /// [`Missing`]: it will not be watched, and nothing is held back.
@@ -189,7 +192,7 @@ impl Witness {
         Ok(())
     }
 
-    /// What was said of a sandbox when it began to be watched.
+    /// The facts that the caller gave when the sandbox began to be watched.
     #[must_use]
     pub fn facts(&self, sandbox: &SandboxId) -> Option<Facts> {
         self.find(sandbox).map(|watched| watched.facts.clone())
@@ -201,8 +204,8 @@ impl Witness {
         self.find(sandbox).and_then(|watched| lock(&watched.gate).origins(mark))
     }
 
-    /// Says in which profile the exec begins whose cgroup has this name, before its first process is forked. `false` when the sandbox
-    /// has no such profile, or is not watched.
+    /// Tells the kernel's programs in which profile the exec whose cgroup has this name begins, before its first
+    /// process is forked. `false` when the sandbox has no such profile, or is not watched.
     ///
     /// # Errors
     /// [`Missing`].
@@ -213,7 +216,7 @@ impl Witness {
         told.map(|()| true).map_err(|error| Missing::refused("say in which profile an exec begins", error))
     }
 
-    /// The exec whose cgroup has this name has begun, or will not.
+    /// Takes that back: the exec whose cgroup has this name has begun, or will not begin.
     ///
     /// # Errors
     /// [`Missing`].
@@ -239,7 +242,7 @@ impl Witness {
         saw.map_err(|error| Missing::refused("read the table of sandboxes", error))
     }
 
-    /// Whether the kernel describes overlayfs: otherwise nobody can tell what is the image's.
+    /// Whether the kernel describes overlayfs: otherwise its programs cannot tell which files are the image's.
     #[must_use]
     pub fn knows_overlays(&self) -> bool {
         self.shared.store.knows_overlays()
@@ -249,8 +252,8 @@ impl Witness {
         lock(&self.shared.watched).values().find(|watched| watched.sandbox == *sandbox).cloned()
     }
 
-    /// The same for a sandbox that runs already and that nobody watched: what it did until now is a gap, and processes
-    /// that run belong to no exec.
+    /// The same as [`Self::watch`] for a sandbox that runs already and was not watched: its events until now are
+    /// missing, and processes that run belong to no exec.
     ///
     /// # Errors
     /// As [`Self::watch`].
@@ -270,7 +273,8 @@ impl Witness {
         self.find(sandbox).is_some()
     }
 
-    /// Ends watching a sandbox whose processes have ended; what they left in the ring is taken first. Idempotent.
+    /// Ends watching a sandbox whose processes have ended; the records that they left in the ring are read first.
+    /// Idempotent.
     ///
     /// # Errors
     /// [`Missing`] when the kernel keeps it; calling again continues.
@@ -298,7 +302,8 @@ impl Witness {
         lock(&self.shared.watched).values().map(name).collect()
     }
 
-    /// Stops reading; when no sandbox is left, removes programs, rings and the mount. Done by dropping it, too; a second time does nothing.
+    /// Stops reading; when no sandbox is left, removes programs, rings and the mount. Dropping the witness does this,
+    /// too; a second call does nothing.
     pub fn close(&self) {
         // The next server may have opened the same place since the first time.
         let Some(thread) = lock(&self.thread).take() else { return };

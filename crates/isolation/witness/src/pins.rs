@@ -5,7 +5,8 @@
 //!   set-<16 digits of the object>/   map_<name>, link_<program>
 //! ```
 //!
-//! Only root may enter it; beside it, with `.d` at its end, is what is known of sandboxes and not in the kernel. It is the one mount in the host's mount table, and there while sandboxes are.
+//! Only root may enter it; beside it, in the directory with `.d` at its end, are the facts about sandboxes that are not
+//! in the kernel. It is the one mount in the host's mount table, and it is there as long as sandboxes are.
 
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -17,7 +18,7 @@ use crate::beside;
 use crate::level::Missing;
 use crate::object::OBJECT;
 
-/// What the mount table says that it is.
+/// The source that the mount table shows.
 const SOURCE: &str = "atoll-witness";
 /// What the directory of a version's pins is called, before its number.
 const SET_PREFIX: &str = "set-";
@@ -48,7 +49,8 @@ impl Pins {
         self.dir.join(set_name())
     }
 
-    /// Where pins of other versions of the programs are. Removing one ends its programs, and with them what they hold back.
+    /// Where pins of other versions of the programs are. Removing one ends its programs, and then they hold no program
+    /// back any more.
     pub(crate) fn others(&self) -> io::Result<Vec<PathBuf>> {
         Ok(self.sets()?.into_iter().filter(|set| *set != self.set()).collect())
     }
@@ -65,7 +67,7 @@ impl Pins {
         Ok(found)
     }
 
-    /// Whether nothing of ours is pinned, of whatever version.
+    /// Whether no version of our programs is pinned.
     pub(crate) fn is_empty(&self) -> bool {
         self.sets().is_ok_and(|sets| sets.is_empty())
     }
@@ -86,7 +88,8 @@ pub fn is_mounted(dir: &Path) -> bool {
     rustix::fs::statfs(dir).is_ok_and(|fs| u64::try_from(fs.f_type).is_ok_and(|kind| kind == BPF_FS_MAGIC))
 }
 
-/// Ends what keeps programs and rings in the kernel without a server: for a data directory that has no sandbox.
+/// Removes the mount that keeps programs and rings in the kernel without a server: for a data directory that has no
+/// sandbox.
 pub fn close(dir: &Path) {
     while is_mounted(dir) {
         if let Err(error) = rustix::mount::unmount(dir, UnmountFlags::DETACH) {
@@ -94,7 +97,7 @@ pub fn close(dir: &Path) {
             return;
         }
     }
-    // Absent is as good.
+    // An error is ignored: absent is as good.
     drop(std::fs::remove_dir(dir));
     drop(std::fs::remove_dir_all(beside(dir)));
 }

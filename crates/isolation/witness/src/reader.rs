@@ -1,4 +1,5 @@
-//! The thread `witness`: takes what the programs wrote, and gives room back once it is written down.
+//! The thread `witness`: takes the records that the kernel's programs wrote, and gives their room back once they are
+//! written down.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,19 +20,20 @@ use crate::{Shared, Sink, lock};
 
 /// How often the thread looks. A program wakes it when much waits.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// How often it asks what programs missed.
+/// How often it asks how many events the programs missed.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// Records that are taken before they are written down.
 const BATCH_MAX_COUNT: usize = 4096;
 /// How far the same event's times may be apart as two servers tell it, microseconds.
 const CLOCK_SLACK_US: u64 = 1_000_000;
 
-/// Wakes the thread: a ring in which much waits, or somebody who wants something of it.
+/// Wakes the thread: when much waits in a ring, or when a task asks it to empty a ring or to stop.
 #[derive(Debug)]
 pub(crate) struct Doorbell {
     epoll: OwnedFd,
     event: OwnedFd,
-    /// Whose rings to take to their end, and who waits for that; none once nobody reads any more.
+    /// The sandboxes whose rings to read to their end, and the tasks that wait for that; `None` once the thread has
+    /// ended.
     asked: Mutex<Option<VecDeque<Asked>>>,
 }
 
@@ -59,11 +61,11 @@ impl Doorbell {
 
     /// Wakes it.
     pub(crate) fn ring(&self) {
-        // Full means that it wakes anyway.
+        // When the counter is full, the thread wakes anyway.
         let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
     }
 
-    /// Has the thread take all that a ring has, and waits for it.
+    /// Makes the thread read all records of a ring, and waits for it.
     pub(crate) fn drain(&self, watched: &Arc<Watched>) {
         let (done, wait) = mpsc::sync_channel(1);
         match &mut *lock(&self.asked) {
@@ -71,7 +73,7 @@ impl Doorbell {
             None => return,
         }
         self.ring();
-        // Whoever reads drops what it was asked when it ends.
+        // When the thread ends it drops the requests, which ends this wait.
         let _ = wait.recv();
     }
 
@@ -96,7 +98,7 @@ impl Doorbell {
     }
 }
 
-/// Nobody reads after this, however the thread ended: nobody may wait for it.
+/// Dropped when the thread ends, also by a panic: no task may wait for it from then on.
 struct Ends<'a>(&'a Doorbell);
 
 impl Drop for Ends<'_> {
@@ -114,7 +116,7 @@ pub(crate) fn run(shared: &Shared, sink: &dyn Sink) {
         shared.bell.wait();
         for (watched, done) in shared.bell.asked() {
             while reader.take(&watched) {}
-            // Who asked may have given up.
+            // The task that asked may have given up.
             let _ = done.send(());
         }
         let all: Vec<_> = lock(&shared.watched).values().cloned().collect();
@@ -157,7 +159,7 @@ impl Reader<'_> {
                 Some(record) if record.cgroup == watched.cgroup => {
                     found.extend(events(record, watched, boot_us, &mut self.digests));
                 }
-                // A slot's last records, of the sandbox that had it before.
+                // Late records of the sandbox that had the slot before.
                 Some(_) => {}
                 None => tracing::error!(bytes = self.record.len(), "a record that no program writes"),
             }
@@ -185,7 +187,7 @@ impl Reader<'_> {
         full
     }
 
-    /// Leaves out what an earlier server wrote down before it could give the room back.
+    /// Leaves out events that an earlier server wrote down and whose room it could not give back before it was killed.
     fn skip_written(&self, watched: &Watched, events: &mut Vec<Event>) {
         let mut reading = lock(&watched.reading);
         if events.is_empty() || !std::mem::take(&mut reading.taken_over) {
@@ -222,7 +224,8 @@ fn loss(count: Option<u64>, reason: &str) -> Event {
     }
 }
 
-/// Whether two tell of the same: what the kernel said, not what was found out about it since.
+/// Whether two events are of the same record: compares what the kernel reported, not what the server found out about it
+/// since.
 fn same(a: &Event, b: &Event) -> bool {
     let kind = std::mem::discriminant(&a.what) == std::mem::discriminant(&b.what);
     kind && a.process == b.process

@@ -51,7 +51,7 @@ pub(crate) struct Executed {
     pub(crate) argv: Vec<String>,
     /// Whether arguments or one of the paths were cut.
     pub(crate) cut: bool,
-    /// What the gate thought of it, unless it may run.
+    /// Why the gate refuses it; `None` when it may run.
     pub(crate) refused: Option<Refused>,
 }
 
@@ -77,7 +77,7 @@ pub(crate) enum Why {
     Unlisted,
     /// A rule denies it.
     Rule,
-    /// It leads to a profile that may not be asked for from where it is.
+    /// It is a door to a profile that the process's own profile may not ask for.
     NotDown,
 }
 
@@ -203,7 +203,7 @@ fn executed(reader: &mut Reader<'_>) -> Executed {
         device: rustix::fs::makedev(device >> 20, device & 0xf_ffff),
         inode,
         bytes,
-        // The topmost bit says that somebody has seen this time, which only the kernel needs.
+        // The topmost bit says that a process has seen this time; only the kernel needs it.
         changed: (seconds.cast_signed(), nanos & 0x7fff_ffff),
         on_overlay: flags & OVERLAY != 0,
         upper: flags & UPPER != 0,

@@ -55,7 +55,7 @@ impl Mapping {
         unsafe { place.cast::<AtomicU32>().as_ref() }
     }
 
-    /// Copies what nobody writes meanwhile.
+    /// Copies bytes that the kernel does not write meanwhile.
     fn copy(&self, offset: usize, to: &mut Vec<u8>, bytes: usize) {
         assert!(offset + bytes <= self.bytes, "a record inside of the mapping");
         to.clear();
@@ -98,7 +98,7 @@ impl Ring {
     }
 
     /// Takes the next record without giving its room back; `None` when there is none that is finished. `position` is
-    /// where the reader is, and is moved on. What was taken is given back with [`Self::release`].
+    /// where the reader is, and is moved on. [`Self::release`] gives the room back.
     pub(crate) fn next(&self, position: &mut u64, record: &mut Vec<u8>) -> Option<()> {
         loop {
             let end = self.producer.number(0).load(Ordering::Acquire);
@@ -130,7 +130,7 @@ impl Ring {
         self.consumer.number(0).load(Ordering::Acquire)
     }
 
-    /// Gives back everything before `position`: it will not be read again, by whomever.
+    /// Gives back everything before `position`: no server will read it again.
     pub(crate) fn release(&self, position: u64) {
         self.consumer.number(0).store(position, Ordering::Release);
     }
@@ -161,12 +161,12 @@ impl Counters {
         Mapping::new(map, bytes, 0, true).map(Self)
     }
 
-    /// Takes off those that were told.
+    /// Subtracts losses that were recorded.
     pub(crate) fn told(&self, slot: u32, lost: u64) {
         self.0.number(slot as usize * COUNTER_BYTES + 8).fetch_sub(lost, Ordering::AcqRel);
     }
 
-    /// How many records of a slot were lost, and not told yet.
+    /// How many records of a slot were lost, and not recorded as lost yet.
     pub(crate) fn lost(&self, slot: u32) -> u64 {
         self.0.number(slot as usize * COUNTER_BYTES + 8).load(Ordering::Relaxed)
     }

@@ -1,5 +1,5 @@
-//! Slots: each has a ring, and is one sandbox's at a time. Rings stay in the kernel's map when their sandbox is gone, for
-//! another: taking one out would wait for everything that runs in the kernel.
+//! Slots: each has a ring, and belongs to one sandbox at a time. When its sandbox is gone a ring stays in the kernel's
+//! map for another sandbox: removing it would wait until every program that runs in the kernel has ended.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -33,7 +33,7 @@ impl Free {
         lock(&self.taken).remove(&slot);
     }
 
-    /// The lowest: those with rings come first.
+    /// Claims the lowest free slot: slots that have rings already come first.
     fn claim(&self) -> Option<u32> {
         let mut taken = lock(&self.taken);
         let slot = (0..SLOTS_MAX).find(|slot| !taken.contains(slot))?;

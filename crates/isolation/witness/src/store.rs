@@ -1,4 +1,4 @@
-//! What is in the kernel: maps, programs, links, and the table of sandboxes, all pinned.
+//! The objects in the kernel: maps, programs, links, and the table of sandboxes, all pinned.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -28,7 +28,7 @@ const ID_BYTES: usize = 40;
 /// Largest file of facts, bytes.
 const FACTS_MAX_BYTES: u64 = 16 << 20;
 
-/// Execs of one sandbox that start at a time: a share of what the table of all has room for.
+/// Execs of one sandbox that may be starting at a time: a share of the room in the table of all sandboxes.
 const STARTING_MAX_COUNT: usize = 128;
 
 /// A sandbox's row of the kernel's table.
@@ -42,7 +42,7 @@ pub(crate) struct Store {
     facts: PathBuf,
     maps: Maps,
     counters: Counters,
-    /// Those of tracepoints and of cgroups, for what they missed.
+    /// The programs of tracepoints and of cgroups, to ask how many events they missed.
     programs: Vec<OwnedFd>,
     /// Cgroups of sandboxes that were taken over from programs of another version.
     carried: BTreeSet<u64>,
@@ -76,8 +76,8 @@ impl Store {
         Ok(store)
     }
 
-    /// Takes over from programs of other versions, then ends them. What they hold back these do, too, before those are gone;
-    /// when that fails those stay.
+    /// Takes over from programs of other versions, then ends them. Before they are ended, the new programs hold back
+    /// everything that they hold back; when that fails the old ones stay.
     fn replace_others(&mut self) -> io::Result<()> {
         for other in self.pins.others()? {
             self.carried.extend(self.carry_over(&other)?);
@@ -91,7 +91,7 @@ impl Store {
 
     fn carry_over(&self, other: &Path) -> io::Result<Vec<u64>> {
         let mut carried = Vec::new();
-        // Half made, or without gates.
+        // That version's table is missing: it was half made, or has no gates.
         let Ok(boxes) = bpf::open_pin(&other.join("map_boxes")) else { return Ok(carried) };
         if bpf::value_bytes(&boxes)? != BOX_BYTES {
             return Ok(carried);
@@ -132,7 +132,7 @@ impl Store {
         Ok(carried)
     }
 
-    /// Whether a sandbox was taken over from programs of another version, which may have seen what nobody read.
+    /// Whether a sandbox was taken over from programs of another version, whose last records no server may have read.
     pub(crate) fn was_carried(&self, cgroup: u64) -> bool {
         self.carried.contains(&cgroup)
     }
@@ -145,12 +145,12 @@ impl Store {
         &self.counters
     }
 
-    /// The map of rings, once more, for whoever makes them.
+    /// Another descriptor of the map of rings, for the thread that makes rings.
     pub(crate) fn maps_for_rings(&self) -> Result<OwnedFd, Missing> {
         self.maps.rings.try_clone().map_err(|error| Missing::refused("copy a descriptor", error))
     }
 
-    /// How often a program did not run, though something happened.
+    /// How often the kernel did not run a program although its event happened.
     pub(crate) fn missed(&self) -> io::Result<u64> {
         self.programs.iter().map(bpf::missed).sum()
     }
@@ -200,14 +200,14 @@ impl Store {
         Ok(self.row(cgroup)?.is_some_and(|row| number(&row, LEVEL_AT) != 0))
     }
 
-    /// Whether programs can tell what is the image's.
+    /// Whether the kernel's programs can tell which files are the image's.
     pub(crate) fn knows_overlays(&self) -> bool {
         let mut config = [0; object::CONFIG_BYTES as usize];
         let read = bpf::look_up(&self.maps.config, &0_u32.to_ne_bytes(), &mut config);
         read.is_ok_and(|there| there) && number(&config, 0) != 0
     }
 
-    /// What a gate has in the kernel's tables.
+    /// The rows that a gate has in the kernel's tables.
     fn tables(&self, cgroup: u64, gate: &Gate) -> [(&OwnedFd, BTreeMap<Key, u32>); 3] {
         [
             (&self.maps.rules, gate.rows(cgroup)),
@@ -246,7 +246,7 @@ impl Store {
         self.keep(&watched.sandbox, "gate", gate)
     }
 
-    /// Says in which profile the exec begins whose cgroup has this name.
+    /// Tells the kernel's programs in which profile the exec whose cgroup has this name begins.
     pub(crate) fn exec_starts(&self, watched: &Watched, exec: &str, profile: u32) -> io::Result<()> {
         let mut starting = lock(&watched.starting);
         let starting = starting.as_mut().ok_or(io::ErrorKind::NotFound)?;
@@ -274,7 +274,7 @@ impl Store {
         Ok(())
     }
 
-    /// Execs of a sandbox whose start was told by a server that did not live to take it back.
+    /// Execs of a sandbox whose start an earlier server announced and, because it was killed, never took back.
     pub(crate) fn starting(&self, cgroup: u64) -> Result<BTreeSet<String>, Missing> {
         let told = rows::<{ START_KEY_BYTES as usize }, 4>(&self.maps.starts)
             .map_err(|error| Missing::refused("read which execs start", error))?;
@@ -345,7 +345,7 @@ impl Store {
         self.facts.join(format!("{sandbox}.{what}"))
     }
 
-    /// Writes down what the kernel does not know, for the next server.
+    /// Writes down facts that the kernel does not hold, for the next server.
     pub(crate) fn keep<T: Serialize>(
         &self,
         sandbox: &SandboxId,
@@ -357,7 +357,7 @@ impl Store {
         std::fs::write(self.file(sandbox, what), text).map_err(refused)
     }
 
-    /// What was written down; nothing of a torn file.
+    /// The value that was written down; the default when the file is torn or absent.
     pub(crate) fn kept<T: DeserializeOwned + Default>(&self, sandbox: &SandboxId, what: &str) -> T {
         let path = self.file(sandbox, what);
         let small = std::fs::metadata(&path).is_ok_and(|meta| meta.len() <= FACTS_MAX_BYTES);
@@ -368,7 +368,7 @@ impl Store {
     /// Removes it.
     pub(crate) fn forget_facts(&self, sandbox: &SandboxId) {
         for what in ["json", "gate"] {
-            // Absent is as good.
+            // An error is ignored: absent is as good.
             drop(std::fs::remove_file(self.file(sandbox, what)));
         }
     }

@@ -19,7 +19,7 @@ pub struct Layer {
     pub dir: PathBuf,
 }
 
-/// What is known of a sandbox and cannot be seen in the kernel.
+/// Facts about a sandbox that the kernel does not show.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
     /// The host's id of root inside.
@@ -31,7 +31,8 @@ pub struct Facts {
     /// Device (as `stat` has it) and inode of the directory of the host that it has instead of an image.
     #[serde(default)]
     pub bound_root: Option<(u64, u64)>,
-    /// What lies above the layers and was changed last before this moment, milliseconds since the epoch, is its image's all the same.
+    /// A file above the layers that was changed last before this moment, milliseconds since the epoch, counts as its
+    /// image's all the same.
     #[serde(default)]
     pub image_until_ms: Option<u64>,
     /// The directory of the host with the doors to its profiles that it is shown.
@@ -49,11 +50,12 @@ pub(crate) struct Watched {
     pub(crate) facts: Facts,
     pub(crate) ring: Ring,
     pub(crate) reading: Mutex<Reading>,
-    /// Which programs may run in it: for what is told of it. The kernel has its own.
+    /// Which programs may run in it: used to describe events. The kernel's tables have a copy of their own.
     pub(crate) gate: Mutex<Gate>,
-    /// Cgroups of execs of which the kernel was told that they start, and not yet that they have: one table holds those of all
-    /// sandboxes, so each has its share. A guest whose connection always breaks while one starts gets no further than that.
-    /// `None`: it was taken out of the tables, and nothing is told of it any more.
+    /// Names of cgroups of execs that the kernel's programs expect to start, and of which they were not yet told that
+    /// they have started. One table holds those of all sandboxes, so each sandbox has a share: a guest whose connection
+    /// breaks at every start of an exec fills only its own share. `None`: the sandbox was taken out of the tables, and
+    /// no more execs are entered.
     pub(crate) starting: Mutex<Option<BTreeSet<String>>>,
 }
 
@@ -62,6 +64,6 @@ pub(crate) struct Watched {
 pub(crate) struct Reading {
     /// An earlier server read this ring: what it wrote down must not be written again.
     pub(crate) taken_over: bool,
-    /// It ran before it was watched, which is not told yet.
+    /// It ran before it was watched, and that is not recorded yet.
     pub(crate) late: bool,
 }

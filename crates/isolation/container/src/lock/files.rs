@@ -1,7 +1,7 @@
 //! The programs of an image: found by path as the sandbox sees them, or one after another, and named as the kernel knows them.
 //!
-//! Layers and disks are what somebody else filled: no link is followed out of them, and nothing in them is waited for. What
-//! somebody inside has changed on the disk since its template left it is not there.
+//! Images and sandboxes filled the layers and disks: no link is followed out of them, and opening a file in them never
+//! blocks. A file that the sandbox has changed on the disk since its template was made counts as absent.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -21,7 +21,7 @@ const LINKS_MAX_COUNT: usize = 40;
 const DEPTH_MAX_COUNT: usize = 64;
 /// Names that are looked at for one policy.
 const NAMES_MAX_COUNT: usize = 4_000_000;
-/// Says of a directory that layers below have nothing in it.
+/// Marks a directory as opaque: it hides the same directory of the layers below.
 const OPAQUE: &std::ffi::CStr = c"trusted.overlay.opaque";
 const ANY_EXECUTE: u32 = 0o111;
 /// Where dpkg keeps which files a package has.
@@ -43,7 +43,8 @@ pub(crate) struct Image {
 #[derive(Debug)]
 struct Place {
     dir: OwnedFd,
-    /// It is on the disk: what was changed at this moment or later, nanoseconds since the epoch, somebody inside did.
+    /// The directory is on the disk: the sandbox itself made every change at this moment or later, nanoseconds since
+    /// the epoch.
     until_ns: Option<i128>,
 }
 
@@ -124,8 +125,8 @@ impl Image {
         }
     }
 
-    /// Visits the programs of a Debian package, as the image's list of its files has it. What somebody put into that list who made the image
-    /// is his word; no link leads out of the image, and nothing is there twice.
+    /// Visits the programs of a Debian package, by the image's own list of its files. The maker of the image answers
+    /// for what is in that list. No link leads out of the image, and no program is visited twice.
     pub(crate) fn package(
         &self,
         name: &str,
@@ -136,7 +137,7 @@ impl Image {
             if seen.len() > PACKAGE_FILES_MAX_COUNT {
                 return Err(format!("the package '{name}' has more than {PACKAGE_FILES_MAX_COUNT} files"));
             }
-            // Directories, and what a layer above removed, are in the list, too.
+            // The list also has directories, and files that a layer above removed.
             let Ok((_, End::File(level, at, name, stat))) = self.resolve(path) else { continue };
             if stat.st_mode & ANY_EXECUTE != 0 && seen.insert((stat.st_dev, stat.st_ino)) {
                 visit(&program(&level, at, &name, &stat))?;
@@ -281,7 +282,7 @@ impl Image {
                     return Ok(to.into_string().map_or(Found::Other, Found::Link));
                 }
                 FileType::RegularFile => return Ok(Found::File(at, Box::new(stat))),
-                // What hides a file of the layers below.
+                // A whiteout: it hides a file of the layers below.
                 FileType::CharacterDevice if stat.st_rdev == 0 => return Ok(Found::Nothing),
                 _ => return Ok(Found::Other),
             }
@@ -358,7 +359,7 @@ fn is_opaque(dir: BorrowedFd<'_>) -> bool {
     fgetxattr(dir, OPAQUE, &mut value[..]).is_ok_and(|count| count > 0 && value[0] == b'y')
 }
 
-/// When it was changed last, by the kernel's word, nanoseconds since the epoch.
+/// When it was changed last, as the kernel reports it, nanoseconds since the epoch.
 fn changed_ns(stat: &Stat) -> i128 {
     i128::from(stat.st_ctime) * 1_000_000_000 + i128::from(stat.st_ctime_nsec)
 }

@@ -1,4 +1,5 @@
-//! Where rules' paths led when nobody had run on a disk: kept on the disk, beside what its sandbox sees of it.
+//! Where rules' paths led before any sandbox had run on a disk: kept on the disk, beside the part that its sandbox
+//! sees.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -22,8 +23,8 @@ impl Places {
     }
 }
 
-/// What is kept of the template of this moment; `None` when nobody has run on the disk since. A disk may come from anywhere: what
-/// cannot be read is of no template.
+/// Reads the places that are kept for the template of this moment; `None` when no sandbox has run on the disk since. A
+/// disk may come from anywhere: a file that cannot be parsed is of no template.
 pub(crate) fn read(disk: BorrowedFd<'_>, until_ms: u64) -> Result<Option<Places>, IsolationError> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
@@ -37,7 +38,7 @@ pub(crate) fn read(disk: BorrowedFd<'_>, until_ms: u64) -> Result<Option<Places>
     Ok(places.filter(|places| places.until_ms == until_ms))
 }
 
-/// Keeps them. Nobody inside runs yet.
+/// Keeps them. No process of the sandbox runs yet.
 pub(crate) fn write(disk: BorrowedFd<'_>, places: &Places) -> Result<(), IsolationError> {
     match unlinkat(disk, NAME, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => {}

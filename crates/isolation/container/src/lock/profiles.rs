@@ -1,4 +1,4 @@
-//! From profiles to what the kernel is told of them.
+//! Turns profiles into the form in which the kernel gets them.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use super::rules::{FILES_MAX_COUNT, Lookup};
 use super::{cannot, cannot_because};
 use crate::Inner;
 
-/// What the agent calls an exec's cgroup before its name.
+/// The agent names an exec's cgroup with this and the exec's id.
 const CGROUP_PREFIX: &str = "exec-";
 
 /// A file, by device and inode.
@@ -20,7 +20,7 @@ type File = (u64, u64);
 /// Finds the programs that profiles name. The numbers of profiles follow from their names, so that they stay.
 ///
 /// # Errors
-/// Which is not there, or is named twice.
+/// Names the program that is not there, or is named twice.
 pub(super) fn resolve(
     profiles: &Profiles,
     mut lookup: Option<&mut Lookup<'_>>,
@@ -33,7 +33,7 @@ pub(super) fn resolve(
         let mut named: HashMap<File, (&str, usize)> = HashMap::new();
         let mut programs: Vec<_> =
             profile.on_exec.iter().filter(|(path, _)| *path != EVERY_PROGRAM).collect();
-        // One that is named itself stands before its directory.
+        // A program that is named itself comes before its directory.
         programs.sort_by_key(|(path, _)| breadth(path));
         for (path, next) in programs {
             let field = format!("profiles.named.{name}.on_exec");
@@ -41,7 +41,7 @@ pub(super) fn resolve(
             let Some(lookup) = lookup.as_deref_mut() else { continue };
             let files =
                 lookup.files(Some(path), None, &mut read_bytes).map_err(|why| format!("{field}: {why}"))?;
-            // The kernel's table is everybody's.
+            // All sandboxes share the kernel's table.
             count += files.len();
             if count > FILES_MAX_COUNT {
                 return Err(format!("{field}: profiles name more than {FILES_MAX_COUNT} programs"));

@@ -1,4 +1,4 @@
-//! From rules about programs to the files that the kernel is told of.
+//! Finds the files that rules about programs name, for the kernel's tables.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read as _};
@@ -20,8 +20,8 @@ const DIGESTS_MAX_COUNT: usize = 200_000;
 /// Content that is read for one policy, bytes.
 const READ_MAX_BYTES: u64 = 64 << 30;
 
-/// Where rules' paths lead on the disk of a template, found while nobody had run on it. Kept on the disk itself, outside what its
-/// sandbox sees: it goes where the disk goes, through sleep, forks and snapshots.
+/// Where rules' paths lead on the disk of a template, found before any sandbox had run on it. Kept on the disk itself,
+/// outside the part that its sandbox sees: so it stays with the disk through sleep, forks and snapshots.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Places {
@@ -63,7 +63,7 @@ pub(crate) struct Lookup<'a> {
     pub(crate) named_layers: Vec<(String, PathBuf)>,
     /// The disk's device, where there is a disk of a template.
     pub(crate) disk: Option<u64>,
-    /// Whether nobody has run on the disk yet.
+    /// Whether no sandbox has run on the disk yet.
     pub(crate) fresh: bool,
     pub(crate) places: &'a mut Places,
     pub(crate) digests: &'a Digests,
@@ -72,7 +72,7 @@ pub(crate) struct Lookup<'a> {
 /// Finds what rules name.
 ///
 /// # Errors
-/// What is wrong with which rule.
+/// Names the rule and what is wrong with it.
 pub(crate) fn resolve(rules: &[ExecutionRule], lookup: &mut Lookup<'_>) -> Result<Vec<Rule>, String> {
     let mut found: Vec<Rule> = Vec::new();
     let mut first: HashMap<(u64, u64), usize> = HashMap::new();
@@ -104,7 +104,7 @@ pub(crate) fn resolve(rules: &[ExecutionRule], lookup: &mut Lookup<'_>) -> Resul
 /// Finds the programs that rules of the network name.
 ///
 /// # Errors
-/// Which is not there.
+/// Names the program that is not there.
 pub(crate) fn senders(origins: &[Origin], lookup: &mut Lookup<'_>) -> Result<Vec<Sender>, String> {
     let (mut read_bytes, mut count) = (0, 0);
     let mut find = |origin: &Origin| {
@@ -113,7 +113,7 @@ pub(crate) fn senders(origins: &[Origin], lookup: &mut Lookup<'_>) -> Result<Vec
         }
         let files = lookup.files(origin.path(), origin.digest(), &mut read_bytes);
         let files = files.map_err(|why| format!("egress: from {origin}: {why}"))?;
-        // The kernel's table is everybody's.
+        // All sandboxes share the kernel's table.
         count += files.len();
         if count > FILES_MAX_COUNT {
             return Err(format!("egress: from {origin}: rules name more than {FILES_MAX_COUNT} programs"));
@@ -127,7 +127,7 @@ pub(crate) fn senders(origins: &[Origin], lookup: &mut Lookup<'_>) -> Result<Vec
 const PACKAGE: &str = "package ";
 
 impl Lookup<'_> {
-    /// The files that a rule names. Not none.
+    /// The files that a rule names: at least one.
     fn of_rule(&mut self, rule: &ExecutionRule, read_bytes: &mut u64) -> Result<Vec<(u64, u64)>, String> {
         match (&rule.layer, &rule.package) {
             (Some(layer), _) => self.of_layer(layer, rule.path.as_deref()),
@@ -142,7 +142,8 @@ impl Lookup<'_> {
         }
     }
 
-    /// The programs of one layer, which nothing above or below it changes: what another hides cannot be run, and is harmless.
+    /// The programs of one layer, which nothing above or below it changes: a program that another layer hides cannot be
+    /// run, so naming it is harmless.
     fn of_layer(&self, name: &str, path: Option<&str>) -> Result<Vec<(u64, u64)>, String> {
         let Some((_, dir)) = self.named_layers.iter().find(|(own, _)| own == name) else {
             let own: Vec<&str> = self.named_layers.iter().map(|(own, _)| own.as_str()).collect();
@@ -157,7 +158,7 @@ impl Lookup<'_> {
         Ok(identities(&found))
     }
 
-    /// The files that a path, a digest, or both name: device and inode of each. Not none.
+    /// The files that a path, a digest, or both name: device and inode of each, at least one.
     ///
     /// # Errors
     /// Why there are none.
@@ -221,7 +222,7 @@ impl Lookup<'_> {
 /// Device and inode of a file, and whether it is on the disk.
 type Seen = ((u64, u64), bool);
 
-/// What is at a path, which has no links in what is given back.
+/// Finds the programs at a path; gives the path without links, and the files.
 fn look(
     image: &Image,
     path: &str,

@@ -1,5 +1,5 @@
-//! The calls that are let through whatever their arguments are, by number: those of Docker's default profile for a process
-//! with the capabilities that root has in a sandbox, but for what the tests of [`super`] list with the reasons.
+//! The calls that are let through with any arguments, by number: those of Docker's default profile for a process with
+//! the capabilities that root has in a sandbox, but for what the tests of [`super`] list with the reasons.
 
 /// Numbers of x86-64.
 pub(super) const ALLOWED: &[libc::c_long] = &[

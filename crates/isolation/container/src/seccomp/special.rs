@@ -2,8 +2,8 @@
 
 use libc::sock_filter;
 
-/// Numbers from here on are of calls that nobody has looked at yet. On x86-64 those of x32, the same calls under other
-/// numbers, are far above.
+/// Numbers from here on are of calls that this project has not reviewed yet. On x86-64 those of x32, the same calls
+/// under other numbers, are far above.
 pub(super) const UNKNOWN_FROM: u32 = 470;
 
 /// What the kernel gives a filter, `struct seccomp_data`: offsets of the number, of the architecture and of an argument's halves.
@@ -78,7 +78,8 @@ pub(super) fn answers() -> Vec<sock_filter> {
     program.extend(answer(libc::SYS_shmget, &[Test::HasAny(low(2), HUGE_SEGMENT)], libc::ENOMEM));
     program.extend(answer(libc::SYS_memfd_create, &[Test::HasAny(low(1), MFD_HUGETLB)], libc::ENOMEM));
     // Sandboxes have the limit 1, which alone keeps the kernel from starting the host's helper: even 0, which a process
-    // could set, does not. There are no core dumps, whatever one asks for, so asking is answered with "done".
+    // could set, does not. There are no core dumps, whatever limit a process asks for, so the filter answers such a
+    // request with "done".
     program.extend(answer(libc::SYS_setrlimit, &[Test::Is(low(0), CORE)], 0));
     for half in [low(2), high(2)] {
         let sets = [Test::Is(low(1), CORE), Test::HasAny(half, ALL)];

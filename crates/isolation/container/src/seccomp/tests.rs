@@ -148,7 +148,7 @@ fn what_belongs_to_the_whole_host_is_not_to_be_had() {
     assert_eq!(call(libc::SYS_shmget, [0, 2 << 20, 0o1600, 0]), ALLOW);
     assert_eq!(call(libc::SYS_memfd_create, [1, 4, 0, 0]), no_memory);
     assert_eq!(call(libc::SYS_memfd_create, [1, 1, 0, 0]), ALLOW);
-    // The limit of core dumps cannot be changed, by whatever pointer; it can be read, and the others can be set.
+    // The limit of core dumps cannot be changed, with any pointer; it can be read, and the other limits can be set.
     assert_eq!(call(libc::SYS_setrlimit, [4, 1, 0, 0]), none);
     assert_eq!(call(libc::SYS_setrlimit, [7, 1, 0, 0]), ALLOW);
     for pointer in [0x1000, 0x1_0000_0000, u64::MAX] {

@@ -25,7 +25,7 @@ pub(super) enum Fate {
 }
 
 /// A program that lets through, refuses, or goes on to what is put behind it. `fates` are those of the numbers from 0 on;
-/// numbers beyond, and whatever another architecture means by a number, are asked about.
+/// numbers beyond, and all numbers of another architecture, are `Asked`.
 pub(super) fn decide(fates: &[Fate]) -> Vec<sock_filter> {
     let mut runs: Vec<(u32, Fate)> = Vec::new();
     for (number, fate) in (0..).zip(fates.iter().copied().chain([Fate::Asked])) {

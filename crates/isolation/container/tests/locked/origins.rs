@@ -55,7 +55,7 @@ async fn layers_and_packages_name_what_they_brought_and_the_sandbox_has_no_say()
     set(&sandbox, with(Programs::Image, vec![layer("a", Some("/bin/echo"))])).await.unwrap();
     assert_eq!(codes(&sandbox, &["/bin/above RAN", "/bin/echo RAN", "/bin/true"]).await, [0, KILLED, 0]);
 
-    // What is made inside is no layer, and in no list.
+    // A file that the sandbox makes is in no layer, and in no package's list.
     let forge = "mkdir -p /var/lib/dpkg/info; echo /bin/true > /var/lib/dpkg/info/say.list; rm /bin/above";
     assert_eq!(codes(&sandbox, &[forge]).await, [0]);
     set(&sandbox, with(Programs::Image, vec![package("say")])).await.unwrap();
@@ -68,7 +68,7 @@ async fn layers_and_packages_name_what_they_brought_and_the_sandbox_has_no_say()
     set(&sandbox, with(Programs::Listed, listed)).await.unwrap();
     assert_eq!(codes(&sandbox, &["/bin/echo RAN", "/bin/true"]).await, [0, KILLED]);
 
-    // What is wrong is said, and what held holds.
+    // The error says what is wrong, and the earlier policy stays in force.
     for (rule, why) in [
         (package("none"), "the image has no Debian package 'none'"),
         (package("empty"), "the package 'empty' has no programs"),

@@ -1,4 +1,4 @@
-//! Who makes a connection, as the gate of a container is told, and who cannot be taken for another.
+//! Which program makes a connection, as the gate of a container is told, and that no program can pass for another.
 
 use std::net::TcpStream;
 use std::os::fd::AsFd as _;
@@ -42,7 +42,7 @@ fn accept(gate: &Gate) -> Option<TcpStream> {
     }
 }
 
-/// Who makes the connection that a line makes, which ends when it is made.
+/// Which program makes the connection that a shell line makes. The connection is closed at once.
 async fn sender(sandbox: &Sandbox, gate: &Gate, line: &str) -> Option<Sender> {
     let output = sandbox.run(&format!("({line}) 2>&1")).await;
     let stream = accept(gate).unwrap_or_else(|| panic!("{line} does not connect: {output:?}"));
@@ -98,7 +98,8 @@ async fn the_program_that_connects_is_told_and_no_other_passes_for_it() {
     for own in ["python3 /tmp/mapped.py", "python3 /tmp/fast.py"] {
         assert!(is_python(own).await, "{own}");
     }
-    // As whoever connects, whatever it sets and whoever made the socket.
+    // A connection counts for the program that connects, whatever that program sets and whichever program made the
+    // socket.
     for other in [
         BASH,
         "/tmp/copy /tmp/c.py",
@@ -130,11 +131,11 @@ async fn who_is_told_apart_changes_at_once_and_stays_with_the_next_server() {
     assert!(who.is(&bash()) && who.is(&all()) && !who.is(&python()));
     let who = sender(&sandbox, &gate, &connect).await.unwrap();
     assert!(!who.is(&bash()) && who.is(&all()));
-    // What is not there is refused, and what was told apart still is.
+    // A program that is not there is refused, and programs that were told apart still are.
     let refused = set(vec![Origin::Program("/usr/bin/gti".into())]).await;
     assert!(matches!(refused, Err(IsolationError::BadPolicy(_))), "{refused:?}");
     assert!(sender(&sandbox, &gate, BASH).await.unwrap().is(&bash()));
-    // By another server, whose gate is a new one.
+    // Another server, whose gate is a new one, tells them apart, too.
     drop(gate);
     let Sandbox { driver, id, guest, .. } = sandbox;
     guest.close();
@@ -144,7 +145,7 @@ async fn who_is_told_apart_changes_at_once_and_stays_with_the_next_server() {
     let gate = driver.gate(&id).await.unwrap();
     let sandbox = Sandbox::connect(driver, id).await;
     assert!(sender(&sandbox, &gate, BASH).await.unwrap().is(&bash()));
-    // Nobody is asked for any more.
+    // No program is told apart any more.
     sandbox.driver.set_execution(&sandbox.id, &Execution::default()).await.unwrap();
     assert!(sender(&sandbox, &gate, BASH).await.is_none());
     drop(gate);

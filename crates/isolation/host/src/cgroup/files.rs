@@ -1,5 +1,5 @@
-//! Files and directories of cgroups, always below a directory that is open: what a sandbox makes below its own is
-//! never followed out of it.
+//! Files and directories of cgroups, always below a directory that is open: a path that a sandbox makes below its own
+//! cgroup never leads out of it.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -55,7 +55,7 @@ pub(crate) fn field(dir: BorrowedFd<'_>, name: &str, key: &str) -> io::Result<u6
         .ok_or_else(|| io::Error::other(format!("{name} has no {key}")))
 }
 
-/// Names as the kernel has them: what a sandbox makes need not be text.
+/// Names as bytes: a name that a sandbox chooses need not be text.
 pub(crate) fn subdirectories(dir: BorrowedFd<'_>) -> rustix::io::Result<Vec<CString>> {
     let mut names = Vec::new();
     for entry in Dir::read_from(dir)? {

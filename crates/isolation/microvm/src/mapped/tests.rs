@@ -58,7 +58,7 @@ fn find_in(bytes: &[u8], length: u64) -> io::Result<Place> {
     found
 }
 
-/// What everybody who uses a place relies on.
+/// What the callers of `find` rely on.
 fn assert_within(place: Place, length: u64) {
     assert!(place.memory_at.is_multiple_of(PAGES_ALIGNMENT));
     assert!(place.bitmap_bytes == SIZE / PAGE_BYTES / 8);
@@ -106,7 +106,7 @@ fn the_bitmap_is_cleared_and_nothing_else() {
 }
 
 proptest! {
-    /// Whatever a VMM writes, what comes out lies in the file, or nothing does.
+    /// For any bytes that a VMM writes, `find` gives a place inside the file, or an error.
     #[test]
     fn anything_at_all(bytes in proptest::collection::vec(any::<u8>(), 0..400), length in any::<u64>()) {
         if let Ok(place) = find_in(&bytes, length) {

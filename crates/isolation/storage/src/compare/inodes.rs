@@ -1,9 +1,9 @@
-//! Which inodes of two disks are the same, without asking for one of them.
+//! Finds out which inodes of two disks are the same, without asking the kernel for any of them.
 //!
 //! Disks are clones of each other as long as nothing is written: their files share blocks on the device. Where two disks
-//! have a block of an inode table at the same place of the device, all inodes in it are the same, byte by byte, and so is what
-//! they tell of their files: each change of a file changes its inode. Asking an inode, the other way to find out, makes
-//! the kernel keep it, on both sides, for each of tens of thousands of files.
+//! have a block of an inode table at the same place of the device, all inodes in it are the same, byte by byte, and so
+//! is everything that they tell of their files: each change of a file changes its inode. The other way, a `stat` of
+//! each of tens of thousands of files on both sides, makes the kernel keep all their inodes in memory.
 
 use std::fs::File;
 use std::io;
@@ -42,8 +42,8 @@ pub(super) struct Inodes {
 }
 
 impl Inodes {
-    /// Looks at two images of disks. `None` where that says nothing: on different file systems, of different make, or where the file
-    /// system below does not say where files lie.
+    /// Looks at two images of disks. `None` where that tells nothing: the images are on different file systems, the
+    /// disks have different layouts, or the file system below does not tell where files lie.
     pub(super) fn of(from: &File, to: &File) -> Option<Self> {
         if from.metadata().ok()?.dev() != to.metadata().ok()?.dev() {
             return None;
@@ -107,7 +107,7 @@ struct Tables {
 }
 
 impl Tables {
-    /// Reads superblock and descriptors, which must not be believed further than to look where they say.
+    /// Reads superblock and descriptors. They are hostile: they are used only to choose where to look.
     fn read(image: &File) -> io::Result<Option<Self>> {
         let mut superblock = [0; SUPERBLOCK_BYTES];
         image.read_exact_at(&mut superblock, SUPERBLOCK)?;

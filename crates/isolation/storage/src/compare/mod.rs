@@ -1,9 +1,9 @@
 //! What differs between two snapshots that stand on the same image.
 //!
 //! Each side is mounted as a sandbox would see it: an overlay of the snapshot's layer on the image's layers, but
-//! read-only, in no place, and such that nothing in it can run or be a device. Compared is only what either
-//! layer touches: what a layer does not mention is the image's on both sides. Of what both mention only that is asked
-//! about which is not surely the same ([`inodes`]).
+//! read-only, attached nowhere, and such that no file in it can run or be a device. The walk compares only entries that
+//! either layer touches: an entry that no layer mentions is the image's on both sides. Of entries that both mention it
+//! asks the kernel only about those that are not surely the same ([`inodes`]).
 //!
 //! The files are hostile: no symbolic link is followed, every directory is opened from the one above, depth,
 //! count and bytes are bounded.

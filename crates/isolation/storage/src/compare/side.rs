@@ -80,7 +80,7 @@ fn mount_overlay(layers: &[PathBuf]) -> Result<OwnedFd, IsolationError> {
     let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).step(step)?;
     let mut held = Vec::new();
     for layer in layers {
-        // Short, whatever the path: options are bounded.
+        // A short path, however long the layer's own is: mount options have a maximum length.
         let dir = open_dir(layer)?;
         let place = path_of(dir.as_fd());
         held.push(dir);

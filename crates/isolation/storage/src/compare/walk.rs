@@ -31,7 +31,7 @@ const READ_MAX_BYTES: u64 = 8 << 30;
 /// Read at once.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// A directory that is opened when it is needed: most of what two snapshots have in common never is.
+/// A directory that is opened when it is needed: most directories that two snapshots have in common never are.
 enum Folder {
     Unopened,
     /// There is no such directory.
@@ -45,7 +45,7 @@ struct Place {
     merged: Folder,
     /// The same in the snapshot's own layer.
     layer: Folder,
-    /// Whether the layer hides what the image has here: what is seen is the layer's alone.
+    /// Whether the layer hides the image's directory here: then a sandbox sees only the layer's entries.
     hides: bool,
 }
 
@@ -60,9 +60,9 @@ struct Level {
     sides: [Place; 2],
     /// Both layers have the very same directory: the same names for the same inodes.
     same: bool,
-    /// What neither layer mentions has to be compared, too.
+    /// Whether entries that neither layer mentions have to be compared, too.
     whole: bool,
-    /// What is in it whose turn has not come.
+    /// The entries in it that have not been compared yet.
     names: Names,
 }
 
@@ -83,7 +83,7 @@ struct Entry {
 
 pub(super) struct Walk {
     with_text: bool,
-    /// What is known of inodes without asking.
+    /// Which inodes are the same, known without asking the kernel.
     inodes: Option<Inodes>,
     found: Comparison,
     entries: usize,
@@ -127,7 +127,7 @@ impl Walk {
         full
     }
 
-    /// Compares two directories and everything below, without calling itself: how deep it goes is the guest's choice.
+    /// Compares two directories and everything below, without recursion: the guest chooses how deep they are nested.
     fn walk(&mut self, sides: [Place; 2]) -> rustix::io::Result<()> {
         let (path, name) = (String::new(), CString::default());
         let mut stack = vec![Level { path, name, sides, same: false, whole: false, names: Names::new() }];

@@ -1,12 +1,12 @@
-//! What keeps a program of e2fsprogs from the host: it reads what a guest wrote, as root, and may have faults.
+//! Confines a program of e2fsprogs: it reads a file system that a guest wrote, as root, and may have faults.
 //!
-//! Three layers, all of them for good and taken on by a thread that does nothing but start the program, so that this needs no code
-//! between fork and exec, and nothing of it is left in the server:
+//! Three layers. None of them can be undone. A thread that does nothing but start the program puts them on itself, so
+//! that this needs no code between fork and exec, and the server's other threads stay as they are:
 //!
 //! 1. No capability, now or later. Being root it can still open what root owns, so
-//! 2. Landlock: of all files it can read programs, libraries and what the kernel tells, and read and write the image. On a kernel
-//!    without Landlock this layer is missing, which is said once.
-//! 3. A filter of system calls: no sockets, no signals to others, no mounts, no namespaces, nothing of the kernel's that
+//! 2. Landlock: of all files it can read programs, libraries and what the kernel tells, and read and write the image.
+//!    On a kernel without Landlock this layer is missing, which the server logs once.
+//! 3. A filter of system calls: no sockets, no signals to others, no mounts, no namespaces, no kernel interface that
 //!    takes programs.
 
 use std::collections::BTreeMap;
@@ -23,7 +23,8 @@ use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
-/// What every program needs to read: itself, its libraries, its configuration, what the kernel tells of devices and mounts. Those that are not there are passed over.
+/// Paths that every program needs to read: itself, its libraries, its configuration, what the kernel tells of devices
+/// and mounts. Paths that do not exist are passed over.
 const READ: [&str; 13] = [
     "/usr",
     "/bin",
@@ -41,7 +42,7 @@ const READ: [&str; 13] = [
 ];
 /// What every program may also write to.
 const WRITTEN: &str = "/dev/null";
-/// The newest rules that are asked for: of an older kernel as many as it has.
+/// The newest Landlock rules that are asked for; an older kernel applies those that it has.
 const RULES: ABI = ABI::V6;
 /// Highest capability number to try to drop; the kernel refuses those it does not know.
 const CAPABILITY_MAX: u32 = 63;
@@ -183,7 +184,7 @@ mod tests {
         File::open("/dev/null").unwrap()
     }
 
-    /// What a shell says that runs as such a program does, with `reach`.
+    /// The output of a shell that runs confined like such a program, with `reach`.
     fn says(line: &str, reach: &File) -> String {
         let mut command = Command::new("/bin/sh");
         run(command.args(["-c", line]), reach, "try").unwrap().said

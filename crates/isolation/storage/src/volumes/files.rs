@@ -85,7 +85,7 @@ fn entry(path: &str, stat: &Stat, target: Option<String>) -> VolumeFile {
     }
 }
 
-/// Seconds are whatever somebody inside has set.
+/// Seconds may have any value: a sandbox sets them.
 fn millis(seconds: i64, nanos: impl TryInto<i64>) -> i64 {
     seconds.saturating_mul(1000).saturating_add(nanos.try_into().unwrap_or_default() / 1_000_000)
 }
@@ -102,7 +102,7 @@ pub(super) fn list(root: BorrowedFd<'_>, path: &str, max: usize) -> Result<(Vec<
         if found.len() == max {
             return Ok((found, true));
         }
-        // It may go while we look.
+        // A sandbox may remove it while we look.
         let Ok(stat) = statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
         found.push(entry(&name.to_string_lossy(), &stat, target(dir.as_fd(), name, &stat)));
     }
@@ -110,7 +110,7 @@ pub(super) fn list(root: BorrowedFd<'_>, path: &str, max: usize) -> Result<(Vec<
     Ok((found, false))
 }
 
-/// Opens a regular file. Nothing is waited for: a pipe without a writer would hold us for good.
+/// Opens a regular file. The open does not block: a pipe without a writer would hold us for good.
 pub(super) fn read(root: BorrowedFd<'_>, path: &str) -> Result<File> {
     let file = openat2(root, path, LOOK, Mode::empty(), BENEATH)?;
     match FileType::from_raw_mode(fstat(&file)?.st_mode) {
@@ -120,7 +120,8 @@ pub(super) fn read(root: BorrowedFd<'_>, path: &str) -> Result<File> {
     }
 }
 
-/// Changes what was opened and looked at, never a name: somebody inside may put another thing in its place at any time.
+/// Changes the file that was opened and looked at, never a name: a sandbox may put another file in its place at any
+/// time.
 pub(super) fn change(root: BorrowedFd<'_>, path: &str, change: VolumeChange) -> Result<VolumeFile> {
     let file = openat2(root, path, LOOK, Mode::empty(), BENEATH)?;
     match FileType::from_raw_mode(fstat(&file)?.st_mode) {
@@ -165,8 +166,9 @@ pub(super) fn make_directory(root: BorrowedFd<'_>, path: &str, new: VolumeDirect
     Ok(entry(&shown(path), &fstat(&made)?, None))
 }
 
-/// Sees to it that a directory is there that is mounted by itself. One that is missing is made as the root of a volume
-/// is: everybody can write to it. It is looked for through no link: where one leads may be another place a moment later.
+/// Sees to it that the directory of a volume that is to be mounted by itself is there. A missing one is made like the
+/// root of a volume: every user can write to it. No link is followed on the way: a moment later it may lead to another
+/// place.
 pub(super) fn make_part(root: BorrowedFd<'_>, path: &str, make: bool) -> Result<()> {
     let open = |at: BorrowedFd<'_>, name: &str| openat2(at, name, DIRECTORY, Mode::empty(), STRICT);
     let mut at = open(root, ".")?;
@@ -174,7 +176,7 @@ pub(super) fn make_part(root: BorrowedFd<'_>, path: &str, make: bool) -> Result<
         at = match open(at.as_fd(), name) {
             Err(Errno::NOENT) if make => {
                 match mkdirat(&at, name, Mode::from_raw_mode(0o700)) {
-                    // Somebody inside was faster.
+                    // A sandbox was faster.
                     Err(Errno::EXIST) => {}
                     made => made.and_then(|()| share(open(at.as_fd(), name)?.as_fd()))?,
                 }
@@ -187,7 +189,8 @@ pub(super) fn make_part(root: BorrowedFd<'_>, path: &str, make: bool) -> Result<
     Ok(())
 }
 
-/// Opens a directory that was just made to everybody; nothing else that somebody inside may have put in its place.
+/// Lets every user write to a directory that was just made; not to anything else that a sandbox may have put in its
+/// place.
 fn share(made: BorrowedFd<'_>) -> Result<()> {
     let stat = fstat(made)?;
     match (stat.st_uid, stat.st_mode & 0o7777) {
@@ -196,7 +199,7 @@ fn share(made: BorrowedFd<'_>) -> Result<()> {
     }
 }
 
-/// A path as its reader means it.
+/// A path as the client that reads it expects it: absolute within the volume.
 fn shown(path: &str) -> String {
     if path == "." { "/".to_owned() } else { format!("/{path}") }
 }
@@ -218,7 +221,8 @@ impl New {
             make_parents(root, path, write.uid, write.gid)?;
         }
         let (dir, name) = parent(root, path)?;
-        // Looked for again when it is put there; known now, nobody sends what is refused.
+        // `finish` checks this again when it puts the file there. Checked now, so that the client does not send a
+        // content that is refused.
         if !write.replace && statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
             return Err(Errno::EXIST);
         }
@@ -253,7 +257,7 @@ impl New {
 impl Drop for New {
     fn drop(&mut self) {
         if !self.finished {
-            // Whoever may write in the directory may have taken it away; then there is nothing to do.
+            // A sandbox that may write in the directory may have removed the file; then there is nothing to do.
             let _ = unlinkat(&self.dir, self.temporary.as_str(), AtFlags::empty());
         }
     }
@@ -396,7 +400,7 @@ mod tests {
             new.finish()
         };
         let text = || std::fs::read_to_string(dir.path().join("root/file")).unwrap();
-        // Somebody inside is faster than the last bytes.
+        // A sandbox is faster than the last bytes.
         let how = VolumeWrite { mode: 0o600, uid: 0, gid: 0, parents: false, replace: false };
         let slow = New::make(root.as_fd(), "file", how).unwrap();
         write("first", false).unwrap();

@@ -1,12 +1,12 @@
 //! Volumes: ext4 images with a journal, on loop devices, mounted nowhere.
 //!
-//! A volume is mounted once by the server, for its own looking into it, and once for every sandbox that has
-//! it: mounts of one device are one file system to the kernel, so what one sandbox writes the others see at
-//! once. A sandbox's mount maps user ids, so that user 1000 of one is user 1000 of another.
+//! The server mounts a volume once for itself, to read and write its files, and once for every sandbox that has it:
+//! mounts of one device are one file system to the kernel, so what one sandbox writes the others see at once. A
+//! sandbox's mount maps user ids, so that user 1000 of one is user 1000 of another.
 //!
-//! Two *devices* for one image would destroy it. So whoever opens a volume first looks for the device that
-//! has its image: after `kill -9` the sandboxes still hold it. Unlike a sandbox's disk a volume is worth
-//! something after a power cut: it has a journal, and a sync inside is a sync on the host.
+//! Two *devices* for one image would destroy it. So before the server opens a volume it looks for a device that has its
+//! image already: after a `kill -9` of the server the sandboxes still hold that device. Unlike a sandbox's disk a
+//! volume is still of use after a power cut: it has a journal, and a sync inside is a sync on the host.
 
 mod files;
 
@@ -66,8 +66,9 @@ impl StoredVolumes {
         Self { inner: Arc::new(Inner { storage, open: Mutex::default(), copying: Mutex::default() }) }
     }
 
-    /// A new mount of a whole volume, attached nowhere, for one sandbox. Blocks. Where the sandbox is to have a directory
-    /// of it alone, that is there; who attaches the mount takes it out with [`crate::part_of`].
+    /// A new mount of a whole volume, attached nowhere, for one sandbox. Blocks. When the sandbox is to have only a
+    /// directory of the volume, that directory is there; the caller attaches the mount and takes the directory out with
+    /// [`crate::part_of`].
     ///
     /// # Errors
     /// [`IsolationError::Unavailable`] when its data is gone, or [`IsolationError::Kernel`].
@@ -101,7 +102,7 @@ impl Inner {
         self.storage.volumes().join(format!("{id}.img"))
     }
 
-    /// The volume, opened if it was not. The lock is held meanwhile: two devices for one image must not be.
+    /// The volume, opened if it was not. The lock is held meanwhile: one image must never have two devices.
     fn open(&self, id: &VolumeId) -> Result<Arc<Open>, VolumeError> {
         let mut table = self.table();
         if let Some(open) = table.get(id) {
@@ -116,7 +117,7 @@ impl Inner {
             let device = self.find(id)?.map_or_else(|| loops::attach(&image), Ok)?;
             match mount(&device) {
                 Ok(mount) => break (mount, device),
-                // The device was let go of in between.
+                // The last user of the device let go of it in between.
                 Err(error) if tries < MOUNT_TRIES => tracing::debug!(%error, "mounting a volume again"),
                 Err(error) => return Err(error.into()),
             }
@@ -143,8 +144,8 @@ impl Inner {
         Ok(None)
     }
 
-    /// Lets a volume go on that a server was copying when it was killed. Whoever writes to it hangs until then, and so
-    /// does whoever would end one that does. Only one that is on a device can stand still.
+    /// Lets a volume go on that a server was copying when it was killed. Until then a process that writes to it hangs,
+    /// and so does a task that tries to end such a process. Only a volume that is on a device can stand still.
     fn thaw_left_over(&self, id: &VolumeId) -> Result<(), VolumeError> {
         // Held, so that no copy of this server is under way.
         let _turn = self.copying.lock().unwrap_or_else(PoisonError::into_inner);
@@ -155,8 +156,8 @@ impl Inner {
         }
     }
 
-    /// The same for all of them, also for one whose image was removed before: its device and its file system would stay
-    /// for ever. One that resists does not keep the others.
+    /// The same for all volumes, also for one whose image was removed before: its device and its file system would stay
+    /// for ever. When one fails, the others still go on.
     fn thaw_all_left_over(&self) -> Result<(), VolumeError> {
         let _turn = self.copying.lock().unwrap_or_else(PoisonError::into_inner);
         let is_volume =
@@ -231,8 +232,9 @@ impl Inner {
     }
 }
 
-/// Lets what an installation keeps go on that was left standing still: its pool, then its volumes, by its name where they
-/// lie in a pool, and by its data directory. For one that is to be ended: whoever waits for such a volume cannot be.
+/// Lets the pool and then the volumes of an installation go on that were left standing still. Finds volumes by the
+/// installation's name where they lie in a pool, else by its data directory. For an installation that is to be ended: a
+/// process that waits for such a volume cannot be killed.
 ///
 /// # Errors
 /// When `/sys` cannot be read.
@@ -245,7 +247,7 @@ pub fn thaw_volumes_of(instance: &str, data_dir: Option<&Path>) -> Result<(), Is
     thaw_volumes(of_instance(instance, data_dir))
 }
 
-/// Tells the devices of the volumes of an installation by the paths of their images.
+/// Tells which devices have volumes of an installation, by the paths of their images.
 fn of_instance(instance: &str, data_dir: Option<&Path>) -> impl Fn(&str) -> bool {
     let pooled = Path::new("/").join(format!("atoll-{instance}")).join("volumes");
     let plain = data_dir.map(|dir| dir.join("storage/store/volumes"));
@@ -266,7 +268,7 @@ fn thaw_volumes(is_one: impl Fn(&str) -> bool) -> Result<(), IsolationError> {
     Ok(())
 }
 
-/// Makes the volumes of an installation that are in use stand still, whoever uses them.
+/// Makes all volumes of an installation that are in use stand still.
 ///
 /// # Errors
 /// [`IsolationError::Kernel`]; those that stood still by then go on.
@@ -275,7 +277,7 @@ pub(crate) fn freeze_volumes_of(instance: &str, data_dir: &Path) -> Result<Vec<F
     devices.iter().map(|device| Frozen::freeze(mount(device)?.as_fd())).collect()
 }
 
-/// The devices of volumes. One that goes in between is in use by nobody.
+/// The devices of volumes. A device that is freed in between is left out: no sandbox uses it.
 fn devices(is_one: impl Fn(&str) -> bool) -> Result<Vec<LoopDevice>, IsolationError> {
     let mut devices = Vec::new();
     for (number, _) in

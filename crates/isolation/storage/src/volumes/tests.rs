@@ -44,7 +44,7 @@ async fn a_volume_left_standing_still_goes_on_at_the_next_start() {
     let volumes = volumes(dir.path());
     volumes.recover().await.unwrap();
     let written = can_be_written(&mount);
-    // Whatever came of it, nothing may stay behind.
+    // Whether the test passes or fails, nothing may stay frozen.
     Frozen::thaw_left_over(mount.as_fd()).unwrap();
     assert!(written);
 }

@@ -38,7 +38,8 @@ pub async fn nothing_of_the_host_is_visible(harness: &dyn Harness) {
     let own_program = std::env::current_exe().unwrap();
     for way in ["/proc/1/root", "/proc/1/cwd", "/proc/1/fd/3/..", "/proc/1/fd/4/../../..", "/proc/1/fd/4/.."]
     {
-        // What the host has and the sandbox has not: of an OCI image only what is in neither can be looked for.
+        // Files that the host has and the sandbox has not. With an OCI image the test looks for its own program, which
+        // no image has.
         let output = match harness.root() {
             RootFs::Host => sandbox.run(&format!("ls -d {way}/etc/shadow- {way}/boot {way}/home/*")).await,
             RootFs::Layers(_) => sandbox.run(&format!("ls -d {way}{}", own_program.display())).await,
@@ -109,7 +110,7 @@ pub async fn root_has_no_power_over_the_kernel(harness: &dyn Harness) {
     sandbox.destroy().await;
 }
 
-/// What root may do to its own kernel is seen by nobody else.
+/// What root does to its own kernel does not show on the host.
 async fn has_a_kernel_of_its_own(sandbox: Sandbox) {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     assert_ne!(sandbox.see("cat /proc/sys/kernel/random/boot_id").await, boot.trim());

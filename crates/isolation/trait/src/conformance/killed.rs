@@ -1,6 +1,7 @@
 //! Drivers that are killed at a step, for the tests of drivers that have fail points.
 //!
-//! What is killed is the test's own program, started again for its test `killed` with a [`Life`] in its environment.
+//! The process that is killed is the test's own program, started again for its test `killed` with a [`Life`] in its
+//! environment.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -31,7 +32,7 @@ pub struct Life {
     pub instance: String,
     /// The sandbox that it makes.
     pub sandbox: SandboxId,
-    /// The artifact with whose memory that one is to begin, where a test is of this.
+    /// The artifact with whose memory the sandbox is to begin, in tests of that.
     pub artifact: Option<SnapshotId>,
 }
 
@@ -49,7 +50,7 @@ impl Life {
         })
     }
 
-    /// Has another process live it, and sees that one killed.
+    /// Starts another process that lives it, and waits until that process was killed.
     pub fn end(&self) {
         let status = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", TEST])

@@ -67,7 +67,7 @@ pub async fn refuses_an_id_twice(harness: &dyn Harness) {
     sandbox.destroy().await;
 }
 
-/// Whoever waits for the end learns of it; before, they wait.
+/// A task that waits for the instance's death is told of it, and waits until then.
 pub async fn reports_death(harness: &dyn Harness) {
     let sandbox = Sandbox::create(harness, Resources::default()).await;
     let (driver, id) = (sandbox.driver.clone(), sandbox.id.clone());

@@ -22,7 +22,7 @@ pub async fn memory_kills_only_inside(harness: &dyn Harness) {
     sandbox.destroy().await;
 }
 
-/// No more processes than allowed, whatever is tried.
+/// No more processes than allowed, however many a script starts.
 pub async fn processes_are_counted(harness: &dyn Harness) {
     let sandbox = Sandbox::create(harness, Resources { pids: 24, ..Resources::default() }).await;
     let output = sandbox.run("i=0; while [ $i -lt 64 ]; do sleep 1000 & i=$((i+1)); done").await;
@@ -32,7 +32,8 @@ pub async fn processes_are_counted(harness: &dyn Harness) {
     sandbox.destroy().await;
 }
 
-/// The limit is of all users together, and nobody has one of their own. Whoever gets past it does not stay.
+/// The limit is for all users together; no user has a limit of their own. A process that gets past the limit does not
+/// stay.
 pub async fn processes_of_all_users_are_counted(harness: &dyn Harness) {
     let many = "perl -e 'for $u (1000 .. 1040) { $p = fork; exit 1 if !defined $p; next if $p; $< = $> = $u; \
                 for (1 .. 8) { fork // last } sleep 1000; exit }'";
@@ -82,8 +83,8 @@ pub async fn cpu_time_is_throttled(harness: &dyn Harness) {
     sandbox.destroy().await;
 }
 
-/// What is read from a disk and written to it is held back, past the cache or through it, or the limit is refused.
-/// Judged by what was moved in the time it took, so a slow machine, which can only move less, cannot fail it.
+/// Reads from a disk and writes to it are held back, past the cache or through it, or the limit is refused. Judged by
+/// the bytes that were moved in the time it took, so a slow machine, which can only move less, cannot fail it.
 pub async fn io_is_limited(harness: &dyn Harness) {
     const RATE: u64 = 4 * MIB;
     let bytes = Resources { io_bytes_per_second: Some(RATE), ..Resources::default() };
@@ -118,7 +119,7 @@ pub async fn io_is_limited(harness: &dyn Harness) {
     sandbox.destroy().await;
 }
 
-/// Neither made with such limits nor given them later; what lives goes on.
+/// The driver neither makes a sandbox with such limits nor gives them to a live one, which goes on.
 async fn no_limit_of_io(harness: &dyn Harness, limits: [Resources; 2]) {
     let sandbox = Sandbox::create(harness, Resources::default()).await;
     for resources in limits {

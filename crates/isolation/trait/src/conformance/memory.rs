@@ -13,18 +13,18 @@ use crate::{CarriedExec, DiskSource, IsolationError, Plan};
 
 /// A process that counts, in memory and in a file in memory, and never twice the same.
 const COUNT: &str = "i=0; while :; do i=$((i+1)); echo $i >> /dev/shm/count; sleep 0.02; done";
-/// How far it is, if it never lost its place: every line is the one before and one more.
+/// How far it has counted, if it never lost its place: every line is the one before plus one.
 const COUNTED: &str =
     "awk '$1 != NR { print \"line \" NR \" is \" $1; exit 1 } END { print NR }' /dev/shm/count";
-/// One that writes as long as somebody takes it.
+/// A command that writes for as long as its output is taken.
 const FLOOD: &str = "echo $$ > /dev/shm/flooding; x=$(head -c 8000 /dev/zero | tr '\\0' x); i=0; while :; do i=$((i+1)); echo $x; echo $i > /dev/shm/flood; done";
 /// More lines of it than any window and pipe hold.
 const FLOOD_LINES: u64 = 300;
-/// One that a child takes over: it says one thing before, and one when it is told to.
+/// A command that a child takes over: it writes one line before the copy, and one when the test tells it to.
 const SAY: &str = "echo first; until test -e /dev/shm/go; do sleep 0.05; done; echo second; exit 7";
 /// What it says first.
 const FIRST: &str = "first\n";
-/// Who it is, and what it draws.
+/// Shows the sandbox's names, and random numbers that it draws.
 const WHO: &str =
     "hostname; cat /etc/hostname; head -c 16 /dev/urandom | od -An -tx1; cat /proc/sys/kernel/random/uuid";
 
@@ -32,7 +32,8 @@ async fn count(sandbox: &Sandbox) -> u64 {
     sandbox.see(COUNTED).await.parse().unwrap()
 }
 
-/// Everything in a copy goes on from the moment of the copy, as somebody else; parent and children go their own ways.
+/// Every process in a copy goes on from the moment of the copy, in a sandbox of another name; parent and children go
+/// their own ways.
 pub async fn copies_what_ran(harness: &dyn Harness) {
     let resources = Resources { memory_bytes: 128 << 20, disk_bytes: 256 << 20, ..Resources::default() };
     let parent = Sandbox::create(harness, resources).await;
@@ -96,8 +97,8 @@ pub async fn copies_what_ran(harness: &dyn Harness) {
         let reached = count(child).await;
         assert!(reached >= before, "it counted to {before} and is at {reached}");
         eventually("a child goes on", || async { (count(child).await > reached).then_some(()) }).await;
-        // More than any window holds: nobody takes it, and it does not wait.
-        // The file is empty while it is written anew.
+        // More than any window holds: no client takes it, and the command does not wait. The file is empty while it is
+        // written anew.
         let flooded = async || child.see("cat /dev/shm/flood").await.parse::<u64>().ok();
         let flood = eventually("it has written", || async { flooded().await }).await + FLOOD_LINES;
         eventually("what nobody reads is thrown away", || async {

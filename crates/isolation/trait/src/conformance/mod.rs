@@ -126,7 +126,7 @@ pub struct Sandbox {
     pub welcome: Welcome,
 }
 
-/// An id that nobody else uses.
+/// An id that no other test uses.
 #[must_use]
 pub fn fresh_id() -> SandboxId {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();

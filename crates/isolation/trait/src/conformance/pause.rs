@@ -148,7 +148,8 @@ pub async fn memory_comes_back(harness: &dyn Harness) {
     sandbox.destroy().await;
 }
 
-/// Where a level keeps memory: what ran goes on, under another driver, as if no time had passed, but that it has.
+/// Where a level keeps memory: the processes go on, under another driver, as if no time had passed, but the clock shows
+/// that it has.
 pub async fn what_sleeps_goes_on(harness: &dyn Harness) {
     let sandbox = Sandbox::create(harness, Resources::default()).await;
     if sandbox.driver.memory_pause().is_err() {

@@ -8,7 +8,7 @@ use atoll_core::spec::Resources;
 use super::{Harness, Sandbox, assert_gone, chain, fresh_id, plan};
 use crate::{DiskSource, IsolationError, Plan};
 
-/// An id that nobody else uses.
+/// An id that no other test uses.
 pub(super) fn fresh_snapshot() -> SnapshotId {
     SnapshotId::from_parts(1, RandomState::new().hash_one("snapshot"))
 }
@@ -48,7 +48,7 @@ pub async fn copies_what_was_there(harness: &dyn Harness) {
     child.destroy().await;
 }
 
-/// The snapshot is of one moment, whatever is being written, and the writer goes on.
+/// The snapshot is of one moment, also while a process writes, and the writer goes on.
 pub async fn is_of_one_moment(harness: &dyn Harness) {
     let parent = Sandbox::create(harness, Resources::default()).await;
     let driver = parent.driver.clone();

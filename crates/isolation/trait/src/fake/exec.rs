@@ -23,7 +23,7 @@ struct State {
     stdin_closed: bool,
     signal: Option<i32>,
     exited: Option<Exited>,
-    /// Its instance has died, and with it everybody who could tell how the command ended.
+    /// Its instance has died, and with it the guest that could tell how the command ended.
     lost: bool,
 }
 
@@ -126,7 +126,7 @@ impl Exec {
         self.changed.send_replace(());
     }
 
-    /// Ends the command where it is; nobody hears of it.
+    /// Ends the command where it is; no client is told how it ended.
     pub(super) fn lose(&self) {
         self.lock().lost = true;
         self.changed.send_replace(());

@@ -25,7 +25,7 @@ use super::exec::Exec;
 
 /// Bytes that an in-memory stream holds.
 const STREAM_BYTES: usize = 256 << 10;
-/// No HTTP/2 frame, in whatever state the connection is.
+/// No HTTP/2 frame in any state of the connection.
 const GARBAGE: &[u8] = &[0xff; 4096];
 
 /// What connections are told.
@@ -55,7 +55,7 @@ pub(super) struct Guest {
     runtime: Option<Handle>,
 }
 
-/// How an operation stops early; none: nobody is there to be told.
+/// How an operation stops early; `None`: no client is there to be told.
 type Stop = Option<Failure>;
 
 fn stopped(error: BodyError) -> Stop {
@@ -85,8 +85,8 @@ impl Guest {
         Self::new(&self.sandbox_id, self.files(), runtime)
     }
 
-    /// A copy that goes on from memory: with these files, and one exec that is taken over under another id. Others
-    /// would be nobody's.
+    /// A copy that goes on from memory: with these files, and one exec that is taken over under another id. Other execs
+    /// would belong to no client.
     pub(super) fn go_on(
         sandbox_id: &str,
         files: Files,
@@ -127,7 +127,7 @@ impl Guest {
 
     /// Ends everything: commands and connections.
     pub(super) fn end(&self) {
-        // What is killed while it stands still ends all the same.
+        // A guest that is killed while it stands still ends all the same.
         self.set_frozen(false);
         self.order.send_replace(Order::End);
         for exec in locked(&self.execs).values() {

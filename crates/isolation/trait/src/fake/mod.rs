@@ -49,7 +49,7 @@ pub enum Connect {
     Works,
     /// [`crate::Gates::connect`] never returns.
     Hangs,
-    /// A stream that nobody answers on.
+    /// A stream on which no guest answers.
     Silent,
     /// A stream that carries garbage.
     Garbage,
@@ -130,7 +130,7 @@ impl FakeHost {
         self.lock().failing_wakes = times;
     }
 
-    /// The next so many instances cannot be taken up, though they are there.
+    /// The next `times` instances cannot be taken up, though they are there.
     pub fn fail_adopt(&self, times: u32) {
         self.lock().failing_adopts = times;
     }

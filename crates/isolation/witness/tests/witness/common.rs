@@ -12,12 +12,12 @@ use atoll_core::id::SandboxId;
 use atoll_recorder::event::Event;
 use atoll_witness::{Facts, Gate, Sink, Witness};
 
-/// For whatever takes as long as the machine is busy.
+/// For waits that take longer on a busy machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// Keeps events in memory; may look away.
+/// Keeps events in memory; a test can make it take none (`blind`).
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     pub(crate) events: Mutex<Vec<(SandboxId, Event)>>,

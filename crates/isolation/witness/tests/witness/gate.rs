@@ -72,7 +72,7 @@ fn programs_of_another_version_take_over_without_a_moment_between() {
     host.sink.until(&sandbox.id, "it works", |events| decisions(events).len() > 5);
     for version in ["1111111111111111", "2222222222222222"] {
         witness.close();
-        // What is pinned is now of another version.
+        // The pinned programs are now of another version.
         let old = sets(&host).pop().unwrap();
         std::fs::rename(&old, host.place().join(format!("set-{version}"))).unwrap();
         let next = host.witness();

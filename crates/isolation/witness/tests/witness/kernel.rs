@@ -193,7 +193,7 @@ fn sandboxes_do_not_see_each_other_and_nobody_is_watched_outside() {
     }
     assert!(host.sink.of(&unwatched.id).is_empty());
     witness.forget(&one.id).unwrap();
-    // A slot is used again, and tells nothing of whose it was.
+    // A slot is used again, and tells nothing of the sandbox that had it before.
     let three = host.parent.sandbox();
     three.watch(&witness);
     three.run("/bin/true of-three; exit 0");
