@@ -32,7 +32,7 @@ impl Engine {
         Ok(row.unwrap_or_default())
     }
 
-    /// Changes that, unless somebody else was faster, and keeps something sealed with it. Says whether it did.
+    /// Changes that, unless another caller was faster, and keeps something sealed with it. Says whether it did.
     ///
     /// # Errors
     /// [`Code::StoreUnavailable`]; [`Code::Internal`] when it cannot be sealed.

@@ -55,7 +55,8 @@ pub fn members<R: Read, E>(
         let mut entry = entry.map_err(&unreadable)?;
         left.set(u64::MAX);
         each(&mut entry)?;
-        // What nobody read of a member describes nothing. A sparse one would be read as its holes are long.
+        // The rest of a member that the caller did not read is no description, so it is read here and not counted. A
+        // sparse one would be read as its holes are long.
         if !entry.header().entry_type().is_gnu_sparse() {
             io::copy(&mut entry, &mut io::sink()).map_err(&unreadable)?;
         }

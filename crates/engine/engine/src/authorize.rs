@@ -1,4 +1,4 @@
-//! Who may do what: the one place that decides it, for every protocol.
+//! Decides what a caller may do: the one place for it, for every protocol.
 //!
 //! ```text
 //! credentials ─ verify ─▶ Caller ─┐
@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A name is looked up here and nowhere else: what a [`Grant`] holds are ids, and every call of the engine takes
-//! ids. So what was checked and what is used cannot be two things, whoever renames or deletes meanwhile. A thing
-//! that a caller may not know of is answered for as one that is not there.
+//! ids. So the thing that was checked is the thing that is used, even when another request renames or deletes things in
+//! between. A thing that a caller may not know of gets the same answer as one that is not there.
 
 use std::sync::Arc;
 
@@ -87,7 +87,7 @@ impl Caller {
         self.key.as_ref()
     }
 
-    /// The project that it belongs to: what it makes belongs there, too, and of others it sees nothing.
+    /// The project that it belongs to: what it makes belongs there, too, and it sees nothing of other projects.
     #[must_use]
     pub const fn project(&self) -> Option<&ProjectId> {
         self.project.as_ref()
@@ -201,7 +201,7 @@ impl SnapshotFacts {
 pub struct EffectivePermission {
     /// The most it may do, leases aside.
     pub scope: Scope,
-    /// Why it may only look for now: somebody has a lease.
+    /// Why the caller may only look for now: another caller has a lease.
     pub leased: Option<Error>,
 }
 
@@ -229,8 +229,8 @@ impl EffectivePermission {
     }
 }
 
-/// By what right something goes on, and on what. Whatever stays open waits for [`Engine::until_revoked`], and asks
-/// [`Engine::recheck`] for each thing that it begins.
+/// The right by which an operation goes on, and the thing that it is about. A connection that stays open waits for
+/// [`Engine::until_revoked`], and calls [`Engine::recheck`] for each operation that it begins.
 #[derive(Debug, Clone)]
 pub struct Grant {
     credential: Credential,
@@ -241,7 +241,7 @@ pub struct Grant {
     ended: Option<CancellationToken>,
 }
 
-/// What was shown.
+/// The credential that the client showed.
 #[derive(Debug, Clone)]
 enum Credential {
     Caller(Caller),
@@ -250,7 +250,7 @@ enum Credential {
 }
 
 impl Grant {
-    /// The right of who has a link to a port or a file.
+    /// The right of a client that has a link to a port or a file.
     #[must_use]
     pub fn of_link(link: VerifiedAccess) -> Self {
         let resource = Resource::Sandbox(link.sandbox().clone());
@@ -263,7 +263,8 @@ impl Grant {
         }
     }
 
-    /// The same, until the token fires at the latest: for what stands for a credential for a time, as a session does.
+    /// The same, but it ends when the token fires at the latest: for a session, say, which stands for a credential for
+    /// a time.
     #[must_use]
     pub fn ending_with(self, ended: CancellationToken) -> Self {
         Self { ended: Some(ended), ..self }
@@ -273,7 +274,7 @@ impl Grant {
         self.ended.as_ref()
     }
 
-    /// Who asks; `None` by a link.
+    /// The caller; `None` for a client that came by a link.
     #[must_use]
     pub const fn caller(&self) -> Option<&Caller> {
         match &self.credential {
@@ -325,7 +326,7 @@ fn forbidden(needed: Scope) -> Error {
 }
 
 impl Engine {
-    /// Decides whether somebody may do something, and finds what it is about.
+    /// Decides whether a caller may do what it asks for, and finds the thing that it is about.
     ///
     /// # Errors
     /// [`Code::Forbidden`]; [`Code::SandboxLeased`]; for what is not there, or not to be known, as if it were not
@@ -343,7 +344,7 @@ impl Engine {
         if needs.common {
             self.check_common(caller)?;
         }
-        // What is decided must be by what holds now.
+        // The decision must go by what the database says now.
         self.until_may_serve().await?;
         let resource = match target {
             Target::Installation => Resource::Installation,
@@ -378,8 +379,8 @@ impl Engine {
         grant(caller, needs, resource, everything)
     }
 
-    /// Decides again, at this moment, about what a grant is on: for what begins over something that stays open. A
-    /// key may have been deleted meanwhile, a role been taken away, a lease been taken.
+    /// Decides again, at this moment, about the thing that a grant is for: for an operation that begins over a
+    /// connection that stays open. Meanwhile a key may have been deleted, a role taken away, or a lease taken.
     ///
     /// # Errors
     /// As [`Self::authorize`]; [`Code::Unauthorized`] when the credential is good no longer.
@@ -399,7 +400,7 @@ impl Engine {
         permission.ok_or_else(|| not_found(&grant.resource))?.allow(needs).map(drop)
     }
 
-    /// Who asks, as the key is now.
+    /// The caller, with the scope and the project that its key has now; `None` when the key does not work any more.
     pub(crate) fn caller_now(&self, caller: &Caller) -> Option<Caller> {
         match &caller.key {
             None => Some(caller.clone()),
@@ -411,7 +412,7 @@ impl Engine {
         }
     }
 
-    /// What a caller may do with what a grant is on; `None` when it may not know of it any more.
+    /// What a caller may do with the thing that a grant is for; `None` when it may not know of it any more.
     pub(crate) fn on_resource(&self, caller: &Caller, resource: &Resource) -> Option<EffectivePermission> {
         match resource {
             Resource::Sandbox(id) => self.on_sandbox(caller, &self.inner.find(id)?),
@@ -480,14 +481,14 @@ impl Engine {
         self.on_snapshot(caller, &SnapshotFacts::of(snapshot))
     }
 
-    /// Whether a caller may know of a sandbox. Of one that is gone nobody may but an administrator.
+    /// Whether a caller may know of a sandbox. Only an administrator may know of one that is gone.
     pub(crate) fn sees(&self, caller: &Caller, sandbox: &SandboxId) -> bool {
         caller.is_admin()
             || self.inner.find(sandbox).is_some_and(|found| self.on_sandbox(caller, &found).is_some())
     }
 
-    /// Finds a sandbox. One that is on its way to another node is waited for: when it has gone it is not here, and the request
-    /// follows it.
+    /// Finds a sandbox. While it is on its way to another node, this waits: once it has gone, it is not found here, and
+    /// the request follows it.
     async fn resolve_settled(&self, caller: &Caller, text: &str) -> Result<Arc<SandboxShared>> {
         let found = self.resolve_for(caller, text).await?;
         if !found.has_settled_here().await {
@@ -531,14 +532,14 @@ impl Engine {
         Ok(found)
     }
 
-    /// Whose listing it is; `None` when it shows all.
+    /// The caller to whom a listing is shown; `None` when the listing shows everything.
     pub(crate) fn visible_to(&self, caller: &Caller) -> Option<VisibleTo> {
         let key = caller.key.clone().filter(|_| !caller.is_admin())?;
         Some(VisibleTo { key, project: caller.project.clone(), default: self.inner.acl.default() })
     }
 
-    /// Whether a caller may know of a build: everybody where things are shared unless somebody says otherwise, else
-    /// who began it. Who is of a project begins none, and sees none.
+    /// Whether a caller may know of a build. An administrator may. A key that is of no project may if the server's
+    /// default is that things are shared, or if it began the build. A key of a project begins no builds, and sees none.
     pub(crate) fn sees_build(&self, caller: &Caller, build: &BuildRecord) -> bool {
         self.is_shared_or_own(caller, build.created_by.as_ref())
     }
@@ -566,8 +567,9 @@ impl Engine {
         self.inner.resolve(&caller.kept(name)).ok().map(|sandbox| sandbox.id.clone())
     }
 
-    /// The id of the sandbox with this id or, if it belongs to no project, this name: nobody is asking of whose project that
-    /// could be. It gives no right to anything, and who gets it must not learn from it whether the sandbox is there.
+    /// The id of the sandbox with this id or, if it belongs to no project, this name: there is no caller here whose
+    /// project could be meant. It gives no right to anything, and a client that is given it must not learn from it
+    /// whether the sandbox is there.
     #[must_use]
     pub fn resolve_sandbox(&self, text: &str) -> Option<SandboxId> {
         self.inner.resolve(text).ok().map(|sandbox| sandbox.id.clone())

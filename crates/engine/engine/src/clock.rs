@@ -1,14 +1,14 @@
 //! Time and randomness: the engine takes them here and nowhere else.
 //!
 //! A [`Clock`] comes in with the engine's [`Config`](crate::Config) and lies where a part of the engine looks anyway: in
-//! `Inner`, in a sandbox, in an exec. Whatever happens at a moment that the engine sets or promises waits for it by that
-//! clock: the end of a time to live, of idleness, of an exec's time, of a lease or a credential; schedules and budgets;
-//! the rest after something failed; the rounds in which things are looked after. A test that holds the clock by hand
-//! sees each of them at its moment and not before it.
+//! `Inner`, in a sandbox, in an exec. Everything that happens at a moment which the engine sets or promises waits for
+//! it by that clock: the end of a time to live, of idleness, of an exec's time, of a lease or a credential; schedules
+//! and budgets; the rest after something failed; the rounds in which things are looked after. A test that holds the
+//! clock by hand sees each of them at its moment and not before it.
 //!
-//! Patience with somebody else is on tokio's time: a guest that has to answer, a process that was told to end, a store
-//! or a host that is asked again, a client that waits for news. Nothing is promised to happen at the end of it, and it
-//! must end also while a test's clock stands still.
+//! Patience with guests, processes, hosts, stores and clients is on tokio's time: a guest that has to answer, a process
+//! that was told to end, a store or a host that is asked again, a client that waits for news. Nothing is promised to
+//! happen at the end of it, and it must end also while a test's clock stands still.
 //!
 //! Tokio's own paused time is of no use for those tests: it jumps ahead as soon as no task can go on, and so while a
 //! thread works on the database.

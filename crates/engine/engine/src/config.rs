@@ -24,7 +24,7 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Upper bounds for one sandbox.
     pub caps: Caps,
-    /// What a sandbox is when nobody says.
+    /// What a sandbox is when neither the caller nor a template says.
     pub defaults: Defaults,
     /// Where snapshots can be sent to and fetched from.
     pub objects: Option<Objects>,
@@ -53,14 +53,14 @@ pub struct Config {
     pub logs_max_bytes: u64,
     /// Images that every node of a cluster can have and nothing on this one stands on, bytes.
     pub images_max_bytes: u64,
-    /// What stops sandboxes when the host's disk is full; nobody does without.
+    /// What stops sandboxes when the host's disk is full; without it, they are not stopped.
     pub disk: Option<Arc<dyn HostDisk>>,
 }
 
 /// Whom sandboxes must trust whose connections the gateway looks into.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Trust {
-    /// The certificate of the gateway's authority, PEM; nobody when empty.
+    /// The certificate of the gateway's authority, PEM; when empty, there is none to trust.
     pub ca_pem: String,
     /// Public authorities, PEM, for images that have none.
     pub roots_pem: String,

@@ -33,7 +33,7 @@ pub(crate) struct Planned {
     pub(crate) plan: Plan,
     /// Which members of pools it could be.
     pub(crate) mold: Mold,
-    /// Who will see it; the server's default when absent.
+    /// Whether other keys will see it; the server's default when absent.
     pub(crate) visibility: Option<Visibility>,
 }
 
@@ -51,12 +51,12 @@ impl Planned {
 impl Engine {
     /// Makes a sandbox and gives its record once it runs.
     ///
-    /// When the caller stops waiting, the saga goes on to its end. The one that the same request made before is the answer to
-    /// its repetition, as long as it exists.
+    /// When the caller stops waiting, the saga goes on to its end. If the caller repeats the request, the answer is the
+    /// sandbox that the first one made, as long as it exists.
     ///
     /// # Errors
-    /// Whatever is wrong with the draft; [`Code::LimitExceeded`]; [`Code::NameTaken`]; [`Code::IdempotencyMismatch`]; what the host
-    /// refuses. Nothing is left of a sandbox that could not be made.
+    /// An error in the draft; [`Code::LimitExceeded`]; [`Code::NameTaken`]; [`Code::IdempotencyMismatch`]; a refusal of
+    /// the host. Nothing is left of a sandbox that could not be made.
     #[boxed]
     pub async fn create_sandbox(&self, draft: SandboxDraft, caller: &Caller) -> Result<SandboxRecord> {
         Box::pin(self.create_from(draft, None, caller)).await
@@ -117,7 +117,7 @@ impl Engine {
         let room = self.inner.store.check_new(&planned.record).await;
         room.map_err(|error| stored_in(planned.record.project.as_ref(), error))?;
         let pools = &self.inner.pools;
-        // What goes on from memory is made anew.
+        // A sandbox that goes on from a snapshot's memory is made anew: it claims no member.
         let Claim { member, kind } = if draft.memory { Claim::default() } else { pools.claim(&planned) };
         if let Some(member) = &member {
             planned.take_id(&member.id);
@@ -131,11 +131,11 @@ impl Engine {
         let (mounts, created_ms) = (record.spec.volumes.clone(), record.created_ms);
         let shared = SandboxShared::new(record, &self.inner)?;
         let services = Declared::enter(&shared, draft.memory)?;
-        // Before anybody can look it up.
+        // Set before a caller can look it up.
         self.inner.acl.hold(&shared.id, visibility);
         let entered = self.inner.enter(&shared, true);
         let entered = entered.inspect_err(|_refused| self.inner.acl.forget(&shared.id)).and_then(|()| {
-            // Only now that it counts as a user: nobody removes them from here on.
+            // Checked only now that the sandbox counts as a user of its volumes: from here on they cannot be removed.
             self.inner.check_volumes(&mounts).inspect_err(|_gone| self.inner.leave(&shared.id))
         });
         let entered = match entered {
@@ -145,7 +145,7 @@ impl Engine {
             }
             refused => refused,
         };
-        // What was refused is no reason to keep anything ready.
+        // A creation that was refused is no reason to keep its kind ready.
         if let (Some(kind), Ok(())) = (kind, &entered) {
             pools.wanted(kind, member.is_some(), created_ms);
         }
@@ -189,7 +189,7 @@ impl Engine {
         let mut disk = None;
         let snapshot = match (&draft.snapshot, recipe.as_ref().and_then(|(_, spec)| spec.snapshot.as_ref())) {
             (Some(text), _) => {
-                // The cache of steps is the server's, whoever's build filled it.
+                // The cache of build steps is the server's, no matter which key's build filled it.
                 let system = Caller::system();
                 let by = if draft.build.is_some() { &system } else { caller };
                 Some(self.usable_snapshot(text, Needs::READ, by).await?)
@@ -210,11 +210,11 @@ impl Engine {
             let none = || Error::invalid("memory", "there is no snapshot to go on from");
             check_memory(snapshot.as_ref().ok_or_else(none)?)?;
         }
-        // What only some may see must not become visible to all because a sandbox goes on from it.
+        // A private snapshot must not become visible to all keys because a sandbox goes on from it.
         let inherited = snapshot.as_ref().filter(|found| self.is_private_snapshot(found));
         let usual = caller.project().and_then(|id| inner.projects.get(id)?.defaults.visibility);
         let visibility = draft.visibility.or_else(|| inherited.map(|_| Visibility::Private)).or(usual);
-        // What an administrator, who is of no project, makes of a snapshot of one stays there.
+        // An administrator is of no project. A sandbox that it makes from a project's snapshot stays in that project.
         let named = draft.snapshot.as_ref().and(snapshot.as_ref()).filter(|_| caller.is_admin());
         let project = caller.project().or(named.and_then(|found| found.project.as_ref())).cloned();
         let named = recipe.as_ref().map(|(name, spec)| (name.as_str(), *spec));
@@ -368,7 +368,8 @@ fn origin(snapshot: Option<&SnapshotId>, spec: &SandboxSpec) -> Result<Option<St
 }
 
 impl Inner {
-    /// What a sandbox that was put to disk is started from again. Refused where it would be cut off less than it was.
+    /// The plan by which a sandbox that was put to disk is started again. Refused where it would be isolated less than
+    /// it was.
     pub(crate) fn plan_of(&self, record: &SandboxRecord) -> Result<Plan> {
         let accelerator = self.driver(record.spec.isolation)?.accelerator();
         if accelerator < record.spec.accelerator {

@@ -2,7 +2,7 @@
 //!
 //! The guard of the disk ([`HostDisk`]) stops the sandboxes and lets them go on. Here is what follows from it: clocks
 //! stand still with the sandboxes, uses are refused with [`Code::HostDiskFull`] instead of waiting for an answer that
-//! cannot come, and everybody is told why.
+//! cannot come, and sandboxes and refusals say why.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,7 +42,7 @@ impl DiskState {
         Self::is_set(self.away.as_ref())
     }
 
-    /// Whether sandboxes stand still, for whatever reason.
+    /// Whether sandboxes stand still, for either reason.
     pub(crate) fn is_full(&self) -> bool {
         Self::is_set(self.full.as_ref()) || self.is_away()
     }
@@ -67,8 +67,8 @@ impl DiskState {
         )
     }
 
-    /// Does what waits for a guest that is being made. When the disk gets full meanwhile it is broken off: the guest
-    /// stands still, and so would whoever waits. What there is of it is for the caller to undo.
+    /// Does work that waits for a guest that is being made. When the disk gets full meanwhile the work is broken off:
+    /// the guest stands still, and the caller would wait for it. The caller undoes what there is of it.
     pub(crate) async fn unless_full<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         tokio::select! {
             done = work => done,
@@ -96,7 +96,7 @@ fn seen(state: &mut Option<watch::Receiver<bool>>) -> bool {
     state.as_mut().is_some_and(|state| *state.borrow_and_update())
 }
 
-/// Waits for a change; for ever where nobody looks, or nobody does any more as the server stops.
+/// Waits for a change; for ever where nothing watches the state, or where the watcher has stopped with the server.
 async fn changed(state: &mut Option<watch::Receiver<bool>>) {
     if let Some(state) = state
         && state.changed().await.is_ok()
@@ -122,7 +122,7 @@ impl Engine {
         DiskState::is_set(self.inner.disk.full.as_ref())
     }
 
-    /// What there is on the host's disk, if anybody keeps watch over it.
+    /// What there is on the host's disk, if a guard keeps watch over it.
     #[must_use]
     pub fn disk_space(&self) -> Vec<DiskSpace> {
         self.inner.config.disk.as_ref().map(|disk| disk.space()).unwrap_or_default()
@@ -173,7 +173,7 @@ async fn keep_still(inner: &Inner) {
             for sandbox in inner.all_sandboxes() {
                 sandbox.hold_still().await;
             }
-            // Nobody misses it: the look goes on either way.
+            // The outcome does not matter: the loop looks again either way.
             drop(tokio::time::timeout(LOOK_EVERY, inner.disk.wait_for(false)).await);
         }
         for sandbox in inner.all_sandboxes() {

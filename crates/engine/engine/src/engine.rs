@@ -71,7 +71,7 @@ pub struct Stats {
 pub struct Capacity {
     /// Most sandboxes at once.
     pub sandboxes_max: u64,
-    /// Creations under way that somebody waits for.
+    /// Creations under way that a caller waits for.
     pub creations: u64,
     /// Those that go on at once; more wait.
     pub creations_max: u64,
@@ -212,7 +212,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// The same engine, for what has only its inside.
+    /// The same engine, for code that has only its `Inner`.
     pub(crate) fn of(inner: &Arc<Inner>) -> Self {
         Self { inner: Opaque::new(Arc::clone(inner)) }
     }
@@ -223,8 +223,8 @@ impl Engine {
         self.inner.draining.cancel();
     }
 
-    /// Stops without touching the sandboxes: they go on and are taken up at the next start. Members of warm
-    /// pools belong to nobody and are removed.
+    /// Stops without touching the sandboxes: they go on and are taken up at the next start. Members of warm pools have
+    /// no owner and are removed.
     #[boxed]
     pub async fn shutdown(&self) {
         self.drain();
@@ -258,13 +258,13 @@ impl Engine {
         self.inner.drivers.keys().copied().collect()
     }
 
-    /// The isolation level of a sandbox that nobody says anything about.
+    /// The isolation level of a sandbox for which the caller names none.
     #[must_use]
     pub fn default_isolation(&self) -> IsolationLevel {
         self.inner.config.defaults.isolation
     }
 
-    /// The image of a sandbox that nobody says anything about.
+    /// The image of a sandbox for which the caller names none.
     #[must_use]
     pub fn default_image(&self) -> String {
         self.inner.config.defaults.image.clone()
@@ -307,7 +307,7 @@ impl Engine {
     #[boxed]
     pub async fn doctor(&self) -> Vec<Check> {
         let mut checks = Vec::new();
-        // What drivers try would stand still with the sandboxes, and whoever asks with it.
+        // The trials of the drivers would stand still with the sandboxes, and the caller would wait for them.
         if !self.is_disk_full() {
             for driver in self.inner.drivers.values() {
                 checks.extend(driver.doctor().await);

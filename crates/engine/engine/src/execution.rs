@@ -1,5 +1,5 @@
-//! Which programs may run in a sandbox, and in which profile: what is refused because nobody could enforce it, or nobody would be told of it,
-//! and what drivers are told.
+//! Which programs may run in a sandbox, and in which profile: which rules are refused because nothing could enforce
+//! them, or no journal would tell of them, and what drivers are told.
 
 use atoll_core::policy::EgressMode;
 use atoll_core::spec::SandboxSpec;
@@ -11,7 +11,7 @@ use crate::engine::Inner;
 use crate::errors::isolation_error;
 
 impl Inner {
-    /// Refuses a policy that could not be enforced, or whose refusals nobody would ever read.
+    /// Refuses a policy that could not be enforced, or whose refusals would be in no journal.
     ///
     /// # Errors
     /// [`Code::Unenforceable`].
@@ -36,7 +36,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Refuses to let by what nobody would ever be told of.
+    /// Refuses to let requests by that the rules forbid, if no journal would tell of them.
     fn check_observed(&self, spec: &SandboxSpec) -> Result<()> {
         if spec.egress.mode != EgressMode::Observe || self.config.trace.mode_of_spec(spec) != TraceMode::Off {
             return Ok(());

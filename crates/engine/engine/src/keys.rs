@@ -171,7 +171,8 @@ impl Engine {
         self.verified(&record).ok_or_else(refused)
     }
 
-    /// A key that something else stands for, if it is good: a signature, a token. Whoever calls this has verified that.
+    /// The key that a signature or a token stands for, if the key is good. The caller has verified the signature or the
+    /// token.
     ///
     /// # Errors
     /// [`Code::Unauthorized`].
@@ -254,7 +255,7 @@ impl Engine {
         self.create_key_as(KeyFormat::Atoll, name, scope, ttl_ms, None).await
     }
 
-    /// Makes a key, of the project with this id or name, or of none. Whatever it looks like, it opens the same, everywhere.
+    /// Makes a key, of the project with this id or name, or of none. In every format it opens the same, everywhere.
     ///
     /// # Errors
     /// [`Code::InvalidArgument`] for the name, and for an administrator of a project; [`Code::ProjectNotFound`].

@@ -1,4 +1,4 @@
-//! Use cases of Atoll: what can be asked of it, whatever the API.
+//! Use cases of Atoll: what clients can ask of it, the same for every API.
 //!
 //! ```text
 //! server, dialects, CLI (embedded)
@@ -66,8 +66,9 @@ mod travel;
 mod usage;
 mod volumes;
 
-// What others call gives a future whose type ends there. Else every handler of every protocol would have the types of all that is
-// below in its own, and the compiler would prove for each of them again that they can be sent to another thread: decision 35.
+// The functions that other crates call give a future whose type ends there (`boxed`). Else every handler of every
+// protocol would have the types of all that is below in its own, and the compiler would prove for each of them again
+// that they can be sent to another thread: decision 35.
 use async_recursion::async_recursion as boxed;
 
 pub use acme::ToSeal;

@@ -1,7 +1,7 @@
 //! What every sandbox of this server uses at this moment, measured by the host, all together.
 //!
-//! Nothing inside is asked, so that a guest which hangs holds nobody up, and looking wakes nothing. Whoever looks within a moment of
-//! somebody else gets what that one got: a thousand sandboxes and many who look cost as much as one.
+//! No guest is asked, so that a guest which hangs holds no caller up, and a look wakes no sandbox. A caller that looks
+//! within a moment of another gets what that one got: a thousand sandboxes and many callers cost as much as one caller.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -107,7 +107,7 @@ impl Engine {
     }
 
     async fn measured(&self) -> Arc<Vec<LiveUsage>> {
-        // Whoever comes meanwhile waits for this look and takes what it gave.
+        // A caller that comes meanwhile waits for this look and takes what it gave.
         let mut last = self.inner.live.last.lock().await;
         if let Some((at, all)) = &*last
             && self.inner.clock.since(*at) < COUNTS_FOR

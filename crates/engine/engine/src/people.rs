@@ -1,11 +1,12 @@
-//! People who log in at an issuer of identities. Who somebody is was verified before anything here is called.
+//! People who log in at an issuer of identities. Callers have verified who the person is before they call anything
+//! here.
 //!
 //! A person is a row of the keys, and so is each of their logins: what is open ends with them as it does with keys, and every node
 //! of a cluster knows of them. What a person may do is asked of the rules at every request ([`Engine::right_of_key`]).
 //!
-//! One whom a rule moves to another project is somebody else there ([`hash_of`]): of what is on the account of who they were
-//! (sandboxes, roles, journals, usage, what an idempotency key answers) they have nothing, and all of it again when they are moved
-//! back. Their logins of before work no more.
+//! A person whom a rule moves to another project gets another account there ([`hash_of`]): they have nothing of what is
+//! on the earlier account (sandboxes, roles, journals, usage, what an idempotency key answers), and all of it again
+//! when they are moved back. Their logins of before work no more.
 
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ use crate::engine::Engine;
 use crate::errors::store_error;
 use crate::keys::{KeyFormat, NewKey};
 
-/// How long somebody stays logged in when nothing is said.
+/// How long a person stays logged in when the server's arguments say nothing else.
 pub const LOGIN_MS: u64 = 12 * 60 * 60 * 1000;
 /// Logins of one person; the oldest ends first.
 const LOGINS_MAX_COUNT: u64 = 50;
@@ -34,20 +35,20 @@ const NOTE_MAX_BYTES: usize = 8 << 10;
 /// Who may log in.
 #[derive(Debug, Clone)]
 pub struct People {
-    /// As what.
+    /// The rules that say who may log in, and with which right.
     pub rules: Rules,
     /// For how long, milliseconds.
     pub login_ms: u64,
 }
 
 impl Default for People {
-    /// Nobody.
+    /// The rules let nobody in.
     fn default() -> Self {
         Self { rules: Rules::default(), login_ms: LOGIN_MS }
     }
 }
 
-/// The number by which an issuer's person is found again in a project. Nothing that a client could show has it.
+/// The hash by which an issuer's person is found again in a project. No secret that a client could show has this hash.
 fn hash_of(person: &Person, project: Option<&ProjectId>) -> Vec<u8> {
     let mut hasher = blake3::Hasher::new_derive_key("atoll 2026 person of an issuer");
     let project = project.map(ProjectId::as_str);
@@ -129,7 +130,7 @@ impl Engine {
         self.verified(&record)?.login
     }
 
-    /// Who a key is, if it is a person.
+    /// The person that a key stands for, if it stands for one.
     #[must_use]
     pub fn person(&self, key: &KeyId) -> Option<Person> {
         match &self.inner.keys.find_id(key)?.kind {
@@ -151,7 +152,7 @@ impl Engine {
         self.end_logins(person, Some(login)).await
     }
 
-    /// Ends all logins of a person, by its key's id. Who is still let in may log in again.
+    /// Ends all logins of a person, by its key's id. A person whom a rule still lets in may log in again.
     ///
     /// # Errors
     /// [`Code::KeyNotFound`]; [`Code::InvalidState`] for a key that is no person.

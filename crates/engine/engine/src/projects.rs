@@ -1,5 +1,5 @@
-//! Projects: keys and what they make, apart from those of others. Who sees what is decided in [`crate::authorize`]; here are
-//! the projects themselves, which every request may ask for, so all of them are in memory.
+//! Projects: keys and what they make, apart from those of other projects. [`crate::authorize`] decides which caller
+//! sees what; here are the projects themselves, which every request may ask for, so all of them are in memory.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -50,7 +50,7 @@ impl Projects {
     }
 }
 
-/// What is changed of a project. What is absent stays as it is.
+/// A change of a project. A field that is absent stays as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProjectUpdate {
     /// Its name.
@@ -150,7 +150,7 @@ impl Engine {
         found.ok_or_else(|| not_found(id_or_name))
     }
 
-    /// The same, if a caller may know of it: an administrator, and who is of it.
+    /// The same, if a caller may know of it: an administrator, or a key of that project.
     ///
     /// # Errors
     /// [`Code::ProjectNotFound`].
@@ -247,12 +247,12 @@ impl Engine {
 
     async fn read_projects(&self) -> Result<()> {
         self.inner.projects.replace(self.inner.store.list_projects().await.map_err(store_error)?);
-        // Which project the rules mean by a name may be another now.
+        // The name of a project in the login rules may mean another project now.
         self.inner.acl.keys_changed();
         Ok(())
     }
 
-    /// Refuses who is of a project what all projects have together.
+    /// Refuses a caller of a project a change of what all projects use together.
     ///
     /// # Errors
     /// [`Code::Forbidden`].

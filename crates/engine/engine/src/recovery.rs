@@ -37,7 +37,7 @@ impl Engine {
     pub(crate) async fn recover(&self) -> Result<()> {
         let records = self.all_records().await?;
         self.adopt_starts(&records).await?;
-        // Those of rows that cannot be read, too: they are somebody's all the same.
+        // Also the ids of rows that cannot be read: what is on the host for them belongs to a row all the same.
         let known = self.inner.store.own_sandbox_ids().await.map_err(store_error)?;
         let known: BTreeSet<SandboxId> = known.into_iter().collect();
         // Those of other nodes, too: checkpoints may be here whose sandbox is another's since this node was taken over.
@@ -103,7 +103,7 @@ impl Engine {
         mut record: SandboxRecord,
         rollback: Option<SnapshotId>,
     ) -> Result<()> {
-        // The time in which the server was away is nobody's idleness.
+        // The time in which the server was away does not count as idleness.
         record.last_active_ms = self.inner.now_ms();
         if let (SandboxState::Running, Some(to)) = (record.state, rollback) {
             // Whether it is the old one that lives, the new one, or none: it becomes the new one.
@@ -151,7 +151,7 @@ impl Engine {
             return Err(IsolationError::Unavailable(why));
         };
         driver.adopt(&record.id).await?;
-        // Before it goes on, and whatever an earlier server did last.
+        // Set before the sandbox goes on, no matter what an earlier server set last.
         if let Err(error) = driver.set_execution(&record.id, &execution(&record.spec)).await {
             // Nothing may hold back what should not run: it stands still until a server comes that can.
             driver.freeze(&record.id).await?;

@@ -1,4 +1,4 @@
-//! Whatever stays open ends with the right by which it was opened.
+//! A connection that stays open ends with the right by which it was opened.
 //!
 //! Everything that may take rights away (a key or access is removed, a role, a sandbox's visibility) is told to
 //! one watch channel; what runs out by itself is waited for. There is no list of what is open: each open thing
@@ -67,7 +67,7 @@ impl Engine {
                 let end = self.holds_until(caller, grant)?;
                 Some(Holds::Until(expires_ms.map_or(end, |expires| expires.min(end))))
             }
-            // A database that is away takes nobody's rights.
+            // A database that is away takes no rights away.
             Err(error) if error.code == Code::StoreUnavailable => Some(Holds::ForNow),
             Ok(_) | Err(_) => None,
         }
@@ -93,6 +93,6 @@ impl Engine {
 enum Holds {
     /// Milliseconds since the epoch.
     Until(u64),
-    /// Nobody can say: the database is away.
+    /// It is not known: the database is away.
     ForNow,
 }

@@ -1,4 +1,4 @@
-//! Who may use which sandbox. Asked with every request, so all of it is in memory; the store has what must
+//! Which API keys may use which sandbox. Every request asks this, so all of it is in memory; the store has what must
 //! survive.
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use crate::engine::{Engine, Inner};
 use crate::errors::store_error;
 use crate::sandbox::SandboxShared;
 
-/// What was said about sandboxes.
+/// The access settings of sandboxes: visibility, grants and leases.
 #[derive(Debug)]
 pub(crate) struct AclTable {
     default: Visibility,
@@ -44,12 +44,12 @@ impl AclTable {
         self.default
     }
 
-    /// What was said of a sandbox.
+    /// The access settings of a sandbox.
     pub(crate) fn get(&self, id: &SandboxId) -> Arc<Acl> {
         self.said.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned().unwrap_or_default()
     }
 
-    /// Whether a sandbox is private, by what was said of it or else by default.
+    /// Whether a sandbox is private, by its own setting or else by default.
     pub(crate) fn is_private(&self, id: &SandboxId) -> bool {
         self.get(id).visibility.unwrap_or(self.default) == Visibility::Private
     }
@@ -69,7 +69,7 @@ impl AclTable {
         self.changed.send_replace(());
     }
 
-    /// Keys are other ones.
+    /// The API keys have changed.
     pub(crate) fn keys_changed(&self) {
         self.changed.send_replace(());
     }
@@ -84,7 +84,7 @@ impl AclTable {
         access
     }
 
-    /// Says who sees a sandbox that has no row yet; its creation writes it down.
+    /// Sets the visibility of a sandbox that has no row yet; its creation writes it down.
     pub(crate) fn hold(&self, id: &SandboxId, visibility: Option<Visibility>) {
         if visibility.is_some() {
             self.change(id, |access| access.visibility = visibility);
@@ -110,7 +110,7 @@ impl AclTable {
 /// Who may use a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessView {
-    /// Who made it.
+    /// The API key that made it.
     pub owner: Option<KeyId>,
     /// Whether keys without a grant see it.
     pub visibility: Visibility,
@@ -157,7 +157,8 @@ impl Engine {
             .await
             .map_err(|error| missing(error, &found.id))?;
         let access = self.inner.acl.change(&found.id, |access| access.visibility = visibility);
-        // Its snapshots stay so when it is gone. In the same turn: none is entered meanwhile.
+        // Its snapshots keep this visibility when it is gone. Done in the same turn, so that no snapshot is entered
+        // meanwhile.
         let private = self.inner.acl.is_private(&found.id);
         self.inner.store.set_snapshots_private(&found.id, private).await.map_err(store_error)?;
         Ok(self.view(&found, &access))
@@ -205,7 +206,7 @@ impl Engine {
         Ok(self.view(&found, &access))
     }
 
-    /// The lease that somebody has on a sandbox.
+    /// The lease on a sandbox, if there is one that has not ended.
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`].
@@ -215,11 +216,11 @@ impl Engine {
         Ok(lease.filter(|lease| !lease.has_ended(self.inner.now_ms())))
     }
 
-    /// Takes a sandbox for oneself, or goes on having it, for `ttl_ms` from now. The caller's
-    /// [holder](Caller::holder) is the name that others are shown; the key's id when absent.
+    /// Takes a lease on a sandbox for the caller, or goes on with the one it has, for `ttl_ms` from now. The caller's
+    /// [holder](Caller::holder) is the name that other callers are shown; the key's id when absent.
     ///
     /// # Errors
-    /// [`Code::SandboxLeased`] while somebody else has it; [`Code::InvalidArgument`] naming the field.
+    /// [`Code::SandboxLeased`] while another caller has it; [`Code::InvalidArgument`] naming the field.
     #[boxed]
     pub async fn take_lease(&self, sandbox: &SandboxId, caller: &Caller, ttl_ms: u64) -> Result<Lease> {
         let who = caller.requester().ok_or_else(nobody)?;
@@ -233,7 +234,7 @@ impl Engine {
         let before = access.lease.as_ref().filter(|lease| !lease.has_ended(now));
         let lease = Lease {
             key: who.key.clone(),
-            // Who goes on without a name keeps the one it gave.
+            // A caller that goes on with its lease without giving a name keeps the name that it gave before.
             holder: before.filter(|_| who.holder.is_none()).map_or(holder, |lease| &lease.holder).to_owned(),
             taken_ms: before.map_or(now, |lease| lease.taken_ms),
             expires_ms: now.saturating_add(ttl_ms),
@@ -243,11 +244,11 @@ impl Engine {
         Ok(lease)
     }
 
-    /// Gives a lease back. With `force` also somebody else's, for who manages the sandbox. Nothing happens
-    /// when there is none.
+    /// Gives a lease back. With `force` it ends another caller's lease, too: for a caller that manages the sandbox.
+    /// Nothing happens when there is none.
     ///
     /// # Errors
-    /// [`Code::SandboxLeased`] when it is somebody else's.
+    /// [`Code::SandboxLeased`] when another caller has it.
     #[boxed]
     pub async fn release_lease(&self, sandbox: &SandboxId, caller: &Caller, force: bool) -> Result<()> {
         let found = self.inner.sandbox(sandbox)?;
@@ -263,7 +264,7 @@ impl Engine {
 }
 
 impl Inner {
-    /// Reads again what was said of sandboxes that were another node's.
+    /// Reads the access settings again of sandboxes that were another node's.
     pub(crate) async fn reload_acl(&self, ids: &[SandboxId]) -> Result<()> {
         let _turn = self.acl.changing.lock().await;
         let stored: BTreeMap<_, _> =
@@ -276,7 +277,7 @@ impl Inner {
     }
 }
 
-/// A lease is somebody's.
+/// The refusal for the server itself, which has no API key: a lease belongs to a key.
 fn nobody() -> Error {
     Error::new(Code::Forbidden, "a lease needs an API key")
 }

@@ -48,7 +48,7 @@ pub(crate) fn ended_how(code: Option<i32>) -> String {
     code.map_or_else(|| "ended without a code".to_owned(), |code| format!("ended with code {code}"))
 }
 
-// === a sandbox that somebody asked for ===
+// === a sandbox that a caller asked for ===
 
 impl Engine {
     /// Starts what a new sandbox begins with and waits until it is ready; deletes it when that fails. Goes on to
@@ -187,8 +187,8 @@ fn not_ready(ready: &ServiceReady) -> Error {
 
 // === a sandbox that waits in a pool ===
 
-/// Whether a pool can start what belongs to a sandbox before anybody asks for it. Not where secrets are put into
-/// its requests: whose they are is known with its owner.
+/// Whether a pool can start what belongs to a sandbox before a caller asks for it. Not where secrets are put into its
+/// requests: whose they are is known with its owner.
 pub(crate) fn starts_ahead(spec: &SandboxSpec) -> bool {
     (spec.start.is_some() || spec.ready.is_some()) && spec.egress.inject.is_empty()
 }

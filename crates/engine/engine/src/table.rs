@@ -21,7 +21,7 @@ pub(crate) struct Table {
     by_id: BTreeMap<SandboxId, Arc<SandboxShared>>,
     /// By the name as it is kept: with its project.
     by_name: BTreeMap<String, SandboxId>,
-    /// By who asked for it, and with which key.
+    /// By the API key that asked for it, and the idempotency key of that request.
     by_request: BTreeMap<(KeyId, String), SandboxId>,
 }
 

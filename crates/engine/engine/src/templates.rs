@@ -136,8 +136,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Refuses changes of a template by keys of a project, and by others than who made its newest version where things are
-    /// private unless somebody says otherwise. All may use it: a template is there to be used.
+    /// Refuses changes of a template by keys of a project. Where the server's default is that things are private, it
+    /// also refuses every key but administrators' and the one that made its newest version. Every key may use it: a
+    /// template is there to be used.
     ///
     /// # Errors
     /// [`Code::Forbidden`].
@@ -171,7 +172,7 @@ impl Engine {
 }
 
 impl Inner {
-    /// Says to whoever makes things ahead that templates are not what they were.
+    /// Tells the tasks that make things ahead (pools, memories, copies of disks) that templates have changed.
     pub(crate) fn templates_changed(&self) {
         self.pools.changed();
         self.memories.changed();

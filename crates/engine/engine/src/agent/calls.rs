@@ -35,10 +35,10 @@ pub struct AgentDraft {
 }
 
 impl Engine {
-    /// Declares an agent. Nothing runs before somebody sends it a message.
+    /// Declares an agent. Nothing runs before a client sends it a message.
     ///
     /// # Errors
-    /// Whatever is wrong with the draft or the sandbox; [`Code::NameTaken`]; [`Code::LimitExceeded`].
+    /// An error of the draft or the sandbox; [`Code::NameTaken`]; [`Code::LimitExceeded`].
     #[boxed]
     pub async fn create_agent(&self, draft: AgentDraft) -> Result<AgentRecord> {
         let AgentDraft { name, sandbox, mut spec } = draft;
@@ -158,7 +158,7 @@ impl Engine {
     pub async fn remove_agent(&self, id: &AgentId) -> Result<()> {
         let agent = self.agent_by_id(id)?;
         agent.leaving.store(true, Ordering::SeqCst);
-        // Who is beginning a session has begun it when this is had, and nobody begins one after it.
+        // A task that is beginning a session has begun it when this lock is had, and no task begins one after that.
         drop(agent.making.lock().await);
         let ended = self.end_agent(&agent).await;
         if ended.is_err() {
@@ -197,7 +197,7 @@ impl Engine {
         thread.map_or(Ok(()), check_thread)?;
         let agent = self.agent_by_id(agent)?;
         let sandbox = self.inner.sandbox(agent.sandbox())?;
-        // Of two who want the same thread one makes it.
+        // Of two callers that want the same thread one makes it.
         let _turn = agent.making.lock().await;
         if agent.leaving.load(Ordering::SeqCst) {
             return Err(agent_not_found(&agent.record.name));
@@ -330,7 +330,7 @@ impl Engine {
             )
             .hint("use a new key for a new message"));
         }
-        // Also of one that was there: who sent it first may be about to tell of it.
+        // Also for a message that was there: the task that stored it may not have told of it yet.
         session.published(event.number);
         if new {
             session.message.send_modify(|last| *last = (*last).max(event.number));

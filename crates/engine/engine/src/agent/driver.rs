@@ -22,7 +22,7 @@ use super::{AgentShared, SessionShared, Wish};
 
 /// Pause before something is tried again that failed for no fault of the agent.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
-/// What an agent has to end its work when that is cancelled; then its process is killed.
+/// The time that an agent has to end its work when that is cancelled; then its process is killed.
 pub(super) const CANCEL_WAIT: Duration = Duration::from_secs(10);
 /// Events that are stored at once.
 const BATCH_MAX_COUNT: usize = 500;
@@ -132,7 +132,7 @@ impl Driver {
         self.messages(1).await.into_iter().next()
     }
 
-    /// Does what somebody wants.
+    /// Does what a wish asks for.
     pub(super) async fn obey(&mut self, wish: Wish, exec: Option<&str>) -> ControlFlow<()> {
         match wish {
             Wish::Look => {}
@@ -199,7 +199,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Ends a process; its end is seen by who reads its output.
+    /// Ends a process; the code that reads its output sees its end.
     pub(super) async fn kill(&self, exec: &str) {
         if let Err(error) = self.engine.kill_exec(&self.sandbox.id, exec).await {
             tracing::warn!(sandbox = %self.sandbox.id, exec, %error, "an agent's process could not be killed");
@@ -220,7 +220,7 @@ impl Driver {
         }
     }
 
-    /// A message that cannot be given to anybody.
+    /// Ends a message that cannot be given to the agent.
     pub(super) async fn refuse(&mut self, message: u64, error: &Error) {
         self.status.begin_turn(message);
         let end = TurnEnd::Failed(error.code.as_str().to_owned(), error.message.clone());

@@ -51,7 +51,8 @@ impl Engine {
                 let id = shared.id();
                 let events = self.inner.store.agent_events(&id, after, limit).await;
                 let mut events = events.map_err(store_error)?;
-                // One that is in the database and not yet told of here: who had it could not ask for what comes after it.
+                // An event may be in the database before it is published here: a client that had it could not ask for
+                // what comes after it.
                 events.retain(|event| event.number <= last);
                 let gap = events.first().is_some_and(|event| event.number > after + 1);
                 if !events.is_empty() {

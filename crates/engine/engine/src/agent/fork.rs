@@ -21,7 +21,7 @@ use super::housed::UNINHABITED_MS;
 /// The label of the sandbox of a fork: the name of the agent that it is of.
 pub const FORK_LABEL: &str = "atoll-agent-fork-of";
 
-/// Forks of an agent that somebody wants.
+/// Forks of an agent that a caller wants.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AgentForkOrder {
     /// How many.

@@ -1,7 +1,7 @@
 //! An agent and a sandbox of its own, made together: none is left without the other.
 //!
-//! A task makes both, and goes on when whoever asked stops waiting. Until its agent is recorded the sandbox has an end: one
-//! whose agent never came, because the server was killed in between, is deleted then.
+//! A task makes both, and goes on when the caller stops waiting. Until its agent is recorded the sandbox has an end: a
+//! sandbox whose agent never came, because the server was killed in between, is deleted then.
 
 use atoll_core::agent::AgentSpec;
 use atoll_core::id::SandboxId;

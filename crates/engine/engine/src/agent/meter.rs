@@ -90,7 +90,7 @@ impl Inner {
     /// works in the sandbox, if that is the only one.
     ///
     /// # Errors
-    /// In words for whoever asked, when a budget is used up.
+    /// When a budget is used up: in words for the client that sent the request.
     pub(crate) fn ask_model(
         self: &Arc<Self>,
         sandbox: &SandboxId,

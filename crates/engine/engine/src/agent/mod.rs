@@ -105,7 +105,7 @@ type Reply = oneshot::Sender<Result<()>>;
 #[derive(Debug)]
 pub(crate) struct SessionShared {
     record: watch::Sender<SessionRecord>,
-    /// Number of the last message that somebody sent.
+    /// Number of the last message that a client sent.
     message: watch::Sender<u64>,
     wishes: mpsc::Sender<Wish>,
     spending: Mutex<Spending>,
@@ -135,7 +135,8 @@ impl SessionShared {
         let mut record = self.record.borrow().clone();
         record.status.usage = self.spending().usage;
         let state = match record.status.state {
-            // A message that was taken and not looked at yet is worked on for whoever sent it.
+            // To the client that sent a message, the agent works on it as soon as it was accepted, even if the driver
+            // has not looked yet.
             SessionState::Idle | SessionState::Failed if *self.message.borrow() > record.status.delivered => {
                 SessionState::Working
             }
@@ -158,7 +159,7 @@ impl SessionShared {
         });
     }
 
-    /// Lets who waits for events look whether there still is something to wait for.
+    /// Wakes the readers of events, which then look whether there still is something to wait for.
     fn wake_readers(&self) {
         self.record.send_modify(|_unchanged| {});
     }
@@ -179,14 +180,14 @@ pub(crate) struct AgentShared {
     /// Its name as it is kept: with its sandbox's project.
     kept: String,
     sessions: Mutex<BTreeMap<SessionId, Arc<SessionShared>>>,
-    /// Who makes a session has the turn.
+    /// Held by the task that makes a session.
     making: tokio::sync::Mutex<()>,
     /// It is being removed: no session is begun any more.
     leaving: AtomicBool,
-    /// What was asked of models by no session that is there. Who counts a request holds it.
+    /// The model usage that belongs to no session that is there. The task that counts a request holds the lock.
     spent: Mutex<ModelUsage>,
     schedules: Mutex<BTreeMap<ScheduleId, ScheduleRecord>>,
-    /// Who sends by a schedule, or forgets one, has the turn.
+    /// Held by the task that sends a message by a schedule, or forgets a schedule.
     scheduling: tokio::sync::Mutex<()>,
 }
 

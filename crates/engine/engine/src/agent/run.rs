@@ -61,7 +61,7 @@ impl Driver {
         let session = self.session.id();
         let output = self.status.adapter.step(Input::Begun(&cwd, session.as_str()));
         let events = self.status.take(output);
-        // Before it is there: it must be found again whatever comes.
+        // Recorded before the process is there, so that it is found again after a crash at any moment.
         self.commit(events).await;
         self.using = using;
     }
@@ -201,7 +201,7 @@ impl Driver {
             Err(error) => return self.refuse(message.number, &error).await,
         };
         // To wake the sandbox may have meant that the process is gone: its end is read first, and another one begun.
-        // One that was never given anything is not there for nothing.
+        // A process that was given nothing yet gets this message in any case.
         if self.status.given && self.has_ended(exec).await {
             return;
         }
@@ -221,7 +221,7 @@ impl Driver {
             return false;
         }
         if self.next_message().await.is_some() {
-            // What cannot be woken is told by whoever delivers.
+            // If the sandbox cannot be woken, the code that delivers the message says so.
             return self.sandbox.usable().await.is_ok();
         }
         self.sandbox.record().state == SandboxState::Running
@@ -288,13 +288,13 @@ impl Driver {
     pub(super) async fn tell(&mut self, events: Vec<NewEvent>) {
         let count = u32::try_from(events.len()).unwrap_or(u32::MAX);
         self.commit(events).await;
-        // The database is everybody's: what says more waits, in the log of its exec.
+        // All agents share the database: the output of one that says more waits, in the log of its exec.
         if count > UNPACED_COUNT {
             tokio::time::sleep(PACE * count).await;
         }
     }
 
-    /// Ends a process that has more to read than it ever will. What it still says before it ends is answered by nobody.
+    /// Ends a process that has more to read than it ever will. Nothing answers what it still says before it ends.
     async fn check_flood(&mut self, process: &mut Process) {
         if process.deaf {
             self.status.outbox.clear();

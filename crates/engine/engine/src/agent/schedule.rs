@@ -1,8 +1,8 @@
 //! Schedules: messages to agents by time.
 //!
-//! One task looks after all of them. What it sends has a key of the schedule and the time it was due at, and only when it was taken
-//! is the next time recorded: whoever dies in between, the next server sends the same message with the same key, which
-//! is taken once. Times that were missed while no server ran are made up for by one message.
+//! One task looks after all of them. What it sends has a key of the schedule and the time it was due at, and the next
+//! time is recorded only when the message was taken: if the server dies in between, the next one sends the same message
+//! with the same key, which is taken once. Times that were missed while no server ran are made up for by one message.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -163,7 +163,7 @@ impl Engine {
             // Those whose sandboxes were deleted are gone, and only not forgotten yet.
             let mut agents = self.inner.agents.all();
             agents.retain(|agent| self.inner.find(agent.sandbox()).is_some());
-            // Side by side: an agent with many schedules holds up nobody else's.
+            // Side by side: an agent with many schedules does not hold up those of other agents.
             let failed_too = &failed;
             stream::iter(&agents)
                 .for_each_concurrent(AGENTS_AT_ONCE, |agent| async move {
@@ -246,7 +246,8 @@ impl Engine {
     /// Sends the message that was due at a time, unless that was done; gives its number.
     async fn send_scheduled(&self, schedule: &ScheduleRecord, due_ms: u64) -> Result<u64> {
         let spec = &schedule.spec;
-        // Whoever has a lease is alone: nothing is begun in the sandbox by others, and a schedule is nobody's.
+        // The caller that has a lease is alone: no other begins anything in the sandbox, and a schedule sends for no
+        // caller.
         let agent = self.agent_by_id(&schedule.agent)?;
         if self.lease(agent.sandbox())?.is_some() {
             return Err(Error::new(Code::SandboxLeased, "somebody has a lease on the sandbox"));

@@ -177,7 +177,7 @@ impl Driver {
                     return ControlFlow::Continue(());
                 }
                 () = at(self.cancel_at) => {
-                    // Its server is everybody's, and goes on.
+                    // All sessions share its server, which goes on.
                     self.cancel_at = None;
                     let why = "the agent does not end its work".to_owned();
                     self.run_over(TurnEnd::Failed("agent_error".to_owned(), why)).await;
@@ -228,7 +228,7 @@ impl Driver {
                     served.ear = Ear::off();
                     return;
                 };
-                // Recorded before it is asked: whether it may have been must be known whatever comes.
+                // Recorded before the server is asked, so that it is known after a crash that it may have been asked.
                 served.asking = None;
                 self.step(Input::Dialing).await;
                 served.ear = Ear::Asking(Box::pin(async move {
@@ -308,7 +308,7 @@ impl Driver {
         is_over
     }
 
-    /// Tells the server that nobody wants its work any more, if it hears that.
+    /// Tells the agent's server that its work is not wanted any more, if it hears that.
     async fn farewell(&mut self, port: u16) {
         if self.status.turn.is_none() {
             return;
@@ -337,7 +337,7 @@ async fn ready(engine: Engine, sandbox: Arc<SandboxShared>, service: String) -> 
             let hint = "'atoll service logs' shows what it wrote, 'atoll service restart' starts it";
             return Err(Error::new(Code::StartFailed, why).hint(hint));
         }
-        // That it has ended may not have been noticed yet by who starts it again.
+        // The keeper, which starts the service again, may not have noticed yet that its run has ended.
         let view = engine.exec(&sandbox.id, using.exec.as_str()).await;
         if view.is_ok_and(|view| !view.record.state.is_final()) || Instant::now() >= deadline {
             return Ok(using);
@@ -347,7 +347,7 @@ async fn ready(engine: Engine, sandbox: Arc<SandboxShared>, service: String) -> 
     }
 }
 
-/// How an exec ended; `None` when nobody knows any more.
+/// How an exec ended; `None` when that is not recorded any more.
 async fn exec_end(engine: &Engine, sandbox: &SandboxShared, exec: &str) -> Option<Exit> {
     const LONG: Duration = Duration::from_secs(3600);
     loop {

@@ -140,8 +140,8 @@ impl Run<'_> {
         Ok(Base { recipe: Some(Box::new(recipe)), ..base })
     }
 
-    /// A snapshot: what is on its disk, and how its sandbox was. All who use the template get what is in it: that is for who
-    /// may change the snapshot.
+    /// A snapshot: what is on its disk, and how its sandbox was. Every key that uses the template gets what is in it:
+    /// so the caller must be one that may change the snapshot.
     async fn snapshot_base(&self, place: Place, name: &str) -> Result<Base> {
         let at = |error: Error| {
             let message = format!("{place}: FROM {SNAPSHOT_SCHEME}…: {}", error.message);
@@ -202,7 +202,7 @@ impl Run<'_> {
     async fn pull(&self, name: &str) -> Result<Arc<atoll_image::Image>> {
         let host = atoll_image::registry_of(name).map_err(|error| error.to_core())?;
         let stored = self.engine.registry_credentials(&host).await?;
-        // Only the operator says which addresses may be reached: who asks for a build does not.
+        // Only the operator says which addresses may be reached: the caller of a build does not.
         let known = stored.is_some();
         let told = self.live.login.as_ref().filter(|(registry, _)| *registry == host);
         let credentials = match told {

@@ -1,8 +1,8 @@
-//! The cache of build steps: which snapshot a key leads to, what may go, and what nobody needs any more.
+//! The cache of build steps: which snapshot a key leads to, which may go, and which nothing needs any more.
 //!
-//! [`Pins::gate`] orders three things. Making a snapshot and entering its key happens under the shared side, so
-//! that nobody takes it for left over in between; so does looking keys up and pinning what they lead to. Whatever
-//! removes snapshots holds the other side.
+//! [`Pins::gate`] orders three things. Making a snapshot and entering its key happens under the shared side, so that no
+//! task takes it for left over in between; so does looking keys up and pinning what they lead to. A task that removes
+//! snapshots holds the other side.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,7 +20,7 @@ use crate::engine::Engine;
 use crate::errors::store_error;
 use crate::snapshot::SnapshotOrder;
 
-/// Who holds the snapshots of steps.
+/// The name that holds the snapshots of steps.
 pub(super) const HOLDER: &str = "the build cache";
 
 /// Snapshots that running builds stand on.

@@ -91,7 +91,7 @@ impl Engine {
         self.create_build_with(spec, None, BuildSecrets::new(), caller).await
     }
 
-    /// The same, with an id that was chosen before, and that no build has: whoever asks again looks for it first.
+    /// The same, with an id that was chosen before, and that no build has: a caller that asks again looks for it first.
     ///
     /// # Errors
     /// As [`Self::create_build`].

@@ -186,7 +186,7 @@ fn read(dir: &Path, offset: u64, extent: Extent, max_bytes: usize) -> io::Result
             }
         }
     }
-    // A torn line at the end of a log that nobody writes any more is no entry.
+    // A torn line at the end of a log that is not written any more is no entry.
     Ok((entries, next))
 }
 

@@ -1,4 +1,4 @@
-//! A build that has not ended, for everybody but the task that drives it.
+//! A build that has not ended, for all tasks but the one that drives it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(super) enum Upload {
     Here(Arc<ContextIndex>),
 }
 
-/// Who a build is to the registry of one image. Used for that build, and kept nowhere.
+/// The login of a build at the registry of one image. Used for that build, and kept nowhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageLogin {
     /// A reference to the image. Other registries that the build names are not told.
@@ -42,7 +42,7 @@ pub type BuildSecrets = BTreeMap<String, Secret>;
 /// What a build is given that is not recorded.
 #[derive(Debug, Default)]
 pub(super) struct Given {
-    /// Who it is to one registry, whose host is named first.
+    /// Its login at one registry, whose host is named first.
     pub(super) login: Option<(String, ImageLogin)>,
     pub(super) secrets: BuildSecrets,
 }
@@ -54,9 +54,9 @@ pub(super) struct Live {
     record: watch::Sender<BuildRecord>,
     pub(super) upload: watch::Sender<Upload>,
     pub(super) journal: Journal,
-    /// Somebody wants it to end.
+    /// Fires when it is to end.
     pub(super) cancel: CancellationToken,
-    /// Who it is to one registry, whose host is named first.
+    /// Its login at one registry, whose host is named first.
     pub(super) login: Option<(String, ImageLogin)>,
     /// What its commands may be told, by name.
     pub(super) secrets: BuildSecrets,
@@ -89,7 +89,7 @@ impl Live {
         self.record.send_replace(record);
     }
 
-    /// Takes the place of whoever uploads the context; `false` when somebody has it, or it is here.
+    /// Claims the upload of the context for the caller; `false` when another caller uploads it, or it is here.
     pub(super) fn begin_upload(&self) -> bool {
         self.upload.send_if_modified(|upload| {
             let free = matches!(upload, Upload::Absent);

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! What a step made is a snapshot held for the build cache. A template version points to the snapshot of its last
-//! step: there is one artifact, whoever points to it, and it goes when neither a key of the cache nor a template
+//! step: there is one artifact, no matter what points to it, and it goes when neither a key of the cache nor a template
 //! does. [`cache`] looks for those after every build, after a deletion, and at every start, so that no crash
 //! leaves one.
 //!

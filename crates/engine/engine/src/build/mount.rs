@@ -1,9 +1,9 @@
 //! What a step sees and what it makes does not keep: files, and secrets.
 //!
-//! Nobody inside a container may mount, so files are put in their place before the command and taken away after it, before
-//! the snapshot. A secret is written to the sandbox's memory only (`/dev/shm`), never to its disk, whose freed blocks a
-//! snapshot would keep; in its place stands a link. Where a step's command cannot be trusted to leave no copy, nothing can:
-//! it is told the secret.
+//! No process inside a container may mount, so files are put in their place before the command and taken away after it,
+//! before the snapshot. A secret is written to the sandbox's memory only (`/dev/shm`), never to its disk, whose freed
+//! blocks a snapshot would keep; in its place stands a link. If a step's command leaves a copy of a secret, nothing can
+//! prevent that: the command is told the secret.
 
 use std::io::Write as _;
 
@@ -179,7 +179,7 @@ impl Mounts {
         Ok(())
     }
 
-    /// A directory in memory, whose name nobody inside could know before.
+    /// A directory in memory, whose name no process inside could know before.
     async fn secrets(&mut self, lease: &GuestLease) -> Result<String> {
         let path = format!("{IN_MEMORY}/{:016x}{:016x}", random()?, random()?);
         let request = Mkdir { path: path.clone(), mode: 0o711, user: "0:0".to_owned(), parents: false };

@@ -1,6 +1,6 @@
-//! Trying a template out before there is a version of it: a sandbox is made as the template says, what it starts has to get
-//! ready, and the sandbox goes away. So a start command that cannot work is the build's failure, with what it wrote, and
-//! not that of everybody who makes a sandbox later.
+//! Trying a template out before there is a version of it: a sandbox is made as the template says, what it starts has to
+//! get ready, and the sandbox goes away. So a start command that cannot work fails the build, with what it wrote, and
+//! not every later creation of a sandbox.
 
 use std::time::Duration;
 
@@ -21,7 +21,8 @@ impl Run<'_> {
     /// Makes a sandbox of the template, and deletes it.
     ///
     /// # Errors
-    /// [`Code::StartFailed`] with what the start command wrote last; whatever else keeps a sandbox from being made.
+    /// [`Code::StartFailed`] with what the start command wrote last; any other error that keeps a sandbox from being
+    /// made.
     pub(super) async fn verify(
         &self,
         template: &TemplateSpec,

@@ -1,8 +1,9 @@
 //! What a request asks for that is not on this node.
 //!
-//! Whoever looks something up notes what it did not find ([`missing`]), in the slot of the request for which it runs. When the
-//! request fails, who received it asks [`Engine::elsewhere`] whether one of these things is on another node, and passes
-//! the request on. So only what is not here costs anything, and nobody needs a list of everything that is elsewhere.
+//! The code that looks a thing up and does not find it notes that ([`missing`]), in the slot of the request for which
+//! it runs. When the request fails, the server that received it asks [`Engine::elsewhere`] whether one of these things
+//! is on another node, and passes the request on. So only what is not here costs anything, and no node needs a list of
+//! everything that is elsewhere.
 //!
 //! Where something was found is remembered. The node that is asked may not have it any more: then the request is begun anew
 //! here ([`Engine::not_there`]), and the database is asked.
@@ -166,7 +167,7 @@ where
 
 /// Notes that something was not found here.
 pub(crate) fn missing(what: Whereabouts) {
-    // Outside of a request there is nobody to pass anything on.
+    // Outside of a request there is nothing to pass on.
     let _ = ASKED.try_with(|asked| {
         let mut notes = asked.notes();
         if notes.missing.len() < MISSING_MAX_COUNT && !notes.missing.contains(&what) {
@@ -209,7 +210,7 @@ impl Engine {
             return Ok(Some(Route { node, is_sure: underway.is_none(), what: None, _underway: underway }));
         }
         for what in missing {
-            // What another node is told must be so.
+            // A node that passed the request on must be told what is so now: its question goes to the database.
             let known = (!asked.from_node).then(|| cluster.known.get(&what)).flatten();
             if let Some(node) = known.and_then(|id| cluster.other(&id)).filter(|node| node.is_alive) {
                 return Ok(Some(Route { node, is_sure: false, what: Some(what), _underway: None }));
@@ -243,7 +244,7 @@ impl Engine {
         let Ok(now) = self.inner.store.some_nodes(std::slice::from_ref(&node.id)).await else { return false };
         cluster.update_nodes(now);
         let end = tokio::time::Instant::now() + RETURN_MAX;
-        // What is known is renewed all the time; however many wait ask nobody.
+        // The node's row is read again all the time; many requests that wait here ask the database nothing.
         while let Some(now) = cluster.other(&node.id).filter(|now| now.is_alive) {
             if now.epoch != node.epoch {
                 return true;

@@ -1,8 +1,8 @@
 //! What other nodes change is read again here.
 //!
-//! The database counts the changes of what servers keep in memory. A node asks for the counts several times a second: what
-//! has changed it reads anew, and then it knows everything that was committed before it asked. Nothing can be missed, whatever
-//! happens to a connection; and a node that cannot ask knows that it does not know ([`super::KNOWN_FOR`]).
+//! The database counts the changes of what servers keep in memory. A node asks for the counts several times a second:
+//! it reads anew what has changed, and then it knows everything that was committed before it asked. A node misses
+//! nothing, even if a connection breaks; and a node that cannot ask knows that it does not know ([`super::KNOWN_FOR`]).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;

@@ -1,11 +1,12 @@
 //! Nodes watch each other.
 //!
-//! A node counts, by a clock of its own that nobody sets, for how long another's sign of life has not changed. Only an
-//! unbroken watch counts: one that could not look for a while (the database was away, this process stood still) begins
-//! anew, as the other may have been as unable to be seen.
+//! A node counts, by a clock of its own that no one can set, for how long another's sign of life has not changed. Only
+//! an unbroken watch counts: a node that could not look for a while (the database was away, this process stood still)
+//! begins anew, as the other may have been as unable to show itself.
 //!
-//! If each of many read all rows every second, the database would do nothing else. So all are read the more seldom the more
-//! there are, and every second those that this node watches, and a few by chance, for who gets new sandboxes.
+//! If each of many nodes read all rows every second, the database would do nothing else. So a node reads all rows the
+//! more seldom the more nodes there are. Every second it reads those that it watches, and a few by chance, to choose
+//! nodes for new sandboxes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -106,7 +107,7 @@ impl Engine {
             }
             cluster.update_nodes(self.inner.store.some_nodes(&ids).await.map_err(store_error)?);
         }
-        // By what is known now: who died meanwhile is not one of them.
+        // By what is known now: a node that died meanwhile is not one of them.
         let known = cluster.nodes();
         let living: Vec<&NodeId> = known.iter().filter(|node| node.is_alive).map(|node| &node.id).collect();
         let ids = watched(cluster.id(), &living, WATCHED_COUNT);

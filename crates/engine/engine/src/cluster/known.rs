@@ -1,7 +1,7 @@
 //! Where things of other nodes were found, so that not every request for them asks the database.
 //!
-//! Nobody keeps it true: things go, and move. The node that is asked for what it does not have says so; then it is forgotten here
-//! and looked up ([`crate::Asked`]).
+//! It is not kept true: things go, and move. A node that is asked for what it does not have says so; then this node
+//! forgets it here and looks it up ([`crate::Asked`]).
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,8 @@ use atoll_store::Whereabouts;
 /// Things in each of the two halves.
 const HALF_MAX_COUNT: usize = 16_384;
 
-/// What is known. When the younger half is full it becomes the older one, and what nobody asked for since then goes.
+/// What is known. When the younger half is full it becomes the older one, and what no request asked for since then
+/// goes.
 #[derive(Debug, Default)]
 pub(super) struct Known(Mutex<Halves>);
 
@@ -33,7 +34,7 @@ impl Halves {
 
 impl Known {
     fn halves(&self) -> MutexGuard<'_, Halves> {
-        // Two maps, usable whatever panicked.
+        // Two maps: a panic leaves them usable as they are.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -49,7 +50,7 @@ impl Known {
     }
 
     pub(super) fn put(&self, what: Whereabouts, node: NodeId) {
-        // Whoever made it asks for that a few times, and then by its id.
+        // A client asks for a sandbox by its request a few times, and then by its id.
         if !matches!(what, Whereabouts::Request(..)) {
             self.halves().put(what, node);
         }

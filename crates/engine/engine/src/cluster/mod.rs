@@ -1,9 +1,10 @@
 //! Several servers that share a database: each is a node with sandboxes of its own, and any of them answers for all.
 //!
 //! ```text
-//! follow     what others changed (keys, secrets, pools) is read again; who cannot ask the database in time refuses
+//! follow     what other nodes changed (keys, secrets, pools) is read again; a node that cannot ask the database in
+//!            time refuses requests
 //! keep       the other nodes are watched; one that gives no sign of life is taken over; this one stops in time
-//! asked      what a request wanted and is not here: who passes it on asks `Engine::elsewhere` where it is
+//! asked      what a request wanted and is not here: the server, to pass it on, asks `Engine::elsewhere` where it is
 //! known      where things of other nodes were found
 //! place      which node makes a sandbox
 //! checks     what a node finds of itself that concerns the others
@@ -65,7 +66,7 @@ impl Cluster {
         let lease = store.lease()?.clone();
         Some(Self {
             lease,
-            // Whoever starts has just read all of it; the first look comes at once.
+            // A node that starts has just read all of it; the first look comes at once.
             known_ns: AtomicU64::new(0),
             looked: watch::Sender::default(),
             nodes: RwLock::default(),

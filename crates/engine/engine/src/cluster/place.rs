@@ -201,7 +201,7 @@ impl Inner {
             return (None, true);
         }
         match self.images.resolve(name) {
-            // Exactly this one, whatever others call so.
+            // Exactly the image that this node has by this name, even if other nodes have another by it.
             Ok(image) => (Some(image_mark(image.digest.as_str())), true),
             Err(_) => (Some(image_mark(&local_or_normal(name).unwrap_or_else(|_| name.to_owned()))), false),
         }

@@ -116,7 +116,7 @@ impl Engine {
         cursor: Option<String>,
     ) -> Result<(Vec<CellView>, Option<String>)> {
         let context = self.context(sandbox, context).await?;
-        // What is not a cell of this context is left out of a page of execs.
+        // Execs that are no cells of this context are left out of the page.
         let query = ExecQuery { states: Vec::new(), cursor, limit: Some(limit.min(PAGE_MAX_COUNT)) };
         let (execs, next) = self.execs(sandbox, &query).await?;
         let mut views = Vec::new();

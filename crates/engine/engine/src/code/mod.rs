@@ -45,7 +45,7 @@ impl Engine {
     /// Makes a context, with its kernel. One that has the name already and is the same is the answer, and is not new.
     ///
     /// # Errors
-    /// Whatever is wrong with the draft or the sandbox; [`Code::NameTaken`]; [`Code::LimitExceeded`];
+    /// An error of the draft or the sandbox; [`Code::NameTaken`]; [`Code::LimitExceeded`];
     /// [`Code::InterpreterMissing`], [`Code::InterpreterFailed`]. Then there is no context.
     #[boxed]
     pub async fn create_context(
@@ -73,7 +73,7 @@ impl Engine {
         match self.inner.store.insert_context(&record).await {
             Ok(()) => {}
             Err(StoreError::NotFound) => return Err(SandboxId::not_found(sandbox.as_str())),
-            // Somebody else was faster.
+            // Another caller was faster.
             Err(StoreError::NameTaken) => {
                 let found = self.same_context(&sandbox, &draft).await?;
                 return found.map(|found| (found, false)).ok_or_else(|| taken(&draft));

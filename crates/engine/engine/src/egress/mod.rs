@@ -82,8 +82,8 @@ impl Inner {
         self.attach_network(sandbox.driver().as_ref(), &sandbox.id, &spec).await
     }
 
-    /// The policy that the gateway goes by. One that only observes does so where somebody is told: on a server that was started
-    /// anew without its recorder, rules are enforced.
+    /// The policy that the gateway goes by. A policy that only observes does so only where a journal tells of it: on a
+    /// server that was started anew without its recorder, rules are enforced.
     pub(crate) fn gateway_policy(&self, spec: &SandboxSpec) -> EgressPolicy {
         let unseen = self.config.trace.mode_of_spec(spec) == TraceMode::Off;
         let mode = if unseen { EgressMode::Enforce } else { spec.egress.mode };

@@ -26,7 +26,7 @@ use super::calls::new_record;
 use super::disk::{append_from, blocking, blocking_with, host_error};
 use super::session::{SIGKILL, start::start_exec};
 
-/// An exec that runs, and whoever keeps its output until a session does.
+/// An exec that runs, and the task that keeps its output until a session does.
 #[derive(Debug)]
 pub(crate) struct Ahead {
     record: ExecRecord,
@@ -96,8 +96,8 @@ pub(crate) async fn take_over(inner: &Inner, client: &GuestClient, record: ExecR
     Ok(Ahead::new(record, log, stream))
 }
 
-/// Moves output to the log until the exec ends, the connection breaks or somebody else is to do it. What is not
-/// in the log then was not acknowledged, and the guest still has it.
+/// Moves output to the log until the exec ends, the connection breaks or a session is to do it. What is not in the log
+/// then was not acknowledged, and the guest still has it.
 async fn keep(
     mut log: LogWriter,
     mut stream: ExecStream,
@@ -116,7 +116,7 @@ async fn keep(
                 ended.send_replace(Some(exited));
                 return;
             }
-            // Who watches the connection sees it, too.
+            // The task that watches the connection sees it, too.
             Ok(None) | Err(_) => return,
         };
         let base = log.extent().end;
@@ -146,7 +146,7 @@ pub(crate) async fn run_to_end(
     draft: ExecDraft,
     at_most: Duration,
 ) -> Result<Option<i32>> {
-    // Nobody will ask when it began.
+    // Nothing reads when it began.
     let record = new_record(sandbox, spec, draft, None, 0)?;
     let exec_id = record.id.to_string();
     let mut stream = start_exec(driver, client, &record).await.map_err(guest_error)?;

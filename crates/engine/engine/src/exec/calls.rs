@@ -41,8 +41,8 @@ impl Engine {
     /// Runs a command. Answers when it runs (or could not be started, which counts as exit 126 or 127).
     ///
     /// # Errors
-    /// Whatever is wrong with the draft, the sandbox, the working directory or the user;
-    /// [`Code::IdempotencyMismatch`]; [`Code::LimitExceeded`]. Then nothing ran.
+    /// An error of the draft, the sandbox, the working directory or the user; [`Code::IdempotencyMismatch`];
+    /// [`Code::LimitExceeded`]. Then nothing ran.
     #[boxed]
     pub async fn create_exec(
         &self,
@@ -271,7 +271,7 @@ impl Engine {
         self.write_stdin_by(None, sandbox, exec, bytes, close).await
     }
 
-    /// The same, by somebody: what is typed into a terminal is told in the journal with its author.
+    /// The same, by a caller: the journal tells of input to a terminal with its author.
     ///
     /// # Errors
     /// As [`Self::write_stdin`].

@@ -1,7 +1,7 @@
 //! Execs: durable commands.
 //!
 //! A [`session`] task owns each running exec: it moves output from the guest to the log, acknowledges
-//! what is safe, keeps the timeouts and records the end. Everybody else reads [`ExecShared`] and the
+//! what is safe, keeps the timeouts and records the end. All other tasks read [`ExecShared`] and the
 //! log. A session outlives broken guest connections: it waits for the next one and attaches at the
 //! offset where its log ends.
 

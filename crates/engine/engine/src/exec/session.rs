@@ -106,7 +106,7 @@ enum Next {
     TimedOut,
     IdleTimedOut,
     Froze,
-    /// Somebody attached, went away, or has read: when to give up waiting for clients changed, or how much of the
+    /// A client attached, went away, or has read: when to give up waiting for clients changed, or how much of the
     /// output may be acknowledged.
     Attachment,
     Deserted,
@@ -165,12 +165,13 @@ impl Session {
             tracing::error!(exec = %self.exec.id(), %error, "an output log cannot be opened");
             return self.finish(Exit::sandbox_died()).await;
         }
-        // Kills before now were of others, or happened while the server was away, when nobody saw whose they were.
+        // Out-of-memory kills before now were of other execs, or happened while the server was away and did not see
+        // whose they were.
         self.oom_kills_before = oom_kills(&self.sandbox).await;
         self.start_clocks();
         match self.attach_next_link().await {
             Ok(Some(stream)) => self.run(stream).await,
-            // The guest never heard of it, so nobody was told that it exists.
+            // The guest never heard of it, so no client was told that it exists.
             Ok(None) if self.end_offset() == 0 => self.vanish().await,
             Ok(None) => self.end(End::BootEnded).await,
             Err(end) => self.end(end).await,
@@ -363,7 +364,7 @@ impl Session {
         Ok(exited)
     }
 
-    /// Acknowledges what is in the log, as far as the client allows that misses nothing.
+    /// Acknowledges the output that is in the log, as far as the client allows that must miss nothing.
     async fn acknowledge(&mut self, stream: &ExecStream) -> Result<(), GuestError> {
         let upto = self.end_offset().min(self.exec.may_acknowledge());
         if upto > self.acknowledged {
@@ -412,14 +413,14 @@ impl Session {
 
     async fn kill(&mut self) {
         if self.sandbox.freezer.is_frozen() {
-            // Nobody listens. As soon as somebody does.
+            // The guest agent is frozen and does not listen. The kill is sent as soon as it does.
             self.kill_again_at = Some(Instant::now());
             return;
         }
         self.kill_again_at = Some(Instant::now() + KILL_AGAIN);
         let since = *self.killing_since.get_or_insert_with(Instant::now);
         if since.elapsed() >= HOST_KILL_AFTER && self.sandbox.is_unresponsive() {
-            // A limit holds whether or not the agent helps: who stops it gains nothing.
+            // A limit holds whether or not the guest agent helps: a command that stops the agent gains nothing.
             return self.sandbox.give_up("its agent does not answer, and a command had to be killed").await;
         }
         let link = self.sandbox.guest.borrow().clone();
@@ -483,7 +484,7 @@ impl Session {
                 let oom_killed = killed && oom_kills(&self.sandbox).await > self.oom_kills_before;
                 let context = ExitContext { ended_by: self.exec.ended_by(), oom_killed };
                 let exit = classify(exited.code, exited.signal, context);
-                // Before anybody hears of the end: what they do next is not in it.
+                // Taken before clients hear of the end, so that it holds nothing of what they do next.
                 Box::pin(crate::snapshot::after_exec(&self.inner, &self.sandbox, self.exec.id())).await;
                 self.finish(exit).await;
             }
@@ -499,7 +500,7 @@ impl Session {
         }
     }
 
-    /// Records the end, then tells everybody. Until it is recorded nobody hears of it.
+    /// Records the end, then tells all clients. Until it is recorded, no client hears of it.
     async fn finish(&mut self, exit: Exit) {
         let lost = exit.reason == ExitReason::SandboxDied;
         let state = if lost { ExecState::Lost } else { ExecState::Exited };
@@ -544,7 +545,7 @@ impl Session {
         self.sandbox.leave_exec(self.exec.id());
     }
 
-    /// After the end, off everybody's path: the guest may forget it, and old execs go.
+    /// After the end, in a task that no client waits for: the guest may forget the exec, and old execs go.
     fn tidy(&self) {
         let link = self.sandbox.guest.borrow().clone();
         let exec = self.exec.id().clone();

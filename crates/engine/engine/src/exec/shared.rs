@@ -1,4 +1,4 @@
-//! What everybody may see of a running exec.
+//! What all tasks may see of a running exec.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -80,11 +80,11 @@ pub(crate) struct ExecShared {
     typed: Mutex<Typed>,
 }
 
-/// Who is attached.
+/// The clients that are attached.
 #[derive(Debug)]
 struct Attached {
     count: usize,
-    /// Since when nobody is.
+    /// Since when none is.
     none_since: Option<Instant>,
 }
 
@@ -199,7 +199,7 @@ impl ExecShared {
         self.attached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// When it has been without a client for too long, unless somebody is attached.
+    /// When it has been without a client for too long, unless a client is attached.
     pub(super) fn detached_end(&self) -> Option<Instant> {
         let timeout = Duration::from_millis(self.record.spec.detach_timeout_ms?);
         self.attached().none_since.map(|since| since + timeout)
@@ -216,7 +216,7 @@ impl ExecShared {
     }
 }
 
-/// A client that misses nothing reads as long as this lives. There is one for an exec: who started it.
+/// As long as this lives, a client reads that must miss nothing. An exec has one such client: the one that started it.
 #[derive(Debug)]
 pub(super) struct Hold(Arc<ExecShared>);
 

@@ -35,7 +35,8 @@ pub(crate) async fn enter_open(inner: &Arc<Inner>, sandbox: &Arc<SandboxShared>)
     Ok(())
 }
 
-/// Starts the session of an exec that is recorded and was started by somebody else.
+/// Starts the session of an exec that is recorded and runs already: started by an earlier server, or before its sandbox
+/// had an owner.
 pub(crate) async fn enter_started(
     inner: &Arc<Inner>,
     sandbox: &Arc<SandboxShared>,
@@ -82,8 +83,8 @@ async fn compare_on(client: &GuestClient, open: &[ExecRecord]) -> Result<Vec<Exe
         if open.iter().any(|exec| exec.id.as_str() == info.exec_id) {
             continue;
         }
-        // Its end is recorded and the guest had not been told; or its start was given up, and it runs
-        // although nobody knows.
+        // Its end is recorded and the guest had not been told; or its start was given up, and it runs although no row
+        // says so.
         let told = if info.exited {
             client.forget_exec(&info.exec_id).await
         } else {

@@ -1,4 +1,4 @@
-//! Who typed into a terminal, and how much: told while they type, without what.
+//! Who typed into a terminal, and how many bytes: told while they type, and without the text.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub(super) struct Typed {
     bytes: u64,
     /// When something was told last.
     told: Option<Instant>,
-    /// The command has ended: nobody comes by later for what is left.
+    /// The command has ended: input that is counted from now on is told at once, since nothing later would tell it.
     ended: bool,
 }
 
@@ -22,7 +22,7 @@ pub(super) struct Typed {
 pub(super) type Piece = (Option<String>, u64);
 
 impl Typed {
-    /// Takes more in; gives what is to be told now: what somebody else typed before, and what is due.
+    /// Takes more in; gives what is to be told now: what another author typed before, and what is due.
     pub(super) fn add(&mut self, by: Option<&str>, bytes: u64, now: Instant) -> Vec<Piece> {
         let mut told = Vec::new();
         if self.by.as_deref() != by {
@@ -31,7 +31,7 @@ impl Typed {
             self.told = None;
         }
         self.bytes += bytes;
-        // Who typed what ended the command may come here after its end.
+        // The input that ended the command may be counted only after its end.
         if self.ended || self.told.is_none_or(|told| now.duration_since(told) >= PIECE) {
             self.told = Some(now);
             told.extend(self.rest());
@@ -39,7 +39,7 @@ impl Typed {
         told
     }
 
-    /// What is left when the command ends. What comes then is told at once.
+    /// The rest that is not told when the command ends. Input that is added after this is told at once.
     pub(super) fn end(&mut self) -> Option<Piece> {
         self.ended = true;
         self.rest()

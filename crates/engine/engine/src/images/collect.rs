@@ -1,9 +1,9 @@
 //! Removes objects of layers that no image needs, and of disks that no template does: what a crash left of an upload, what another node
 //! had sent before, what is of things that are gone.
 //!
-//! Objects are listed first, and rows are read afterwards. What is listed, belongs to no row and was sent by no living node will never
-//! belong to one: a row is written by who sent its object, before that starts anew or is taken over. What a living node sent it removes
-//! itself, while it sends nothing.
+//! Objects are listed first, and rows are read afterwards. What is listed, belongs to no row and was sent by no living
+//! node will never belong to one: only the node that sent an object writes its row, before it starts anew or is taken
+//! over. A living node removes what it sent itself, while it sends nothing.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

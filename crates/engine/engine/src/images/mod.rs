@@ -67,16 +67,16 @@ pub(crate) struct Shared {
     objects: Objects,
     /// The directory there.
     place: String,
-    /// What this node calls what it sends.
+    /// The name under which this node sends objects.
     upload: String,
-    /// The database says something new.
+    /// Told when the list of images in the database has changed.
     pub(crate) changed: Notify,
     /// Held while something is sent, or what was sent is collected.
     sending: tokio::sync::Mutex<()>,
     /// Held while names are told, or followed.
     naming: tokio::sync::Mutex<()>,
     taking: Semaphore,
-    /// One takes an image, the others wait for that.
+    /// For each image, by its digest: one request fetches it, the others wait for that.
     turns: Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>,
     /// Marks of what every node can have: digests and names.
     marks: RwLock<HashSet<u64>>,
@@ -132,7 +132,7 @@ impl Shared {
         is_less || !self.marks.read().unwrap_or_else(PoisonError::into_inner).is_superset(&before)
     }
 
-    /// The turn of those who want the image with this digest.
+    /// The turn of the requests that want the image with this digest.
     fn turn(&self, digest: &str) -> Arc<tokio::sync::Mutex<()>> {
         let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(turn) = turns.get(digest).and_then(Weak::upgrade) {
@@ -189,7 +189,7 @@ impl Elsewhere for Layers {
 }
 
 impl Layers {
-    /// Lets whoever has a layer send it again.
+    /// Marks the layer as doubted, so that a node that has it may send it again.
     async fn doubt(&self, layer: &Digest, upload: &str, why: &str) {
         match self.store.doubt_shared_layer(layer.as_str(), upload).await {
             Ok(true) => {
@@ -201,7 +201,7 @@ impl Layers {
     }
 }
 
-/// No more than was sent: who can write there must not fill this node's disk before the digest is known.
+/// No more than was sent: a writer to the object store must not fill this node's disk before the digest is checked.
 fn at_most(coming: Coming, bytes: u64) -> Coming {
     let mut left = bytes;
     let within = move |piece: io::Result<Bytes>| {
@@ -246,7 +246,7 @@ impl Engine {
         self.follow_with_turn(shared).await
     }
 
-    /// The same, for who holds [`Shared::naming`]. Gives the bytes that were freed here.
+    /// The same, for a caller that holds [`Shared::naming`]. Gives the bytes that were freed here.
     async fn follow_with_turn(&self, shared: &Arc<Shared>) -> Result<u64> {
         let index = self.inner.store.shared_index().await.map_err(store_error)?;
         let is_less = shared.see(&index);
@@ -264,11 +264,12 @@ impl Engine {
         freed.map_err(|error| error.to_core())
     }
 
-    /// What [`Self::images_in_use`] gives, for who removes others: what is kept ready of those that go, goes before.
+    /// What [`Self::images_in_use`] gives, for a caller that is about to remove the other images: pools by demand that
+    /// stand on those go first.
     async fn images_to_keep(&self, goes: impl Fn(&atoll_image::Image) -> bool) -> Result<BTreeSet<Digest>> {
         let used = self.images_in_use().await?;
         let has_gone = self.let_go_of_images(|image| goes(image) && !used.contains(&image.digest));
-        // Somebody may have got the last one meanwhile.
+        // A caller may have got the last member of such a pool meanwhile.
         if has_gone { self.images_in_use().await } else { Ok(used) }
     }
 

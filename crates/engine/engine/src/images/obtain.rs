@@ -50,8 +50,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Gets an image that other nodes have and this one does not, by whatever a request calls it. What nobody has is left to
-    /// whoever looks for it then.
+    /// Gets an image that other nodes have and this one does not, by any text that a request names it with. That no
+    /// node has it is no error here: the code that then looks for the image reports it.
     ///
     /// # Errors
     /// [`Code::DigestMismatch`], [`Code::ImageInvalid`] when what lies there is not what it should be, and the registry does not have it
@@ -79,7 +79,7 @@ impl Engine {
         .await
     }
 
-    /// Fetches something, also when who asked for it goes away, until the server stops.
+    /// Fetches something to its end, even if the caller goes away, until the server stops.
     pub(super) async fn to_its_end<T: Send + 'static>(
         &self,
         fetching: impl Future<Output = Result<T>> + Send + 'static,

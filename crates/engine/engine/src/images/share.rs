@@ -1,11 +1,11 @@
-//! What was pulled, loaded or imported here is put where the other nodes find it.
+//! Images that were pulled, loaded or imported here are put where the other nodes find them.
 //!
 //! Nobody waits for that. One image at a time, a few layers at once; each layer is read from its packed form, which the image
 //! store keeps until it is there, and goes into an object of its own:
 //!
 //! | step | database says | after a crash |
 //! |---|---|---|
-//! | a layer is there | nothing | its object is nobody's once the node starts anew: collected |
+//! | a layer is there | nothing | its object belongs to no row once the node starts anew: collected |
 //! | recorded | the layer | no image needs it: forgotten, collected |
 //! | all of them are, and the image is | the image and its names | whole; the names are told again |
 //! | the names are marked here, the packed forms go | the same | whole |
@@ -131,7 +131,7 @@ impl Engine {
         let names: Vec<String> = image.names.into_keys().collect();
         self.images().shared(digest, &names).await.map_err(|error| error.to_core())?;
         if told < names.len() as u64 {
-            // Somebody has said something else since.
+            // Some of these names have been given to another image, or taken away, since.
             self.follow_with_turn(shared).await?;
         }
         Ok(true)
@@ -162,7 +162,7 @@ impl Engine {
         let packing = tokio::task::spawn_blocking(move || {
             let packed = images.pack(&own, Pieces::new(sender.clone()));
             if !matches!(packed, Ok(true)) {
-                // So that nothing is stored. When nobody receives it either, nobody is there.
+                // Sent so that nothing is stored. If this is not received either, the receiver is gone.
                 drop(sender.blocking_send(Err(io::ErrorKind::NotFound.into())));
             }
             packed

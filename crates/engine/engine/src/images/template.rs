@@ -20,7 +20,7 @@ use crate::engine::Engine;
 use crate::errors::store_error;
 use crate::snapshot::objects_error;
 
-/// Who holds a copy: this, and the id of what it is a copy of.
+/// The name that holds a copy: this, and the id of the snapshot that it is a copy of.
 const HOLDER: &str = "a template of another node, ";
 /// Pause before what failed is tried again.
 const RETRY: Duration = Duration::from_secs(5);
@@ -122,7 +122,7 @@ impl Engine {
         }
         let mut failed = Ok(());
         for record in self.all_snapshots().await? {
-            // Where its image is not, nobody can use it.
+            // A node that cannot have its image cannot use it.
             let image = record.manifest.image_digest.as_ref();
             let is_usable = image.is_none_or(|digest| index.digests.contains(digest));
             if wanted.contains(&record.id) && record.state == SnapshotState::Ready && is_usable {
@@ -208,7 +208,7 @@ impl Engine {
         if let Some(copy) = shared.templates.copy(id) {
             return Ok((record, copy));
         }
-        // When who asked goes away, it is fetched all the same.
+        // It is fetched even if the caller goes away.
         let (engine, of) = (self.clone(), record.clone());
         let fetching = async move { engine.fetch_template(&shared, &of).await };
         Ok((record, self.to_its_end(fetching).await?))
@@ -226,7 +226,7 @@ impl Engine {
     }
 
     async fn fetch_template(&self, shared: &Arc<Shared>, of: &SnapshotRecord) -> Result<SnapshotId> {
-        // Its image takes a turn of its own, which who has one already must not wait for.
+        // To fetch its image takes a turn of its own: a task that has one already must not wait for another.
         self.obtain_exactly(of.manifest.image_digest.as_deref(), &of.manifest.layers).await?;
         let _turn = shared.taking.acquire().await;
         let there = self.inner.store.shared_snapshot(&of.id).await.map_err(store_error)?;

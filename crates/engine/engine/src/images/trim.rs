@@ -1,9 +1,11 @@
-//! What this node has fetched, or sent, is a cache as soon as every node can have it: what nothing here stands on takes no more than
-//! [`Config::images_max_bytes`](crate::Config::images_max_bytes), and what was used longest ago goes first. It comes again when it is
-//! needed. A template is none who stands on an image here: it says what is to be had, and not where.
+//! What this node has fetched, or sent, is a cache as soon as every node can have it: images that nothing here stands
+//! on take no more than [`Config::images_max_bytes`](crate::Config::images_max_bytes), and the one that was used
+//! longest ago goes first. It comes again when it is needed. A template does not count as standing on an image here: it
+//! says which image a sandbox needs, and not on which node that lies.
 //!
-//! When an image was used last is known since this server started, and taken to be then for what was not used since. Sizes are those
-//! of whole images: layers that several have are counted with each, so that what is kept is rather less than more.
+//! When an image was used last is known only since this server started; one that was not used since counts as used when
+//! this task first saw it. Sizes are those of whole images: layers that several have are counted with each, so that
+//! what is kept is rather less than more.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, PoisonError};
@@ -17,7 +19,8 @@ use crate::engine::{Engine, Inner};
 use crate::errors::store_error;
 
 const LOOK_EVERY: Duration = Duration::from_secs(30);
-/// What was used so lately may be about to be stood on: between the look at it and the sandbox that is entered nothing waits so long.
+/// An image that was used so lately may be needed by a sandbox that is being made: from the look at the image until the
+/// sandbox is entered, nothing waits so long.
 const RECENT_MS: u64 = 60_000;
 
 pub(super) async fn keep(engine: Engine) {
@@ -58,7 +61,7 @@ impl Engine {
                 break;
             }
             self.let_go_of_images(|other| other.digest == image.digest);
-            // Somebody may stand on it since the look.
+            // A sandbox or a snapshot may stand on it since the look.
             let stood_on = self.images_stood_on().await?;
             if !stood_on.contains(&image.digest) && self.is_to_be_had(&image).await? {
                 let removed = self.images().remove(image.digest.as_str(), &stood_on).await;
@@ -87,7 +90,7 @@ impl Engine {
         Ok(unused.map(|image| (*used.entry(image.digest.clone()).or_insert(now_ms), image)).collect())
     }
 
-    /// Whether all of an image lies in the object store, as far as anybody knows.
+    /// Whether all of an image lies in the object store, as far as the database knows.
     async fn is_to_be_had(&self, image: &Image) -> Result<bool> {
         let Some(document) = self.images().document(&image.digest) else { return Ok(false) };
         for layer in document.layers() {

@@ -70,10 +70,10 @@ impl VerifiedAccess {
 }
 
 impl Engine {
-    /// Makes an access to a port or file of a sandbox, in whatever state that is.
+    /// Makes an access to a port or file of a sandbox, in any state of the sandbox.
     ///
     /// # Errors
-    /// Whatever is wrong with the draft; [`Code::SandboxNotFound`]; [`Code::LimitExceeded`].
+    /// An error of the draft; [`Code::SandboxNotFound`]; [`Code::LimitExceeded`].
     #[boxed]
     pub async fn create_access(
         &self,

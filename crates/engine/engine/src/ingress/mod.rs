@@ -1,5 +1,4 @@
-//! The ways in: connections to ports of a sandbox, who may use them, SSH keys and
-//! tokens.
+//! The ways in: connections to ports of a sandbox, which clients may use them, SSH keys and tokens.
 
 mod access;
 mod cache;

@@ -27,7 +27,7 @@ const RETRY_LAST: Duration = Duration::from_millis(250);
 /// Ports that a message lists.
 const PORTS_TOLD_MAX_COUNT: usize = 10;
 
-/// A connection to a port. It does not keep the sandbox awake by itself: whoever wants that holds the
+/// A connection to a port. It does not keep the sandbox awake by itself: a caller that wants that holds the
 /// [`GuestLease`] too.
 #[derive(Debug)]
 pub struct PortConnection {
@@ -122,7 +122,7 @@ impl PortListener {
         self.listener.port()
     }
 
-    /// The next connection that somebody inside made. `None` when the sandbox or the link to it is gone.
+    /// The next connection that a process inside made. `None` when the sandbox or the link to it is gone.
     ///
     /// # Errors
     /// [`Code::LimitExceeded`] when too many connections are open (this one is closed), or

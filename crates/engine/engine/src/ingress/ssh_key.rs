@@ -1,4 +1,4 @@
-//! SSH public keys. Each stands for an API key: who logs in with it may do what that key may.
+//! SSH public keys. Each stands for an API key: a user who logs in with it may do what that key may.
 
 use atoll_core::id::SshKeyId;
 use atoll_core::limits::SSH_KEYS_MAX_COUNT;

@@ -32,7 +32,7 @@ pub enum Piece {
     },
 }
 
-/// Where a log begins and ends on disk, for one that nobody writes any more.
+/// Where a log begins and ends on disk, for one that is not written any more.
 ///
 /// # Errors
 /// What the file system says.

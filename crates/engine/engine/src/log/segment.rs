@@ -65,8 +65,8 @@ impl Record {
     }
 }
 
-/// Reads an index but for its first so many records: it only grows while somebody reads. A torn last record (the process died
-/// while writing it) is left out.
+/// Reads an index but for its first so many records: it only grows while it is read. A torn last record (the process
+/// died while writing it) is left out.
 pub(super) fn read_index(dir: &Path, start: u64, known: usize) -> io::Result<Vec<Record>> {
     let mut index = File::open(index_path(dir, start))?;
     index.seek(SeekFrom::Start((known * RECORD_BYTES) as u64))?;

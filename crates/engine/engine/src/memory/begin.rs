@@ -24,7 +24,7 @@ impl Saved {
         started_by: Option<&KeyId>,
         now_ms: u64,
     ) -> Result<(Plan, ExecRecord)> {
-        // Whatever fits starts something.
+        // A spec that fits a copy has a start command.
         let start = spec.start.as_ref().ok_or_else(|| Error::new(Code::Internal, "nothing is started"))?;
         let record = new_record(&plan.id, spec, ExecDraft::new(start.to_command()), started_by, now_ms)?;
         let record = ExecRecord { pid: self.about.pid, ..record };

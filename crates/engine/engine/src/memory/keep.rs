@@ -109,7 +109,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes copies that nobody is about to go on from. What resists is tried again in the next round.
+    /// Removes copies that no creation is about to go on from. If that fails, it is tried again in the next round.
     async fn remove_retired_memories(&self) {
         let (unused, used): (Vec<_>, Vec<_>) = std::mem::take(&mut self.inner.memories.lock().retired)
             .into_iter()

@@ -1,4 +1,4 @@
-//! Making a copy: a sandbox that nobody owns, started and ready, and a snapshot of it with its memory.
+//! Making a copy: a sandbox without an owner, started and ready, and a snapshot of it with its memory.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -38,7 +38,8 @@ pub(super) async fn make(engine: &Engine, template: &str, recipe: &Arc<Recipe>) 
 }
 
 async fn save(engine: &Engine, template: &str, member: &mut Member) -> Result<Saved> {
-    // From here on nobody takes its output: what the log does not have is in the guest, and so in the copy.
+    // From here on the server takes no output of the start command: what is not in the log is in the guest, and so in
+    // the copy.
     let exec = match member.ahead.take() {
         Some(ahead) => ahead.hand_over().await,
         None => return Err(Error::new(Code::StartFailed, "nothing was started")),
@@ -131,7 +132,7 @@ fn keep(about: &About, log: &Path, dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Copies a log that nobody writes to. One that never had output has no directory.
+/// Copies a log that is not written any more. One that never had output has no directory.
 pub(super) fn copy_log(from: &Path, to: &Path) -> io::Result<()> {
     let entries = match std::fs::read_dir(from) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),

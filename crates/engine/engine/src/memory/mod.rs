@@ -2,7 +2,7 @@
 //! starts is ready. Later sandboxes go on from the copy: they run and are ready when they are made.
 //!
 //! ```text
-//! keep (one task): newest versions that want it ─▶ which lacks a copy ─▶ make: a sandbox that nobody owns, its copy
+//! keep (one task): newest versions that want it ─▶ which lacks a copy ─▶ make: a sandbox without an owner, its copy
 //!        ▲                                                                  │ saved
 //!        │ it could not be used                                             ▼
 //! creations, pools ── find: does it fit? ──▶ go on from it; else, or when that fails, boot and start as ever
@@ -19,8 +19,8 @@
 //! The start command is an exec of each copy: it gets a row, and its output up to the moment of the copy, and a
 //! session takes it up there as after a restart of the server. In the copy's guest it has the row's id.
 //!
-//! Whoever waits for a sandbox never waits for a copy to be made. What a request asks for that is not what the copy
-//! was made with (limits, environment, policy, image, volumes) is made the long way. What a crash leaves of a copy is
+//! A caller that waits for a sandbox never waits for a copy to be made. A request for other limits, environment,
+//! policy, image or volumes than the copy was made with gets a sandbox that boots. What a crash leaves of a copy is
 //! undone like any snapshot; directories without a ready snapshot are removed at the next start.
 
 mod begin;
@@ -46,7 +46,7 @@ use crate::boxed;
 use crate::engine::{Engine, Inner};
 use crate::start::starts_ahead;
 
-/// Who holds the snapshots; the template's `name:version` follows.
+/// The name that holds the snapshots; the template's `name:version` follows.
 const HOLDER: &str = "the memory of the template ";
 /// Pause after a failure: doubles from the first to the last.
 const REST_FIRST_MS: u64 = 5_000;
@@ -120,7 +120,7 @@ impl Entry {
 struct State {
     /// By `name:version`.
     entries: BTreeMap<String, Entry>,
-    /// Copies that are used no more, for the keeper to remove once nobody is about to go on from them.
+    /// Copies that are used no more, for the keeper to remove once no creation is about to go on from them.
     retired: Vec<Arc<Saved>>,
 }
 

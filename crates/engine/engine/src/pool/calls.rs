@@ -11,7 +11,7 @@ use crate::boxed;
 use crate::engine::Engine;
 use crate::errors::store_error;
 
-/// Who says how large a pool is.
+/// What sets the size of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PoolOrigin {
     /// The server's arguments.
@@ -20,7 +20,7 @@ pub enum PoolOrigin {
     Template,
     /// A call ([`Engine::put_pool`]).
     Call,
-    /// Nobody: it is asked for again and again.
+    /// Demand: callers ask for its kind again and again.
     Demand,
 }
 
@@ -35,7 +35,7 @@ pub struct PoolView {
     pub isolation: Option<IsolationLevel>,
     /// Its size.
     pub spec: PoolSpec,
-    /// Who says so.
+    /// What set that size.
     pub origin: PoolOrigin,
     /// Members that wait.
     pub ready: u32,

@@ -7,17 +7,17 @@ use atoll_core::id::SandboxId;
 use super::{Member, Pool, PoolName, Pools, Recipe, State};
 use crate::create::Planned;
 
-/// What a request gets of the pools.
+/// What the pools give to a request.
 #[derive(Debug, Default)]
 pub(crate) struct Claim {
     /// The oldest member that serves it.
     pub(crate) member: Option<Member>,
-    /// What is to be kept ready for the next one, where nobody set a pool up ([`Pools::wanted`]).
+    /// The kind to keep ready for the next request, if no pool that was set up counts this one ([`Pools::wanted`]).
     pub(crate) kind: Option<Recipe>,
 }
 
 impl State {
-    /// The pool that somebody set up which a request counts for: its template's, else an image's of the same mold.
+    /// Of the pools that were set up, the one that counts a request: its template's, else an image's of the same mold.
     fn pool_for(&mut self, planned: &Planned) -> Option<&mut Pool> {
         let own = planned.record.spec.template.as_deref().and_then(|text| text.split(':').next());
         let fits = |pool: &Pool| pool.recipe.as_ref().is_some_and(|recipe| recipe.can_become(planned));
@@ -34,7 +34,7 @@ impl State {
 }
 
 impl Pool {
-    /// Notes that somebody asked.
+    /// Notes that a caller asked for a sandbox of this pool, and whether a member was ready for it.
     pub(super) fn asked(&mut self, is_hit: bool, now_ms: u64) {
         self.demand.arrived(now_ms, is_hit);
         self.asked_ms = now_ms;

@@ -1,18 +1,20 @@
-//! Pools that nobody set up: what is asked for again and again is kept ready.
+//! Pools by demand, which no argument, template or call sets up: the kinds of sandboxes that callers ask for again and
+//! again are kept ready.
 //!
-//! A sandbox that no pool could serve leaves word of its *kind*. The same once more within a minute, and the kind gets a pool,
-//! of one member at least and [`PoolConfig::by_demand_max`](super::PoolConfig::by_demand_max) at most. The pool goes when
-//! nobody got a sandbox of its kind for five minutes, when it cannot be filled, and when what its members stand on is removed.
+//! When no pool can serve a creation, the pools remember its *kind*. If the same kind is asked for again within a
+//! minute, it gets a pool, of one member at least and [`PoolConfig::by_demand_max`](super::PoolConfig::by_demand_max)
+//! at most. The pool goes when no caller got a sandbox of its kind for five minutes, when it cannot be filled, and when
+//! the image or the snapshot that its members stand on is removed.
 //!
-//! It is in nobody's way. Pools that somebody set up get their memory first; it keeps no image and no snapshot from being
-//! removed; and since members take what sandboxes take (ids, networks, disks), there are few of them all together, and none
-//! on a server that is half full.
+//! Such a pool never gets in the way. Pools that were set up get their memory first; a pool by demand keeps no image
+//! and no snapshot from being removed; and since members take what sandboxes take (ids, networks, disks), there are few
+//! of them all together, and none on a server that is half full.
 //!
-//! Nobody is responsible for what waits here, so nothing runs in it but the guest's agent, and it knows nothing of who
-//! asked first: a kind is what a sandbox is made of ([`bare`]), and a request gets a member of just its kind. Limits, user
-//! and working directory, which a claim changes in pools that somebody set up, belong to the kind: another's working
-//! directory would be there still. What is started before the claim, which volumes there are and what may run was decided
-//! by somebody: that waits only where a pool was set up.
+//! No key is responsible for a member that waits here, so nothing runs in it but the guest agent, and it knows nothing
+//! of the caller that asked first: a kind is what a sandbox is made of ([`bare`]), and a request gets a member of just
+//! its kind. In pools that were set up, a claim changes limits, user and working directory; here these belong to the
+//! kind, since another kind's working directory would still be there. A start command, volumes and rules for what may
+//! run are the decision of an API key or an operator: a sandbox with these waits only in a pool that was set up.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -31,9 +33,9 @@ use atoll_isolation::DiskSource;
 use super::{Pool, PoolName, PoolOrigin, Pools, Recipe, State, Wanted};
 use crate::create::Planned;
 
-/// What is asked for a second time within this is kept ready.
+/// A kind that is asked for a second time within this is kept ready.
 const AGAIN_WITHIN_MS: u64 = 60_000;
-/// What nobody asked for so long is not kept ready any more.
+/// A kind that no caller asked for during this time is not kept ready any more.
 const IDLE_MS: u64 = 5 * 60_000;
 /// Kinds that are kept ready at the same time.
 const POOLS_MAX_COUNT: usize = 16;
@@ -42,7 +44,7 @@ const MEMBERS_MAX_COUNT: u32 = 64;
 /// Kinds that are remembered as having been asked for once.
 const ASKED_MAX_COUNT: usize = 64;
 
-/// What was asked for lately and has no pool, the newest last, each with when that was.
+/// The kinds that were asked for lately and have no pool, the newest last, each with the time of the request.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
     once: VecDeque<(Recipe, u64)>,
@@ -65,7 +67,7 @@ impl Asked {
     }
 }
 
-/// What of a sandbox is made before anybody asks. Every field is named, so that a new one is thought of.
+/// The part of a sandbox that is made before a caller asks. Every field is named, so that a new one is thought of.
 fn bare(spec: &SandboxSpec) -> SandboxSpec {
     SandboxSpec {
         image: spec.image.clone(),
@@ -106,7 +108,7 @@ impl State {
         self.orphans.extend(gone.into_iter().flat_map(|pool| pool.ready));
     }
 
-    /// Takes out what nobody asks for any more.
+    /// Takes out pools by demand that no caller asks for any more.
     pub(super) fn drop_idle(&mut self, now_ms: u64) {
         self.drop_pools(|_, pool| pool.is_by_demand() && now_ms.saturating_sub(pool.asked_ms) >= IDLE_MS);
     }
@@ -161,7 +163,8 @@ impl Pools {
         Some(Recipe::of(planned, bare(spec), false))
     }
 
-    /// Remembers that somebody got a sandbox of a kind, and whether it had waited. What is asked for again gets a pool.
+    /// Remembers that a caller got a sandbox of a kind, and whether it had waited. A kind that is asked for again gets
+    /// a pool.
     pub(crate) fn wanted(&self, kind: Recipe, has_waited: bool, now_ms: u64) {
         let mut state = self.lock();
         if let Some(pool) = state.by_demand(&kind) {
@@ -175,7 +178,7 @@ impl Pools {
         }
     }
 
-    /// Lets go of what is kept ready by demand and stands on what is about to be removed. Says whether there was any.
+    /// Drops the pools by demand whose members stand on what is about to be removed. Says whether there was any.
     pub(crate) fn let_go(&self, is_gone: impl Fn(&Recipe) -> bool) -> bool {
         let mut state = self.lock();
         let before = state.pools.len();

@@ -1,4 +1,4 @@
-//! Fillers: make members in the background, behind everybody who waits for a sandbox.
+//! Fillers: make members in the background, behind all callers that wait for a sandbox.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,14 +15,15 @@ use super::{Member, PoolName, Recipe};
 use crate::engine::Inner;
 use crate::exec::Ahead;
 
-/// Longest that a filler stands back for others. Beyond it pools of a busy server would run dry for good.
+/// Longest that a filler waits for creations to go first. If it waited longer, pools of a busy server would run dry for
+/// good.
 const STAND_BACK_MAX: Duration = Duration::from_secs(1);
 /// After a claim its client is about to run something: a pool that is at least half full waits this long.
 const CLAIM_PAUSE_MS: u64 = 25;
 /// Pause after a failure: doubles from the first to the last.
 const REST_FIRST_MS: u64 = 1000;
 const REST_LAST_MS: u64 = 60_000;
-/// Weight of the newest measurement in the memory that a member takes is one of this.
+/// The newest measurement of the memory that a member takes has a weight of one part in so many.
 const MEMORY_WEIGHT: u64 = 4;
 
 /// Makes one member for a pool.
@@ -46,14 +47,15 @@ pub(super) async fn fill(
     if let Some(pool) = state.pools.get_mut(&name) {
         pool.making = pool.making.saturating_sub(1);
         if pool.is_by_demand() {
-            // Nobody set it up: nobody is to hear of what is in its way. It comes again when it is asked for again.
+            // No user set this pool up, so no user is told why it cannot be filled. It comes again when its kind is
+            // asked for again.
             if let Err(error) = outcome {
                 tracing::debug!(pool = %name, %error, "a pool by demand cannot be filled, and goes");
                 state.drop_pools(|other, _| *other == name);
             }
         } else if let Err(error) = outcome {
             pool.failed += 1;
-            // There can be room again at any moment, and then nobody is to wait for the pool.
+            // There can be disk space again at any moment, and then no caller shall wait for the pool.
             let before = if error.code == Code::HostDiskFull { 0 } else { pool.rest_ms };
             pool.rest_ms = (before * 2).clamp(REST_FIRST_MS, REST_LAST_MS);
             pool.rests_until_ms = inner.now_ms().saturating_add(pool.rest_ms);
@@ -88,8 +90,8 @@ async fn fill_one(
     Ok(())
 }
 
-/// Makes a member that is known before there is anything of it: what is on the host belongs to somebody at every
-/// moment.
+/// Makes a member. Its id is entered before anything of it is made: whatever is on the host belongs to a pool or a
+/// sandbox at every moment.
 async fn make_known(
     inner: &Inner,
     recipe: &Arc<Recipe>,
@@ -190,7 +192,8 @@ pub(crate) async fn remove(inner: &Inner, member: Member) {
     inner.pools.forget(&member.id);
 }
 
-/// Lets creations that somebody waits for go first, and the first command after a claim.
+/// Waits while callers wait for creations, and during the pause after a claim, in which its client begins its first
+/// command.
 async fn stand_back(inner: &Inner, name: &PoolName) {
     let pools = &inner.pools;
     let until = inner.clock.instant() + STAND_BACK_MAX;

@@ -107,7 +107,7 @@ impl State {
         for pool in self.pools.values_mut() {
             pool.sort_out(now, &mut round.gone);
         }
-        // What somebody set up comes first, and of that the emptiest pool, one for each in turn.
+        // Pools that were set up come first, and of those the emptiest, one member for each in turn.
         while round.make.len() < may.fillers {
             let needy = self.pools.iter_mut().filter(|(_, pool)| pool.lacks(now) > 0);
             let first = needy.max_by_key(|(_, pool)| (!pool.is_by_demand(), pool.lacks(now)));
@@ -155,7 +155,7 @@ impl Pool {
     /// How many should wait, memory aside.
     fn wants(&self, now_ms: u64) -> u32 {
         let target = self.demand.target(&self.spec, now_ms);
-        // As long as it is there, somebody asked lately.
+        // As long as a pool by demand is there, a caller has asked lately.
         if self.is_by_demand() { target.max(1) } else { target }
     }
 

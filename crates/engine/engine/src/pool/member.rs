@@ -31,7 +31,7 @@ pub(crate) struct Recipe {
     pub(crate) plan: Plan,
     /// What a sandbox is that asks for nothing else. Placeholders of secrets are not in it.
     pub(crate) spec: SandboxSpec,
-    /// Whether a command of what it is made of may run in it before it is somebody's.
+    /// Whether a command from its image or template may run in it before it has an owner.
     pub(crate) may_run: bool,
 }
 
@@ -159,7 +159,7 @@ async fn go_on(
     Ok((client, ahead))
 }
 
-/// Runs a command that does nothing, so that the first one that somebody waits for is not the first of all: a
+/// Runs a command that does nothing, so that the first command that a caller waits for is not the first of all: a
 /// machine that was restored does everything slowly once. Whether it succeeds does not matter.
 async fn rehearse(driver: &dyn Isolation, client: &GuestClient, id: &SandboxId, spec: &SandboxSpec) {
     if spec.isolation == IsolationLevel::Container {
@@ -198,7 +198,7 @@ impl Recipe {
     }
 }
 
-/// Removes whatever there is of one.
+/// Removes everything that there is of a member.
 pub(super) async fn unmake(inner: &Inner, isolation: IsolationLevel, id: &SandboxId) {
     let Ok(driver) = inner.driver(isolation) else { return };
     if let Err(error) = clear(inner, driver.as_ref(), id).await {

@@ -1,4 +1,4 @@
-//! Warm pools: running, ready sandboxes without an owner, made before anybody asks.
+//! Warm pools: running, ready sandboxes without an owner, made before a caller asks for one.
 //!
 //! ```text
 //! refresh (templates, settings) ─▶ pools ─▶ round: who goes, who is made ─▶ fillers (few, low priority)
@@ -7,10 +7,10 @@
 //!             └▶ actor: name, limits, Configure, one commit ─▶ running
 //! ```
 //!
-//! A member has no row: until it is claimed nobody was told of it. An orderly stop destroys members; after
-//! `kill -9` the next start finds things on the host that no row knows, and removes them. A claim is a
-//! removal from a queue in memory; whatever goes wrong after it ends in an ordinary creation, so a pool
-//! makes creations quicker and never makes them fail.
+//! A member has no row: until it is claimed, no caller was told of it. An orderly stop destroys members; after
+//! `kill -9` the next start finds things on the host that no row knows, and removes them. A claim is a removal from a
+//! queue in memory; if anything goes wrong after it, the sandbox is created in the ordinary way, so a pool makes
+//! creations quicker and never makes them fail.
 
 mod calls;
 mod claim;
@@ -35,7 +35,7 @@ pub(crate) use fill::{make_alone, remove};
 pub(crate) use manager::start;
 pub(crate) use member::{Member, Recipe};
 
-/// What the engine is told at start.
+/// The settings of pools that the engine is given at start.
 #[derive(Debug, Clone, Default)]
 pub struct PoolConfig {
     /// Memory that the members of all pools may take together, bytes. Without any there are no pools.
@@ -44,7 +44,8 @@ pub struct PoolConfig {
     pub fillers: usize,
     /// Pools of images, by the image's name.
     pub images: Vec<(String, PoolSpec)>,
-    /// Most that are kept ready of what is asked for again and again without having a pool. With 0 nothing is.
+    /// Most members that are kept ready of a kind that is asked for again and again without having a pool. With 0 none
+    /// are.
     pub by_demand_max: u32,
 }
 
@@ -89,7 +90,7 @@ impl std::fmt::Display for PoolName {
 }
 
 impl PoolName {
-    /// Reads the text form of one that somebody set up.
+    /// Reads the text form of the name of a pool that was set up: one of a template or an image.
     fn parse(text: &str) -> Option<Self> {
         match text.split_once(':')? {
             ("template", name) => Some(Self::Template(name.to_owned())),
@@ -174,7 +175,7 @@ pub(crate) struct Pools {
     nudge: Notify,
     /// Templates, images or settings changed.
     dirty: AtomicBool,
-    /// Creations under way that somebody waits for.
+    /// Creations under way that a caller waits for.
     foreground: AtomicUsize,
     foreground_ended: Notify,
     fillers: Arc<Semaphore>,
@@ -225,7 +226,7 @@ impl Pools {
         recipes.filter_map(|recipe| recipe.mold.image.clone()).collect()
     }
 
-    /// Creations under way that somebody waits for.
+    /// Creations under way that a caller waits for.
     pub(crate) fn creating(&self) -> u64 {
         self.foreground.load(Ordering::Relaxed) as u64
     }
@@ -242,7 +243,7 @@ impl Pools {
         self.lock().pools.get(&name).is_some_and(|pool| !pool.ready.is_empty())
     }
 
-    /// Counts a creation that somebody waits for, as long as the guard lives: fillers let it go first.
+    /// Counts a creation that a caller waits for, as long as the guard lives: fillers let it go first.
     pub(crate) fn foreground(&self) -> Foreground<'_> {
         self.foreground.fetch_add(1, Ordering::Relaxed);
         Foreground(self)

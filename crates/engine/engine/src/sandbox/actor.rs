@@ -39,7 +39,7 @@ use super::teardown::{destroy, remove};
 
 /// Shortest sleep of the timer: what cannot be done must not spin.
 const TIMER_MIN: Duration = Duration::from_millis(2);
-/// Longest sleep of the timer: what nobody told is noticed within this.
+/// Longest sleep of the timer: a change that the actor was not told of is noticed within this.
 const TIMER_MAX_MS: u64 = 60_000;
 
 /// A deletion that failed is tried again after this.
@@ -94,7 +94,7 @@ pub(crate) fn spawn(inner: &Arc<Inner>, shared: &Arc<SandboxShared>, origin: Ori
     });
 }
 
-/// What is asked of a sandbox. An actor that panics leaves it to the next.
+/// The requests to a sandbox. An actor that panics leaves them to the next one.
 struct Inbox {
     shared: Arc<SandboxShared>,
     /// `None` only while this is dropped.
@@ -502,7 +502,7 @@ impl Actor {
         if had_objects {
             self.forget_objects();
         }
-        // Who wanted the same meanwhile has it, too. Everybody else is told that it is gone.
+        // Callers that asked for the same meanwhile have it, too. All others are told that the sandbox is gone.
         for message in self.inbox.close() {
             if let Message::Delete(reply) = message {
                 answer(reply, Ok(()));

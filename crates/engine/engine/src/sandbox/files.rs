@@ -1,5 +1,6 @@
-//! Tells the journal of changes of files, where that was asked for. The sandbox's agent says them: in a container nobody inside has power
-//! over it, in a machine it is the word of whoever has the machine.
+//! Tells the journal of changes of files, for sandboxes whose spec asks for that. The guest agent reports them: in a
+//! container no process inside has power over the agent; in a machine the report is only as good as the processes that
+//! have power over the machine.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -122,7 +123,7 @@ impl Round<'_> {
         }
         match (action, from.is_empty()) {
             (FileAction::Renamed, false) => self.say(action, from, Some(path), None),
-            // Where it came from nobody watches.
+            // It came from a path that is not watched.
             (FileAction::Renamed, true) => self.say(FileAction::Created, path, None, None),
             _ => self.say(action, path, None, None),
         }

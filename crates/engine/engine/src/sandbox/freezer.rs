@@ -1,8 +1,8 @@
-//! Standing still: who may freeze a sandbox, who thaws it, and how long it stood.
+//! Standing still: what may freeze a sandbox, what thaws it, and how long it stood.
 //!
-//! There are two reasons to freeze one sandbox. A *pause* is a state of the sandbox, recorded, and ends by a resume. A *doze*
-//! ([`atoll_core::idle::IdlePolicy::freeze_ms`]) is nobody's business: the state stays `running`, nothing is written,
-//! and the next use thaws in passing. Both go through here, one at a time.
+//! There are two reasons to freeze one sandbox. A *pause* is a state of the sandbox, recorded, and ends by a resume. A
+//! *doze* ([`atoll_core::idle::IdlePolicy::freeze_ms`]) is shown to no client: the state stays `running`, nothing is
+//! written, and the next use thaws in passing. Both go through here, one at a time.
 //!
 //! And all of them may be stopped at once, because the host's disk is full ([`crate::disk`]): that is not done here, only
 //! noted, so that no clock runs meanwhile.
@@ -40,7 +40,7 @@ pub(crate) struct Stillness {
 #[derive(Debug)]
 pub(crate) struct Freezer {
     clock: Clock,
-    /// Whoever freezes or thaws has the turn.
+    /// Held by the task that freezes or thaws.
     turn: Mutex<()>,
     frozen: AtomicBool,
     /// It stands still with all others, because the host's disk is full, and goes on with them.
@@ -100,7 +100,7 @@ impl Freezer {
 }
 
 impl SandboxShared {
-    /// Freezes it, whoever uses it.
+    /// Freezes it, even while it is used.
     pub(super) async fn freeze(&self) -> Result<()> {
         let _turn = self.freezer.turn.lock().await;
         self.driver().freeze(&self.id).await.map_err(|error| isolation_error(&error))?;
@@ -108,7 +108,7 @@ impl SandboxShared {
         Ok(())
     }
 
-    /// Freezes it if nobody uses it. Says whether it stands still now.
+    /// Freezes it if nothing uses it. Says whether it stands still now.
     pub(super) async fn doze(&self) -> Result<bool> {
         let _turn = self.freezer.turn.lock().await;
         self.freezer.frozen.store(true, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! What everybody may see of a sandbox, and how to ask its actor for changes.
+//! What all tasks may see of a sandbox, and how to ask its actor for changes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -37,7 +37,7 @@ const LEAVE_WAIT: Duration = Duration::from_secs(60);
 /// Reason of a sandbox that runs while its agent does not answer.
 const UNRESPONSIVE: &str = "unresponsive: its agent does not answer";
 
-/// A change that somebody asks for.
+/// A change that a task asks the actor for.
 #[expect(clippy::large_enum_variant, reason = "few of them exist at a time, and none is kept")]
 #[derive(Debug)]
 pub(crate) enum Message {
@@ -113,7 +113,7 @@ pub(crate) struct SandboxShared {
     pub(super) nudge: Notify,
     /// Whether idleness means anything to it.
     pub(super) watches_idle: AtomicBool,
-    /// It is on its way to another node: who comes waits until it has gone, or stays after all.
+    /// It is on its way to another node: requests wait until it has gone, or stays after all.
     leaving: watch::Sender<bool>,
     /// It has gone to another node.
     left: AtomicBool,
@@ -240,7 +240,7 @@ impl SandboxShared {
         self.made.send_replace(Some(outcome));
     }
 
-    /// What ends from now on is not in the copy that begins.
+    /// A copy begins: commands that end from now on are not in it.
     pub(crate) fn begin_copy(&self) {
         self.copying.store(true, Ordering::Release);
         self.uncopied.store(false, Ordering::Release);
@@ -264,7 +264,7 @@ impl SandboxShared {
         self.uncopied.load(Ordering::Acquire)
     }
 
-    /// It has gone to another node: said before anybody is told so.
+    /// It has gone to another node: set before a caller is told so.
     pub(super) fn set_left(&self) {
         self.left.store(true, Ordering::Release);
     }
@@ -307,8 +307,8 @@ impl SandboxShared {
         made.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone())
     }
 
-    /// Admits a use. Waits for a creation under way, and for a paused sandbox to wake: everybody who comes
-    /// meanwhile waits for the same resume.
+    /// Admits a use. Waits for a creation under way, and for a paused sandbox to wake: all callers that come meanwhile
+    /// wait for the same resume.
     pub(crate) async fn usable(self: &Arc<Self>) -> Result<InUse> {
         self.disk.check()?;
         let using = self.in_use();
@@ -403,7 +403,7 @@ impl SandboxShared {
         self.started_ahead.store(true, Ordering::Relaxed);
     }
 
-    /// It begins anew: set before anybody can use it.
+    /// It begins anew: set before a caller can use it.
     pub(super) fn set_woken(&self) {
         *self.woken.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
@@ -438,7 +438,7 @@ impl SandboxShared {
         self.say_idle();
     }
 
-    /// Whether somebody uses it at this moment.
+    /// Whether a call uses it at this moment.
     pub(super) fn is_used(&self) -> bool {
         self.users.load(Ordering::SeqCst) > 0
     }
@@ -501,8 +501,8 @@ impl SandboxShared {
         self.live_map().get(id).cloned()
     }
 
-    /// Enters an exec, if there is room and the sandbox lives: whoever waits for the execs of a dead
-    /// sandbox has them all.
+    /// Enters an exec, if there is room and the sandbox lives: a task that waits for the execs of a dead sandbox to end
+    /// misses none.
     pub(crate) fn enter_exec(&self, exec: &Arc<ExecShared>, max: usize) -> Result<()> {
         let mut live = self.live_map();
         if self.dead.is_cancelled() {

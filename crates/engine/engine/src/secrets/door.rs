@@ -1,5 +1,5 @@
-//! The door through which the gateway gets secrets, and asks who may spend them on models. The gateway is there before the engine is; until then the
-//! door is shut.
+//! The door through which the gateway gets secrets, and asks whether a sandbox may send a request to a model. The
+//! gateway is there before the engine is; until then the door is shut.
 
 use std::sync::{Arc, OnceLock, Weak};
 

@@ -46,7 +46,7 @@ use table::{Owner, Table};
 /// Longest note about a secret, bytes.
 const NOTE_MAX_BYTES: usize = 10 << 10;
 
-/// What is asked of a secret. What is absent stays as it is.
+/// A change of a secret. A field that is absent stays as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SecretDraft {
     /// A new value: the next version.
@@ -59,7 +59,7 @@ pub struct SecretDraft {
     pub is: SecretIs,
 }
 
-/// What somebody who sets a secret expects of its name.
+/// What the caller that sets a secret expects of its name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum SecretIs {
     /// Nothing: one that is not there is made.
@@ -166,7 +166,7 @@ impl Engine {
         let secrets = &self.inner.secrets;
         let _turn = secrets.sealing.lock().await;
         let record = secrets.table.find(Owner::project(project), name).ok_or_else(|| not_found(name))?;
-        // Out of memory first: whatever the database says, no request gets it any more.
+        // Out of memory first: no request gets it any more, even if the database refuses.
         secrets.table.remove(&record);
         self.inner.store.delete_secret(&record.id).await.map_err(store_error)?;
         Ok(())

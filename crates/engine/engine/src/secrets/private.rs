@@ -1,7 +1,7 @@
 //! Secrets of one sandbox: given with it, found by its rules only, and gone with it.
 //!
-//! They go to the hosts that the rules of whoever gave them name. Others who may change the sandbox's rules cannot send
-//! them elsewhere.
+//! They go to the hosts that the rules of the key which gave them name. Another key that may change the sandbox's rules
+//! cannot send them elsewhere.
 
 use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use super::{SecretDraft, Secrets};
 use crate::engine::Inner;
 use crate::errors::store_error;
 
-/// Where a secret goes that no rule names yet. Nobody has a name below it (RFC 2606).
+/// Where a secret goes that no rule names yet. No host has a name below it (RFC 2606).
 const NOWHERE: &str = "nowhere.invalid";
 
 /// Values that wait for the row of their sandbox.
@@ -55,7 +55,7 @@ impl Inner {
             return self.put_private_secrets(sandbox, &held.values, sandbox.owner.as_ref()).await;
         };
         for (name, value) in &held.values {
-            // A copy is no gift: whoever copies a sandbox may send its secrets nowhere else.
+            // A copy is no gift: the caller that copies a sandbox may send its secrets nowhere else.
             let known = self.secrets.table.find(Owner::Sandbox(original.clone()), name);
             let (scope, by) = match known {
                 Some(known) => (known.scope.clone(), known.created_by.clone()),
@@ -107,8 +107,8 @@ impl Inner {
 }
 
 impl Inner {
-    /// Deletes a secret that somebody else gave and that is to be given anew: its versions must not go where the new
-    /// ones do.
+    /// Deletes a secret that another key gave and that is to be given anew: its versions must not go where the new ones
+    /// do.
     async fn forget_strange(&self, sandbox: &SandboxId, name: &str, by: Option<&KeyId>) -> Result<()> {
         let _turn = self.secrets.sealing.lock().await;
         let table = &self.secrets.table;

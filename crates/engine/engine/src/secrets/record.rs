@@ -1,4 +1,4 @@
-//! The record of uses: who used which secret, when, and where it went. Never the value, never a query.
+//! The record of uses: which sandbox used which secret, when, and where it went. Never the value, never a query.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

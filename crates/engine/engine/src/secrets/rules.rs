@@ -22,7 +22,7 @@ impl Inner {
     /// Makes the injection rules of a sandbox ready: every secret in them exists and is for this sandbox (a
     /// wrong name should be heard of now, not at the first request), and every placeholder has its text.
     ///
-    /// `by` is who sets them, `before` is what the sandbox had, `private` what it is given now.
+    /// `by` is the key that sets them, `before` is what the sandbox had, `private` what it is given now.
     pub(crate) fn prepare_rules(
         &self,
         record: &SandboxRecord,
@@ -85,7 +85,7 @@ impl Inner {
                     continue;
                 }
                 if let Some(own) = table.find(Owner::Sandbox(sandbox.id.clone()), &secret.name) {
-                    // Who gave it may send it elsewhere; others only to where it goes already.
+                    // The key that gave it may send it elsewhere; other keys only to where it goes already.
                     let strange = |host: &&DomainPattern| !reachable(&own.scope, host);
                     match rule.hosts.iter().find(strange).filter(|_| own.created_by.as_ref() != by) {
                         None => continue,

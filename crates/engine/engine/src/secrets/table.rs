@@ -9,7 +9,7 @@ use atoll_store::SecretRecord;
 /// Whose a secret is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Owner {
-    /// Everybody's who is of no project.
+    /// That of all keys that are of no project.
     Installation,
     /// A project's.
     Project(ProjectId),

@@ -21,7 +21,7 @@ impl Engine {
     /// Declares a service. It starts at once, and from then on whenever its sandbox does.
     ///
     /// # Errors
-    /// Whatever is wrong with the spec or the sandbox; [`Code::NameTaken`]; [`Code::LimitExceeded`].
+    /// An error of the spec or the sandbox; [`Code::NameTaken`]; [`Code::LimitExceeded`].
     #[boxed]
     pub async fn create_service(
         &self,
@@ -94,7 +94,7 @@ impl Engine {
         Ok(service.view())
     }
 
-    /// Ends the run of a service, if there is one. It stays declared, and stopped until somebody restarts it.
+    /// Ends the run of a service, if there is one. It stays declared, and stopped until a caller restarts it.
     ///
     /// # Errors
     /// As [`Self::restart_service`].

@@ -19,7 +19,7 @@ use crate::start::start_service;
 
 use super::{Order, ServiceShared, ServiceView, keeper, run_key};
 
-/// What a service has to begin its first run, beside the time that it has to become ready.
+/// The time that a service has to begin its first run, beside the time that it has to become ready.
 pub(crate) const BEGIN_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Services that are entered in a sandbox and that no task owns yet.
@@ -107,7 +107,7 @@ impl Declared {
         tokio::select! {
             biased;
             settled = try_join_all(all) => settled.map(drop),
-            // Its time was over, or somebody deleted it.
+            // Its time was over, or a caller deleted it.
             () = sandbox.dead.cancelled() => {
                 Err(Error::new(Code::StartFailed, "the sandbox was deleted before it was ready"))
             }

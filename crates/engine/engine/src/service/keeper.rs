@@ -149,7 +149,7 @@ impl Keeper {
 
     // === while it does not run ===
 
-    /// It is off: until somebody wants something.
+    /// It is off, until an order comes, or a new boot begins what the template starts.
     async fn rest(&mut self) -> ControlFlow<()> {
         let (state, reason) = match &self.record.status.outcome {
             _ if self.record.status.stopped => (ServiceState::Stopped, None),
@@ -185,14 +185,15 @@ impl Keeper {
         }
     }
 
-    /// A service that this one is started after and that is not there yet. One that was removed holds nobody up.
+    /// A service that this one is started after and that is not there yet. One that was removed does not hold this one
+    /// up.
     fn held_up(&self) -> Option<watch::Receiver<ServiceView>> {
         // A run that is recorded has begun, or is about to.
         if self.record.status.current().is_some() {
             return None;
         }
         let find = |name: &str| self.sandbox.services.find(name).ok();
-        // What the template starts comes first; that it fails later is no matter of the others.
+        // What the template starts comes first; if it fails later, that does not hold up the others.
         let start = find(START_SERVICE).filter(|other| !self.is_start && is_start(&self.sandbox, other));
         let is_coming = |view: &watch::Receiver<ServiceView>| {
             matches!(view.borrow().state, ServiceState::Waiting | ServiceState::Starting)
@@ -260,14 +261,14 @@ impl Keeper {
                     (reply, ControlFlow::Break(()))
                 }
                 Err(error) => {
-                    // It stays, and is not started again behind the back of who wants it gone.
+                    // The service stays, but it is not started again, as the caller wants it gone.
                     status.stopped = true;
                     drop(reply.send(Err(store_error(error))));
                     return ControlFlow::Continue(());
                 }
             },
         };
-        // Whoever asked may have gone.
+        // The caller may have stopped waiting for the answer.
         drop(reply.send(Ok(())));
         flow
     }
@@ -278,7 +279,7 @@ impl Keeper {
     async fn begin(&mut self) -> Begun {
         if self.record.status.current().is_none() {
             self.record.status.begin_run(&self.sandbox.record().boot_id);
-            // Before it is there: it must be found again whatever comes.
+            // Recorded before the run is there, so that it is found again after a crash at any moment.
             self.save().await;
         }
         let number = self.record.status.current().map_or(0, |run| run.number);
@@ -342,7 +343,7 @@ impl Keeper {
                     let ended = self.end_run(&exec, end.as_mut()).await;
                     self.record_end(&ended);
                     self.save().await;
-                    // Before anybody uses it again: the run that was is none to be used.
+                    // Said before a caller uses the service again: the run that has ended cannot be used.
                     self.publish(ServiceState::Starting, None);
                     drop(alone);
                     return ControlFlow::Continue(());
@@ -379,7 +380,7 @@ impl Keeper {
         ControlFlow::Continue(())
     }
 
-    /// Notes that the run, if there is one, makes way when nobody uses it.
+    /// Notes that the run, if there is one, makes way when no caller uses it.
     async fn renew(&mut self) {
         self.record.status.renew = self.record.status.current().is_some();
         self.save().await;
@@ -393,7 +394,8 @@ impl Keeper {
         }
     }
 
-    /// Ends a run: asks it, then kills it, until somebody sees that it has ended.
+    /// Ends a run: asks it, then kills it again and again, until the caller of this sees that it has ended and drops
+    /// this.
     async fn insist(&self, exec: &ExecId) -> std::convert::Infallible {
         let (id, exec) = (&self.sandbox.id, exec.as_str());
         if self.engine.signal_exec(id, exec, "TERM", true).await.is_ok() {

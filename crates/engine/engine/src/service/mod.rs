@@ -2,8 +2,8 @@
 //!
 //! A [`keeper`] task owns each service: it starts its runs, looks at its probes, and decides what follows an end. A run
 //! is an exec with an idempotency key of its own, and is recorded before it begins. So after a restart of the server
-//! the keeper finds the exec again, or begins it if it never came into being, and no run happens twice. Everybody else
-//! reads what the keeper publishes, and asks it for changes.
+//! the keeper finds the exec again, or begins it if it never came into being, and no run happens twice. All other tasks
+//! read what the keeper publishes, and ask it for changes.
 //!
 //! A service is part of its sandbox and no use of it: a sandbox in which only services run is idle, and probes neither wake
 //! it nor keep it awake.
@@ -78,7 +78,7 @@ enum Order {
     Stop(Reply),
     /// End the run and forget the service.
     Remove(Reply),
-    /// Begin another run when nobody uses this one: its program is another one now.
+    /// Begin another run when no caller uses this one: its program is another one now.
     Renew(Reply),
 }
 
@@ -90,7 +90,7 @@ type Reply = oneshot::Sender<Result<()>>;
 pub(crate) struct ServiceShared {
     view: watch::Sender<ServiceView>,
     orders: mpsc::Sender<Order>,
-    /// Who uses the run shares it; who begins another for a new program has it alone.
+    /// A use of the run holds it shared; the keeper holds it alone while it begins another run for a new program.
     gate: Arc<RwLock<()>>,
 }
 

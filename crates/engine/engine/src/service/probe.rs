@@ -99,7 +99,7 @@ impl Prober<'_> {
     }
 }
 
-/// The inside of a sandbox, whoever's that is.
+/// The inside of a sandbox, with or without an owner.
 pub(crate) struct Inside {
     pub(crate) driver: Arc<dyn Isolation>,
     pub(crate) client: GuestClient,
@@ -124,7 +124,7 @@ impl Inside {
                 // A command that cannot be started does not succeed; what else goes wrong is told by the connection.
                 let (driver, client) = (Arc::clone(&self.driver), self.client.clone());
                 let (id, spec) = (self.id.clone(), self.spec.clone());
-                // A task of its own: who looks may lose interest, and the command must end all the same.
+                // A task of its own: the caller may stop waiting, and the command must end all the same.
                 let command =
                     tokio::spawn(
                         async move { run_to_end(&*driver, &client, &id, &spec, draft, at_most).await },

@@ -19,7 +19,7 @@ use super::{Order, ServiceShared, Services};
 
 /// Pause between two looks whether a run is unused.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long a run that is to make way, and that nobody uses, is waited for.
+/// How long a caller waits for an unused run to make way.
 const RENEW_WAIT: Duration = Duration::from_secs(15);
 
 /// A service that is used. As long as this is held its run does not make way for a new program.
@@ -39,7 +39,7 @@ impl Engine {
     /// [`Code::ServiceNotFound`]; [`Code::StartFailed`] when it has failed, or is not ready in time.
     pub(crate) async fn use_service(&self, sandbox: &Arc<SandboxShared>, name: &str) -> Result<ServiceUse> {
         let service = sandbox.services.find(name)?;
-        // Nobody else uses the run that makes way: who comes now waits for the next.
+        // No other caller uses the run that makes way: this one waits for the next.
         if service.view().record.status.renew && service.gate.try_write().is_ok() {
             let mut view = service.view.subscribe();
             let renewed = view.wait_for(|view| !view.record.status.renew);
@@ -77,7 +77,8 @@ impl Services {
     }
 }
 
-/// Waits until nobody uses a service's run, and it can be ended: its sandbox is awake. Nobody begins to while this is held.
+/// Waits until no caller uses a service's run, and it can be ended: its sandbox is awake. No use begins while this is
+/// held.
 pub(super) async fn unused(
     engine: &Engine,
     sandbox: &SandboxShared,

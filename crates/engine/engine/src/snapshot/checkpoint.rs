@@ -121,7 +121,7 @@ impl Engine {
     #[boxed]
     pub async fn delete_checkpoint(&self, sandbox: &SandboxId, number: u32) -> Result<()> {
         let found = self.checkpoint(sandbox, number).await?;
-        // Who may change the sandbox may change its checkpoints, whoever took them.
+        // A caller that may change the sandbox may change its checkpoints, no matter which key took them.
         self.delete_snapshot(&found.id, None, &Caller::system()).await.map(drop)
     }
 

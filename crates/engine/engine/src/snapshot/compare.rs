@@ -12,7 +12,7 @@ use crate::errors::isolation_error;
 
 use super::SnapshotOrder;
 
-/// Who holds the snapshot of a comparison with now. What a crash leaves of it is removed at the next start.
+/// The name that holds the snapshot of a comparison with now. What a crash leaves of it is removed at the next start.
 pub(super) const HOLDER: &str = "a comparison under way";
 /// The word for the present.
 const NOW: &str = "now";

@@ -1,8 +1,8 @@
-//! The digest of a snapshot: what it is, whatever it is called and wherever it lies.
+//! The digest of a snapshot: it identifies the content, under any name and on any host.
 //!
-//! BLAKE3 over the manifest and over every block of the disk that is not zero, with its place. It does not
-//! depend on how the file is laid out, so a copy on another host has the same. Made in the background: nobody
-//! waits for it but an export.
+//! BLAKE3 over the manifest and over every block of the disk that is not zero, with its place. It does not depend on
+//! how the file is laid out, so a copy on another host has the same. Made in the background: only an export waits for
+//! it.
 
 use std::fs::File;
 use std::io;
@@ -49,7 +49,7 @@ impl Hasher {
     }
 }
 
-/// Makes the digest of a snapshot and keeps it. What fails is tried again at the next start, or when somebody
+/// Makes the digest of a snapshot and keeps it. If that fails, it is tried again at the next start, or when an export
 /// needs it.
 pub(super) async fn digest_later(engine: Engine, id: SnapshotId) {
     match engine.make_digest(&id).await {
@@ -112,7 +112,7 @@ fn hash(disk: &File, manifest: &Manifest, stop: &CancellationToken) -> io::Resul
         hasher.blocks(offset, bytes);
         Ok(())
     })?;
-    // Read once, for nobody.
+    // The disk was read only to hash it: the host need not keep it in its page cache.
     sparse::forget(disk)?;
     Ok(hasher.finish())
 }

@@ -1,10 +1,11 @@
 //! Forks: several sandboxes that go on from where another is.
 //!
-//! One snapshot of the parent, which goes on, and one sandbox from it for each child, made as every sandbox is
-//! made: a child is handed out once its guest has confirmed who it is and what the template starts is ready.
-//! What is the parent's goes along (limits, environment, policy, labels, visibility), what makes it itself does
-//! not: id, name, host name, machine id, grants. Processes and memory stay with the parent, unless they are asked for:
-//! then they go on in each child, where they belong to no exec, and what the template starts is not started again.
+//! The engine takes one snapshot of the parent, which goes on, and makes one sandbox from it for each child, as every
+//! sandbox is made: a child is handed out once its guest has confirmed its identity and what the template starts is
+//! ready. A child gets the parent's limits, environment, policy, labels and visibility. It does not get what identifies
+//! the parent: id, name, host name, machine id, grants. Processes and memory stay with the parent, unless the caller
+//! asks for them: then they go on in each child, where they belong to no exec, and what the template starts is not
+//! started again.
 
 use std::collections::BTreeMap;
 
@@ -26,10 +27,10 @@ use crate::service::Declared;
 
 use super::{SnapshotOrder, check_memory};
 
-/// Who holds the snapshot of a fork under way. What a crash leaves of it is removed at the next start.
+/// The name that holds the snapshot of a fork under way. What a crash leaves of it is removed at the next start.
 pub(super) const HOLDER: &str = "a fork under way";
 
-/// A fork that somebody wants.
+/// A fork that a caller wants.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ForkOrder {
     /// How many children.
@@ -147,7 +148,8 @@ impl Engine {
         record.spec.snapshot = Some(from.id.clone());
         spec::labels("labels", &record.labels)?;
         spec::env("env", &record.spec.env)?;
-        // What may be injected for the parent is checked anew for the child and who asks for it.
+        // The secrets that may be injected for the parent are checked anew, for the child and the caller that asks for
+        // it.
         let secrets = self.inner.private_secrets(&parent.id)?;
         if record.project != parent.project && !(record.spec.volumes.is_empty() && secrets.is_empty()) {
             // A role on the sandbox is none on these, and may be taken away again.
@@ -163,7 +165,7 @@ impl Engine {
         let plan = self.plan_for(&record, disk)?;
         let shared = SandboxShared::new(record, &self.inner)?;
         let services = Declared::enter(&shared, order.memory)?;
-        // Who must not see the parent must not see its children.
+        // A key that must not see the parent must not see its children.
         self.inner.acl.hold(&shared.id, self.inner.acl.get(&parent.id).visibility);
         self.inner.enter(&shared, true).inspect_err(|_taken| self.inner.acl.forget(&shared.id))?;
         self.inner.check_volumes(&mounts).inspect_err(|_gone| self.inner.leave(&shared.id))?;

@@ -66,7 +66,7 @@ impl Engine {
         self.inner.store.list_snapshots(&filter, after.as_ref(), limit).await.map_err(store_error)
     }
 
-    /// The snapshot with this id, in whatever state it is.
+    /// The snapshot with this id, in any state.
     ///
     /// # Errors
     /// [`Code::SnapshotNotFound`].
@@ -131,7 +131,7 @@ impl Engine {
         ready(record, text)
     }
 
-    /// Whether only some may know of a snapshot: as its sandbox says, or as it was when that went.
+    /// Whether a snapshot is private: as its sandbox is, or as that was when it went.
     pub(crate) fn is_private_snapshot(&self, record: &SnapshotRecord) -> bool {
         let sandbox = record.sandbox.as_ref().and_then(|id| self.inner.find(id));
         sandbox.map_or(record.private, |sandbox| self.inner.acl.is_private(&sandbox.id))
@@ -164,9 +164,9 @@ impl Engine {
         self.snapshot(&found.id).await
     }
 
-    /// Refuses references of a project, or of none, that point to what is not the caller's to change: who makes sandboxes of a name must not
-    /// get what somebody else put there. Whoever moves them afterwards holds [`super::Snapshots::naming`] from
-    /// before this.
+    /// Refuses references of a project, or of none, that point to a snapshot which the caller may not change: a caller
+    /// that makes sandboxes of a name must not get what another caller put there. A task that moves the references
+    /// afterwards holds [`super::Snapshots::naming`] from before this.
     pub(super) async fn check_references(
         &self,
         project: Option<&ProjectId>,
@@ -192,7 +192,7 @@ impl Engine {
     /// from it go on.
     ///
     /// # Errors
-    /// [`Code::SnapshotNotFound`]; [`Code::Forbidden`]; [`Code::SnapshotInUse`] with who uses it.
+    /// [`Code::SnapshotNotFound`]; [`Code::Forbidden`]; [`Code::SnapshotInUse`] with what uses it.
     #[boxed]
     pub async fn delete_snapshot(
         &self,
@@ -215,7 +215,7 @@ impl Engine {
         Ok(RemovedSnapshot { tags: found.tags, snapshot: Some(found.id) })
     }
 
-    /// Removes a snapshot whatever uses it: for who holds it.
+    /// Removes a snapshot without a look at what uses it: for the code that holds it.
     ///
     /// # Errors
     /// What resists. Nothing to remove is no error.

@@ -4,7 +4,7 @@
 //! `deleting` before anything is removed. Everything that a driver makes for a snapshot carries its id, and one
 //! undo serves every step: [`atoll_isolation::Isolation::remove_artifact`].
 //!
-//! Nobody counts references: who uses a snapshot is looked up when somebody wants to remove it. A sandbox made
+//! No count of references is kept: what uses a snapshot is looked up when a caller wants to remove it. A sandbox made
 //! from one has a disk of its own and does not need it any more.
 
 mod auto;
@@ -35,7 +35,7 @@ use atoll_core::{Error, Result};
 use atoll_store::SnapshotRecord;
 use tokio::sync::{Mutex, Semaphore};
 
-/// Refuses a snapshot from whose memory nobody can go on.
+/// Refuses a snapshot without memory, for a sandbox that is to go on from memory.
 pub(crate) fn check_memory(snapshot: &SnapshotRecord) -> Result<()> {
     match snapshot.manifest.kind {
         SnapshotKind::Memory => Ok(()),
@@ -49,7 +49,7 @@ pub(crate) fn check_memory(snapshot: &SnapshotRecord) -> Result<()> {
 pub(crate) struct Snapshots {
     /// Held while a digest is made: one at a time.
     digesting: Semaphore,
-    /// Held from when it is checked whose the references of a snapshot are until they point to another.
+    /// Held from the check of which snapshots some references point to until they point to another.
     naming: Mutex<()>,
 }
 

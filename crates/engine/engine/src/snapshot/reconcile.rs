@@ -40,7 +40,7 @@ impl Engine {
         }
     }
 
-    /// The ids of all of them, those of rows that cannot be read too: their artifacts are not nobody's.
+    /// The ids of all of them, also those of rows that cannot be read: their artifacts belong to a row all the same.
     async fn known_snapshots(&self) -> Result<BTreeSet<SnapshotId>> {
         Ok(self.inner.store.snapshot_ids().await.map_err(store_error)?.into_iter().collect())
     }

@@ -18,18 +18,18 @@ use crate::engine::{Engine, Inner};
 use crate::errors::{isolation_error, store_error};
 use crate::sandbox::SandboxShared;
 
-/// A snapshot that somebody wants.
+/// A snapshot that a caller wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotOrder {
-    /// Whose it will be.
+    /// What it is for.
     pub purpose: Purpose,
     /// References that shall point to it, whatever they point to now.
     pub tags: Vec<Reference>,
-    /// What somebody notes.
+    /// The caller's note.
     pub comment: Option<String>,
     /// Its id, from [`Engine::new_snapshot_id`], for a caller that has to tell it before the snapshot is there.
     pub id: Option<SnapshotId>,
-    /// What sandboxes that are made from it begin with in place of what its sandbox has.
+    /// Values that sandboxes made from it begin with, in place of those of its own sandbox.
     pub begin: Begin,
     /// What is to be in it.
     pub kind: SnapshotKind,
@@ -109,7 +109,7 @@ impl Engine {
         }
         order.validate()?;
         let sandbox = self.inner.sandbox(sandbox)?;
-        // Asked again when it is there: this says it before the work.
+        // Checked again when the snapshot is there: this check refuses before the work.
         self.check_references(sandbox.record().project.as_ref(), &order.tags, caller).await?;
         let using = sandbox.usable().await?;
         let (engine, caller) = (self.clone(), caller.clone());
@@ -136,7 +136,7 @@ impl Engine {
         record.manifest = order.begin.over(record.manifest);
         record.manifest.kind = order.kind;
         {
-            // Whoever changes the sandbox's visibility comes before, or finds the row.
+            // A change of the sandbox's visibility comes before this, or finds the snapshot's row.
             let _unchanged = inner.acl.unchanging().await;
             record.private = inner.acl.is_private(&sandbox.id);
             self.begin_snapshot(&mut record).await?;
@@ -170,13 +170,13 @@ impl Engine {
         };
         let ready = self.finish_snapshot(record, &outcome, caller).await?;
         if ready.purpose.checkpoint().is_some() && sandbox.dead.is_cancelled() {
-            // Whoever takes the sandbox apart may have looked for its checkpoints before.
+            // The task that takes the sandbox apart may have looked for its checkpoints before this one was ready.
             self.delete_unused_snapshot(&ready).await?;
             return Err(Error::new(Code::SandboxFailed, "the sandbox died"));
         }
         sandbox.trace.snapshot(&ready);
         atoll_failpoint::fail_point!("engine.snapshot.finished");
-        // What something else holds is named by nobody: it gets a digest when one is needed.
+        // No client names a snapshot that something else holds: it gets a digest when one is needed.
         if !matches!(ready.purpose, Purpose::Held(_)) {
             inner.tracker.spawn(super::digest::digest_later(self.clone(), ready.id.clone()));
         }
@@ -241,8 +241,8 @@ impl Inner {
     }
 }
 
-/// Whether somebody is told that it is kept, and so may find it after a power cut: all but what is there for a moment, and
-/// what follows each command.
+/// Whether the client is told that the snapshot is kept, and so may look for it after a power cut. This is true of all
+/// but those that are there for a moment, and those that follow each command.
 fn is_told(purpose: &Purpose) -> bool {
     match purpose {
         Purpose::Snapshot | Purpose::Checkpoint(_) => true,

@@ -9,9 +9,9 @@
 //! )
 //! ```
 //!
-//! Numbers are little-endian. Whoever reads believes nothing: not the sizes, not the order, not the digest,
-//! which is made anew and compared. The image is not in it: the header names it by its digest, and a host that
-//! does not have exactly that image refuses.
+//! Numbers are little-endian. The reader believes nothing: not the sizes, not the order, not the digest, which is made
+//! anew and compared. The image is not in it: the header names it by its digest, and a host that does not have exactly
+//! that image refuses.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
@@ -84,7 +84,7 @@ impl Engine {
         tokio::task::spawn_blocking(move || {
             if let Err(error) = write(&header, &disk, Pieces::new(sender.clone())) {
                 tracing::debug!(%error, "an export broke off");
-                // When nobody receives it either, nobody is there.
+                // If this is not received either, the receiver is gone.
                 drop(sender.blocking_send(Err(error)));
             }
         });
@@ -92,8 +92,8 @@ impl Engine {
         Ok((SnapshotRecord { digest: Some(digest), ..record }, export))
     }
 
-    /// Makes a snapshot of what [`Self::export_snapshot`] gave, here or elsewhere. It is the caller's: a private one is
-    /// seen by nobody else. Without a visibility it gets the server's default.
+    /// Makes a snapshot of what [`Self::export_snapshot`] gave, here or elsewhere. It belongs to the caller's key: only
+    /// that key and administrators see a private one. Without a visibility it gets the server's default.
     ///
     /// # Errors
     /// [`Code::SnapshotInvalid`] for what is damaged or malformed, [`Code::SnapshotIncompatible`] for another
@@ -142,7 +142,7 @@ impl Engine {
         self.take_in(record, header, reader, Vec::new(), &Caller::system()).await
     }
 
-    /// The record of a snapshot that comes from elsewhere, nobody's yet.
+    /// The record of a snapshot that comes from elsewhere. It has no owner yet.
     fn incoming(&self, header: &Header, purpose: Purpose) -> Result<SnapshotRecord> {
         let created_ms = self.inner.now_ms();
         Ok(SnapshotRecord {

@@ -1,8 +1,9 @@
 //! Journals of sandboxes that are gone and were on another node: read from the object store.
 //!
-//! A node copies each segment there once it is closed, which it is when the sandbox ends. Whoever is asked for such a journal
-//! fetches the first segment, which says whose it is, and the others for who may read them. What was fetched is believed once the
-//! signatures of all nodes' key fit. It lies in a directory of its own, where it is kept as long as there is room.
+//! A node copies each segment there once it is closed, which it is when the sandbox ends. The node that is asked for
+//! such a journal fetches the first segment, which names the key that made the sandbox, and the others if the caller
+//! may read them. What was fetched is believed once the signatures fit the key that all nodes share. It lies in a
+//! directory of its own, where it is kept as long as there is room.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -60,8 +61,8 @@ fn too_large() -> Error {
 }
 
 impl Engine {
-    /// Fetches the journal of a sandbox that is on no node that lives, if it is in the object store and `may` says so of the key
-    /// that made the sandbox. `false` when there is none for this caller.
+    /// Fetches the journal of a sandbox that is on no node that lives, if it is in the object store and `may` allows it
+    /// for the key that made the sandbox. `false` when there is none for this caller.
     pub(super) async fn fetch_journal(
         &self,
         sandbox: &SandboxId,
@@ -81,7 +82,7 @@ impl Engine {
         let names = names(objects, sandbox).await?;
         let mut names = names.into_iter();
         let Some(first) = names.next() else { return Ok(false) };
-        // Not among those that are read, until all of it is there.
+        // Readers do not find it until all of it is there.
         let whole = place.join(".coming");
         let coming = whole.join(sandbox.as_str());
         drop(tokio::fs::remove_dir_all(&whole).await);
@@ -166,7 +167,7 @@ async fn fetch(objects: Objects, sandbox: SandboxId, file: String, to: PathBuf) 
     Ok(size)
 }
 
-/// Whose the journal below `base` is; `None` when there is none.
+/// The key whose sandbox the journal below `base` is of; `None` when there is no journal.
 async fn owner(base: &Path, sandbox: &SandboxId) -> Result<Option<Option<String>>> {
     let reader = Reader::new(base, sandbox, 1);
     let owner = tokio::task::spawn_blocking(move || reader.owner()).await;

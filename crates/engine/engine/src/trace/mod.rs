@@ -1,4 +1,4 @@
-//! The engine as a witness: what it hands to the recorder, and who may read that.
+//! The engine as a witness: what it hands to the recorder, and which callers may read that.
 //!
 //! Hooks are one line each where something happens; what they record is said here.
 
@@ -152,7 +152,7 @@ impl TraceConfig {
     /// [`Code::HostDiskFull`], only under strict recording.
     pub(crate) async fn exec_starts(&self, record: &ExecRecord) -> Result<()> {
         let spec = &record.spec;
-        // Code may hold what nobody wants in a journal: its digest says which it was.
+        // Code may hold things that do not belong in a journal: its digest says which code it was.
         let argv = match &spec.interpreter {
             Some(call) => call_in_words(call, &spec.argv),
             None => spec.argv.clone(),
@@ -183,7 +183,7 @@ impl TraceConfig {
         self.of_exec(&record.sandbox, &record.id, What::ExecEnded(ended));
     }
 
-    /// Records that somebody typed into the terminal of a command.
+    /// Records that a client typed into the terminal of a command.
     pub(crate) fn typed(&self, record: &ExecRecord, by: Option<String>, bytes: u64) {
         self.of_exec(&record.sandbox, &record.id, What::TerminalInput { by, bytes });
     }

@@ -1,4 +1,4 @@
-//! Reading journals: who may, from where, which events.
+//! Reading journals: which callers may, from where, which events.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::boxed;
 use crate::engine::Engine;
 use crate::errors::store_error;
 
-/// A reader looks again after this, whether or not somebody told it to.
+/// A reader looks again after this, even if the recorder told it of no activity.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 /// An event and whose it is.
@@ -41,7 +41,7 @@ pub struct TraceFilter {
 }
 
 impl TraceFilter {
-    /// Checks what somebody asks for.
+    /// Checks the filter that a caller gives.
     ///
     /// # Errors
     /// [`Code::InvalidArgument`] for a kind that does not exist.
@@ -121,7 +121,7 @@ impl EventReader {
     }
 
     /// Starts to read a journal that may have something; `false`: there is none. The task is kept until its outcome is
-    /// taken, so that who gives up waiting loses nothing.
+    /// taken, so that a caller that gives up waiting loses nothing.
     fn begin_reading(&mut self) -> bool {
         while let Some(id) = self.fresh.first().cloned() {
             let Some(at) = self.readers.iter().position(|(known, _)| *known == id) else {
@@ -173,10 +173,10 @@ impl EventReader {
     }
 }
 
-/// Whose sandboxes somebody reads of.
+/// Which sandboxes a reader of many reads of.
 #[derive(Debug, Clone)]
 struct Whose {
-    /// Made by this key; all are nobody's in particular.
+    /// Those that this key made; `None` for those of every key.
     key: Option<KeyId>,
     /// Of this project.
     project: Option<OfProject>,
@@ -219,8 +219,8 @@ impl Engine {
         })
     }
 
-    /// The journal of a sandbox that is gone, if somebody may read that: its maker's key and administrators may. `None`
-    /// for one that is there, too.
+    /// The journal of a sandbox that is gone, if the caller may read it: the key that made the sandbox and
+    /// administrators may. `None` for a sandbox that is there, too.
     ///
     /// # Errors
     /// When it is in the object store and cannot be had from there.
@@ -242,8 +242,8 @@ impl Engine {
         Ok(may_read.then_some(id))
     }
 
-    /// Reads the events of a sandbox from a number on, whether or not the sandbox is there. Who may is asked with
-    /// [`Self::authorize`].
+    /// Reads the events of a sandbox from a number on, whether or not the sandbox is there. Whether the caller may is
+    /// asked with [`Self::authorize`].
     ///
     /// # Errors
     /// [`Code::InvalidState`] when this server records nothing; [`Code::InvalidArgument`] for the filter.
@@ -307,7 +307,7 @@ impl Engine {
     #[boxed]
     pub async fn verify_trace(&self, sandbox: &SandboxId) -> Result<Report> {
         let recorder = self.must_record()?.clone();
-        // What was said to somebody is signed within seconds; what waits is written first.
+        // The recorder signs within seconds what clients were told; what still waits is written first.
         drop(recorder.written(sandbox).await);
         let sandbox = sandbox.clone();
         let verified = tokio::task::spawn_blocking(move || {

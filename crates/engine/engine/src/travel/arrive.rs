@@ -1,6 +1,7 @@
 //! Takes up the sandboxes that came to this node: those that another gave away, and those that a dead one had put to disk and copied.
 //!
-//! That a sandbox came is a row, which goes when it is taken up and, if it ran before, woken: whatever is cut off is done again.
+//! That a sandbox came is a row, which goes when the sandbox is taken up and, if it ran before, woken: what a crash
+//! cuts off is done again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
@@ -17,7 +18,7 @@ use crate::engine::Engine;
 use crate::errors::store_error;
 use crate::sandbox::{self, Message};
 
-/// How often is looked whether something came, if nobody says so.
+/// How often this node looks whether something came, if it is not told so.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Pause before what failed is tried again.
 const RETRY: Duration = Duration::from_secs(5);
@@ -63,7 +64,7 @@ impl Engine {
 
     async fn take_up_arrival(&self, arrival: &Arrival) -> Result<()> {
         let id = &arrival.sandbox;
-        // It is just going: who takes it wakes it.
+        // It is just going: the node that takes it wakes it.
         if self.inner.find(id).is_some_and(|sandbox| sandbox.is_leaving()) {
             return Ok(());
         }
@@ -115,7 +116,7 @@ impl Engine {
                 Err(error) if error.code == Code::NodeUnavailable => return,
                 Err(error) => {
                     tracing::warn!(sandbox = %id, %error, "a sandbox that ran before it came is not woken");
-                    // Anything else stays as it is: who uses it is told the same.
+                    // Any other error does not pass: a caller that uses the sandbox is told the same.
                     let passing = [
                         Code::ObjectsUnavailable,
                         Code::StoreUnavailable,

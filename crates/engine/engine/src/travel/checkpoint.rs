@@ -1,7 +1,8 @@
 //! Copies a sandbox that runs, so that another node can go on from there when this one dies.
 //!
-//! Its disk becomes an artifact in a moment, as for any snapshot, and the artifact is sent: what did not change since the copy before
-//! is not sent again. One at a time for each sandbox; what is asked for meanwhile is one more afterwards.
+//! Its disk becomes an artifact in a moment, as for any snapshot, and the artifact is sent: what did not change since
+//! the copy before is not sent again. One at a time for each sandbox; all that is asked for meanwhile leads to one more
+//! afterwards.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +19,7 @@ use crate::errors::isolation_error;
 use crate::sandbox::SandboxShared;
 use crate::snapshot::manifest;
 
-/// Who holds the artifact of a sandbox that is copied.
+/// The name that holds the artifact of a sandbox that is copied.
 pub(crate) const HOLDER: &str = "a copy that is made";
 /// Pause before what failed is tried again.
 const RETRY: Duration = Duration::from_secs(5);
@@ -43,7 +44,7 @@ pub(crate) fn begin(inner: &Arc<Inner>, sandbox: &Arc<SandboxShared>) {
     });
 }
 
-/// Refuses what cannot outlive this node.
+/// Refuses the durability of a sandbox that cannot outlive this node.
 pub(crate) fn check(inner: &Inner, record: &SandboxRecord) -> Result<()> {
     if record.spec.durability.is_none() {
         return Ok(());

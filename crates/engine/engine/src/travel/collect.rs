@@ -1,9 +1,9 @@
-//! Removes objects that nobody refers to: what a crash left of an upload, what only an older copy had, what is of sandboxes that
-//! are gone.
+//! Removes objects that no copy refers to: what a crash left of an upload, what only an older copy had, what belonged
+//! to sandboxes that are gone.
 //!
 //! Objects are listed first, and the row of their sandbox is read afterwards. What is listed and belongs to nothing then will never
 //! belong to anything again: a later copy refers to objects of the one that is in the row, and to such that are sent after it was read.
-//! So nothing here needs a clock, a lock, or to know who else collects.
+//! So nothing here needs a clock, a lock, or to know which other nodes collect.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

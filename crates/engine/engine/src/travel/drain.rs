@@ -1,4 +1,4 @@
-//! What is on a node that takes no new sandboxes goes to others.
+//! The sandboxes of a node that takes no new ones go to other nodes.
 //!
 //! A sandbox in which a command runs for longer than a move waits goes when that has ended, or after half a minute.
 //! Each sandbox is put to disk, copied, given to another node in one statement, and taken apart here; the other wakes it if it

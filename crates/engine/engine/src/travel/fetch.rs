@@ -22,7 +22,7 @@ use crate::engine::{Engine, Inner};
 use crate::errors::{isolation_error, store_error};
 use crate::snapshot::objects_error;
 
-/// Who holds the artifact of a sandbox that is fetched.
+/// The name that holds the artifact of a sandbox that is fetched.
 pub(crate) const HOLDER: &str = "a sandbox on its way";
 /// Pieces that are fetched at the same time: a bound for memory, too.
 const PIECES_AT_ONCE: usize = 8;
@@ -107,7 +107,7 @@ impl Travel {
     }
 }
 
-/// A file from its beginning, whoever else reads or writes it.
+/// A file from its beginning, at a position that other readers and writers of it do not move.
 struct Whole<'a> {
     file: &'a File,
     at: u64,

@@ -1,4 +1,4 @@
-//! The task that copies a sandbox after it was put to disk: nobody waits for it, but who moves the sandbox.
+//! The task that copies a sandbox after it was put to disk: only a move of the sandbox waits for it.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Sandboxes that go from node to node: what one that is put to disk needs to be woken lies in the object store, too.
+//! Sandboxes that go from node to node: everything that wakes one which is put to disk lies in the object store, too.
 //!
 //! ```text
 //! index      what a copy consists of: pieces of the disk and of the logs, by digest
@@ -9,7 +9,7 @@
 //! fetch      the way back: what comes is believed by its digest only
 //! arrive     what came to this node is taken up; what dead nodes had is taken over
 //! drain      what is on a node that takes no new sandboxes goes to others
-//! collect    objects that nobody refers to are removed
+//! collect    objects that no copy refers to are removed
 //! ```
 //!
 //! There, below a directory that the database names, each sandbox has
@@ -108,7 +108,7 @@ async fn empty(dir: &Path) -> std::io::Result<()> {
     tokio::fs::create_dir(dir).await
 }
 
-/// Why a sandbox cannot be woken on another node, whatever is copied.
+/// Why a sandbox cannot be woken on another node, even from a copy.
 pub(crate) fn bound_here(record: &SandboxRecord) -> Option<&'static str> {
     if !record.spec.volumes.is_empty() {
         return Some("it has volumes, which are on this node");

@@ -2,7 +2,7 @@
 //!
 //! | step | row says | after a crash |
 //! |---|---|---|
-//! | begun | an upload of this name | its objects are somebody's until the next begins |
+//! | begun | an upload of this name | its objects belong to it until the next begins |
 //! | pieces and index are there | the same | the same |
 //! | recorded | the copy, and that the sandbox is kept | whole |
 //! | what only the copy before had is removed | the same | collected |
@@ -35,7 +35,7 @@ const ZSTD_LEVEL: i32 = 3;
 const QUEUE_MAX_COUNT: usize = 2;
 const PIECES_AT_ONCE: usize = 4;
 
-/// Of what a copy is.
+/// What a copy is made of.
 pub(super) enum Of {
     /// A sandbox that is put to disk.
     Asleep,
@@ -48,7 +48,7 @@ pub(super) enum Of {
     },
 }
 
-/// Of what a piece is.
+/// What a piece is a part of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Disk,
@@ -94,7 +94,7 @@ impl Travel {
         };
         let (copy, old) = sent?;
         atoll_failpoint::fail_point!("engine.travel.sent");
-        // From here on it is not stopped: whoever waits for the end of this knows whether it is recorded.
+        // From here on it is not stopped: a task that waits for the end of this knows whether it is recorded.
         if stop.is_cancelled() {
             return Ok(None);
         }
@@ -196,7 +196,7 @@ fn unreadable(id: &SandboxId, error: &io::Error) -> Error {
     Error::new(Code::Internal, "its disk or its logs cannot be read")
 }
 
-/// The half that reads, compares and compresses. Blocks, and ends when nobody receives any more.
+/// The half that reads, compares and compresses. Blocks, and ends when the receiver is gone.
 struct Reading {
     sender: mpsc::Sender<Made>,
     upload: String,

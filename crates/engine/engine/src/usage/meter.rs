@@ -40,7 +40,7 @@ pub(super) struct Look {
 
 #[derive(Debug)]
 pub(crate) struct Meter {
-    /// On whose account what nobody in particular uses goes.
+    /// The key on whose account usage goes that belongs to no key in particular.
     owner: Option<KeyId>,
     state: Mutex<State>,
 }

@@ -54,7 +54,7 @@ pub struct UsageQuery {
     pub group: UsageGroup,
 }
 
-/// One line of an answer. What it is not grouped by is absent.
+/// One line of an answer. A field by which the answer is not grouped is absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UsageItem {
     /// The sandbox.
@@ -157,7 +157,7 @@ pub(crate) fn begin(inner: &Inner, sandbox: &SandboxShared) {
     sandbox.meter.begin(UsageMark { cpu_us: 0, at_ms: inner.now_ms() }, &Usage::default());
 }
 
-/// Begins measuring one that worked before it had an owner: that is on nobody's account.
+/// Begins measuring a sandbox that worked before it had an owner: what it used until now is on no key's account.
 pub(crate) async fn begin_claimed(inner: &Inner, sandbox: &SandboxShared) {
     let used = sandbox.driver().usage(&sandbox.id).await.map_or(0, |usage| usage.cpu_us);
     let carried = inner.gateway.transferred(&sandbox.id).unwrap_or_default();

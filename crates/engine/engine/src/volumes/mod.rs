@@ -1,9 +1,9 @@
 //! Volumes: named storage that outlives sandboxes, mounted in several of them at once.
 //!
-//! A volume's row is written before anything of it is made and goes after the last of it is gone; what a crash
-//! leaves in between is removed at the next start. Who uses a volume is read off the sandboxes themselves.
-//! A sandbox enters the table first and then looks whether its volumes are ready; a deletion marks the
-//! volume first and then looks whether a sandbox has it: whoever comes second sees the other.
+//! A volume's row is written before anything of it is made and goes after the last of it is gone; what a crash leaves
+//! in between is removed at the next start. The sandboxes themselves say which volumes they use. A sandbox enters the
+//! table first and then looks whether its volumes are ready; a deletion marks the volume first and then looks whether a
+//! sandbox has it: whichever of the two comes second sees the other.
 
 mod mounts;
 
@@ -78,7 +78,7 @@ pub struct VolumeView {
     pub record: VolumeRecord,
     /// Its space, if it was measured.
     pub usage: Option<VolumeUsage>,
-    /// Ids of the sandboxes that have it, as far as whoever looks may know of them.
+    /// Ids of the sandboxes that have it, as far as the caller may know of them.
     pub used_by: Vec<String>,
 }
 
@@ -215,7 +215,7 @@ impl Engine {
         }
         for id in host.list().await.map_err(|error| volume_error(&error))? {
             if !known.contains_key(&id) {
-                // Its row goes last and comes first: nobody can mean this.
+                // A volume's row comes first and goes last: no caller can mean data that has no row.
                 tracing::info!(volume = %id, "removing the data of an unknown volume");
                 if let Err(error) = host.remove(&id).await {
                     tracing::error!(volume = %id, %error, "the data of an unknown volume could not be removed");

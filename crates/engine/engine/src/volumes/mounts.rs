@@ -52,8 +52,8 @@ impl Inner {
         mounts.iter().map(planned).collect()
     }
 
-    /// Sees to it that the directories of volumes are there that are mounted by themselves: whoever asks for what cannot
-    /// be is told why. Drivers look again.
+    /// Prepares the directories of volumes that are mounted by themselves. A caller that asks for one that cannot be
+    /// there is told why. Drivers look again.
     pub(crate) async fn prepare_volumes(&self, mounts: &[VolumeMount]) -> Result<()> {
         for (mount, planned) in mounts.iter().zip(self.planned_volumes(mounts)) {
             if mount.subpath.is_some() {

@@ -66,7 +66,7 @@ impl Session {
             }
             Err(error) => {
                 if !matches!(error, GuestError::Failure { .. }) {
-                    // It may run all the same; nobody would know of it.
+                    // It may run all the same, and its row is about to be deleted.
                     self.kill().await;
                 }
                 self.unrecord().await?;

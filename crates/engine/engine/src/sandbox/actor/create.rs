@@ -82,7 +82,7 @@ impl Actor {
         self.create(plan, None).await
     }
 
-    /// Writes a new sandbox down, with who sees it and the services that it begins with.
+    /// Writes a new sandbox down, with its visibility and the services that it begins with.
     async fn insert(&self, record: &SandboxRecord, exec: Option<&ExecRecord>) -> Result<()> {
         let visibility = self.inner.acl.get(&record.id).visibility;
         let services = self.shared.services.records();
@@ -90,7 +90,7 @@ impl Actor {
         stored.map_err(|error| stored_in(record.project.as_ref(), error))
     }
 
-    /// The creation saga. Its only undo is [`Self::undo_create`], whatever step failed.
+    /// The creation saga. Its only undo is [`Self::undo_create`], no matter which step failed.
     pub(super) async fn create(&mut self, plan: &Plan, saved: Option<Arc<Saved>>) -> Result<()> {
         atoll_failpoint::fail_point!("engine.create.before");
         let inner = Arc::clone(&self.inner);

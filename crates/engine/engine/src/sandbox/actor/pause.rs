@@ -1,13 +1,13 @@
 //! Pausing and resuming, and what a sandbox does by itself while nobody uses it.
 //!
-//! What is recorded when is what makes `kill -9` harmless at every step:
+//! The order in which steps are done and recorded makes `kill -9` harmless at each of them:
 //!
 //! | step | row says | at the next start |
 //! |---|---|---|
 //! | frozen, not recorded | `running` | thawed: nobody was told |
 //! | recorded | `paused` (frozen) | frozen again if need be, and left alone |
 //! | hibernation recorded, not done | `pausing` | finished |
-//! | done | `paused` (filesystem) | whatever is half awake is put to disk again |
+//! | done | `paused` (filesystem) | a sandbox that is half awake is put to disk again |
 //! | `running` recorded, not thawed | `running` | thawed |
 
 use atoll_core::exec::ExitReason;
@@ -136,7 +136,7 @@ impl Actor {
     }
 
     async fn freeze(&mut self, why: Option<&str>) -> Result<()> {
-        // Said first: nobody who comes from now on takes the frozen one for one that dozes.
+        // Shown first, so that no use that comes from now on takes the frozen sandbox for one that dozes.
         self.show(SandboxState::Pausing);
         let frozen = self.shared.freeze().await;
         atoll_failpoint::fail_point!("engine.pause.frozen");
@@ -374,7 +374,7 @@ impl Actor {
         tracing::warn!(sandbox = %self.record.id, %error, "a sandbox could not be woken");
         self.inner.gateway.detach(&self.record.id);
         if self.away {
-            // What is here of it may not be whole; what is in the object store is.
+            // The part of it that is here may not be whole; the copy in the object store is.
             self.remove_remains().await;
             self.show(SandboxState::Paused);
             return Err(error);
@@ -405,7 +405,7 @@ impl Actor {
     }
 
     async fn start_again(&mut self) -> Result<()> {
-        // Nobody reads the disk any more that is about to change.
+        // The copy to the object store must not read the disk any more, which is about to change.
         self.stop_keeping().await;
         if !self.away {
             let plan = self.inner.plan_of(&self.record)?;

@@ -42,7 +42,7 @@ impl Actor {
             }
             Err(error) => Err(error),
         };
-        // Who stops in the middle finishes at the next start.
+        // A server that stops in the middle finishes this at its next start.
         if outcome.is_err() && !self.inner.shutdown.is_cancelled() {
             self.end_rollback().await;
         }
@@ -73,7 +73,7 @@ impl Actor {
         match outcome {
             Ok(()) => {}
             Err(_) if self.inner.shutdown.is_cancelled() => {}
-            // What it was put back from is not known to be whole.
+            // It is not known whether the disk that is there is whole.
             Err(error) if self.record.state != SandboxState::Failed => self.fail(&error.message).await,
             Err(_) => {}
         }

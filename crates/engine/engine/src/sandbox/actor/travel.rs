@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | put to disk | `paused`, to be woken if it ran | woken; copied if it did not run |
 //! | copied | `paused`, kept, the same | the same |
-//! | given away | `paused`, kept, another node's; it has come there | what is left here is removed, as nobody's |
+//! | given away | `paused`, kept, another node's; it has come there | what is left here has no row: removed |
 //! | taken apart here | the same | nothing is left |
 //!
 //! The other node wakes it if it ran before; that is written down in the same statement, see `travel/arrive.rs`.
@@ -238,7 +238,7 @@ impl Actor {
         for message in self.inbox.close() {
             message.refuse(Err(SandboxShared::has_gone()));
         }
-        // Who waited looks it up anew.
+        // Requests that waited look it up anew.
         self.shared.set_leaving(false);
         self.remove_remains().await;
         if let Err(error) = remove_logs(&self.inner, &id).await {

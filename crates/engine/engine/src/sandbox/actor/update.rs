@@ -1,4 +1,4 @@
-//! Changes of a sandbox that somebody asks for.
+//! Changes of a sandbox that a caller asks for.
 
 use atoll_core::policy::EgressPolicy;
 use atoll_core::sandbox::{PauseMode, SandboxState, Wish, admit};
@@ -145,7 +145,7 @@ impl Actor {
         stored
     }
 
-    /// Refuses new rules for execs that do not run here: they would be for nobody, ever.
+    /// Refuses new rules for execs that do not run here: they would never apply to an exec.
     fn check_execs(&self, before: &EgressPolicy, after: &EgressPolicy) -> Result<()> {
         let known = before.origins();
         for origin in after.origins().iter().filter(|origin| !known.contains(origin)) {
