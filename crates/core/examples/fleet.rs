@@ -1,11 +1,13 @@
-//! Simulates a cluster whose nodes choose by [`atoll_core::placement`], each by what it was last told: `bench/fleet` runs it.
+//! Simulates a cluster whose nodes choose with [`atoll_core::placement`], each by the last report that it had of the
+//! others: `bench/fleet` runs it.
 //!
 //! ```text
 //! fleet [--nodes 1000] [--sandboxes 1000000] [--burst 10000] [--seed 1]
 //! ```
 //!
-//! Time passes in steps of a tenth of a second. A node says every two seconds what it has; the others know it from the next
-//! step on. What a node is given waits for its turn and is made at the pace of its processors.
+//! Time passes in steps of a tenth of a second. Every two seconds a node reports what it has; the other nodes know it
+//! from the next step on. A sandbox that a node is given waits for its turn there and is made at the pace of the node's
+//! processors.
 
 #![expect(
     clippy::print_stdout,
@@ -27,7 +29,7 @@ const MIB: u64 = 1 << 20;
 const BEAT_STEPS: u64 = 20;
 /// Creations that a processor makes in a step: one takes 20 ms.
 const MADE_BY_CPU: usize = 5;
-/// Signs of life after which a node has told of what it was given, as in the engine.
+/// Signs of life after which a node's report includes the sandboxes that it was given, as in the engine.
 const TOLD_AFTER: u64 = 2;
 /// Nodes that one request comes to at most.
 const TURNS_MAX: usize = 4;
@@ -64,7 +66,7 @@ struct Node {
     used: u64,
     sandboxes: u64,
     is_draining: bool,
-    /// Who gave what waits here, and how much it will use.
+    /// For each sandbox that waits here: which node gave it, and how much memory it will use.
     queue: VecDeque<(usize, u64)>,
     busy: u32,
     said: NodeLoad,
@@ -81,7 +83,7 @@ struct Given {
 impl Node {
     fn load(&self) -> NodeLoad {
         NodeLoad {
-            // As in the engine: those that are being made are there.
+            // As in the engine: sandboxes that are being made count as there.
             sandboxes: self.sandboxes + self.queue.len() as u64,
             memory_available_bytes: self.total.saturating_sub(self.used),
             memory_total_bytes: self.total,
@@ -160,7 +162,7 @@ impl Fleet {
             }
             let node = &self.nodes[chosen];
             let waits = node.queue.len() as u64;
-            // The one that gets it has the last word.
+            // The node that gets it has the last word.
             if !node.is_draining && node.sandboxes + waits < node.facts.sandboxes_max {
                 if chosen == asked {
                     self.counts.kept += 1;
@@ -279,7 +281,7 @@ impl Fleet {
         self.step - began
     }
 
-    /// So many that live, go.
+    /// Up to `count` of the living sandboxes end.
     fn end(&mut self, count: u64) {
         for _ in 0..count {
             let number = self.random.below(self.nodes.len());
@@ -377,7 +379,7 @@ fn main() {
     println!("{nodes} nodes, {sandboxes} sandboxes, bursts of {burst}, seed {seed}\n");
 
     let mut fleet = Fleet::new(nodes, seed);
-    // What a load balancer does: each node is asked as often as any other. A step's worth at a time.
+    // As with a load balancer: each node is asked as often as any other. A step's worth at a time.
     fleet.begin();
     let began = fleet.step;
     for number in 0..sandboxes {
@@ -406,7 +408,7 @@ fn main() {
     fleet.burst("a burst while a tenth drains", burst, None, None);
     for node in &mut fleet.nodes {
         node.is_draining = false;
-        // Nearly full: everybody has room for a few.
+        // Nearly full: every node has room for a few.
         node.facts.sandboxes_max = node.sandboxes + 15;
     }
     fleet.burst("a burst into two thirds of the last room", burst, None, None);

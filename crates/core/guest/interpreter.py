@@ -1,8 +1,9 @@
-# Asks the code interpreter of this sandbox for something, and writes what comes of it as lines of JSON.
+# Sends one request to the code interpreter of this sandbox, and writes the answer as lines of JSON.
 #
-# It runs as an exec: what it writes is kept by the server that started it, whoever reads it and whoever goes away. A
-# variable has the request, the arguments are the code. The protocol is the one of E2B's code interpreter (HTTP on
-# port 49999), so any image whose interpreter speaks that will do. Its exit codes are told apart in `core::code`.
+# It runs as an exec: the server that started it keeps its output, also when no client reads it or the client goes away.
+# An environment variable has the request, the arguments are the code. The protocol is the one of E2B's code interpreter
+# (HTTP on port 49999), so any image whose interpreter speaks that will do. Its exit codes are told apart in
+# `core::code`.
 import fcntl
 import http.client
 import json
@@ -57,7 +58,7 @@ class Cell:
         if self.begun and self.tries <= TRIES and self.interrupted():
             signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS)
         elif self.socket is not None:
-            # An interpreter interrupts the cell of a client that goes, and forgets one that has not begun.
+            # The interpreter interrupts a cell whose client closes the connection, and forgets one that has not begun.
             try:
                 self.socket.shutdown(socket.SHUT_RDWR)
             except OSError:
@@ -203,7 +204,8 @@ def client(pid):
         return None
     if isinstance(told, dict) and (told.get("do"), told.get("context")) == ("run", REQUEST["context"]):
         return born, pid, True
-    # One that has not got its arguments yet may become one. The kernel's own and those that ended have none.
+    # A process that has not got its arguments yet may become an interpreter. Kernel threads and processes that ended
+    # have none.
     return None if has_arguments or state in b"ZX" or flags & PF_KTHREAD else (born, pid, False)
 
 
@@ -262,7 +264,7 @@ def begin(kernel, code):
         text = answer.read(1 << 20).decode(errors="replace")
         if answer.status != 404 or is_last:
             raise refused(answer.status, text)
-        # The interpreter was started anew: so is the context, without what was in it.
+        # The interpreter was started anew: so is the context, without its content.
         kernel.forget(CELL.kernel)
         say(type="reset")
 
@@ -284,7 +286,7 @@ def relay(kernel, code):
                 event = json.loads(line)
                 kind = event["type"]
             except (ValueError, TypeError, KeyError, RecursionError):
-                # Whoever reads it says so.
+                # The server, which reads this line, reports that it is malformed.
                 kind = None
             if kind == "keepalive":
                 continue
@@ -318,6 +320,7 @@ except End as end:
 except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException) as error:
     code = BROKEN
     say(type="end", text="%s: %s" % (type(error).__name__, error))
-# Whatever was asked, nothing more is to be said: not even by a signal that comes now.
+# The request has ended, whichever it was. Nothing more may be written, not even by the handler of a
+# signal that comes now.
 sys.stdout.buffer.flush()
 os._exit(code)

@@ -1,7 +1,7 @@
-//! Access: what lets somebody without an API key reach a port or a file of a sandbox.
+//! Access: lets a client without an API key reach a port or a file of a sandbox.
 //!
-//! An access names its target and ends at its time, or when it is taken back, or with the sandbox. It is
-//! either shown as a token, or *public*: then a port needs no credential at all until the access ends.
+//! An access names its target. It ends at its time, or when it is taken back, or with the sandbox. It is either shown
+//! as a token, or *public*: then a port needs no credential at all until the access ends.
 //!
 //! The names under which ports are reached from outside are here too: `<port>-<sandbox>.<domain>`. A port
 //! is decimal and an id or name of a sandbox begins with a letter, so the first hyphen separates them. One
@@ -19,7 +19,7 @@ const LABEL_MAX_BYTES: usize = 63;
 /// Longest media type, bytes.
 const MEDIA_TYPE_MAX_BYTES: usize = 128;
 
-/// What an access is to.
+/// The target of an access.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Target {
@@ -75,11 +75,11 @@ impl Target {
 /// An access as asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessDraft {
-    /// What to.
+    /// The target.
     pub target: Target,
-    /// For everybody: no token. Ports only.
+    /// For every client: no token. Ports only.
     pub public: bool,
-    /// What it is for, for people.
+    /// Its purpose, in words for people.
     pub name: Option<String>,
     /// It ends this long from now; with the sandbox when absent.
     pub ttl_ms: Option<u64>,
@@ -109,7 +109,7 @@ impl AccessDraft {
     }
 }
 
-/// Checks what people call an access or an SSH key.
+/// Checks the label that people give an access or an SSH key.
 ///
 /// # Errors
 /// [`crate::Code::InvalidArgument`] naming `field`.
@@ -140,8 +140,8 @@ pub fn parse_host_name(host: &str, domain: &str) -> Option<(u16, String)> {
     Some((parse_port(port)?, sandbox.to_ascii_lowercase()))
 }
 
-/// What stands before `domain` in a host name: `a.b` of `a.b.example.com:4600`. `None` when it lies elsewhere.
-/// `host` may have a port of its own and a final dot.
+/// The part before `domain` in a host name: `a.b` of `a.b.example.com:4600`. `None` when the host name is not below
+/// `domain`. `host` may have a port of its own and a final dot.
 #[must_use]
 pub fn below_domain<'a>(host: &'a str, domain: &str) -> Option<&'a str> {
     let name = match host.rsplit_once(':') {

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use crate::execution::ExecutionPolicy;
 use crate::policy::{Destination, DomainPattern, EgressPolicy, HostName, Http, PathPattern};
 
-/// What can be read is written so that it reads the same.
+/// A value that can be read is written so that it reads the same.
 fn read<T: DeserializeOwned + Serialize + PartialEq + std::fmt::Debug>(text: &[u8]) -> Option<T> {
     let value: T = serde_json::from_slice(text).ok()?;
     let again = serde_json::to_vec(&value).expect("what was read can be written");
@@ -40,7 +40,7 @@ fn policies_of_the_network() {
             };
             let request = policy.decide(&to, Http::Request { method: "GET", path: "/a/../b%2f" });
             let unknown = policy.decide(&to, Http::Unknown);
-            // Nobody gets through whose connection is refused before there is a request.
+            // When the connection is refused before there is a request, no request on it would have been allowed.
             assert!(policy.could_allow(&to) || !(request.allowed || unknown.allowed));
             drop((policy.describe(request.basis), policy.describe(unknown.basis)));
         }
@@ -65,7 +65,7 @@ fn names_and_patterns() {
         }
         drop(text.parse::<DomainPattern>());
         if let Ok(pattern) = text.parse::<PathPattern>() {
-            // Whatever it says, it says the same again.
+            // Whatever the pattern answers for a text, it answers the same again.
             assert_eq!(pattern.matches(text), pattern.matches(text));
         }
     });

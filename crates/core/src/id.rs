@@ -66,8 +66,8 @@ macro_rules! id_type {
                 Self(encode($prefix, unix_ms, random))
             }
 
-            /// What it was made of: milliseconds since the epoch and 52 random bits, for APIs whose ids
-            /// have another form. [`Self::from_parts`] gives the same id again.
+            /// The parts that it was made of: milliseconds since the epoch and 52 random bits, for APIs
+            /// whose ids have another form. [`Self::from_parts`] gives the same id again.
             #[must_use]
             pub fn parts(&self) -> (u64, u64) {
                 decode(&self.0[Self::PREFIX.len()..])
@@ -150,7 +150,7 @@ id_type!(
     KeyId, "ky", "API key", Code::KeyNotFound
 );
 id_type!(
-    /// One access: what lets somebody without an API key reach a port or a file.
+    /// One access: lets a client without an API key reach a port or a file.
     AccessId, "ac", "access", Code::AccessNotFound
 );
 id_type!(
@@ -159,12 +159,12 @@ id_type!(
 );
 
 id_type!(
-    /// One secret, whatever it is called.
+    /// One secret, independent of its name.
     SecretId, "sc", "secret", Code::SecretNotFound
 );
 
 id_type!(
-    /// One service, whatever it is called: names the execs of its runs.
+    /// One service, independent of its name: names the execs of its runs.
     ServiceId, "sv", "service", Code::ServiceNotFound
 );
 
@@ -196,8 +196,8 @@ id_type!(
     ProjectId, "pj", "project", Code::ProjectNotFound
 );
 
-/// Whether a text has the form of an id of any kind. No name may have it, so that what is said can always be told
-/// apart: an id is looked up as an id, and nobody can call something by the id of something else.
+/// Whether a text has the form of an id of any kind. No name may have it, so that a caller's text is always one or the
+/// other: an id is looked up as an id, and a caller cannot name one thing by the id of another.
 #[must_use]
 pub fn is_id_shaped(text: &str) -> bool {
     const PREFIXES: [&str; 17] = [

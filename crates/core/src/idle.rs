@@ -1,8 +1,8 @@
-//! What a sandbox does while nobody uses it: it costs memory for a while, then nothing.
+//! What a sandbox does while no client uses it: it costs memory for a while, then nothing.
 //!
 //! Four steps, each optional and each cheaper to keep and slower to come back from: frozen between execs
-//! ([`IdlePolicy::freeze_ms`], invisible), paused or deleted after its idle timeout ([`OnIdle`]), put to disk when
-//! it has been frozen for long ([`IdlePolicy::hibernate_after_ms`]), deleted when nobody came back for it
+//! ([`IdlePolicy::freeze_ms`], invisible), paused or deleted after its idle timeout ([`OnIdle`]), put to disk when it
+//! has been frozen for long ([`IdlePolicy::hibernate_after_ms`]), deleted when no client came back for it
 //! ([`IdlePolicy::delete_paused_after_ms`]).
 
 use serde::{Deserialize, Serialize};

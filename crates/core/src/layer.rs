@@ -1,7 +1,7 @@
 //! Agent layers: directories with programs that are no part of a sandbox's image, and are replaced while it lives.
 //!
 //! A layer is an image of one layer, known by its digest. A sandbox has it mounted read-only below [`LAYERS_DIR`], in a
-//! directory with its name; what is kept of it in snapshots and forks is the digest.
+//! directory with its name; snapshots and forks keep its digest.
 
 use std::collections::BTreeMap;
 

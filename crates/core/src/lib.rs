@@ -1,4 +1,4 @@
-//! The pure heart of Atoll: what the words mean, what is valid, what may follow what.
+//! The pure heart of Atoll: the meaning of the nouns, which values are valid, which state may follow which.
 //!
 //! Nothing here reads a file, a clock or a socket. Callers pass time and randomness in, so every
 //! rule in this crate can be tested as a function.
@@ -7,19 +7,19 @@
 //! - [`error`]: the one error the product speaks, by machine-readable code
 //! - [`limits`]: a limit on everything, named
 //! - [`spec`]: drafts (what a caller asks) and specs (what was validated and resolved)
-//! - [`policy`]: what a sandbox may do on the network; injection rules
+//! - [`policy`]: what a sandbox may reach on the network, and how that is decided; injection rules
 //! - [`sandbox`]: the sandbox state machine and admission
 //! - [`network`]: what can be seen of a sandbox's network
-//! - [`node`]: the nodes of a cluster, and what they say of themselves
+//! - [`node`]: the nodes of a cluster, and their reports of themselves
 //! - [`placement`]: which of them gets a new sandbox
 //! - [`draw`]: numbers that follow from a seed
 //! - [`snapshot`]: what is kept of a sandbox, and its names
-//! - [`policy`]: what a sandbox may reach, and how that is decided
-//! - [`sharing`]: who may do what with one sandbox, and leases
-//! - [`idle`]: what a sandbox does while nobody uses it
+//! - [`execution`]: which programs may run in a sandbox, and how that is decided
+//! - [`sharing`]: which API key may do what with one sandbox, and leases
+//! - [`idle`]: what a sandbox does while no client uses it
 //! - [`key`]: what an API key may do
-//! - [`person`]: people who log in at an issuer of identities, and who of them may do what
-//! - [`project`]: keys and what they make, apart from those of others, and how much that may be
+//! - [`person`]: people who log in at an issuer of identities, and the rights of each of them
+//! - [`project`]: keys and what they make, apart from other projects, and their quotas
 //! - [`usage`]: what was used, and budgets
 //! - [`build`]: what a build is asked, and its states
 //! - [`access`]: how ports and files are reached without an API key

@@ -84,7 +84,7 @@ pub const BATCH_MAX_COUNT: usize = 256;
 pub const PAGE_MAX_COUNT: u32 = 1000;
 /// Page of a listing when the caller does not say.
 pub const PAGE_DEFAULT_COUNT: u32 = 100;
-/// Longest time one call may wait for something (long-poll), milliseconds.
+/// Longest time one call may wait for an event (long-poll), milliseconds.
 pub const WAIT_MAX_MS: u64 = 60_000;
 /// Longest piece of standard input in one call, bytes.
 pub const STDIN_CHUNK_MAX_BYTES: usize = 1 << 20;
@@ -122,7 +122,7 @@ pub const PLACEHOLDER_MAX_BYTES: usize = 256;
 pub const POOL_MAX_COUNT: u32 = 1000;
 /// Least age at which a pool may replace its members, milliseconds.
 pub const POOL_AGE_MIN_MS: u64 = 1000;
-/// What a member of a pool is taken to need at least, bytes: its agent, and what the kernel keeps for it.
+/// Memory that a member of a pool is taken to need at least, bytes: its guest agent's, and the kernel's own for it.
 pub const POOL_MEMBER_MIN_BYTES: u64 = 8 << 20;
 /// Most warm pools that can be set up by name.
 pub const POOLS_MAX_COUNT: usize = 256;
@@ -140,7 +140,7 @@ pub const TUNNEL_LISTENERS_MAX_COUNT: usize = 32;
 pub const TEMPLATE_TAG_MAX_BYTES: usize = 128;
 /// Tags of one template.
 pub const TEMPLATE_TAGS_MAX_COUNT: usize = 256;
-/// What one tag has meant that is remembered; the oldest go.
+/// Earlier meanings of one tag that are remembered; the oldest go.
 pub const TAG_ASSIGNMENTS_MAX_COUNT: usize = 100;
 /// Longest tag of a snapshot, bytes.
 pub const SNAPSHOT_TAG_MAX_BYTES: usize = 63;
@@ -148,7 +148,7 @@ pub const SNAPSHOT_TAG_MAX_BYTES: usize = 63;
 pub const SNAPSHOT_TAGS_MAX_COUNT: usize = 64;
 /// Longest comment of a snapshot, bytes.
 pub const SNAPSHOT_COMMENT_MAX_BYTES: usize = 256;
-/// Snapshots of one server, checkpoints and what is held by other things included.
+/// Snapshots of one server, checkpoints and snapshots that other records hold included.
 pub const SNAPSHOTS_MAX_COUNT: u64 = 20_000;
 /// Checkpoints of one sandbox; beyond it the oldest go.
 pub const CHECKPOINTS_MAX_COUNT: u32 = 1000;
@@ -223,7 +223,7 @@ pub const BUILD_LOG_MAX_BYTES: u64 = 64 << 20;
 pub const BUILD_TIMEOUT_MAX_MS: u64 = 24 * 3600 * 1000;
 /// Longest build when the caller does not say, milliseconds.
 pub const BUILD_TIMEOUT_DEFAULT_MS: u64 = 3600 * 1000;
-/// What the cache of build steps keeps, bytes, when the operator does not say.
+/// Size of the cache of build steps, bytes, when the operator does not say.
 pub const BUILD_CACHE_DEFAULT_BYTES: u64 = 20 << 30;
 /// Longest wait for a sandbox to be ready, milliseconds.
 pub const READY_TIMEOUT_MAX_MS: u64 = 600 * 1000;
@@ -245,13 +245,13 @@ pub const CONTEXT_LANGUAGE_MAX_BYTES: usize = 32;
 pub const CELL_CODE_MAX_BYTES: usize = 512 << 10;
 /// Longest event that a cell causes, bytes of JSON.
 pub const CELL_EVENT_MAX_BYTES: usize = 8 << 20;
-/// What a cell says that is kept, bytes; the oldest goes first.
+/// Output of one cell that is kept, bytes; the oldest goes first.
 pub const CELL_OUTPUT_MAX_BYTES: u64 = 64 << 20;
 /// Agents of one server.
 pub const AGENTS_MAX_COUNT: usize = 1000;
 /// Sessions of one agent.
 pub const AGENT_SESSIONS_MAX_COUNT: usize = 256;
-/// Sessions of all agents of one server: with what each keeps, what they may take in the database.
+/// Sessions of all agents of one server. With the size of each, this bounds their share of the database.
 pub const AGENT_SESSIONS_ALL_MAX_COUNT: usize = 4096;
 /// Longest name of a thread, bytes.
 pub const AGENT_THREAD_MAX_BYTES: usize = 128;
@@ -275,7 +275,7 @@ pub const AGENT_SCHEDULE_CRON_MAX_BYTES: usize = 128;
 pub const AGENT_EVENT_MAX_BYTES: usize = 32 << 10;
 /// Events that one session keeps; the oldest go first.
 pub const AGENT_EVENTS_KEPT_MAX_COUNT: u64 = 10_000;
-/// What they may take together, bytes of JSON.
+/// Size of these events together, bytes of JSON.
 pub const AGENT_EVENTS_KEPT_MAX_BYTES: u64 = 8 << 20;
 /// Pause between looks at whether a sandbox is ready, milliseconds.
 pub const READY_INTERVAL_DEFAULT_MS: u64 = 100;

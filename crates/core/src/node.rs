@@ -1,4 +1,4 @@
-//! Nodes of a cluster: what they can do, and what they say of themselves.
+//! Nodes of a cluster: their abilities, and the reports that they make of themselves.
 
 use std::collections::BTreeMap;
 
@@ -15,21 +15,21 @@ pub const NODE_NAME_MAX_BYTES: usize = 63;
 pub const NODE_LABELS_MAX_COUNT: usize = 32;
 /// Images that a node tells of: their digests and names.
 pub const NODE_IMAGES_MAX_COUNT: usize = 128;
-/// How long the others wait for a sign of life of a node: limits and what holds when nothing is said, milliseconds.
+/// How long the other nodes wait for a sign of life of a node: limits and the default, milliseconds.
 pub const NODE_LEASE_MIN_MS: u64 = 3_000;
 /// The longest.
 pub const NODE_LEASE_MAX_MS: u64 = 600_000;
 /// When nothing is said.
 pub const NODE_LEASE_MS: u64 = 10_000;
 
-/// What a node is, as it says itself when it starts.
+/// The facts that a node reports about itself when it starts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeFacts {
     /// Isolation levels that it has.
     pub levels: Vec<IsolationLevel>,
     /// Most sandboxes at once.
     pub sandboxes_max: u64,
-    /// What its operator says of it.
+    /// Labels that its operator gave it.
     pub labels: BTreeMap<String, String>,
     /// Sandboxes that it makes at once.
     #[serde(default)]
@@ -39,8 +39,8 @@ pub struct NodeFacts {
     pub images: Vec<u64>,
 }
 
-/// What a node has to do, as it says with each sign of life. The default is that of one that has not said anything yet, which
-/// keeps nothing away from it.
+/// The load that a node reports with each sign of life. The default stands for a node that has not reported yet: with
+/// it, no sandbox is kept away from that node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeLoad {
@@ -50,11 +50,11 @@ pub struct NodeLoad {
     pub memory_available_bytes: u64,
     /// Memory that it has, bytes; 0 when unknown.
     pub memory_total_bytes: u64,
-    /// What its sandboxes may use together, bytes.
+    /// Memory that its sandboxes may use together, bytes.
     pub memory_promised_bytes: u64,
-    /// For what part of the time something waited for a processor lately, thousandths.
+    /// For what part of the time some task waited for a processor lately, thousandths.
     pub cpu_pressure: u32,
-    /// Creations under way that somebody waits for.
+    /// Creations under way that a caller waits for.
     pub creating: u64,
 }
 
@@ -83,8 +83,8 @@ pub fn validate_name(field: &str, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Of the nodes that live, in order, those that one of them watches: the `count` after it, and after the last come the first. So
-/// each is watched by as many others, however many there are.
+/// The nodes that one node watches, out of the living nodes in order: the `count` after it; after the last one come the
+/// first. So each living node is watched by `count` others, or by all others when there are fewer.
 #[must_use]
 pub fn watched<'a>(this: &NodeId, living: &[&'a NodeId], count: usize) -> Vec<&'a NodeId> {
     let after = living.partition_point(|id| *id <= this);
@@ -137,7 +137,7 @@ mod tests {
             }
             assert!(watchers.values().all(|count| *count == 4.min(living.len() - 1)), "{watchers:?}");
         }
-        // Who does not live itself, as far as is known, watches all the same.
+        // A node that is not among the living itself watches all the same.
         let living: Vec<&NodeId> = ids[..3].iter().collect();
         assert_eq!(watched(&ids[10], &living, 2), [&ids[0], &ids[1]]);
     }

@@ -1,8 +1,8 @@
-//! A value that many share, of which the compiler need not look at what it holds.
+//! A shared value whose content the compiler need not look into.
 //!
-//! For each handler of a request the compiler proves that its future can go from one thread to another, and so can everything that the
-//! future holds. Of what holds databases and clients of HTTP that takes it hundreds of times as long as of this, and it does not
-//! remember the answer (docs/decisions/0035).
+//! For each handler of a request the compiler proves that the future, and everything that the future holds, can go from
+//! one thread to another. For types that hold databases and HTTP clients this proof takes hundreds of times as long as
+//! for this type, and the compiler does not remember the answer (docs/decisions/0035).
 
 use std::fmt;
 use std::ops::Deref;

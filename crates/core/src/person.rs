@@ -25,30 +25,30 @@ pub const LOGIN_MAX_MS: u64 = 30 * 24 * 60 * 60 * 1000;
 /// The claim that is believed only when the issuer says that it has verified it.
 pub const EMAIL: &str = "email";
 
-/// Who somebody is, as the issuer said when they last logged in.
+/// A person, as the issuer described them when they last logged in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Person {
     /// The address of the issuer.
     pub issuer: String,
-    /// The issuer's name for them, which never becomes somebody else's.
+    /// The issuer's name for them, which never becomes another person's.
     pub subject: String,
     /// Their address for mail, if the issuer has verified it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub email: Option<String>,
-    /// What rules may ask for.
+    /// Claims that rules may ask for.
     #[serde(default)]
     pub claims: BTreeMap<String, Vec<String>>,
 }
 
 impl Person {
-    /// What people call them.
+    /// The name to show for them.
     #[must_use]
     pub fn name(&self) -> &str {
         self.email.as_deref().unwrap_or(&self.subject)
     }
 }
 
-/// Lets everybody in of whom a claim says something.
+/// Lets every person in for whom the issuer's claim has this value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     claim: String,
@@ -57,7 +57,7 @@ pub struct Rule {
     project: Option<String>,
 }
 
-/// What a person may do, and where.
+/// The scope of a person, and the project in which it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Right<'a> {
     /// The most that they may do anywhere.
@@ -137,7 +137,7 @@ impl fmt::Display for Rule {
     }
 }
 
-/// Who may log in, and as what. Whom no rule names nobody lets in.
+/// The people who may log in, and with which rights. A person whom no rule names is not let in.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rules {
     issuer: String,

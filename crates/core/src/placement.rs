@@ -1,11 +1,11 @@
 //! Which node of a cluster gets a new sandbox.
 //!
-//! Whoever is asked decides, by what the nodes last said of themselves and what it has given them since. It keeps the sandbox
-//! unless it cannot have it or another is clearly better off ([`MARGIN`]). The node that gets it has the last word: only it
-//! knows how many it has, so two that choose the same one at the same moment do no harm.
+//! The node that a client asks decides, by the last reports of the nodes and by what it has given them since. It keeps
+//! the sandbox unless it cannot have it or another is clearly better off ([`MARGIN`]). The node that gets it has the
+//! last word: only it knows how many it has, so two that choose the same one at the same moment do no harm.
 //!
-//! Of many nodes only a few are compared, drawn anew each time ([`SAMPLE_COUNT`]): if everybody took the best of all, all that
-//! is asked for between two signs of life would go there.
+//! Of many nodes only a few are compared, drawn anew each time ([`SAMPLE_COUNT`]): if every node took the best of all,
+//! all sandboxes that are asked for between two signs of life would go there.
 
 use std::collections::BTreeMap;
 
@@ -20,23 +20,24 @@ pub const MARGIN: u32 = 500;
 pub const SAMPLE_COUNT: usize = 8;
 /// Costs that differ by less than this are the same.
 const STEP: u32 = 25;
-/// What part of its memory a node keeps free, as one in so many.
+/// The part of its memory that a node keeps free, as one in so many.
 const SPARE_PART: u64 = 20;
-/// What a sandbox is expected to use at least of the memory that it may, in thousandths, however little others use.
+/// The least part of its allowed memory that a sandbox is expected to use, in thousandths, however little other
+/// sandboxes use.
 const USE_MIN: u64 = 125;
-/// What each creation under way costs, for each that can be made at once.
+/// Cost of each creation under way, divided by the creations that the node does at once.
 const QUEUE_COST: u64 = 250;
-/// What a node costs that has all the sandboxes that it may.
+/// Cost of a node that has all the sandboxes that it may.
 const SPREAD_COST: u64 = 500;
-/// What the memory of a node costs that does not say how much it has.
+/// Cost of the memory of a node that does not report how much it has.
 const UNKNOWN_COST: u32 = 500;
-/// What it costs to fetch the image first: a little more than [`MARGIN`], so that a node that has it gets the sandbox unless it has more
-/// to do.
+/// Cost of fetching the image first: a little more than [`MARGIN`], so that a node that has it gets the sandbox unless
+/// it has more to do.
 pub const FETCH_COST: u32 = 600;
-/// What a warm pool is worth that a sandbox can come from.
+/// What it takes off a node's cost when the sandbox can come from a warm pool there.
 const WARM_WORTH: u32 = 500;
 
-/// What a sandbox needs of a node.
+/// The needs of a sandbox that is to be placed.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted<'a> {
     /// Its isolation level.
@@ -45,37 +46,37 @@ pub struct Wanted<'a> {
     pub memory_bytes: u64,
     /// Its image, as [`NodeFacts::images`] has it; `None` when every node has it.
     pub image: Option<u64>,
-    /// A node without the image can get it: one that has it is only better off ([`FETCH_COST`]).
+    /// A node without the image can fetch it: a node that has it is only better off ([`FETCH_COST`]).
     pub image_is_shared: bool,
     /// Labels that the node must have.
     pub labels: &'a BTreeMap<String, String>,
 }
 
-/// What was given to a node since it last said what it has.
+/// The sandboxes that were given to a node since its last report.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Handed {
     /// Sandboxes.
     pub sandboxes: u64,
-    /// What they are expected to use, bytes.
+    /// Memory that they are expected to use, bytes.
     pub memory_bytes: u64,
-    /// Those that are being made at this moment.
+    /// Those of them that are being made at this moment.
     pub underway: u64,
 }
 
-/// A node, as far as it matters for who gets a sandbox.
+/// A node, as far as it matters for the choice of the node that gets a sandbox.
 #[derive(Debug, Clone, Copy)]
 pub struct Candidate<'a> {
     /// Which.
     pub id: &'a NodeId,
-    /// What it is.
+    /// Its facts.
     pub facts: &'a NodeFacts,
-    /// What it has to do, as it said.
+    /// Its load, as it reported.
     pub load: &'a NodeLoad,
-    /// What it got since.
+    /// The sandboxes that it was given since.
     pub handed: Handed,
     /// It takes no new ones.
     pub is_draining: bool,
-    /// Something waits there that the sandbox can come from.
+    /// A warm pool there has a member that can become the sandbox.
     pub is_warm: bool,
 }
 
@@ -90,8 +91,8 @@ pub enum Placement<'a> {
     Nowhere,
 }
 
-/// What a sandbox will use of the memory that it may, by what those that are there use: so a node is given more than fits if all
-/// used all, as long as they do not.
+/// The memory that a new sandbox is expected to use, by what part of theirs the node's sandboxes use. So a node is
+/// given more sandboxes than would fit if each used all that it may, as long as they do not.
 #[must_use]
 pub fn expected_bytes(load: &NodeLoad, memory_bytes: u64) -> u64 {
     let (total, promised) = (load.memory_total_bytes, load.memory_promised_bytes);
@@ -104,7 +105,7 @@ pub fn expected_bytes(load: &NodeLoad, memory_bytes: u64) -> u64 {
 }
 
 impl Candidate<'_> {
-    /// Whether it has what the sandbox needs, and may take it.
+    /// Whether the node has what the sandbox needs, and may take it.
     #[must_use]
     pub fn can(&self, wanted: &Wanted<'_>) -> bool {
         let facts = self.facts;
@@ -138,8 +139,9 @@ impl Candidate<'_> {
         self.can(wanted) && self.left_bytes(wanted).is_some()
     }
 
-    /// How badly off it would be with the sandbox: memory that is used, time that others wait for a processor and creations
-    /// that wait, up to a thousand each, and half of that for how many sandboxes it has of those that it may.
+    /// How loaded the node would be with the sandbox: memory in use, time that tasks wait for a processor, and
+    /// creations that wait, up to a thousand each; and up to half of that for the part of its allowed sandboxes that it
+    /// has.
     #[must_use]
     pub fn cost(&self, wanted: &Wanted<'_>) -> u32 {
         let (facts, load) = (self.facts, self.load);
@@ -164,7 +166,7 @@ fn per_mille(part: u64, whole: u64) -> u32 {
     u32::try_from(share.min(1000)).unwrap_or(1000)
 }
 
-/// The best of those that have room, or of a few of them that are drawn. `draw` is any number, a new one each time.
+/// The best of the nodes that have room, or of a few of them that are drawn. `draw` is any number, a new one each time.
 #[must_use]
 pub fn best<'a, 'b>(wanted: &Wanted<'_>, nodes: &'b [Candidate<'a>], draw: u64) -> Option<&'b Candidate<'a>> {
     let mut draw = Draw::new(draw);
@@ -176,7 +178,7 @@ pub fn best<'a, 'b>(wanted: &Wanted<'_>, nodes: &'b [Candidate<'a>], draw: u64) 
         drawn.filter(fits).take(SAMPLE_COUNT).collect()
     };
     if nodes.len() > SAMPLE_COUNT && some.len() < SAMPLE_COUNT {
-        // Few have room. Whoever asks at this moment must not choose the same of these.
+        // Few nodes have room. Nodes that choose at the same moment must not all choose the same one of these.
         let all: Vec<&Candidate<'a>> = nodes.iter().filter(fits).collect();
         some = (0..SAMPLE_COUNT).filter_map(|_| all.get(draw.below(all.len())).copied()).collect();
     }
@@ -202,7 +204,7 @@ pub fn place<'a>(
     }
 }
 
-/// What [`NodeFacts::images`] has of an image: a number that follows from its digest or name (FNV-1a).
+/// The form of an image in [`NodeFacts::images`]: a number that follows from its digest or name (FNV-1a).
 #[must_use]
 pub fn image_mark(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |mark, byte| {

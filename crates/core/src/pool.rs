@@ -1,11 +1,11 @@
 //! Warm pools: which request a waiting sandbox can serve, and how many should wait.
 //!
-//! A pool holds *members*: running, ready sandboxes that nobody owns yet. Handing one over sets what
-//! can be set on a living sandbox and nothing else, so [`Mold::serves`] decides by what cannot.
+//! A pool holds *members*: running, ready sandboxes that have no owner yet. Handing one over changes only settings
+//! that can change on a living sandbox, so [`Mold::serves`] decides by the settings that cannot.
 //!
 //! How many wait follows demand. [`Demand`] remembers arrivals with a half-life; by Little's law the
 //! work in flight while one member is made is rate × make time, to which two standard deviations are
-//! added, and what was recently missing. [`share`] then cuts all pools to the memory they may use.
+//! added, and the recent misses. [`share`] then cuts all pools to the memory they may use.
 
 use serde::{Deserialize, Serialize};
 
@@ -218,7 +218,7 @@ impl Demand {
         let rate = now.arrivals * std::f64::consts::LN_2 / HALF_LIFE_S;
         let work = rate * now.make_s;
         let flow = if work < IDLE_WORK { 0.0 } else { 2.0f64.mul_add(work.sqrt(), work) };
-        // Half a miss is forgotten; what is left is a burst deeper than the pool.
+        // Half a miss is forgotten; what is left stands for a burst deeper than the pool.
         let wanted = count(flow.ceil()) + count(now.missed.round());
         u32::try_from(wanted).unwrap_or(u32::MAX).clamp(spec.min, spec.max.max(spec.min))
     }
@@ -345,7 +345,7 @@ mod tests {
         }
         let target = demand.target(&spec, 300_000);
         assert!((20..=35).contains(&target), "{target}");
-        // The same stream of what is made in 5 ms needs next to none.
+        // The same arrivals need next to no waiting members when each is made in 5 ms.
         let mut quick = demand;
         (0..50).for_each(|_| quick.made(5));
         assert!(quick.target(&spec, 300_000) <= 1);

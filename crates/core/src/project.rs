@@ -1,10 +1,11 @@
-//! Projects: keys and what they make, apart from those of others, with quotas and defaults of their own.
+//! Projects: keys and what they make, apart from other projects, with quotas and defaults of their own.
 //!
-//! A key belongs to one project or to none. What it makes belongs where it belongs, for good; who may use that
-//! [`crate::sharing`] says. What is in no project is a world of its own, as if it were one without a quota.
+//! A key belongs to one project or to none. What a key makes belongs to the key's project for good; [`crate::sharing`]
+//! says which keys may use it. Keys and sandboxes in no project are apart from all projects, as if they were in one
+//! without a quota.
 //!
-//! Names are unique within a project. Where one is kept it stands behind the id of its project ([`kept_name`]), so that two
-//! projects may use the same, and nothing that compares names has to know of projects.
+//! Names are unique within a project. The store keeps a name behind the id of its project ([`kept_name`]). So two
+//! projects may use the same name, and code that compares names need not know of projects.
 
 use serde::{Deserialize, Serialize};
 
@@ -223,7 +224,7 @@ mod tests {
         let kept = [kept_name(Some(&one), "web"), kept_name(Some(&other), "web"), kept_name(None, "web")];
         assert!(kept[0] != kept[1] && kept[1] != kept[2] && kept[2] == "web");
         assert!(kept.iter().all(|kept| plain_name(kept) == "web"));
-        // Nobody can name what is kept for a project.
+        // A kept name of a project is no valid name: no caller can use it.
         assert!(spec::name("name", &kept[0]).is_err() && validate_name(one.as_str()).is_err());
     }
 

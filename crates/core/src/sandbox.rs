@@ -11,12 +11,12 @@
 //!     └────────────────── crash while creating ────┘
 //! ```
 //!
-//! How a paused sandbox is paused is its [`PauseMode`]. Whoever uses a paused sandbox wakes it: the use
-//! waits for the resume, together with everybody else who came meanwhile.
+//! How a paused sandbox is paused is its [`PauseMode`]. A request that uses a paused sandbox wakes it:
+//! it waits for the resume, together with all other requests that came meanwhile.
 //!
 //! A sandbox that cannot be made leaves nothing, not even a record: its caller has the error. One
-//! that died keeps its record with the reason, its execs and their output, as `failed`, until
-//! somebody deletes it or its time to live ends.
+//! that died keeps its record with the reason, its execs and their output, as `failed`, until a caller
+//! deletes it or its time to live ends.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! Who may do what with one sandbox: visibility, grants, leases.
+//! What each API key may do with one sandbox: visibility, grants, leases.
 //!
 //! A key's [`Scope`] is the most that it may do anywhere. What it may do with *one* sandbox is the least of
 //! its scope and what the sandbox gives it:
@@ -12,9 +12,9 @@
 //! | any other, sandbox shared | everything that its scope allows |
 //! | any other, sandbox private | nothing: the sandbox does not exist for it |
 //!
-//! A [`Lease`] comes on top: while somebody holds one, everybody else can only look.
+//! A [`Lease`] comes on top: while a holder has one, all others can only look.
 //!
-//! A snapshot follows the sandbox that it was taken of, and belongs to who took it, too: [`SnapshotOwnership`].
+//! A snapshot follows the sandbox that it was taken of. It also belongs to the key that took it: [`SnapshotOwnership`].
 
 use std::collections::BTreeMap;
 
@@ -174,7 +174,8 @@ impl Acl {
             return Some(Scope::Admin);
         }
         let shared = self.visibility.unwrap_or(default) == Visibility::Shared;
-        // Who made it and is in another project now, as a person can be, is a stranger to it.
+        // A key that made the sandbox and is in another project now, as a person's can be, has no right
+        // to it as its owner.
         if who.project == of.project && (shared || of.owner == Some(who.key)) {
             return Some(who.scope);
         }
@@ -319,7 +320,7 @@ mod tests {
         assert_eq!(seen(&asks(&friend, Scope::Exec, Some(&own))), Some(Scope::Exec));
         for project in [None, Some(&other)] {
             assert_eq!(seen(&asks(&friend, Scope::Manage, project)), None);
-            // Nor does who made it, once that is in another project.
+            // The key that made it sees nothing either, once it is in another project.
             assert_eq!(seen(&asks(&owner, Scope::Manage, project)), None);
             assert_eq!(seen(&asks(&friend, Scope::Admin, project)), Some(Scope::Admin));
             let granted = Acl { grants: BTreeMap::from([(friend.clone(), Role::Read)]), ..shared.clone() };
@@ -333,7 +334,7 @@ mod tests {
             assert_eq!(snapshot.scope_of(&asks, None), None);
             assert_eq!(snapshot.scope_of(&asks, Some(Some(Scope::Read))), Some(Scope::Read));
         }
-        // What belongs to no project is nothing for the keys of one.
+        // A key of a project does not see a sandbox of no project.
         let asks = asks(&friend, Scope::Manage, Some(&own));
         assert_eq!(shared.scope_of(&asks, made_by(&owner), Visibility::Shared), None);
     }
@@ -354,7 +355,7 @@ mod tests {
             assert_eq!(seen(&other, scope), None, "it does not exist for others");
         }
         assert_eq!(seen(&other, Scope::Admin), Some(Scope::Admin));
-        // Nobody owns what has no owner.
+        // A sandbox without an owner is owned by no key.
         assert_eq!(
             access.scope_of(&who(&other, Scope::Manage), Belongs::default(), Visibility::Shared),
             None
@@ -366,14 +367,14 @@ mod tests {
         let (maker, other) = (key(1), key(2));
         let of = |private| SnapshotOwnership { created_by: Some(maker.clone()), project: None, private };
         for scope in [Scope::Read, Scope::Exec, Scope::Manage] {
-            // Its maker, whatever became of the sandbox.
+            // The key that made the snapshot, whether the sandbox lives or is gone.
             assert_eq!(of(true).scope_of(&who(&maker, scope), None), Some(scope));
             assert_eq!(of(true).scope_of(&who(&maker, scope), Some(None)), Some(scope));
-            // While the sandbox lives, the role on it.
+            // Other keys: while the sandbox lives, their role on it.
             let asks = who(&other, scope);
             assert_eq!(of(false).scope_of(&asks, Some(None)), None);
             assert_eq!(of(true).scope_of(&asks, Some(Some(Scope::Read))), Some(Scope::Read));
-            // Afterwards, what it was then.
+            // When the sandbox is gone, its visibility at the time of the snapshot.
             assert_eq!(of(true).scope_of(&asks, None), None);
             assert_eq!(of(false).scope_of(&asks, None), Some(scope));
         }

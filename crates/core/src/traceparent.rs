@@ -1,4 +1,4 @@
-//! Where work belongs in somebody else's trace: the header `traceparent` of W3C Trace Context.
+//! Where work belongs in a caller's trace: the header `traceparent` of W3C Trace Context.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Length of the header's first version; later ones may go on after a `-`.
 const BYTES: usize = 55;
 
-/// A caller's span. What a request says about it is somebody else's word: it names a trace, and decides nothing here.
+/// A caller's span. The caller wrote it, so it cannot be relied on: it names a trace, and decides nothing here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct TraceParent {
@@ -16,7 +16,7 @@ pub struct TraceParent {
     pub trace: [u8; 16],
     /// The caller's span; never all zeros.
     pub span: [u8; 8],
-    /// Whether the caller keeps its trace. Who does not wants no spans of others in it.
+    /// Whether the caller keeps its trace. A caller that does not keep it wants no spans of other programs in it.
     pub sampled: bool,
 }
 
@@ -67,7 +67,7 @@ impl FromStr for TraceParent {
         let trace: [u8; 16] = hex(part()?).ok_or(NotATraceParent)?;
         let span: [u8; 8] = hex(part()?).ok_or(NotATraceParent)?;
         let [flags] = hex(part()?).ok_or(NotATraceParent)?;
-        // 0xff is none; what follows the first version's fields is for who knows a later one.
+        // 0xff is no version. Fields after those of version 0 belong to later versions and are not read here.
         let ends = match version {
             0 => text.len() == BYTES,
             0xff => false,

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the agent is made of, relative to the workspace. A change in any of them builds it anew.
+/// The sources of the agent, relative to the workspace. A change in any of them builds it anew.
 const SOURCES: [&str; 9] = [
     "Cargo.lock",
     "Cargo.toml",

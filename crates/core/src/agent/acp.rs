@@ -32,7 +32,7 @@ enum Phase {
     Initializing,
     /// It was asked for a new session.
     Opening,
-    /// It was asked for the session of before, and tells again what was said in it.
+    /// It was asked to load the earlier session, and sends again what was said in it.
     Loading,
     /// It takes prompts.
     Ready,
@@ -192,7 +192,7 @@ impl AcpState {
                     }
                 });
             }
-            // Of a call that was given up.
+            // The answer to a call that was given up.
             _ => {}
         }
     }
@@ -261,7 +261,7 @@ fn refuse(output: &mut Output, id: &Value, code: i64, why: &str) {
     output.say(&json!({ "jsonrpc": "2.0", "id": id, "error": { "code": code, "message": why } }));
 }
 
-/// Whether an error says that somebody has to log in.
+/// Whether an error says that the agent's user has to log in.
 fn is_login(error: &Value) -> bool {
     error.get("code").and_then(Value::as_i64) == Some(-32000)
 }
@@ -272,13 +272,13 @@ fn reason(error: &Value) -> String {
     text.chars().take(1000).collect()
 }
 
-/// What a `session/update` says.
+/// Makes events of a `session/update`.
 fn tell(update: &Value, output: &mut Output) {
     let text = || update.pointer("/content/text").and_then(Value::as_str);
     match (update.get("sessionUpdate").and_then(Value::as_str), text()) {
         (Some("agent_message_chunk"), Some(text)) => output.text(EventKind::Text, text),
         (Some("agent_thought_chunk"), Some(text)) => output.text(EventKind::Thought, text),
-        // What we said.
+        // The user's own message, which the session has already.
         (Some("user_message_chunk"), _) => {}
         (Some("tool_call" | "tool_call_update"), _) => output.event(EventKind::Tool, update.clone()),
         (Some("plan"), _) => output.event(EventKind::Plan, update.clone()),

@@ -17,7 +17,7 @@ const PATH: &str = "/agent";
 /// State of the adapter.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct HttpState {
-    /// Approvals, and what lines mean.
+    /// Approvals, and the meaning of lines.
     pub(super) lines: JsonlState,
     /// Our id of the session.
     session: String,
@@ -35,7 +35,7 @@ struct Turn {
 }
 
 impl HttpState {
-    /// What is to be asked and listened to now.
+    /// The request whose answer is to be listened to now.
     pub(super) fn listens(&self) -> Option<HttpRequest> {
         let Turn { number, text, heard } = self.turn.as_ref()?;
         Some(match text {
@@ -124,7 +124,7 @@ mod tests {
             answer.body,
             Some(json!({ "type": "answer", "id": "x", "option": "allow", "session": "se1" }))
         );
-        // It broke: what was not heard is asked for.
+        // The connection broke: the lines that were not heard are asked for.
         assert_eq!(state.step(Input::Silent(false)), Output::default());
         assert_eq!(state.listens().unwrap().path, "/agent?session=se1&message=7&after=2");
         state.step(Input::Dialing);

@@ -13,7 +13,7 @@ use crate::error::shorten;
 /// State of the adapter.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct JsonlState {
-    /// What waits for an answer.
+    /// Approvals that wait for an answer.
     #[serde(default)]
     pub(super) approvals: Vec<Approval>,
 }
@@ -130,7 +130,7 @@ mod tests {
         );
         assert_eq!(asked.events[0].kind, EventKind::Approval);
         assert_eq!(state.approvals[0].options, ["y", "n"]);
-        // The same once more, and what cannot be answered, is only passed on.
+        // A repeated approval, and one that cannot be answered, is only passed on.
         for bad in [
             r#"{"type":"approval","id":"a"}"#,
             r#"{"type":"approval"}"#,

@@ -10,7 +10,7 @@ use serde_json::Value;
 pub struct HttpRequest {
     /// Path and query.
     pub path: String,
-    /// What is posted; without, it is a `GET`.
+    /// The body to post; without one, the request is a `GET`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<Value>,
 }

@@ -39,7 +39,7 @@ pub struct SessionStatus {
     /// Number of the message that is worked on.
     #[serde(default)]
     pub turn: Option<u64>,
-    /// Somebody wants that to end.
+    /// A client asked to cancel that message.
     #[serde(default)]
     pub cancelling: bool,
     /// The last message came to no end.
@@ -48,7 +48,7 @@ pub struct SessionStatus {
     /// Lines that are to be written to the process.
     #[serde(default)]
     pub outbox: Vec<String>,
-    /// What it asked of models.
+    /// Its use of models.
     #[serde(default)]
     pub usage: ModelUsage,
     /// A request to a model was refused while the message was worked on: why.
@@ -79,7 +79,7 @@ impl SessionStatus {
         }
     }
 
-    /// Takes what came out of the adapter; gives what is to be told.
+    /// Takes the output of the adapter; gives the events to tell.
     pub fn take(&mut self, output: Output) -> Vec<NewEvent> {
         let mut events = output.events;
         if output.anew {
@@ -92,7 +92,8 @@ impl SessionStatus {
         events
     }
 
-    /// Whether more waits to be read by the process than one that reads ever leaves: it asks and does not listen.
+    /// Whether more lines wait for the process than a process that reads its input ever leaves: it writes requests and
+    /// does not read the answers.
     #[must_use]
     pub fn is_flooded(&self) -> bool {
         self.outbox.len() > OUTBOX_MAX_COUNT
@@ -105,11 +106,11 @@ impl SessionStatus {
         self.over_budget = None;
     }
 
-    /// Ends the work on the message, if there is any; gives what is to be told.
+    /// Ends the work on the message, if there is any; gives the event to tell.
     pub fn end_turn(&mut self, end: TurnEnd) -> Option<NewEvent> {
         let message = self.turn.take()?;
         let cancelled = std::mem::take(&mut self.cancelling);
-        // However the agent took it: what it did without a model is not what it was asked for.
+        // Also when the agent reports success: work that it did without a model is not the work that it was asked for.
         let end = match self.over_budget.take() {
             Some(why) => TurnEnd::Failed("budget".to_owned(), why),
             None => end,
@@ -131,7 +132,7 @@ impl SessionStatus {
         self.adapter.ended();
     }
 
-    /// What is to be told when the session is in another state than was told last.
+    /// The event to tell when the session is in another state than the one that was told last.
     pub fn settle(&mut self) -> Option<NewEvent> {
         let now = match (self.turn, self.adapter.approvals()) {
             (Some(_), []) => SessionState::Working,
@@ -175,7 +176,7 @@ fn flush(texts: Option<(EventKind, String)>, all: &mut Vec<NewEvent>) {
     }
 }
 
-/// What stands between two texts of a kind, if they can be joined.
+/// The separator between two texts of a kind, if they can be joined.
 const fn between(kind: EventKind) -> Option<&'static str> {
     match kind {
         EventKind::Text | EventKind::Thought => Some(""),

@@ -1,4 +1,4 @@
-//! What a line of a cell's output says. Lines come from inside the sandbox: nothing about them can be relied on.
+//! The event in a line of a cell's output. Lines come from inside the sandbox: the server relies on nothing in them.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};

@@ -1,9 +1,9 @@
 //! Code that is run cell by cell: contexts, which remember, and cells.
 //!
-//! A *context* is a kernel of the code interpreter that a sandbox's image brings, and a *cell* is a piece of code that it
-//! runs. Whatever is asked of the interpreter is an exec of a small client inside the sandbox (`guest/interpreter.py`), so
-//! a cell is as durable as any command: it goes on without its caller and without the server, and what it says is kept.
-//! That is lines of JSON in the client's output; [`line`] makes events of them.
+//! A *context* is a kernel of the code interpreter that a sandbox's image brings, and a *cell* is a piece of code that
+//! it runs. Each request to the interpreter is an exec of a small client inside the sandbox (`guest/interpreter.py`),
+//! so a cell is as durable as any command: it goes on without its caller and without the server, and its output is
+//! kept. The client writes lines of JSON; [`line`] makes events of them.
 
 mod event;
 

@@ -1,8 +1,9 @@
-//! What follows from a policy about programs, for a program that somebody knows from a record.
+//! What a policy about programs decides, for a program that is known from a record.
 //!
-//! In a sandbox the kernel decides, by the files that rules were found to mean (`bpf/gate.h` of the witness). This is the same
-//! order of questions about what a record says of a file: where the image has it, whether it is the image's, its content.
-//! A path in a record has no links; a rule's may have some, which nobody can follow without the image.
+//! In a sandbox the kernel decides, by the files that rules were found to mean (`bpf/gate.h` of the witness). Here the
+//! same questions are asked in the same order about the facts that a record has of a file: where the image has it,
+//! whether it is the image's, its content. A path in a record has no links; a rule's may have some, which cannot be
+//! followed without the image.
 
 use std::fmt;
 
@@ -82,7 +83,7 @@ impl ExecutionPolicy {
     #[must_use]
     pub fn decide(&self, program: &ProgramFile<'_>) -> ProgramDecision {
         let unchanged = program.origin == ProgramOrigin::Image;
-        // Rules name files of the image; one that was changed is another file.
+        // Rules name files of the image. A file that was changed counts as another file.
         let named = unchanged.then(|| self.rules.iter().position(|rule| rule.names(program))).flatten();
         let (allowed, basis) = match (named, self.programs) {
             (Some(index), _) => {

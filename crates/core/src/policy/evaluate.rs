@@ -1,4 +1,4 @@
-//! What follows from a policy.
+//! The decisions that follow from a policy.
 
 use std::net::IpAddr;
 
@@ -15,8 +15,8 @@ const RESOLVER_PORTS: [u16; 2] = [53, 853];
 /// Where a connection leads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Destination<'a> {
-    /// The name that is meant, if it is certain: what the client said (server name of TLS, `Host`) and
-    /// what our resolver answered to this sandbox agree.
+    /// The name that the client means, if it is certain: the name that it sent (server name of TLS,
+    /// `Host`) and the answer of our resolver to this sandbox agree.
     pub name: Option<&'a HostName>,
     /// The address.
     pub address: IpAddr,
@@ -26,7 +26,7 @@ pub struct Destination<'a> {
     pub own: bool,
     /// The network that the operator has closed and that has the address; the narrowest if there are several.
     pub closed: Option<Cidr>,
-    /// Who asks, if that is known.
+    /// The sender of the traffic, if it is known.
     pub sender: Option<&'a Sender>,
 }
 
@@ -44,7 +44,7 @@ pub enum Http<'a> {
     },
 }
 
-/// What a decision rests on. [`EgressPolicy::describe`] says it in words.
+/// The reason of a decision. [`EgressPolicy::describe`] says it in words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Basis {
     /// A rule, by its place in the list, from 0.
@@ -155,8 +155,9 @@ impl EgressPolicy {
         }
     }
 
-    /// Whether what rules refuse there passes all the same and is told of, because the mode is to observe. An address that
-    /// is not public stays closed: there it is only for requests, and only where rules let some of them pass.
+    /// Whether traffic that rules refuse there passes all the same and is reported, because the mode is to observe. An
+    /// address that is not public stays closed: there only requests are observed, and only where rules let some of them
+    /// pass.
     #[must_use]
     pub fn observes(&self, names: &[HostName], to: &Destination<'_>, http: Http<'_>) -> bool {
         let is_request = matches!(http, Http::Request { .. });
@@ -169,8 +170,8 @@ impl EgressPolicy {
         self.mode == EgressMode::Observe && self.internet != Internet::Off
     }
 
-    /// Whether anything at all may pass to this destination: the connection itself, or some request on it.
-    /// Where nothing may, nobody may connect there on behalf of the sandbox, not even to find out more.
+    /// Whether anything at all may pass to this destination: the connection itself, or some request on it. Where
+    /// nothing may, the gateway may not connect there on behalf of the sandbox, not even to find out more.
     #[must_use]
     pub fn could_allow(&self, to: &Destination<'_>) -> bool {
         if self.internet == Internet::Off {
@@ -179,7 +180,7 @@ impl EgressPolicy {
         let block = closed(to);
         for rule in &self.rules {
             match (rule.action, speaks_to(rule, to)) {
-                // It is about some requests: others may pass.
+                // The rule is about some requests: other requests may pass.
                 (Action::Deny, Match::Yes | Match::Maybe) if rule.is_http() => {}
                 (Action::Deny, Match::Yes | Match::Maybe) => return false,
                 (Action::Allow, Match::Yes) if opens(rule, block) => return true,
@@ -240,7 +241,7 @@ fn opens(rule: &Rule, block: Option<Block>) -> bool {
     })
 }
 
-/// Whether a rule is about who asks. Who is not known is nobody whom a rule names.
+/// Whether a rule speaks of this sender. An unknown sender matches for certain only rules that name none.
 fn is_of(rule: &Rule, sender: Option<&Sender>) -> Match {
     match (&rule.from, sender) {
         (None, _) => Match::Yes,
@@ -276,8 +277,8 @@ fn speaks_of_http(rule: &Rule, http: Http<'_>) -> Match {
     let Http::Request { method, path } = http else {
         return if rule.is_http() { Match::Maybe } else { Match::Yes };
     };
-    // Servers differ in how they read methods and paths: a rule that allows covers what is written as it says, one
-    // that denies whatever some server may read so.
+    // Servers differ in how they read methods and paths: a rule that allows covers only requests that are written as it
+    // says; a rule that denies covers every request that some server may read so.
     let same = |own: &String| match rule.action {
         Action::Allow => own == method,
         Action::Deny => own.eq_ignore_ascii_case(method),

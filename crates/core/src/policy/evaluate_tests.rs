@@ -141,7 +141,7 @@ fn a_path_that_is_denied_is_denied_however_it_is_written() {
         assert!(!ask("GET", path), "{path}");
     }
     assert!(ask("GET", "/v1/a%20b") && !ask("POST", "/v1") && !ask("post", "/v1") && !ask("Post", "/v1"));
-    // What is allowed must be written as the rule says.
+    // A request must be written as the rule says to be allowed.
     let only = Rule {
         methods: vec!["GET".into()],
         path: Some("/v1/*".parse().unwrap()),
@@ -269,7 +269,7 @@ proptest! {
                 let (before, then) = (policy.decide(&to, Http::Unknown), policy.decide(&to, request));
                 prop_assert_eq!(before.allowed, then.allowed);
             }
-            // Nobody connects to where nothing may pass, and wherever something may, somebody can.
+            // Where any traffic may pass, the gateway may connect.
             if policy.decide(&to, request).allowed || policy.decide(&to, Http::Unknown).allowed {
                 prop_assert!(policy.could_allow(&to));
             }
@@ -341,7 +341,7 @@ fn what_is_observed_passes_and_what_is_not_public_does_not() {
         assert!(observes(&watched, host, address, port), "{host:?} {address}");
         assert!(!observes(&policy, host, address, port), "{host:?} {address}");
     }
-    // Rules go by the request there: others pass, and what is none does not.
+    // Rules go by the request there: other requests pass, and traffic that is no request does not.
     let (host, address) = (Some("svc.example"), "10.2.0.1");
     assert!(of(&watched, host, address, 80, post) && !of(&policy, host, address, 80, post));
     assert!(!observes(&watched, host, address, 80) && !of(&watched, host, address, 81, post));
@@ -383,9 +383,9 @@ fn a_rule_for_one_program_is_for_nobody_else_and_for_nobody_unknown() {
         !policy.could_allow(&unknown)
             && policy.could_allow(&Destination { sender: Some(&is_git), ..unknown })
     );
-    // A name is looked up by the resolver, which does not know who asks.
+    // A name is looked up by the resolver, which does not know the sender.
     assert!(policy.may_resolve(&host).allowed);
-    // What comes after holds for the others.
+    // The rules after it hold for other senders.
     let posts = Rule { methods: vec!["POST".into()], from: Some(git), ..allow("github.example") };
     let both =
         EgressPolicy::only(vec![posts, Rule { methods: vec!["GET".into()], ..allow("github.example") }]);

@@ -3,8 +3,8 @@
 use super::inject::NAME_MAX_BYTES;
 use crate::error::{Error, Result, shorten};
 
-/// Headers in which APIs want their keys, besides `Authorization`: a server takes what stands there for a credential, and
-/// neither stores nor repeats it.
+/// Headers in which APIs want their keys, besides `Authorization`: a server takes their values for credentials, and
+/// neither stores nor repeats them.
 pub const KEY_HEADERS: [&str; 24] = [
     "api-key",
     "apikey",

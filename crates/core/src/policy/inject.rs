@@ -292,7 +292,7 @@ impl Placeholder {
         if let Some(name) = &self.env {
             env_name(&format!("{field}.env"), name)?;
         }
-        // Only what stays as it is in headers, URLs, forms and JSON.
+        // Only characters that headers, URLs, forms and JSON keep as they are.
         let plain = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b));
         if let Some(prefix) = &self.prefix
             && (prefix.len() > 64 || !plain(prefix))

@@ -5,15 +5,15 @@
 //! known about a connection; the gateway asks it at every stage (a name is looked up, a connection is
 //! made, a request is sent), each time with more known.
 //!
-//! What is not known is never in favour: a rule that allows must match for certain, a rule that denies
-//! needs only to be possible. For the question whether a name may be looked up it is the other way
-//! round ([`EgressPolicy::may_resolve`]): refusing there would hide what a later stage allows.
+//! Missing knowledge never counts in the sandbox's favour: a rule that allows must match for certain, a rule that
+//! denies needs only to be possible. For the question whether a name may be looked up it is the other way round
+//! ([`EgressPolicy::may_resolve`]): refusing there would hide what a later stage allows.
 //!
 //! Addresses that lead into private networks or to the host itself ([`special`]) are reached only
 //! through a rule that names them by address: no `internet: on` and no domain opens them.
 //!
-//! A decision is what rules say. Whether the gateway goes by it is the policy's *mode*: where it only observes,
-//! [`EgressPolicy::observes`] says what it lets by.
+//! The rules give the decision. The policy's *mode* says whether the gateway follows it: where it only observes,
+//! [`EgressPolicy::observes`] says which traffic passes all the same.
 
 mod domain;
 mod evaluate;

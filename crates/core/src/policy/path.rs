@@ -1,7 +1,8 @@
 //! Paths of HTTP requests, and patterns of them.
 //!
-//! Servers read a path in their own ways: they decode escapes, look at letters without their case, cut parameters
-//! off. What a rule allows must therefore be written as the rule says; what it denies is denied in every reading.
+//! Servers read a path in their own ways: they decode escapes, look at letters without their case, cut parameters off.
+//! A rule that allows therefore matches only paths that are written as it says; a rule that denies matches in every
+//! reading.
 
 use std::fmt;
 use std::str::FromStr;
@@ -24,7 +25,7 @@ impl PathPattern {
     }
 }
 
-/// Whether a path is what a pattern says.
+/// Whether a pattern covers a path.
 fn covers(pattern: &str, path: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = parts.next().and_then(|first| path.strip_prefix(first)) else { return false };
@@ -38,7 +39,7 @@ fn covers(pattern: &str, path: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// Whether some server may take a path for what a pattern speaks of.
+/// Whether some server may read a path so that a pattern matches it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reading {
     No,
@@ -84,8 +85,8 @@ fn plain(path: &str) -> (String, bool) {
     (text.to_ascii_lowercase(), clear)
 }
 
-/// Whether a path means the same to everybody: no dot segments, no encoded or doubled separators.
-/// Others are matched by no rule that allows and by every rule that denies.
+/// Whether a path means the same to every server: no dot segments, no encoded or doubled separators. A
+/// path that does not is matched by no rule that allows and by every rule that denies.
 #[must_use]
 pub(super) fn is_unambiguous(path: &str) -> bool {
     let lower = path.to_ascii_lowercase();

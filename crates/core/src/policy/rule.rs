@@ -1,4 +1,4 @@
-//! One rule: whom it speaks of, and what it says.
+//! One rule: the traffic that it speaks of, and whether it allows or denies it.
 
 use std::fmt;
 use std::net::IpAddr;

@@ -38,7 +38,7 @@ pub fn canonical(address: IpAddr) -> IpAddr {
     address.to_canonical()
 }
 
-/// What an address is, if it is not public. Give [`canonical`] addresses.
+/// The kind of an address, if it is not public. Give [`canonical`] addresses.
 #[must_use]
 pub fn special(address: IpAddr) -> Option<&'static str> {
     block(address).map(|block| block.what)

@@ -183,7 +183,7 @@ pub fn check_services(services: &Services) -> Result<()> {
             return Err(of(Error::invalid("after", format_args!("there is no service '{missing}'"))));
         }
     }
-    // Those that wait for nothing that is left go, until none is left; what stays waits for itself.
+    // Services that wait for no service in `left` are removed, until none can be. Those that stay wait for themselves.
     let mut left: BTreeMap<&str, &ServiceSpec> =
         services.iter().map(|(name, service)| (name.as_str(), service)).collect();
     while !left.is_empty() {

@@ -26,10 +26,10 @@ pub struct ServiceOutcome {
     pub reason: String,
 }
 
-/// What is kept of a service beside what it is.
+/// The state of a service that is kept beside its definition.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceStatus {
-    /// Somebody stopped it.
+    /// A user stopped it.
     #[serde(default)]
     pub stopped: bool,
     /// It is not started any more.
@@ -38,7 +38,7 @@ pub struct ServiceStatus {
     /// Its last runs, the oldest first.
     #[serde(default)]
     pub runs: Vec<ServiceRun>,
-    /// The current run is to make way for another one when nobody uses it: its program is another one now.
+    /// The current run is to make way for another one when no client uses it: its program is another one now.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub renew: bool,
     /// The boot of the sandbox in which the last run began, or goes on from memory.

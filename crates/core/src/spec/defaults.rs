@@ -1,6 +1,6 @@
-//! What a sandbox is when nobody says: a server's own choice.
+//! What a sandbox is when the caller does not say: a server's own choice.
 //!
-//! SDKs of other vendors have no word for an isolation level, and often none for an image; the server's owner
+//! SDKs of other vendors have no word for an isolation level, and often none for an image; the server's operator
 //! chooses for them.
 
 use super::IsolationLevel;

@@ -1,6 +1,6 @@
 //! Drafts and specs.
 //!
-//! A *draft* is what a caller asked, with holes. A *spec* is what was validated and resolved: every
+//! A *draft* is a caller's request, with holes. A *spec* is the validated and resolved form: every
 //! default is filled in, nothing has to be looked up again. Specs are what the store keeps.
 
 pub(crate) mod check;

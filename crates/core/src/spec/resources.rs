@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(draft("{}").over(base), base);
         assert_eq!(draft(r#"{"io_bytes_per_second":null}"#).over(base), io(None, Some(100)));
         assert_eq!(draft(r#"{"io_operations_per_second":70}"#).over(base), io(Some(5 << 20), Some(70)));
-        // What was written before there were such limits.
+        // A record that was written before there were such limits.
         let old = r#"{"cpu_millis":2000,"memory_bytes":2147483648,"pids":4096,"disk_bytes":10737418240}"#;
         assert_eq!(serde_json::from_str::<Resources>(old).unwrap(), Resources::default());
         assert_eq!(serde_json::to_string(&Resources::default()).unwrap(), old);

@@ -38,7 +38,7 @@ pub struct ImageDefaults {
     pub workdir: Option<String>,
 }
 
-/// The key with which something was asked for, so that it is made once however often it is asked for.
+/// The idempotency key of a request, so that the sandbox is made once however often it is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestKey {
     /// As its caller chose it.
@@ -76,7 +76,7 @@ pub struct SandboxDraft {
     pub env: BTreeMap<String, String>,
     /// Labels, to find it again.
     pub labels: BTreeMap<String, String>,
-    /// Texts kept beside it for whoever made it; never interpreted.
+    /// Texts kept beside it for the key that made it; never interpreted.
     pub annotations: BTreeMap<String, String>,
     /// Default user of execs.
     pub user: Option<String>,
@@ -92,11 +92,11 @@ pub struct SandboxDraft {
     pub egress: Option<EgressPolicy>,
     /// Volumes to mount.
     pub volumes: Vec<VolumeMountDraft>,
-    /// What it does while nobody uses it.
+    /// What it does while no client uses it.
     pub idle: IdlePolicy,
     /// Hard limits on what it may use.
     pub budget: Budget,
-    /// Who sees it, from its first moment on; the server's default when absent.
+    /// Which keys see it, from its first moment on; the server's default when absent.
     pub visibility: Option<Visibility>,
     /// The build whose steps it runs.
     pub build: Option<BuildId>,
@@ -152,7 +152,7 @@ pub struct SandboxSpec {
     /// Volumes that are mounted in it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<VolumeMount>,
-    /// What it does while nobody uses it.
+    /// What it does while no client uses it.
     #[serde(default)]
     pub idle: IdlePolicy,
     /// Hard limits on what it may use.
@@ -182,8 +182,8 @@ pub struct SandboxSpec {
     /// What its processes may do, each with less than the sandbox.
     #[serde(default, skip_serializing_if = "Profiles::is_empty")]
     pub profiles: Profiles,
-    /// What lies on its disk and was changed last before this moment was put there by its template: it counts as the image's.
-    /// Known to the server only.
+    /// A file on its disk that was changed last before this moment was put there by its template: it counts as the
+    /// image's. Known to the server only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_until_ms: Option<u64>,
     /// Agent layers that are mounted in it, by name.
@@ -395,7 +395,7 @@ impl SandboxSpec {
                 .clone()
                 .or_else(|| recipe.and_then(|t| t.egress.clone()))
                 .unwrap_or_default(),
-            // Found by whoever knows the volumes.
+            // Filled in by the caller, which knows the volumes.
             volumes: Vec::new(),
             idle: draft.idle,
             budget: draft.budget,
@@ -415,9 +415,9 @@ impl SandboxSpec {
                 .clone()
                 .or_else(|| recipe.and_then(|t| t.profiles.clone()))
                 .unwrap_or_default(),
-            // Said by whoever knows what the disk begins with.
+            // Filled in by the caller, which knows what the disk begins with.
             image_until_ms: None,
-            // Those that were asked for are found by whoever knows the images.
+            // The layers that were asked for are filled in by the caller, which knows the images.
             layers: match base {
                 Base::Image { .. } => BTreeMap::new(),
                 Base::Snapshot(_, manifest) => manifest.layers.clone(),

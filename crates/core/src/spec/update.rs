@@ -37,11 +37,11 @@ pub struct SandboxUpdate {
     pub resources: ResourcesDraft,
     /// New values for secrets of this sandbox alone, by name.
     pub secrets: BTreeMap<String, Secret>,
-    /// The API key that asks: secrets that are for some keys only are refused to others.
+    /// The API key that asks: secrets that are for some keys only are refused to other keys.
     pub asked_by: Option<KeyId>,
     /// Replaces what it may reach. Connections that are no longer allowed are cut.
     pub egress: Option<EgressPolicy>,
-    /// Changes of what it does while nobody uses it.
+    /// Changes of what it does while no client uses it.
     pub idle: IdleUpdate,
     /// Replaces the budget. What was used stays used.
     pub budget: Option<Budget>,

@@ -1,9 +1,10 @@
 //! `atoll-run --profile NAME -- COMMAND…`: runs a command in another profile of its sandbox.
 //!
-//! It has no rights and decides nothing. Each profile has a *door*: this same program under another inode, which the kernel of the
-//! host knows. Executing the door is the question, and the answer: whoever goes through is in the profile before the first
-//! instruction of it, and whoever may not is killed there. So all that is left to do here is to find the door, and behind it the
-//! command. It stands alone, without a library: a copy is made for each profile, and it must start in any root file system.
+//! It has no rights and decides nothing. Each profile has a *door*: this same program under another inode, which the
+//! host's kernel knows. A process asks for the profile by executing its door. The kernel answers at once: a process
+//! that may enter is in the profile before the door's first instruction, and a process that may not is killed there. So
+//! all that is left to do here is to find the door, and behind it the command. It stands alone, without a library: a
+//! copy is made for each profile, and it must start in any root file system.
 #![no_std]
 #![no_main]
 #![no_builtins]
@@ -36,7 +37,7 @@ type Text = *const u8;
 global_asm!(".globl _start", "_start:", "mov rdi, rsp", "and rsp, -16", "call {main}", "ud2", main = sym main);
 
 extern "C" fn main(stack: *mut usize) -> ! {
-    // SAFETY: what the kernel laid there, see above.
+    // SAFETY: the kernel put them there, see above.
     let (count, argv) = unsafe { (*stack, stack.add(1).cast::<Text>()) };
     // SAFETY: the environment is behind the zero that ends the arguments.
     let envp = unsafe { argv.add(count + 1) };
@@ -173,7 +174,7 @@ unsafe fn execute(path: Text, argv: *const Text, envp: *const Text) -> isize {
 
 fn fail(code: usize, words: &[&[u8]]) -> ! {
     for word in words {
-        // SAFETY: so many bytes are there. Whether anybody hears it is not this program's matter.
+        // SAFETY: so many bytes are there. A failed write is ignored: there is no other place to report to.
         unsafe { call(WRITE, 2, word.as_ptr() as usize, word.len()) };
     }
     loop {
@@ -183,7 +184,7 @@ fn fail(code: usize, words: &[&[u8]]) -> ! {
 }
 
 /// # Safety
-/// What the call that is made asks for.
+/// The conditions of the call that is made.
 unsafe fn call(number: usize, first: usize, second: usize, third: usize) -> isize {
     let result;
     // SAFETY: the kernel's convention; it leaves every other register and the stack alone.
@@ -199,7 +200,7 @@ unsafe fn call(number: usize, first: usize, second: usize, third: usize) -> isiz
 extern "C" fn rust_eh_personality() {}
 
 /// # Safety
-/// So many bytes are at both places.
+/// There are `length` bytes at both places.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memcmp(left: *const u8, right: *const u8, length: usize) -> i32 {
     for at in 0..length {
@@ -213,7 +214,7 @@ unsafe extern "C" fn memcmp(left: *const u8, right: *const u8, length: usize) ->
 }
 
 /// # Safety
-/// So many bytes are there.
+/// There are `length` bytes at the place.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memset(to: *mut u8, byte: i32, length: usize) -> *mut u8 {
     for at in 0..length {
@@ -224,7 +225,7 @@ unsafe extern "C" fn memset(to: *mut u8, byte: i32, length: usize) -> *mut u8 {
 }
 
 /// # Safety
-/// So many bytes are at both places, which have none in common.
+/// There are `length` bytes at both places, and the places do not overlap.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, length: usize) -> *mut u8 {
     for at in 0..length {

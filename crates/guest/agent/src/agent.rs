@@ -1,4 +1,4 @@
-//! The agent's life: set-up, connections, and who is served.
+//! The agent's life: set-up, connections, and which connection is served.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -51,10 +51,10 @@ pub(crate) struct Agent {
     busy: tokio::sync::Notify,
 }
 
-/// Who this agent is to its host.
+/// The identity of this agent towards its host.
 struct Identity {
     sandbox_id: String,
-    /// Random for each life of a sandbox: a restored machine's differs from the one it was saved of.
+    /// Random for each life of a sandbox: a restored machine has another one than the machine that was saved.
     boot_id: String,
 }
 
@@ -66,8 +66,8 @@ impl Identity {
 }
 
 impl Agent {
-    /// A machine is told by its host which sandbox it is. A copy of another has that one's execs: nobody will ask
-    /// for them, but for the one that the host takes over.
+    /// The host tells a machine which sandbox it is. A machine that is a copy of another sandbox still has that
+    /// sandbox's execs: the host asks for none of them, except the one that it takes over.
     fn become_sandbox(&self, who: Who) {
         if self.identity.borrow().sandbox_id != who.sandbox_id {
             self.identity.replace(Identity::new(&who.sandbox_id));
@@ -77,11 +77,11 @@ impl Agent {
     }
 }
 
-/// Runs the agent on what it was handed over, or on sockets that it makes in a directory; see the crate. Returns only
-/// when it cannot begin.
+/// Runs the agent on the descriptors that it was handed, or on sockets that it makes in a directory; see the crate.
+/// Returns only when it cannot begin.
 ///
 /// # Errors
-/// What the kernel says, or that there is no listening socket.
+/// The kernel's error, or that there is no listening socket.
 pub fn run(sandbox_id: &str, sockets: Option<&Path>) -> io::Result<()> {
     sys::single_heap();
     sys::reset_signals();
@@ -211,7 +211,8 @@ impl Drop for Stranger {
     }
 }
 
-/// One connection: what it still is, and the handle that makes it the one that is served.
+/// One connection: its place among the strangers while it has one, and the handle that makes it the
+/// connection that is served.
 struct Door {
     stranger: RefCell<Option<(Stranger, oneshot::Sender<()>)>>,
 }

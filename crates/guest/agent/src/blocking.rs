@@ -51,7 +51,7 @@ impl Threads {
     }
 }
 
-/// What a thread gets of an upload.
+/// The pieces of an upload that a thread gets.
 enum Feed {
     Bytes(Bytes),
     End,
@@ -130,18 +130,18 @@ where
 pub(crate) struct Outlet(mpsc::Sender<Bytes>);
 
 impl Outlet {
-    /// Sends a block; an error means that nobody wants more.
+    /// Sends a block; an error means that the receiver is gone and wants no more.
     pub(crate) fn send(&self, block: Bytes) -> io::Result<()> {
         self.0.blocking_send(block).or(Err(io::ErrorKind::BrokenPipe.into()))
     }
 
-    /// Whether nobody wants more: work that finds nothing to send asks from time to time.
+    /// Whether the receiver is gone and wants no more: work that finds nothing to send asks from time to time.
     pub(crate) fn is_closed(&self) -> bool {
         self.0.is_closed()
     }
 }
 
-/// Gathers what is written into blocks.
+/// Gathers written bytes into blocks.
 pub(crate) struct Blocks {
     outlet: Outlet,
     block: Vec<u8>,
@@ -207,7 +207,7 @@ where
     }
 }
 
-/// What the blocks of a download are.
+/// The form of a download's blocks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Framing {
     /// Raw bytes.

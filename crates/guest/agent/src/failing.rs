@@ -12,7 +12,7 @@ use rustix::io::Errno;
 pub(crate) enum Stop {
     /// Told to the host.
     Failure(Failure),
-    /// Nobody is there to be told.
+    /// The host is gone and cannot be told.
     Gone,
 }
 
@@ -50,12 +50,12 @@ pub(crate) fn reason(errno: Errno) -> Reason {
     }
 }
 
-/// What the kernel said about `what` (a path, mostly).
+/// The failure for a kernel error about `what` (a path, mostly).
 pub(crate) fn errno(what: &str, errno: Errno) -> Failure {
     failure(reason(errno), format!("{what}: {}", io::Error::from(errno)))
 }
 
-/// As [`errno`], for what the standard library returns.
+/// As [`errno`], for errors of the standard library.
 pub(crate) fn io_error(what: &str, error: &io::Error) -> Failure {
     let reason = match error.raw_os_error() {
         Some(raw) => reason(Errno::from_raw_os_error(raw)),

@@ -1,4 +1,4 @@
-//! The program: takes over what the driver handed it and runs the agent. See the library.
+//! The program: takes over the descriptors that the driver handed it and runs the agent. See the library.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ fn main() -> ExitCode {
     match atoll_guest::agent::run(&sandbox_id, sockets.as_deref()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // There is no log in here; whoever started the agent may have kept its standard error.
+            // There is no log in here; the isolation driver that started the agent may have kept its standard error.
             drop(std::io::Write::write_all(
                 &mut std::io::stderr(),
                 format!("atoll-guest: {error}\n").as_bytes(),

@@ -50,7 +50,7 @@ pub(crate) async fn dial(request: &mut RecordReader, response: &mut RecordWriter
     relay(from, to, wanted.window_bytes, request, response).await
 }
 
-/// What was sent to the host and what of it the host has passed on.
+/// How many bytes were sent to the host, and how many of them the host has passed on.
 struct Credit {
     window: u64,
     sent: Cell<u64>,
@@ -59,7 +59,7 @@ struct Credit {
 }
 
 impl Credit {
-    /// How much may be sent; waits until it is something.
+    /// How many bytes may be sent; waits until at least one may.
     async fn room(&self) -> usize {
         loop {
             let under_way = self.sent.get().saturating_sub(self.acked.get());
@@ -109,8 +109,8 @@ impl Unwritten {
     }
 }
 
-/// Passes bytes on both ways until both directions ended. The end of the one from the port (or session) is told
-/// with a closing message: the host may still have something to say to a program that only listens now.
+/// Passes bytes on both ways until both directions ended. The end of the direction from the port (or session) is told
+/// with a closing message: the host may still send bytes to a program that only reads now.
 pub(crate) async fn relay(
     mut from_port: impl AsyncRead + Unpin,
     mut to_port: impl AsyncWrite + Unpin,
@@ -146,7 +146,7 @@ pub(crate) async fn relay(
             }
             request.hold(waiting.bytes);
         }
-        // The other side may have closed already.
+        // The program at the port may have closed already.
         drop(to_port.shutdown().await);
         Ok(())
     };

@@ -37,7 +37,7 @@ impl Answer {
     }
 }
 
-/// Runs one operation. What it streams goes to `response`; what it ends with is returned.
+/// Runs one operation. Streamed records go to `response`; the final answer is returned.
 pub(crate) async fn run(
     agent: &Rc<Agent>,
     name: &str,

@@ -63,7 +63,7 @@ pub(crate) fn inherited(fd: RawFd) -> Option<OwnedFd> {
     if unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
         return None;
     }
-    // SAFETY: the number is open, as the call above showed, and nobody else in here owns it.
+    // SAFETY: the number is open, as the call above showed, and no other value in this process owns it.
     Some(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -82,7 +82,8 @@ pub(crate) fn set_thread_files_user(uid: u32, gid: u32, groups: &[u32]) -> std::
     }
     // SAFETY: as above.
     unsafe { libc::setfsuid(uid) };
-    // These two tell nothing but what was before: so the second question is whether it is so now.
+    // These two calls return only the previous id, never an error. So a second call of each, with an id
+    // that does not exist, shows which id is set now.
     // SAFETY: as above; no such id exists, so nothing changes.
     let now_gid = unsafe { libc::setfsgid(u32::MAX) };
     // SAFETY: as above.
@@ -93,8 +94,8 @@ pub(crate) fn set_thread_files_user(uid: u32, gid: u32, groups: &[u32]) -> std::
     Err(std::io::ErrorKind::PermissionDenied.into())
 }
 
-/// The same with the effective ids, for a kernel that has no others for files (gVisor). The real ones stay root's, so
-/// that nobody but root may signal or trace the thread.
+/// The same with the effective ids, for a kernel that has no separate ids for files (gVisor). The real ids stay root's,
+/// so that only root may signal or trace the thread.
 fn set_thread_effective_user(uid: u32, gid: u32) -> std::io::Result<()> {
     const KEEP: u32 = u32::MAX;
     for (call, id) in [(libc::SYS_setresgid, gid), (libc::SYS_setresuid, uid)] {
@@ -148,7 +149,7 @@ pub(crate) fn set_signal_mask(mask: u64) -> u64 {
     before
 }
 
-/// Default handling and an empty mask for all signals, whatever was inherited.
+/// Sets default handling and an empty mask for all signals, in place of those that were inherited.
 pub(crate) fn reset_signals() {
     default_signals();
     // A write to a pipe without readers is an error, not the end.
@@ -157,9 +158,9 @@ pub(crate) fn reset_signals() {
     set_signal_mask(0);
 }
 
-/// Sees to it that no other process changes this one's limits of resources: to do that with the same ids takes all of them
-/// to be the same, and the saved one is nobody else's from now on. It is root's again in what the agent starts. To be
-/// called before any thread is started.
+/// Sees to it that no other process changes this one's limits of resources: a process with the same ids may do that
+/// only if all of them are the same, and from now on no other process has this saved id. In programs that the agent
+/// starts it is root's again. To be called before any thread is started.
 pub(crate) fn keep_limits() {
     /// An id that no program runs as: one below what stands for "no id" in 16 bits would be `nobody`.
     const SAVED_USER: u32 = 65_535;
@@ -213,7 +214,7 @@ pub(crate) fn reseed(seed: &[u8]) {
     unsafe { libc::ioctl(device.as_raw_fd(), RESEED) };
 }
 
-/// Writes out a file system and holds it still: who writes waits.
+/// Writes out a file system and holds it still: a process that writes to it waits.
 pub(crate) fn freeze(root: &OwnedFd) -> Result<(), Errno> {
     const FIFREEZE: libc::Ioctl = 0xc004_5877;
     // SAFETY: the request reads no argument.

@@ -1,4 +1,4 @@
-//! The sandbox's identity and clock, and what it uses.
+//! The sandbox's identity, clock and resource use.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -21,8 +21,8 @@ const HOSTNAME_MAX_BYTES: usize = 64;
 const FILE_MAX_BYTES: u64 = 1 << 20;
 const PAGE_BYTES: u64 = 4096;
 
-/// `configure`. Whatever can be set is set; a host name or file that the sandbox may not change stays:
-/// the isolation driver has set it up then.
+/// `configure`. Sets all that can be set. A host name or file that the sandbox may not change stays: the
+/// isolation driver has set it up then.
 pub(crate) fn configure(request: &Configure) -> Result<Answer, Stop> {
     if !request.hostname.is_empty() {
         let ok = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
@@ -67,12 +67,12 @@ fn write_name_files(hostname: &str) {
     let _unchanged = overwrite("/etc/hosts", text.as_bytes());
 }
 
-/// Makes this the content of a regular file, where it lies; makes the file if there is none. Nothing is written to one
-/// that says so already.
+/// Makes this the content of a regular file, where it lies; makes the file if there is none. A file that has this
+/// content already is not written.
 ///
 /// # Errors
-/// Also [`io::ErrorKind::InvalidInput`] for what is no regular file, or is one with other names, which may mean something
-/// else there.
+/// Also [`io::ErrorKind::InvalidInput`] for a path that is no regular file, or a regular file with further names (hard
+/// links), under which its content may have another meaning.
 pub(crate) fn overwrite(path: &str, content: &[u8]) -> io::Result<()> {
     let file = File::options()
         .read(true)
@@ -94,7 +94,7 @@ pub(crate) fn overwrite(path: &str, content: &[u8]) -> io::Result<()> {
     if metadata.len() > length { file.set_len(length) } else { Ok(()) }
 }
 
-/// `metrics`. What cannot be read is 0.
+/// `metrics`. A value that cannot be read is 0.
 pub(crate) fn metrics(started: Instant) -> Metrics {
     let (mut processes, mut pages) = (0, 0_u64);
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {

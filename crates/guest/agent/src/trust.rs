@@ -1,8 +1,8 @@
 //! Trust: makes programs in the sandbox accept certificates of the host's gateway.
 //!
-//! Where an image has lists of certificate authorities, this one is added to them; where it has none, one is
-//! made. Files of our own serve the environment variables that programs look at. What the image has
-//! read-only stays as it is: those files are then the only way.
+//! Where an image has lists of certificate authorities, this one is added to them; where it has none, one is made.
+//! Files of our own serve the environment variables that programs look at. A list that is read-only in the image stays
+//! as it is: those files are then the only way.
 
 mod java;
 
@@ -30,14 +30,14 @@ const LISTS: [&str; 5] = [
     "/etc/ssl/cert.pem",
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
 ];
-/// Directories out of which a distribution's own tools make those lists anew, and the name of ours there.
+/// Directories from which a distribution's own tools make those lists anew, and the name of ours there.
 const SOURCES: [&str; 2] =
     ["/usr/local/share/ca-certificates/atoll.crt", "/etc/pki/ca-trust/source/anchors/atoll.pem"];
 /// Largest list that is read, bytes.
 const LIST_MAX_BYTES: u64 = 8 << 20;
 const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
 
-/// `trust`. May be repeated: what is there already is not added again.
+/// `trust`. May be repeated: an authority that is in a list already is not added again.
 pub(crate) fn install(request: &InstallTrust) -> Result<Answer, Stop> {
     let ca = request.ca_pem.trim();
     if !ca.starts_with(BEGIN) {
@@ -89,7 +89,7 @@ fn read_list(path: &Path) -> Option<(PathBuf, String)> {
     text.contains(BEGIN).then_some((path, text))
 }
 
-/// Writes a file anew: whoever reads meanwhile has the old one or the new one, whole.
+/// Writes a file anew: a program that reads it meanwhile gets the old file or the new one, whole.
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let draft = path.with_added_extension("atoll-new");
     // A draft of a process that died.

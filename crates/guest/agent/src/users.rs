@@ -15,7 +15,7 @@ const DATABASE_MAX_BYTES: u64 = 1 << 20;
 /// Supplementary groups of one user that are used (the kernel's own limit is 65,536).
 const GROUPS_MAX: usize = 1024;
 
-/// Who a command runs as or a file belongs to.
+/// The user and groups that a command runs as or a file belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) uid: u32,
@@ -50,7 +50,7 @@ struct Group<'a> {
 }
 
 impl Database {
-    /// Reads both; what cannot be read is empty.
+    /// Reads both files; one that cannot be read is empty.
     pub(crate) fn read() -> Self {
         Self { passwd: read_file("/etc/passwd"), group: read_file("/etc/group") }
     }

@@ -1,9 +1,9 @@
 //! Watching paths with inotify.
 //!
-//! Directories are watched one by one; a new one is watched and then read, so that what was made in it
-//! before the watch was there is reported too (it may then be reported twice). The kernel's queue is
-//! the buffer: events are taken only as the host takes them, and when the queue overflows the host is
-//! told to look again.
+//! Directories are watched one by one. A new one is watched and then read, so that entries that were
+//! made in it before the watch was there are reported too (they may then be reported twice). The
+//! kernel's queue is the buffer: events are taken only as the host takes them, and when the queue
+//! overflows the host is told to look again.
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
@@ -28,9 +28,9 @@ use crate::sys;
 
 /// Watches at once.
 const WATCHES_MAX: usize = 64;
-/// Directories of one recursive watch; what lies in further ones is not seen, and the host is told.
+/// Directories of one recursive watch; changes in further ones are not seen, and the host is told.
 const DIRECTORIES_MAX: usize = 16_384;
-/// Events that are read at once at most: those before a mark. The kernel's own limit for a queue is as large.
+/// Most events that are read at once, those before a mark. The kernel's own limit for a queue is as large.
 const QUEUED_MAX: usize = 16_384;
 /// Entries that are told of when a directory appears with everything in it; beyond it, that some were missed.
 const EVENTS_MAX: usize = 10_000;
@@ -102,7 +102,7 @@ pub(crate) async fn watch(
             () = response.cut() => return Err(Stop::Gone),
             Ok(()) = marks.changed(), if with_marks => {
                 mark = Some(*marks.borrow_and_update());
-                // The kernel queues what happens as it happens: all of it is there already.
+                // The kernel queues a change when it happens: all changes before the mark are in the queue already.
                 queued_events(&inotify)?
             }
             // A rename's first half that got no second: it went out of sight.
@@ -191,7 +191,7 @@ fn some_events(inotify: &AsyncFd<OwnedFd>) -> Result<Vec<RawEvent>, Stop> {
     }
 }
 
-/// What is watched, and a rename of which the first half was seen.
+/// The watched directories, and a rename of which the first half was seen.
 struct Tree {
     root: PathBuf,
     root_watch: i32,
@@ -244,7 +244,7 @@ impl Tree {
                         return false;
                     }
                     events.push(change(ChangeKind::Created, &path));
-                    // Whoever made it may have written all of it before there was a watch.
+                    // The process that made it may have written all of it before there was a watch.
                     if entry.metadata().is_ok_and(|meta| meta.is_file() && meta.len() > 0) {
                         events.push(change(ChangeKind::Written, &path));
                     }
@@ -313,7 +313,7 @@ impl Tree {
             return;
         }
         if flags.intersects(ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF) {
-            // Of other directories the one above them tells.
+            // For any other directory, the watch of its parent reports this.
             if event.watch == self.root_watch {
                 events.push(change(ChangeKind::Removed, &directory));
                 self.gone = true;

@@ -405,7 +405,7 @@ mod tests {
         assert_eq!(reason(resize("ex4", 80, 24).await), Reason::NotATerminal);
     }
 
-    /// Its end comes after all output, however late somebody comes to read it.
+    /// Its end comes after all output, however late the host comes to read it.
     #[tokio::test]
     async fn killed_with_a_full_window() {
         let guest = Guest::start();
@@ -430,7 +430,7 @@ mod tests {
             }
         }
         assert_eq!(exited.map(|end| end.signal), Some(Some(libc::SIGKILL)));
-        // What was acknowledged is gone; the end is not.
+        // Output that was acknowledged is gone; the end is not.
         let stream =
             client.attach_exec(AttachExec { exec_id: "full".into(), offset: stream.offset }).await.unwrap();
         assert_eq!(finish(stream).await.exited.signal, Some(libc::SIGKILL));
@@ -463,7 +463,7 @@ mod tests {
                     .unwrap()
             };
             let stop = (connections * step).min(expected.len());
-            // Some connections end before they have acknowledged what they read.
+            // Some connections end before they have acknowledged the output that they read.
             let acknowledges = connections % 3 != 0;
             while log.len() < stop || connections > cuts {
                 match within(stream.next()).await.unwrap() {

@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(get(&client, &path, 0, 0).await.unwrap(), b"hello world");
         assert_eq!(get(&client, &path, 6, 3).await.unwrap(), b"wor");
         assert_eq!(get(&client, &path, 100, 0).await.unwrap(), b"");
-        // An existing file keeps what it has, also behind a link.
+        // An existing file keeps its owner and mode, also behind a link.
         let link = guest.path("link");
         symlink("a/b/file", &link).unwrap();
         put(&client, new_file(&link), b"new").await.unwrap();
@@ -349,7 +349,7 @@ mod tests {
         assert_eq!(reason(client.rename(rename(&guest.path("tree"), &to, true)).await), Reason::Exists);
         assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 1);
         assert!(std::path::Path::new(&guest.path("tree")).is_dir());
-        // What is mounted does not move.
+        // A mount point does not move.
         assert!(client.rename(rename("/dev/shm", &guest.path("shm"), true)).await.is_err());
         assert!(there("moved").is_dir());
     }

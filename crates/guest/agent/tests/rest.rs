@@ -76,7 +76,7 @@ mod tests {
             std::fs::metadata(format!("{target}/source/deep/{}", "long-name-".repeat(15))).unwrap().is_dir()
         );
         assert!(std::fs::symlink_metadata(format!("{target}/source/socket")).is_err());
-        // Over what is there, for another owner.
+        // Over the existing files, for another owner.
         unpack(&client, &target, tar, "1234").await.unwrap();
         assert_eq!(std::fs::metadata(&unpacked).unwrap().uid(), 1234);
         assert_eq!(reason(pack(&client, &guest.path("none")).await), Reason::NotFound);
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(reason(none), Reason::NotFound);
     }
 
-    /// Whoever waits for the mark has seen everything that happened before it.
+    /// A client that waits for the mark has seen everything that happened before it.
     #[tokio::test]
     async fn marks_come_behind_what_happened() {
         let guest = Guest::start();
@@ -289,7 +289,7 @@ mod tests {
         for _ in 0..200 {
             unread.push(within(client.dial(port)).await.unwrap());
         }
-        // Each of them has sent what it may; together less than all operations share.
+        // Each of them has sent as much as it may; together less than the window that all operations share.
         let mut last = within(client.dial(port)).await.unwrap();
         let mut bytes = vec![0; 4 << 20];
         within(last.read_exact(&mut bytes)).await.unwrap();
@@ -347,7 +347,7 @@ mod tests {
         let wrong = GuestClient::connect(guest.stream().await, "sb-another").await;
         assert_eq!(reason(wrong), Reason::Invalid);
         let first = guest.client().await;
-        // A connection that has not introduced itself replaces nobody.
+        // A connection that has not introduced itself replaces no other.
         let _stranger = guest.stream().await;
         assert_eq!(reason(GuestClient::connect(guest.stream().await, "sb-another").await), Reason::Invalid);
         first.list_execs().await.unwrap();

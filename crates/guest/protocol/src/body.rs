@@ -1,9 +1,9 @@
-//! Records over the bodies of an HTTP/2 stream: what both sides share.
+//! Records over the bodies of an HTTP/2 stream: the parts that both sides share.
 //!
-//! Reading hands flow-control credit back as soon as a chunk is taken, and a chunk is taken only
-//! when all records before it were: what a slow reader holds is one chunk and the stream's window. A reader that
-//! must go on reading while what it read waits elsewhere says how much that is ([`RecordReader::hold`]).
-//! Writing waits for credit, so nothing piles up in the connection.
+//! Reading hands flow-control credit back as soon as a chunk is taken, and a chunk is taken only when all records
+//! before it were: a slow reader holds one chunk and the stream's window. A reader that must go on reading while bytes
+//! that it read wait elsewhere says how many those are ([`RecordReader::hold`]). Writing waits for credit, so nothing
+//! piles up in the connection.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
@@ -77,8 +77,8 @@ impl RecordReader {
         }
     }
 
-    /// Keeps the credit of so many bytes, from now on: they were read and wait elsewhere. What was kept before and
-    /// is more is handed back.
+    /// Keeps the credit of so many bytes, from now on: they were read and wait elsewhere. Credit that was kept before
+    /// beyond that is handed back.
     pub fn hold(&mut self, bytes: usize) {
         let held = self.held.unwrap_or_default();
         let free = held.saturating_sub(bytes);
@@ -94,7 +94,7 @@ impl RecordReader {
     /// Reads the message that has to come next.
     ///
     /// # Errors
-    /// [`BodyError`]; [`WireError::Message`] when something else comes.
+    /// [`BodyError`]; [`WireError::Message`] when the record is no such message.
     pub async fn message<M: Message + Default>(&mut self) -> Result<M, BodyError> {
         match self.next().await? {
             Some(Record { kind: Kind::Message, payload }) => Ok(wire::decode_message(payload)?),
@@ -107,7 +107,7 @@ impl RecordReader {
 #[derive(Debug)]
 pub struct RecordWriter {
     stream: SendStream<Bytes>,
-    /// A write was given up half-way: whatever followed would be taken for the rest of its record.
+    /// A write was given up half-way: the peer would take further bytes for the rest of that record.
     torn: bool,
 }
 

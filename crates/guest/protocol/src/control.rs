@@ -1,8 +1,8 @@
-//! What a driver asks of the machine that a sandbox runs in, over its control port: what the host's kernel does
-//! for a container, a machine's own kernel has to be asked for.
+//! The questions of a driver to the machine that a sandbox runs in, over its control port. The host's kernel does these
+//! things for a container; in a machine its own kernel has to be asked for them.
 //!
-//! One question at a time; the answer has its nonce. Whatever the machine says is the word of a guest: the
-//! host bounds it and grants nothing for it.
+//! One question at a time; the answer has its nonce. An answer comes from a guest and cannot be relied on: the host
+//! bounds it and grants nothing for it.
 
 use prost::Message;
 
@@ -12,12 +12,12 @@ pub struct Ask {
     /// Comes back in [`Answer`].
     #[prost(uint64, tag = "1")]
     pub nonce: u64,
-    /// What is asked.
+    /// The question.
     #[prost(oneof = "Question", tags = "2, 3, 4, 5, 6, 7, 8, 9")]
     pub question: Option<Question>,
 }
 
-/// What can be asked.
+/// The questions that there are.
 #[derive(Clone, PartialEq, Eq, prost::Oneof)]
 pub enum Question {
     /// Be this sandbox. Once in the life of a machine that was restored.
@@ -33,7 +33,7 @@ pub enum Question {
     /// hangs up.
     #[prost(bool, tag = "5")]
     Still(bool),
-    /// Tell what the sandbox uses; the value means nothing.
+    /// Report the sandbox's use of resources; the value means nothing.
     #[prost(bool, tag = "6")]
     Measure(bool),
     /// A machine that was put to disk runs again: now is another time.
@@ -48,7 +48,8 @@ pub enum Question {
     BecomeAnother(Become),
 }
 
-/// What makes a moment different from every other: a machine that was restored would repeat one.
+/// The time and randomness that make a moment different from every other: a restored machine would
+/// repeat those that it was saved with.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Moment {
     /// The host's clock, nanoseconds since the epoch.
@@ -70,7 +71,7 @@ pub struct Limits {
     pub pids: u32,
 }
 
-/// Who a machine is.
+/// The identity of a machine.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Become {
     /// The sandbox.
@@ -96,7 +97,7 @@ pub struct Become {
     pub carried: Option<Carried>,
 }
 
-/// An exec that a copy takes over, with what of its output nobody has acknowledged.
+/// An exec that a copy takes over, with the output that the host has not acknowledged.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Carried {
     /// Its id so far.
@@ -119,7 +120,7 @@ pub struct Answer {
     /// To [`Question::Measure`]: processes and threads now, the agent among them.
     #[prost(uint32, tag = "3")]
     pub pids: u32,
-    /// To [`Question::Measure`]: times that something was killed because memory ran out.
+    /// To [`Question::Measure`]: times that a process was killed because memory ran out.
     #[prost(uint64, tag = "4")]
     pub oom_kills: u64,
 }

@@ -1,4 +1,5 @@
-//! What a hostile peer may send, found by coverage: `make fuzz`. Each runs shortly with the other tests, too.
+//! Input that a hostile peer may send, found by coverage: `make fuzz`. Each test also runs for a short time with the
+//! other tests.
 
 use bolero::check;
 use bytes::Bytes;

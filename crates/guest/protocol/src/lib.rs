@@ -45,14 +45,14 @@ pub const OUTPUT_WINDOW_BYTES: usize = 1 << 20;
 /// Standard input bytes of one exec that the guest buffers before a write has to wait.
 pub const STDIN_WINDOW_BYTES: usize = 1 << 20;
 
-/// What every path of an operation starts with.
+/// The start of every path of an operation.
 pub const PATH_PREFIX: &str = "/atoll.guest.v1/";
 /// Largest HTTP/2 frame either side accepts, bytes: few frames for bulk data.
 pub const FRAME_BYTES: u32 = 256 << 10;
 /// Bytes of one stream that may be under way unread.
 pub const STREAM_WINDOW_BYTES: u32 = 2 << 20;
-/// Bytes of all streams of a connection that may be under way unread. Far above one stream's, so
-/// that a stream nobody reads does not stall the others.
+/// Bytes of all streams of a connection that may be under way unread. Far above one stream's, so that a
+/// stream that the host does not read does not stall the others.
 pub const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
 /// Bytes of one connection to a port that may be under way to the host unread: many of them together stay
 /// below [`CONNECTION_WINDOW_BYTES`].

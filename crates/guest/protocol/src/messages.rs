@@ -54,7 +54,7 @@ pub enum Reason {
     NoMemory = 19,
     /// An exec with this id exists already with another spec.
     Conflict = 20,
-    /// Something listens on the port already.
+    /// A program listens on the port already.
     PortTaken = 21,
 }
 
@@ -130,17 +130,18 @@ message! {
         #[prost(bool, tag = "7")] pub stdin: bool,
         /// The profile that it is in, and those that its processes can get into; none where it is in none.
         #[prost(message, repeated, tag = "8")] pub profiles: Vec<Confine>,
-        /// When the program has ended, kill what is left of all that it started; it has ended when nothing is left.
+        /// When the program has ended, kill the remaining processes of all that it started; the exec has ended when
+        /// none is left.
         #[prost(bool, tag = "9")] pub end_tree: bool,
     }
 
-    /// What a process of a profile may see and do: nothing of processes of others, and not all files.
+    /// Limits of a process in a profile: it sees nothing of processes outside the profile, and not all files.
     Confine {
-        /// Files and directories whose content it does not see, nor changes.
+        /// Files and directories whose content it neither sees nor changes.
         #[prost(string, repeated, tag = "1")] pub hide: Vec<String>,
         /// Files and directories that it does not change.
         #[prost(string, repeated, tag = "2")] pub read_only: Vec<String>,
-        /// What executing a program does; nothing when empty.
+        /// The profiles that executing a program leads to; when empty, the profile stays.
         #[prost(message, repeated, tag = "3")] pub steps: Vec<ProfileStep>,
         /// Memory that each of its processes may write to, bytes; 0 for no limit.
         #[prost(uint64, tag = "4")] pub memory_bytes: u64,
@@ -155,7 +156,7 @@ message! {
         #[prost(string, tag = "1")] pub program: String,
         /// Place of the profile in [`StartExec::profiles`].
         #[prost(uint32, tag = "2")] pub profile: u32,
-        /// It is a door: the program that it runs next is what was asked for, and leads nowhere else.
+        /// It is a door: the program that it runs next is the one that was asked for, and leads to no other profile.
         #[prost(bool, tag = "3")] pub door: bool,
     }
 
@@ -235,7 +236,7 @@ message! {
         #[prost(message, repeated, tag = "1")] pub execs: Vec<ExecInfo>,
     }
 
-    /// What the file is.
+    /// The record of a file.
     FileInfo {
         /// Full path, or the name below the listed directory.
         #[prost(string, tag = "1")] pub path: String,
@@ -279,15 +280,15 @@ message! {
     Find {
         /// The directory below which to look.
         #[prost(string, tag = "1")] pub path: String,
-        /// What paths below it must look like; empty for all. `*`, `?` and `[…]` stand for characters of one
-        /// name, `**` for any number of names.
+        /// The pattern of paths below it; empty for all. `*`, `?` and `[…]` stand for characters of one name, `**` for
+        /// any number of names.
         #[prost(string, tag = "2")] pub pattern: String,
         /// Text to look for in the files, as it is; empty to find the files themselves.
         #[prost(string, tag = "3")] pub text: String,
         /// Most records to send; more are cut and said so by a [`Truncated`].
         #[prost(uint32, tag = "4")] pub max_count: u32,
     }
-    /// Something that was found.
+    /// A match of the search.
     Found {
         /// The file. Its path is relative to the directory that was searched.
         #[prost(message, optional, tag = "1")] pub info: Option<FileInfo>,
@@ -318,7 +319,7 @@ message! {
         #[prost(string, tag = "3")] pub user: String,
         /// Make missing directories.
         #[prost(bool, tag = "4")] pub parents: bool,
-        /// Write into the file that is there rather than beside it, and give it to `user`: whoever watches it or
+        /// Write into the file that is there rather than beside it, and give it to `user`: a program that watches it or
         /// has it open sees it change, also half-way. A new file is made so, too.
         #[prost(bool, tag = "5")] pub in_place: bool,
     }
@@ -366,14 +367,15 @@ message! {
         /// Extended attributes whose names begin so are told; none when it is empty.
         #[prost(string, tag = "2")] pub attributes: String,
     }
-    /// What a path is, and what it stands for.
+    /// A path's own record, and that of the path it leads to.
     Described {
         /// The path itself, a symbolic link not followed; absent when there is nothing.
         #[prost(message, optional, tag = "1")] pub info: Option<FileInfo>,
-        /// What it leads to in the end, if it is a symbolic link that leads to something. The path is the real one.
+        /// The path that it leads to in the end, if it is a symbolic link that leads to an existing one. The path is
+        /// the real one.
         #[prost(message, optional, tag = "2")] pub resolved: Option<FileInfo>,
-        /// The extended attributes that were asked for, without the beginning of their names, of what it leads to.
-        /// Values that are no text are left out.
+        /// The extended attributes that were asked for, without the beginning of their names, of the path that it leads
+        /// to. Values that are no text are left out.
         #[prost(btree_map = "string, string", tag = "3")] pub attributes: BTreeMap<String, String>,
     }
     /// Replaces a file's extended attributes whose names begin with a prefix (`attributes`).
@@ -414,8 +416,8 @@ message! {
         /// Report marks ([`MarkWatches`]).
         #[prost(bool, tag = "3")] pub marks: bool,
     }
-    /// Puts a mark behind everything that has happened so far (`watch-mark`): each watch that reports marks
-    /// sends it as a [`ChangeKind::Mark`] once it has sent what was before it.
+    /// Puts a mark behind everything that has happened so far (`watch-mark`): each watch that reports marks sends it as
+    /// a [`ChangeKind::Mark`] once it has sent the changes before it.
     MarkWatches {
         /// A number that grows with each call.
         #[prost(uint64, tag = "1")] pub mark: u64,
@@ -434,14 +436,13 @@ message! {
         #[prost(uint64, tag = "4")] pub mark: u64,
     }
 
-    /// Connects to a port on the sandbox's loopback (`dial`): [`Done`] when connected, then data
-    /// records both ways; end of body is end-of-file of that direction. The host tells by [`Ack`] what it
-    /// has passed on.
+    /// Connects to a port on the sandbox's loopback (`dial`): [`Done`] when connected, then data records both ways; end
+    /// of body is end-of-file of that direction. The host tells by [`Ack`] how many bytes it has passed on.
     Dial {
         /// TCP port.
         #[prost(uint32, tag = "1")] pub port: u32,
-        /// Most bytes under way to the host that it has not acknowledged; 0 for no limit. A connection that
-        /// nobody reads must not use up what all operations share.
+        /// Most bytes under way to the host that it has not acknowledged; 0 for no limit. A connection that its client
+        /// does not read must not use up the window that all operations share.
         #[prost(uint32, tag = "2")] pub window_bytes: u32,
         /// To the explicit proxy of the sandbox's network instead: `port` is not looked at.
         #[prost(bool, tag = "3")] pub proxy: bool,
@@ -457,7 +458,7 @@ message! {
         /// The port.
         #[prost(uint32, tag = "1")] pub port: u32,
     }
-    /// Somebody inside connected. The connection waits a while to be taken.
+    /// A program in the sandbox connected. The connection waits a while to be taken.
     Incoming {
         /// Names the connection.
         #[prost(uint64, tag = "1")] pub connection: u64,
@@ -471,7 +472,7 @@ message! {
     }
     /// An SFTP session (`sftp`): goes on like [`Dial`]; the data are the protocol's packets.
     Sftp {
-        /// Who it is for: name or id, optionally `:group`; empty for root.
+        /// The user it is for: name or id, optionally `:group`; empty for root.
         #[prost(string, tag = "1")] pub user: String,
         /// As in [`Dial`].
         #[prost(uint32, tag = "2")] pub window_bytes: u32,
@@ -486,7 +487,7 @@ message! {
         #[prost(uint32, repeated, tag = "1")] pub ports: Vec<u32>,
     }
 
-    /// What the sandbox uses, seen from inside (`metrics`).
+    /// The sandbox's use of resources, seen from inside (`metrics`).
     GetMetrics {}
     /// Answer to [`GetMetrics`].
     Metrics {
@@ -507,11 +508,11 @@ message! {
     }
 }
 
-/// What a path is.
+/// The kind of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum FileKind {
-    /// Something else: device, socket, pipe.
+    /// Any other kind: device, socket, pipe.
     Other = 0,
     /// Regular file.
     File = 1,
@@ -521,7 +522,7 @@ pub enum FileKind {
     Symlink = 3,
 }
 
-/// What happened to a watched path.
+/// The kind of change of a watched path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum ChangeKind {

@@ -1,6 +1,6 @@
 //! How a sandbox in gVisor is reached, whose kernel (the *sentry*) is a program of the host: the driver shares a
-//! directory with it, and the agent listens there. Over the second socket the driver asks what only the sentry can
-//! tell or do ([`crate::control`], in the frames of [`crate::serial`]); one question to a connection.
+//! directory with it, and the agent listens there. Over the second socket the driver asks for the things that only the
+//! sentry can tell or do ([`crate::control`], in the frames of [`crate::serial`]); one question to a connection.
 
 /// Variable of the agent's environment that names the directory inside.
 pub const SOCKETS_VARIABLE: &str = "ATOLL_SOCKETS";

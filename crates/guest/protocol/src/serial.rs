@@ -1,17 +1,17 @@
 //! Connections over a serial port, which has none of its own: how a microVM's guest is reached.
 //!
-//! A virtio-serial port is one byte stream for the life of the machine. The host at its other end comes
-//! and goes (its server restarts, a saved machine is restored many times), and what was under way then
-//! is cut at any byte. So the stream is cut into frames that both sides find again from anywhere:
+//! A virtio-serial port is one byte stream for the life of the machine. The host at its other end comes and goes (its
+//! server restarts, a saved machine is restored many times), and bytes that are under way then are cut off at any
+//! point. So the stream consists of frames that both sides find again from anywhere:
 //!
 //! ```text
 //! frame = COBS( kind, payload ) 0x00          COBS leaves no zero byte in what it encodes
 //! ```
 //!
-//! A machine has two ports. On [`AGENT_PORT`] the host begins a connection with a zero (which ends whatever
-//! was cut) and [`Kind::Open`]; the guest answers [`Kind::Opened`] with the same nonce, and everything the host
-//! hears before that belongs to nobody. From then on both send [`Kind::Data`], until either sends
-//! [`Kind::Close`] or the host opens the next one. There is one connection at a time.
+//! A machine has two ports. On [`AGENT_PORT`] the host begins a connection with a zero (which ends a frame that was
+//! cut) and [`Kind::Open`]; the guest answers [`Kind::Opened`] with the same nonce, and the host ignores everything
+//! that it hears before that. From then on both send [`Kind::Data`], until either sends [`Kind::Close`] or the host
+//! opens the next one. There is one connection at a time.
 //!
 //! On [`CONTROL_PORT`] the driver asks ([`Kind::Ask`]) and the machine answers ([`Kind::Answer`]): see
 //! [`crate::control`].
@@ -31,7 +31,7 @@ const FRAME_MAX_BYTES: usize = PAYLOAD_MAX_BYTES + PAYLOAD_MAX_BYTES / 254 + 3;
 /// Longest run without a zero that one code byte describes.
 const RUN_MAX: usize = 254;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Host: begins a connection. An [`Open`].
@@ -95,7 +95,7 @@ pub struct Opened {
 /// One frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Its bytes, at most [`PAYLOAD_MAX_BYTES`].
     pub payload: Vec<u8>,
@@ -173,8 +173,8 @@ fn decode(encoded: &[u8]) -> Option<Frame> {
     (bytes.len() <= PAYLOAD_MAX_BYTES).then_some(Frame { kind, payload: bytes })
 }
 
-/// Finds frames in what arrives. What is no frame is left out: it was cut, or the peer is broken, and
-/// either way the connection's own protocol notices.
+/// Finds frames in the bytes that arrive. Bytes that are no frame are left out: they were cut, or the
+/// peer is broken, and either way the connection's own protocol notices.
 #[derive(Debug, Default)]
 pub struct Deframer {
     /// Bytes since the last zero, at most one frame's.
@@ -190,7 +190,7 @@ impl Deframer {
         Self::default()
     }
 
-    /// Takes what arrived, and calls `with` for each frame that it completes.
+    /// Takes bytes that arrived, and calls `with` for each frame that it completes.
     pub fn push(&mut self, mut bytes: &[u8], mut with: impl FnMut(Frame)) {
         while let Some(end) = bytes.iter().position(|byte| *byte == 0) {
             self.keep(&bytes[..end]);

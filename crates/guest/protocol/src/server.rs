@@ -1,7 +1,7 @@
 //! The guest's side of a connection: HTTP/2 set-up and the shape of an operation.
 //!
-//! Shared by the agent and by fakes, so that both take what the host sends in the same way. It needs
-//! no runtime: who drives the connection and where an operation runs is the caller's matter.
+//! Shared by the agent and by fakes, so that both read the host's requests in the same way. It needs no
+//! runtime: the caller drives the connection and chooses where an operation runs.
 
 use bytes::Bytes;
 use h2::server::{Builder, Connection, SendResponse};
@@ -35,9 +35,9 @@ pub fn builder() -> Builder {
 pub struct Operation {
     /// Its name, the end of the path.
     pub name: String,
-    /// What the host sends.
+    /// Records that the host sends.
     pub request: RecordReader,
-    /// What it gets.
+    /// Records for the host.
     pub response: RecordWriter,
 }
 
@@ -61,7 +61,7 @@ where
 {
     loop {
         let (request, respond) = connection.accept().await?.ok()?;
-        // An error concerns a stream that was reset already: there is nobody to answer.
+        // An error concerns a stream that was reset already: there is no request to answer.
         if let Ok(operation) = Operation::new(request, respond) {
             return Some(operation);
         }
@@ -74,8 +74,7 @@ pub fn failure(reason: Reason, message: impl Into<String>) -> Failure {
     Failure { reason: reason.into(), message: message.into() }
 }
 
-/// What to answer when the request's body was not what the operation asks for. `None` when the host
-/// is gone and nobody listens.
+/// The answer when the request's body does not fit the operation. `None` when the host is gone and cannot hear it.
 #[must_use]
 pub fn body_failure(error: BodyError) -> Option<Failure> {
     match error {

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Chunks of few bytes cost more than they hold, so each is counted with [`CHUNK_COST_BYTES`] on top,
-//! and output that nobody has taken yet is joined: a program that writes single bytes while the host
-//! is away cannot make the agent big.
+//! and output that the host has not taken yet is joined: a program that writes single bytes while the
+//! host is away cannot make the agent big.
 
 use std::collections::VecDeque;
 
@@ -16,7 +16,7 @@ use bytes::{Bytes, BytesMut};
 
 use crate::OUTPUT_WINDOW_BYTES;
 
-/// What a chunk costs beyond its bytes.
+/// The cost of a chunk beyond its bytes.
 const CHUNK_COST_BYTES: usize = 64;
 /// Output is joined up to this size.
 const JOIN_BYTES: usize = 16 << 10;
@@ -30,11 +30,11 @@ pub struct Chunk {
     pub bytes: Bytes,
 }
 
-/// An offset that lies outside what the window holds.
+/// An offset that lies outside of the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("offset {offset} is not within {base} to {end}")]
 pub struct OutOfWindow {
-    /// What was asked.
+    /// The offset that was asked for.
     pub offset: u64,
     /// First byte that is retained.
     pub base: u64,
@@ -160,7 +160,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever is acknowledged and wherever it is read from, the retained bytes are those written.
+        /// With any acknowledgement and any place to read from, the retained bytes are those that were written.
         #[test]
         fn keeps_exactly_what_was_not_acknowledged(
             parts in proptest::collection::vec((any::<bool>(), 0_usize..40_000), 1..12),
@@ -168,7 +168,7 @@ mod tests {
         ) {
             let mut window = OutputWindow::new();
             let mut all: Vec<(bool, u8)> = Vec::new();
-            // No period that a chunk has, so that what is in the wrong place is seen.
+            // A period that no chunk has, so that a byte in the wrong place is seen.
             let mut bytes = (0..=250_u8).cycle();
             for (stderr, len) in &parts {
                 let bytes: Vec<u8> = bytes.by_ref().take(*len).collect();

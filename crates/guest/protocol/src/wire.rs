@@ -15,7 +15,7 @@ pub const RECORD_MAX_BYTES: usize = 1 << 20;
 /// Bytes before the payload.
 pub const HEADER_BYTES: usize = 5;
 
-/// What a record holds.
+/// The content of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A protobuf message; which one follows from the operation and the position.
@@ -57,13 +57,13 @@ impl Kind {
 /// One record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// What it holds.
+    /// The kind of its content.
     pub kind: Kind,
     /// The bytes.
     pub payload: Bytes,
 }
 
-/// The peer sent something that is no record.
+/// The peer sent bytes that are no record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// Unknown kind byte.
@@ -106,7 +106,7 @@ pub fn encode_message(kind: Kind, message: &impl prost::Message) -> Bytes {
 /// # Errors
 /// [`WireError::Message`].
 pub fn decode_message<M: prost::Message + Default>(payload: Bytes) -> Result<M, WireError> {
-    // The cause is of no use to anybody: the peer is broken or hostile either way.
+    // The cause is of no use: the peer is broken or hostile either way.
     M::decode(payload).or(Err(WireError::Message))
 }
 
@@ -140,7 +140,7 @@ impl Decoder {
     /// The next record (or piece of a record of raw bytes), or `None` until more arrives.
     ///
     /// # Errors
-    /// [`WireError`] when what arrived is no record; the stream is useless then.
+    /// [`WireError`] when the bytes that arrived are no record; the stream is useless then.
     pub fn next_record(&mut self) -> Result<Option<Record>, WireError> {
         if let Some((kind, left)) = self.open {
             return Ok(self.piece(kind, left));
@@ -329,7 +329,7 @@ mod tests {
             body in proptest::collection::vec(any::<u8>(), 0..200),
             sizes in proptest::collection::vec(1_usize..50, 1..10),
         ) {
-            // Whatever comes out, it does not depend on how it was cut.
+            // The result does not depend on how the bytes were cut.
             prop_assert_eq!(decode(&body, &sizes), decode(&body, &[1]));
         }
     }

@@ -1,9 +1,9 @@
 //! Removes directories whose content a hostile program wrote.
 //!
 //! The standard library's `remove_dir_all` calls itself for every level: a few thousand directories, one in the other,
-//! overflow a thread's stack and end the whole process. Both sides of the wall meet such trees: the server in the
-//! disks of sandboxes, the agent in the sandbox itself. Here nothing recurses, one descriptor is open at a time, names
-//! are looked up one by one without following links, and depth and count have an end.
+//! overflow a thread's stack and end the whole process. Both the server (in the disks of sandboxes) and the agent (in
+//! the sandbox itself) meet such trees. Here nothing recurses, one descriptor is open at a time, names are looked up
+//! one by one without following links, and depth and count have an end.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -16,15 +16,15 @@ use rustix::io::Errno;
 pub const DEPTH_MAX: usize = 1 << 16;
 /// Names of directories that are held for one level, so that a level is not read again after each of them.
 const NAMES_MAX: usize = 1024;
-/// The same for levels that are deeper than [`DEEP`]: what is held has an end.
+/// The same for levels that are deeper than [`DEEP`], so that the memory for names is bounded.
 const NAMES_DEEP_MAX: usize = 1;
 const DEEP: usize = 64;
 
 /// A directory that is being emptied.
 struct Level {
-    /// Its name in the one above.
+    /// Its name in the directory above.
     name: CString,
-    /// What it is, to know it again from below.
+    /// Its identity, to recognize it when coming back up from below.
     id: (u64, u64),
     /// Directories in it that have to be emptied first.
     full: Vec<CString>,
@@ -33,11 +33,12 @@ struct Level {
 /// Removes the directory `name` of `parent` with everything in it, at most `entries_max` entries. A symbolic link or
 /// a file of that name is removed itself.
 ///
-/// What others add meanwhile is removed too, or makes it end with an error; what they move away stays.
+/// Entries that another process adds meanwhile are removed too, or make this end with an error; entries
+/// that it moves away stay.
 ///
 /// # Errors
-/// What the kernel says, [`io::ErrorKind::QuotaExceeded`] when there is more than that, or it is deeper than
-/// [`DEPTH_MAX`]. What was removed until then is gone.
+/// The kernel's error; [`io::ErrorKind::QuotaExceeded`] when there are more entries than that, or it is deeper than
+/// [`DEPTH_MAX`]. Entries that were removed until then are gone.
 pub fn remove(parent: BorrowedFd<'_>, name: &CStr, entries_max: u64) -> io::Result<()> {
     if remove_one(parent, name, FileType::Unknown, Missing::Fails)? {
         return Ok(());
@@ -59,13 +60,13 @@ impl Removal<'_> {
             if let Some(name) = self.next_full(here.as_fd())? {
                 match self.enter(here.as_fd(), name) {
                     Ok(below) => here = below,
-                    // It went, or became something else: the next look finds what it is.
+                    // It went, or another entry took its place: the next look finds out.
                     Err(error) if is_change(&error) => {}
                     Err(error) => return Err(error),
                 }
                 continue;
             }
-            // Empty: it goes, and the one above is next.
+            // The directory is empty: it is removed, and the one above is next.
             let Some(done) = self.levels.pop() else { return Ok(()) };
             let above = self.above(here.as_fd())?;
             let removed = match &above {
@@ -74,7 +75,7 @@ impl Removal<'_> {
             };
             match removed {
                 Ok(()) | Err(Errno::NOENT) => {}
-                // Somebody put something into it: the next look at the one above finds it again.
+                // Another process put an entry into it: the next look at the directory above finds it again.
                 Err(Errno::NOTEMPTY | Errno::EXIST) if above.is_some() => self.count()?,
                 Err(error) => return Err(error.into()),
             }
@@ -114,7 +115,7 @@ impl Removal<'_> {
         if identity(up.as_fd())? == level.id {
             return Ok(Some(up));
         }
-        // Somebody moved it. The names lead to where we were, and nowhere else.
+        // Another process moved it. Following the names from the top leads to where we were, and nowhere else.
         let mut at = open(self.parent, &self.levels[0].name)?;
         for level in &self.levels[1..] {
             at = open(at.as_fd(), &level.name)?;
@@ -151,7 +152,7 @@ impl Removal<'_> {
     }
 }
 
-/// What it means when there is nothing to remove.
+/// The result when there is nothing to remove.
 #[derive(Clone, Copy, PartialEq)]
 enum Missing {
     Fails,
@@ -166,7 +167,7 @@ fn remove_one(dir: BorrowedFd<'_>, name: &CStr, kind: FileType, missing: Missing
             Ok(()) => return Ok(true),
             Err(Errno::NOENT) if missing == Missing::IsFine => return Ok(true),
             Err(Errno::ISDIR) => {}
-            // What some file systems say of a directory; of a file it is the last word.
+            // Some file systems answer this for a directory; for a file it is the final error.
             Err(Errno::PERM) => refused = Some(Errno::PERM),
             Err(error) => return Err(error.into()),
         }
@@ -175,7 +176,7 @@ fn remove_one(dir: BorrowedFd<'_>, name: &CStr, kind: FileType, missing: Missing
         Ok(()) => Ok(true),
         Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(false),
         Err(Errno::NOENT) if missing == Missing::IsFine => Ok(true),
-        // It became something else meanwhile; the next look finds out.
+        // Another entry took its place meanwhile; the next look finds out.
         Err(Errno::NOTDIR) if refused.is_none() && missing == Missing::IsFine => Ok(true),
         Err(error) => Err(refused.filter(|_| error == Errno::NOTDIR).unwrap_or(error).into()),
     }

@@ -127,7 +127,7 @@ fn report(place: &str) {
     println!("{place}: {MANY} connections, opened and used, in {} ms", many().as_millis());
 }
 
-/// What leaks would show in: descriptors of this process, and network namespaces of the kernel (where its
+/// The counts in which leaks would show: descriptors of this process, and network namespaces of the kernel (where its
 /// counters can be read).
 fn held() -> (usize, Option<u64>) {
     let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().count();
@@ -136,7 +136,7 @@ fn held() -> (usize, Option<u64>) {
     (descriptors, namespaces.and_then(|counts| counts.split_whitespace().next()?.parse().ok()))
 }
 
-/// Makes and drops slots, and says what is left of them.
+/// Makes and drops slots, and says which descriptors and namespaces are left of them.
 fn cycles() {
     let pool = SlotPool::start(0).unwrap();
     let (descriptors, namespaces) = held();

@@ -1,4 +1,4 @@
-//! Accepts what arrives at a sandbox's gate.
+//! Accepts connections that arrive at a sandbox's gate.
 
 use std::io;
 use std::net::SocketAddr;
@@ -82,7 +82,8 @@ async fn accept(
             Original::LocalAddress => stream.local_addr(),
             Original::Redirected => ip_original_dst(&stream).map(SocketAddr::from).map_err(io::Error::from),
         };
-        // Without one it was made to the gate's own socket, which nobody has a reason to do.
+        // A connection without an original address was made to the gate's own socket, which no program
+        // has a reason to do.
         let Ok(original) = original else { continue };
         let sender = attribution.and_then(|attribution| attribution.sender(stream.as_fd()));
         begin(shared, net, stream, original, own, sender);
@@ -113,7 +114,7 @@ fn begin(
         Ok(entered) => entered,
         Err(refusal) => {
             net.deny(&refusal);
-            // A reset; whatever closing says otherwise does not matter.
+            // Closing then resets the connection; an error of this call does not matter.
             let _ = set_socket_linger(&stream, Some(Duration::ZERO));
             return;
         }

@@ -1,8 +1,8 @@
-//! What belongs to this server or was closed by its operator, whatever address it has.
+//! Destinations that belong to this server, or that its operator closed, under any address.
 //!
-//! The host's own addresses the kernel knows. Others lead back to it without being its own: the public address of a
-//! network that translates, or that of a proxy in front. They are those that the server's public names have. A name in
-//! front of a connection says so at once; for connections without one the addresses are looked up now and then.
+//! The kernel knows the host's own addresses. Other addresses lead back to the host without being its own: the public
+//! address of a NAT, or that of a proxy in front. They are the addresses of the server's public names. A name in front
+//! of a connection says so at once; for connections without one the addresses are looked up now and then.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -24,14 +24,14 @@ const SOME_PORT: &str = "1-atoll";
 #[derive(Debug, Default)]
 pub(crate) struct Borders {
     closed: Vec<Cidr>,
-    /// Names of this server; what lies below them are ports of sandboxes.
+    /// Names of this server; names below them are ports of sandboxes.
     names: Vec<HostName>,
     addresses: RwLock<HashSet<IpAddr>>,
     watched: AtomicBool,
 }
 
 impl Borders {
-    /// `own` are names and addresses under which this server is reached. What is neither is left out.
+    /// `own` are names and addresses under which this server is reached. A text that is neither is left out.
     pub(crate) fn new(closed: Vec<Cidr>, own: &[String]) -> Self {
         let addresses = own.iter().filter_map(|text| text.parse().ok()).map(canonical).collect();
         let names = own.iter().filter_map(|text| text.parse().ok()).collect();
@@ -80,13 +80,13 @@ impl Borders {
 
     async fn refresh(&self, shared: &Shared) {
         let below = |name: &HostName| format!("{SOME_PORT}.{name}").parse().ok();
-        // Everywhere the loopback (RFC 6761), which is the host's anyway.
+        // Names below `localhost` mean the loopback everywhere (RFC 6761), which is the host's anyway.
         let elsewhere = self.names.iter().filter(|name| !name.as_str().ends_with("localhost"));
         let asked: Vec<HostName> =
             elsewhere.flat_map(|name| [Some(name.clone()), below(name)]).flatten().collect();
         for name in asked {
-            // What resolvers say, and what the host itself goes by. An address stays: names move, but a connection to
-            // where this server was an hour ago is nobody's business either.
+            // Addresses from the resolvers, and from the host's own look-up. A found address stays: names move, but a
+            // sandbox has no business at an address where this server was an hour ago either.
             let mut found = shared.resolver.addresses_of_host(&name).await;
             if let Ok(more) = tokio::net::lookup_host((name.as_str(), 0)).await {
                 found.extend(more.map(|address| address.ip()));

@@ -14,7 +14,7 @@ struct State {
     rate: Option<u64>,
     /// Units that may be saved up.
     burst: u64,
-    /// What is there, or owed.
+    /// Units that are there, or owed when it is negative.
     balance: i64,
     at: Instant,
 }

@@ -8,7 +8,7 @@ use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// A connection from a sandbox. What was read ahead is read again.
+/// A connection from a sandbox. Bytes that were read ahead are read again.
 #[derive(Debug)]
 pub struct ClientStream {
     ahead: BytesMut,
@@ -20,24 +20,24 @@ impl ClientStream {
         Self { ahead: BytesMut::new(), stream }
     }
 
-    /// Puts bytes in front, as they were read by somebody else.
+    /// Puts bytes in front that a caller has read already, so that they are read again.
     pub(crate) fn put_back(&mut self, bytes: &[u8]) {
         let mut ahead = BytesMut::from(bytes);
         ahead.extend_from_slice(&self.ahead);
         self.ahead = ahead;
     }
 
-    /// Takes what was read ahead out.
+    /// Takes out the bytes that were read ahead.
     pub(crate) fn take_ahead(&mut self) -> BytesMut {
         std::mem::take(&mut self.ahead)
     }
 
-    /// The connection without what was read ahead.
+    /// The connection without the bytes that were read ahead.
     pub(crate) fn socket(&self) -> &TcpStream {
         &self.stream
     }
 
-    /// The connection, and what was read ahead of it.
+    /// The connection, and the bytes that were read ahead of it.
     pub(crate) fn split(&mut self) -> (&TcpStream, &mut BytesMut) {
         (&self.stream, &mut self.ahead)
     }
@@ -48,7 +48,7 @@ impl ClientStream {
     }
 }
 
-/// Appends what there is to read; 0 at the end. Loses nothing when it is dropped.
+/// Appends the bytes that there are to read; 0 at the end. Loses nothing when it is dropped.
 pub(crate) async fn read_more(socket: &TcpStream, ahead: &mut BytesMut) -> io::Result<usize> {
     loop {
         socket.readable().await?;

@@ -1,4 +1,4 @@
-//! What the gateway is told at start.
+//! The gateway's settings at start.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -11,27 +11,27 @@ use atoll_recorder::Recorder;
 
 use crate::interceptor::Interceptor;
 
-/// What the gateway is told at start.
+/// The gateway's settings at start.
 #[derive(Debug, Clone, Default)]
 pub struct GatewayConfig {
     /// Resolvers to ask; those of the host's `/etc/resolv.conf` when empty.
     pub resolvers: Vec<SocketAddr>,
     /// A proxy through which every connection to the outside goes.
     pub upstream: Option<UpstreamProxy>,
-    /// Who looks into connections where a policy asks for it.
+    /// Looks into connections where a policy asks for it.
     pub interceptor: Option<Arc<dyn Interceptor>>,
-    /// Networks that count as private, besides those that everybody has.
+    /// Networks that count as private, besides the standard ones.
     pub closed: Vec<Cidr>,
     /// Names and addresses under which this server is reached, and below which its sandboxes' ports are: like the
     /// host's own addresses, they are reached only through a rule that names the address.
     pub own_hosts: Vec<String>,
-    /// What is told of everything that sandboxes do.
+    /// The recorder, which is told of everything that sandboxes do.
     pub recorder: Option<Recorder>,
     /// Connections of all sandboxes together; as many as the process's descriptors allow when absent.
     pub connections_max: Option<usize>,
 }
 
-/// What a proxy speaks.
+/// The protocol of a proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ProxyKind {
     Socks5,

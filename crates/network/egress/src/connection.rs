@@ -31,18 +31,18 @@ pub(crate) struct Target {
     pub(crate) own: bool,
     /// The network closed by the operator that has the address.
     pub(crate) closed: Option<Cidr>,
-    /// Who connected, if that is known.
+    /// The sender that connected, if it is known.
     pub(crate) sender: Option<Arc<Sender>>,
 }
 
-/// What becomes of a connection or a request.
+/// The decision about a connection or a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ruling {
-    /// What the rules say.
+    /// Whether the rules let it pass.
     pub(crate) by_rules: bool,
     /// Whether it passes against the rules, because the policy's mode is to observe.
     pub(crate) observed: bool,
-    /// What the rules' word rests on.
+    /// The reason of the rules' decision.
     pub(crate) basis: Basis,
 }
 
@@ -197,14 +197,14 @@ impl Connection {
         }
     }
 
-    /// Says who made it, if that is known; once.
+    /// Sets the sender that made it, if it is known; once.
     pub(crate) fn came_from(&self, sender: Option<Sender>) {
         if let Some(sender) = sender {
             self.sender.get_or_init(|| Arc::new(sender));
         }
     }
 
-    /// Who made it, if that is known.
+    /// The sender that made it, if it is known.
     pub(crate) fn sender(&self) -> Option<Arc<Sender>> {
         self.sender.get().cloned()
     }
@@ -242,7 +242,7 @@ impl Connection {
         }
     }
 
-    /// Whether a policy allows what it is doing.
+    /// Whether a policy allows its activity.
     pub(crate) fn is_allowed(&self, policy: &EgressPolicy) -> bool {
         match &*lock(&self.activity) {
             Activity::Opening => true,
@@ -365,7 +365,7 @@ impl Drop for Admitted {
 }
 
 impl Dialer {
-    /// Whose connection it is.
+    /// The sandbox that has the connection.
     #[must_use]
     pub fn sandbox(&self) -> &SandboxId {
         &self.context.net.id
@@ -383,7 +383,7 @@ impl Dialer {
         self.target.destination().name
     }
 
-    /// Who made the connection, if that is known.
+    /// The sender that made the connection, if it is known.
     #[must_use]
     pub fn sender(&self) -> Option<&Sender> {
         self.target.sender.as_deref()
@@ -412,7 +412,7 @@ impl Dialer {
         self.context.connection.cancel.clone()
     }
 
-    /// Whether the rules of a policy let a request pass, whatever its mode.
+    /// Whether the rules of a policy let a request pass, in any mode of the policy.
     #[must_use]
     pub fn allowed_by_rules(&self, policy: &EgressPolicy, method: &str, path: &str) -> bool {
         self.target.decide(policy, Http::Request { method, path }).by_rules
@@ -421,7 +421,7 @@ impl Dialer {
     /// Decides upon a request, before any of it is sent. `path` is without the query.
     ///
     /// # Errors
-    /// [`Refusal`], which is written down already.
+    /// [`Refusal`], which is recorded already.
     pub fn admit(&self, scheme: &str, method: &str, path: &str) -> Result<Admitted, Refusal> {
         let connection = Arc::clone(&self.context.connection);
         let number = connection.enter_request(&self.target, method, path);
@@ -449,9 +449,9 @@ impl Dialer {
         Err(refusal)
     }
 
-    /// Connects to where it leads, through the upstream proxy if there is one. What is carried is counted
-    /// and held to the sandbox's bandwidth. The caller has had the connection or a request allowed, or needs to know
-    /// how the server speaks before there is one; where nothing may pass, nobody is connected to.
+    /// Connects to where it leads, through the upstream proxy if there is one. Bytes that it carries are counted and
+    /// held to the sandbox's bandwidth. The caller has had the connection or a request allowed, or needs to know how
+    /// the server speaks before there is a request. Where nothing may pass, no connection is made.
     ///
     /// # Errors
     /// [`DialError`].

@@ -1,4 +1,4 @@
-//! Connecting to the outside, and the counted stream that comes of it.
+//! Connects to the outside, and gives a stream that is counted.
 
 use std::future::Future as _;
 use std::io;
@@ -32,7 +32,7 @@ pub enum DialError {
     /// It took too long.
     #[error("connecting took longer than {} seconds", DIAL_TIMEOUT.as_secs())]
     Timeout,
-    /// The network or the other side refused.
+    /// The network or the server refused.
     #[error("the other side cannot be reached: {0}")]
     Refused(#[source] io::Error),
     /// The upstream proxy refused.

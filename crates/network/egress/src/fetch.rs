@@ -1,7 +1,8 @@
-//! Fetches a file as a program in a sandbox would: over a connection to the sandbox's explicit proxy, which somebody else made.
+//! Fetches a file as a program in a sandbox would: over a connection to the sandbox's explicit proxy, which the caller
+//! makes.
 //!
-//! So there is no second way out: policy, budgets, secrets and the recorder see these requests as all others. What comes is
-//! hostile: its length is bounded by who reads it, redirects and heads here.
+//! So there is no second way out: policy, budgets, secrets and the recorder see these requests as all others. Answers
+//! are hostile: the reader bounds their length, this module bounds redirects and heads.
 
 use std::io;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ const REDIRECTS_MAX_COUNT: u32 = 10;
 const SILENCE: Duration = Duration::from_secs(60);
 /// Longest answer of the gateway that is passed on, bytes.
 const REFUSAL_MAX_BYTES: usize = 2 << 10;
-/// What is said of the client: servers want something.
+/// The `User-Agent`: servers want one.
 const CLIENT: &str = concat!("atoll/", env!("CARGO_PKG_VERSION"));
 
 /// A connection to the proxy.
@@ -57,7 +58,7 @@ pub enum FetchError {
     /// No connection, or none that lasted.
     #[error("{0}: {1}")]
     Broken(String, String),
-    /// The server is who it says to nobody here.
+    /// The TLS handshake failed: the server could not be verified, for example.
     #[error("{0}: the TLS handshake failed: {1}")]
     Tls(String, io::Error),
     /// It takes too long.
@@ -159,7 +160,7 @@ fn follow(from: &Uri, location: &str) -> Result<Uri, FetchError> {
 fn client(roots: &str) -> Result<ClientConfig, rustls::Error> {
     let mut store = RootCertStore::empty();
     for certificate in rustls_native_certs::load_native_certs().certs {
-        // Some that a host has are too old for the TLS library; others do not matter then.
+        // Some certificates of a host are too old for the TLS library; those are left out.
         drop(store.add(certificate));
     }
     for certificate in CertificateDer::pem_slice_iter(roots.as_bytes()).flatten() {
@@ -213,7 +214,7 @@ async fn speak(
     tasks: &mut JoinSet<()>,
 ) -> hyper::Result<SendRequest<Empty<Bytes>>> {
     let (send, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // What breaks it is told to who waits for the answer.
+    // An error of the connection is told to the task that waits for the answer.
     tasks.spawn(async move { drop(connection.with_upgrades().await) });
     Ok(send)
 }

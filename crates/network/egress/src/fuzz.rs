@@ -1,4 +1,5 @@
-//! What a sandbox may send to the gateway, found by coverage: `make fuzz`. It runs shortly with the other tests, too.
+//! Input that a sandbox may send to the gateway, found by coverage: `make fuzz`. It also runs for a short time with the
+//! other tests.
 
 use bolero::check;
 
@@ -11,7 +12,7 @@ fn a_hello_says_one_name_however_much_of_it_is_there() {
         for end in 0..bytes.len() {
             match read(&bytes[..end]) {
                 Hello::Incomplete => {}
-                // What was decided once is not decided differently by what follows.
+                // Further bytes do not change a decision.
                 decided => assert_eq!(decided, whole, "after {end} bytes"),
             }
         }

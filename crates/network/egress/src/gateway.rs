@@ -18,7 +18,7 @@ use crate::limits::{CONNECTION_DESCRIPTORS_COUNT, SHARE_OF_ONE};
 use crate::sandbox::SandboxNet;
 use atoll_core::network::{NetworkView, Transferred};
 
-/// What all connections share.
+/// The state that all connections share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: GatewayConfig,
@@ -46,7 +46,7 @@ pub struct Stats {
 #[derive(Debug, Default)]
 struct Table {
     nets: HashMap<SandboxId, Arc<SandboxNet>>,
-    /// Of sandboxes that are gone.
+    /// The counts of sandboxes that are gone.
     past: Stats,
 }
 
@@ -82,8 +82,8 @@ impl Gateway {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes up the network of a sandbox: from now on what arrives at its gate is served. An earlier gate of
-    /// the same sandbox is let go of; what it carried stays counted.
+    /// Takes up the network of a sandbox: from now on connections and lookups at its gate are served. An earlier gate
+    /// of the same sandbox is let go of; the bytes that it carried stay counted.
     ///
     /// Must be called on a runtime, which serves it.
     ///
@@ -126,7 +126,7 @@ impl Gateway {
         self.table().nets.get(id).cloned()
     }
 
-    /// What can be seen of a sandbox's network; `None` when it is not taken up.
+    /// A view of a sandbox's network; `None` when it is not taken up.
     #[must_use]
     pub fn network(&self, id: &SandboxId) -> Option<NetworkView> {
         self.find(id).map(|net| net.view())

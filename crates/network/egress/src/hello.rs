@@ -3,7 +3,7 @@
 //! A hello is one handshake message, spread over one or more records. Everything is bounded by the bytes
 //! at hand; nothing is believed beyond them.
 
-/// What the first bytes of a TLS connection say.
+/// The content of the first bytes of a TLS connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Hello {
     /// More bytes are needed.
@@ -25,7 +25,7 @@ pub(crate) fn is_tls(bytes: &[u8]) -> bool {
     matches!(bytes, [20..=24] | [20..=24, 3, ..])
 }
 
-/// Reads what is there.
+/// Reads the bytes that are there.
 pub(crate) fn read(bytes: &[u8]) -> Hello {
     let mut message = Vec::new();
     let mut rest = bytes;

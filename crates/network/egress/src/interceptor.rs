@@ -1,4 +1,4 @@
-//! The seam to whoever looks into connections: opens TLS, puts secrets into requests.
+//! The seam to the interceptor, which looks into connections: it opens TLS and puts secrets into requests.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,7 @@ use hyper::body::Incoming;
 use crate::client::ClientStream;
 use crate::connection::Dialer;
 
-/// What a connection speaks, as far as its first bytes tell.
+/// The protocol of a connection, as far as its first bytes tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Protocol {
     /// TLS.
@@ -20,10 +20,10 @@ pub enum Protocol {
     Http,
 }
 
-/// A connection that somebody may want to look into.
+/// A connection that the interceptor may want to look into.
 #[derive(Debug, Clone, Copy)]
 pub struct Ask<'a> {
-    /// Whose it is.
+    /// The sandbox that has it.
     pub sandbox: &'a SandboxId,
     /// The policy as it is now.
     pub policy: &'a EgressPolicy,
@@ -31,13 +31,13 @@ pub struct Ask<'a> {
     pub name: &'a HostName,
     /// Where it leads.
     pub address: SocketAddr,
-    /// What it speaks.
+    /// Its protocol.
     pub protocol: Protocol,
-    /// Who made it, if that is known.
+    /// The sender that made it, if it is known.
     pub sender: Option<&'a Sender>,
 }
 
-/// Whatever a body fails with.
+/// Any error of a body.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// An answer to one request.
@@ -46,13 +46,13 @@ pub type Answer = http::Response<UnsyncBoxBody<bytes::Bytes, BoxError>>;
 /// A connection to be served.
 #[derive(Debug)]
 pub struct Flow {
-    /// Whose it is.
+    /// The sandbox that has it.
     pub sandbox: SandboxId,
     /// Where the client connected to.
     pub original: SocketAddr,
     /// The name that the client meant and that has this address.
     pub name: HostName,
-    /// What it speaks.
+    /// Its protocol.
     pub protocol: Protocol,
     /// The client; the bytes that were looked at come again.
     pub client: ClientStream,
@@ -62,15 +62,15 @@ pub struct Flow {
 /// on its requests; each request must be shown to [`Dialer::admit`] before any of it is sent.
 #[async_trait]
 pub trait Interceptor: Send + Sync + std::fmt::Debug {
-    /// Whether this connection should be given to [`Self::serve`]. For TLS the gateway also gives those whose
-    /// policy speaks of methods or paths.
+    /// Whether this connection should be given to [`Self::serve`]. For TLS the gateway also gives connections that a
+    /// rule about methods or paths decides on.
     fn wants(&self, ask: &Ask<'_>) -> bool;
 
     /// Serves a connection to its end. The dialer connects to where the client wanted to go; its
     /// [`Dialer::cancelled`] fires when the connection is no longer allowed.
     ///
     /// # Errors
-    /// What broke the connection; it is only logged.
+    /// The error that broke the connection; it is only logged.
     async fn serve(&self, flow: Flow, dialer: Dialer) -> std::io::Result<()>;
 
     /// Answers one request in clear that the explicit proxy was given. `name` is its host, and the dialer leads

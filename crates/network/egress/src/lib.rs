@@ -20,16 +20,15 @@
 //!
 //! # What makes a name certain
 //!
-//! A client says a name (in its TLS hello, in `Host`), and it chose an address. The name counts only if our
-//! resolver told *this* sandbox that the name has *this* address; otherwise there is no name, and only
-//! rules about addresses can allow the connection. So neither a forged server name on another machine's
-//! address nor a name that rebinds leads anywhere: the address that was checked is the address that is
-//! dialled.
+//! A client sends a name (in its TLS hello, in `Host`) and has chosen an address. The name counts only if our resolver
+//! told *this* sandbox that the name has *this* address; otherwise there is no name, and only rules about addresses can
+//! allow the connection. So neither a forged server name on another machine's address nor a name that rebinds leads
+//! anywhere: the address that was checked is the address that is dialled.
 //!
 //! # Failing
 //!
-//! Everything fails closed: there is no link, only the sockets of the gate, so whatever is not carried by
-//! this code does not move. Limits are in [`limits`].
+//! Everything fails closed: there is no link, only the sockets of the gate, so traffic that this code does not carry
+//! does not move. Limits are in [`limits`].
 
 mod accept;
 mod borders;

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-/// Bytes of a connection that are looked at before it is known what it is. A TLS hello with post-quantum
-/// keys has 2 KiB.
+/// Bytes of a connection that are looked at before its protocol is known. A TLS hello with post-quantum keys has 2 KiB.
 pub const SNIFF_MAX_BYTES: usize = 32 << 10;
-/// How long a client may stay silent before it is taken for one that waits for the server's first word.
+/// How long a client may stay silent before it is taken for a client that waits for the server to speak first.
 pub const SILENCE: Duration = Duration::from_millis(300);
 /// How long the first bytes of a connection may take.
 pub const SNIFF_TIMEOUT: Duration = Duration::from_secs(15);
@@ -15,7 +14,7 @@ pub const DIAL_TIMEOUT: Duration = Duration::from_secs(15);
 pub const HTTP_HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// Headers of one request.
 pub const HTTP_HEADERS_MAX_COUNT: usize = 200;
-/// Bytes of the head of a request, and of what is read ahead of a slow reader.
+/// Bytes of the head of a request, and bytes that are read ahead of a slow reader.
 pub const HTTP_BUFFER_MAX_BYTES: usize = 64 << 10;
 /// Names with addresses that are remembered for one sandbox. The oldest go first.
 pub const NAMES_MAX_COUNT: usize = 4096;
@@ -35,7 +34,7 @@ pub const DNS_QUESTIONS_PER_S: u64 = 200;
 pub const DNS_RECEIVED_PER_S: u64 = 1000;
 /// Questions that are looked at at once after a while without any.
 pub const DNS_RECEIVED_BURST_COUNT: u64 = 4000;
-/// Questions per second that are passed on to resolvers for one sandbox: what the cache answers is free.
+/// Questions per second that are passed on to resolvers for one sandbox: answers from the cache are free.
 pub const DNS_LOOKUPS_PER_S: u64 = 20;
 /// Seconds for which unused questions and lookups are saved up.
 pub const DNS_BURST_S: u64 = 10;
@@ -57,7 +56,7 @@ pub const OPENED_PER_S: u64 = 500;
 pub const OPENED_BURST_S: u64 = 4;
 /// Descriptors that one connection may need: two sockets, and a pipe in each direction.
 pub const CONNECTION_DESCRIPTORS_COUNT: usize = 6;
-/// Part of all connections that one sandbox may hold, whatever its own limit: one of so many parts.
+/// Part of all connections that one sandbox may hold, even with a higher limit of its own: one of so many parts.
 pub const SHARE_OF_ONE: usize = 4;
 /// Connections of one sandbox that are looked into at once.
 pub const INTERCEPTED_MAX_COUNT: usize = 128;

@@ -1,4 +1,4 @@
-//! Which names our resolver told a sandbox that an address has.
+//! The names that our resolver has given a sandbox for each address.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -34,7 +34,7 @@ impl Names {
 
     /// Whether this name was said to have this address.
     pub(crate) fn is(&self, name: &HostName, address: IpAddr) -> bool {
-        // The pair is small next to what a connection costs; borrowing it would need a second map.
+        // The pair is small next to the cost of a connection; borrowing it would need a second map.
         self.until.get(&(address, name.clone())).is_some_and(|until| *until > Instant::now())
     }
 

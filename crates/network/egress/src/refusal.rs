@@ -8,7 +8,7 @@ use http_body_util::Full;
 use atoll_core::network::Stage;
 use atoll_recorder::event::Destination;
 
-/// Why something may not pass, in words for whoever runs in the sandbox.
+/// Why a connection, request or lookup may not pass, in words for the programs in the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     /// At which point.
@@ -17,7 +17,7 @@ pub struct Refusal {
     pub what: String,
     /// Why: the rule, or that there is none.
     pub why: String,
-    /// What would allow it, as arguments of the command line.
+    /// Arguments of the command line that would allow it.
     pub ask: Option<String>,
     /// Where it led, for the record.
     pub to: Option<Box<Destination>>,
@@ -48,13 +48,13 @@ impl Refusal {
     }
 }
 
-/// What was refused, why, and what to ask for, in a line each.
+/// A line each for the refused destination, the reason, and what to ask for.
 pub(crate) fn explain(what: &str, why: &str, ask: Option<&str>) -> String {
     let ask = ask.map(|ask| format!("ask:  whoever runs this sandbox can allow it with {ask}\n"));
     format!("what: {what}\nwhy:  {why}\n{}", ask.unwrap_or_default())
 }
 
-/// An answer of the gateway itself, in place of what was asked for.
+/// An answer of the gateway itself, in place of the server's.
 pub(crate) fn plain(
     status: http::StatusCode,
     reason: &'static str,

@@ -36,7 +36,7 @@ pub(crate) async fn relay(mut client: ClientStream, upstream: UpstreamStream) ->
     Ok(())
 }
 
-/// Sends what was read ahead.
+/// Sends bytes that were read ahead.
 pub(crate) async fn send(ahead: &[u8], upstream: &TcpStream, account: &Account) -> io::Result<()> {
     write_all(upstream, ahead).await?;
     wait(account.sent(ahead.len())).await;

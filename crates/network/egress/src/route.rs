@@ -1,4 +1,4 @@
-//! What becomes of a connection whose destination is known.
+//! Decides upon and serves a connection whose destination is known.
 
 use std::io;
 use std::net::SocketAddr;
@@ -47,7 +47,7 @@ pub(crate) async fn route(
     };
     let opening = match first {
         Some(opening) => opening,
-        // The server may be the one who speaks first.
+        // The server may be the side that speaks first.
         None if may_speak_first(&target, &context.net.policy()) => {
             match server_first(&context, client, &target).await? {
                 None => return Ok(()),
@@ -57,7 +57,7 @@ pub(crate) async fn route(
                 }
             }
         }
-        // Nobody is to be asked for anything: no reason to keep a socket for that long.
+        // No server may be asked: no reason to keep a socket for that long.
         None if context.net.policy().internet == Internet::Off => Opening::Other,
         None => {
             let (socket, ahead) = client.split();
@@ -140,7 +140,7 @@ async fn confirm_sni(context: &Context, target: Target, sni: Option<&str>) -> Ta
     target.meant(&context.shared.borders, names)
 }
 
-/// Decides upon a connection that is carried as it is, and carries it. `server_name` is what TLS says.
+/// Decides upon a connection that is carried as it is, and carries it. `server_name` is the name in the TLS hello.
 async fn carry(
     context: &Context,
     client: ClientStream,
@@ -162,14 +162,14 @@ async fn carry(
     }
 }
 
-/// Whether the server may be asked before the client has said anything. Where rules go by what the client says, only it
-/// tells whether they would refuse that, so it is waited for.
+/// Whether the gateway may connect to the server before the client has sent anything. Where rules decide by the
+/// client's request, only that request tells whether they would refuse it, so the gateway waits for the client.
 fn may_speak_first(target: &Target, policy: &EgressPolicy) -> bool {
     let ruling = target.decide(policy, Http::Unknown);
     ruling.by_rules || ruling.observed && !target.could_pass_by_rules(policy)
 }
 
-/// Asks the policy, and writes a refusal down, also one that is only observed.
+/// Asks the policy, and records a refusal, also one that is only observed.
 fn allowed(context: &Context, target: &Target, server_name: Option<&str>) -> bool {
     let policy = context.net.policy();
     let ruling = target.decide(&policy, Http::Unknown);
@@ -248,8 +248,8 @@ async fn server_first(
     }
 }
 
-/// Whether the client may begin so after the server has spoken. HTTP servers do not speak first, so whoever
-/// sends a request then wants it to pass unseen.
+/// Whether the client may begin so after the server has spoken. HTTP servers do not speak first, so a client that sends
+/// a request then wants it to pass unseen.
 async fn may_follow(context: &Context, target: &Target, opening: &Opening) -> bool {
     match opening {
         Opening::Nothing | Opening::Other => true,
@@ -277,15 +277,15 @@ async fn refuse(mut client: ClientStream, tls: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads what the client still sends, for a moment: closing with unread bytes would reset the connection and
-/// could overtake what was just said.
+/// Reads what the client still sends, for a moment: closing with unread bytes would reset the connection, and the reset
+/// could overtake the bytes that were just sent.
 async fn linger(client: &mut ClientStream) {
     let drain = async {
         while client.read_ahead().await.is_ok_and(|count| count > 0) {
             drop(client.take_ahead());
         }
     };
-    // Who keeps on sending has had time to listen.
+    // A client that keeps on sending has had time to read.
     let _ = tokio::time::timeout(Duration::from_secs(1), drain).await;
 }
 

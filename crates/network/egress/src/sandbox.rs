@@ -1,4 +1,4 @@
-//! One sandbox's network: its policy, what is open, what was refused, what was carried.
+//! One sandbox's network: its policy, its open connections, its refusals, its counts of bytes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -74,7 +74,7 @@ pub(crate) struct SandboxNet {
     intercepted: Arc<Semaphore>,
     /// Lines in the server's log.
     logged: Bucket,
-    /// What is told of everything.
+    /// The recorder, which is told of everything.
     pub(crate) recorder: Option<Recorder>,
     pub(crate) revision: Revision,
     /// Fires when the sandbox is let go of.
@@ -124,7 +124,7 @@ impl SandboxNet {
         }
     }
 
-    /// The same, which tells what happens.
+    /// The same, which tells the recorder of events.
     pub(crate) fn told_to(self, recorder: Option<Recorder>) -> Self {
         Self { recorder, ..self }
     }
@@ -136,8 +136,8 @@ impl SandboxNet {
 
     /// Changes the policy and cuts what it no longer allows.
     ///
-    /// A connection enters what it is doing before it asks the policy; so either it sees the new policy, or
-    /// it is found here.
+    /// A connection enters its activity before it asks the policy; so either it sees the new policy, or it is found
+    /// here.
     pub(crate) fn set_policy(&self, policy: EgressPolicy) {
         self.revision.set(&policy);
         let policy = Arc::new(policy);
@@ -169,10 +169,10 @@ impl SandboxNet {
 
     // === connections ===
 
-    /// Enters a connection, if there is room. `most` is what one sandbox may have of all connections there are.
+    /// Enters a connection, if there is room. `most` is the part of all connections that one sandbox may have.
     pub(crate) fn enter(&self, what: &str, most: usize) -> Result<Arc<Connection>, Refusal> {
         let refuse = |why: String, ask: Option<&str>| {
-            // Not the destination: who opens many is told once, and not for each.
+            // Without the destination: a program that opens many connections is told once, and not for each of them.
             let what = if ask.is_some() { what } else { "connections" }.to_owned();
             Err(Refusal { stage: Stage::Limit, what, why, ask: ask.map(str::to_owned), to: None })
         };
@@ -196,8 +196,8 @@ impl SandboxNet {
         Ok(connection)
     }
 
-    /// Waits for a turn to do a TLS handshake for this sandbox, on one of the connections that may be looked into. What
-    /// is given is kept while it is.
+    /// Waits for a turn to do a TLS handshake for this sandbox, on one of the connections that may be looked into. The
+    /// caller keeps the permit for as long as it looks into the connection.
     pub(crate) async fn begin_interception(&self, what: String) -> Result<OwnedSemaphorePermit, Refusal> {
         let place = Arc::clone(&self.intercepted).try_acquire_owned().map_err(|_full| Refusal {
             stage: Stage::Limit,
@@ -239,7 +239,7 @@ impl SandboxNet {
         self.note(refusal, false);
     }
 
-    /// Writes down what rules refuse and what passes all the same, because the policy's mode is to observe.
+    /// Records a refusal by rules that passes all the same, because the policy's mode is to observe.
     pub(crate) fn observe(&self, refusal: &Refusal) {
         self.note(refusal, true);
     }
@@ -263,8 +263,8 @@ impl SandboxNet {
             return;
         }
         self.record_refusal(refusal, 1, observed);
-        // The first of its kind, and of those not too many: a program that tries all day, or makes up paths, must not
-        // fill the log.
+        // Only the first of its kind is logged, and of these not too many: a program that tries all day, or makes up
+        // paths, must not fill the log.
         if !observed && self.logged.take() {
             tracing::info!(sandbox = %self.id, what = %refusal.what, why = %refusal.why, "egress refused");
         } else {
@@ -282,7 +282,7 @@ impl SandboxNet {
         denials.truncate(DENIALS_MAX_COUNT);
     }
 
-    /// What was refused lately, in words for whoever runs in the sandbox.
+    /// The latest refusals, in words for the programs in the sandbox.
     pub(crate) fn denied_text(&self) -> String {
         let denials = lock(&self.denials);
         let mut refused = denials.iter().filter(|denial| !denial.observed).peekable();

@@ -9,7 +9,7 @@ use crate::client::read_more;
 use crate::hello::{self, Hello};
 use crate::limits::SNIFF_MAX_BYTES;
 
-/// What a connection begins with.
+/// The kind of a connection, by its first bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Opening {
     /// TLS, with the server name if it says one. A hello that cannot be read has none.
@@ -40,7 +40,7 @@ pub(crate) async fn sniff(socket: &TcpStream, ahead: &mut BytesMut) -> io::Resul
     }
 }
 
-/// What bytes are; `None` when more are needed, which `last` rules out.
+/// The kind of these bytes; `None` when more are needed, which `last` rules out.
 fn judge(bytes: &[u8], last: bool) -> Option<Opening> {
     if bytes.is_empty() {
         return None;
@@ -59,8 +59,8 @@ fn judge(bytes: &[u8], last: bool) -> Option<Opening> {
     let line = bytes.trim_ascii_start();
     let end = line.iter().position(|&byte| byte == b'\n');
     let line = &line[..end.unwrap_or(line.len())];
-    // What follows a request's path. Servers differ in what else they accept in that line, so whatever
-    // says so is HTTP; the strict parser refuses what is none.
+    // The protocol follows a request's path. Servers differ in the other forms of that line that they
+    // accept. So a line that names HTTP is taken for HTTP; the strict parser refuses it if it is not.
     let says_http = line.windows(5).any(|word| word.eq_ignore_ascii_case(b"http/"));
     if says_http && (end.is_some() || last) {
         return Some(Opening::Http);

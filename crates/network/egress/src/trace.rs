@@ -1,4 +1,4 @@
-//! The gateway as a witness: what it hands to the recorder.
+//! The events that the gateway hands to the recorder.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,16 +31,16 @@ impl Revision {
 }
 
 impl SandboxNet {
-    /// Records something that the gateway saw.
+    /// Records an event that the gateway saw.
     pub(crate) fn record(&self, what: impl FnOnce() -> What) {
         let Some(recorder) = &self.recorder else { return };
         let (at_us, witness) = (now_us(), Witness::Gateway);
         recorder.record(&self.id, Event { at_us, witness, exec: None, process: None, what: what() });
     }
 
-    /// Records a refusal that was seen `count` times: the first, then each time that it has doubled, so that who tries
-    /// all day does not fill the journal. A connection that was only observed is there each time, as one that was allowed:
-    /// who made it can be another.
+    /// Records a refusal that was seen `count` times: the first, then each time that it has doubled, so that a program
+    /// that tries all day does not fill the journal. A connection that was only observed is recorded each time, like
+    /// one that was allowed: each may have another sender.
     pub(crate) fn record_refusal(&self, refusal: &Refusal, count: u64, observed: bool) {
         let each = observed && refusal.stage == Stage::Connect;
         if each || count.is_power_of_two() {
@@ -117,7 +117,7 @@ pub(crate) fn would_be(why: &str) -> String {
     format!("would be refused: {why}")
 }
 
-/// What becomes of a request that was admitted; recorded when it is over.
+/// The course of a request that was admitted; recorded when it is over.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     began: Instant,
@@ -162,7 +162,7 @@ impl Exchange {
 }
 
 impl Admitted {
-    /// The server has answered; `sent_bytes` is what the request's body was said to have.
+    /// The server has answered; `sent_bytes` is the stated length of the request's body.
     pub(crate) fn answered(&self, status: u16, sent_bytes: u64) {
         self.exchange.change(|http| {
             http.status = Some(status);

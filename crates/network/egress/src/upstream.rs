@@ -90,7 +90,7 @@ async fn http_connect(
     }
     request.push_str("\r\n");
     stream.write_all(request.as_bytes()).await.map_err(broken)?;
-    // Byte by byte: what follows the answer belongs to the connection.
+    // Byte by byte: bytes after the answer belong to the connection.
     let mut answer = Vec::new();
     while !answer.ends_with(b"\r\n\r\n") {
         if answer.len() >= ANSWER_MAX_BYTES {

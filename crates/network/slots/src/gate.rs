@@ -34,8 +34,8 @@ pub struct Gate {
     pub steering: Steering,
 }
 
-/// Opens a gate in a namespace that has none: the one it had went with the server that held it.
-/// Blocks for about half a millisecond.
+/// Opens a gate in a namespace that has none: its earlier gate went with the server that held it. Blocks
+/// for about half a millisecond.
 ///
 /// # Errors
 /// [`NetworkError`].
@@ -51,8 +51,8 @@ pub fn open_gate(netns: BorrowedFd<'_>) -> Result<Gate, NetworkError> {
 
 /// Opens a gate in the namespace of this thread, which is `netns`.
 pub(crate) fn open_here(netns: BorrowedFd<'_>) -> Result<Gate, NetworkError> {
-    // What connects has a mark that says who it is; what is accepted is to have the same. The names below /proc/sys/net mean
-    // the network namespace of this thread.
+    // A socket that connects has a mark that names its sender; the accepted socket is to have the same mark. The names
+    // below /proc/sys/net mean the network namespace of this thread.
     std::fs::write("/proc/sys/net/ipv4/tcp_fwmark_accept", "1").step("have marks of connections kept")?;
     let (tcp, steering) = match by_bpf(netns) {
         Ok(made) => made,
@@ -77,7 +77,7 @@ fn by_bpf(netns: BorrowedFd<'_>) -> std::io::Result<(TcpListener, Steering)> {
     Ok((tcp, Steering::Bpf(link)))
 }
 
-/// Steers by `nft`; the error says why BPF did not do, as that is what should be mended first.
+/// Steers by `nft`; the error says why BPF did not do, because that should be mended first.
 fn by_redirect(refused: std::io::Error) -> Result<(TcpListener, Steering), NetworkError> {
     let redirected = || {
         // Redirected packets are sent to loopback.

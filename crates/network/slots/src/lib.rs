@@ -11,13 +11,13 @@
 //! connect(93.184.216.34:443)
 //!   └ route: local 0.0.0.0/0 dev lo ─ sk_lookup ─▶ gateway's TCP socket ── accepted by the server ──▶ dial
 //! sendto(10.0.2.3:53)              ─────────────▶ resolver's UDP socket
-//! connect(127.0.0.1:8000), 10.0.2.15 ───────────▶ whoever listens inside
+//! connect(127.0.0.1:8000), 10.0.2.15 ───────────▶ the server that listens inside
 //! anything else (UDP, ICMP, IPv6)  ── refused at once by the kernel
 //! ```
 //!
-//! The [`Gate`] (both sockets and what steers to them) is opened *inside* the namespace by the server and
-//! held by the server alone. When the server is gone so is the gate, and with it every way out:
-//! connections are refused, none leaves. A new server opens a new gate ([`open_gate`]).
+//! The [`Gate`] (both sockets and the program or rules that steer to them) is opened *inside* the namespace by the
+//! server and held by the server alone. When the server is gone so is the gate, and with it every way out: connections
+//! are refused, none leaves. A new server opens a new gate ([`open_gate`]).
 //!
 //! Steering is a small BPF program for each slot (see `steer`), or, where the kernel refuses
 //! BPF, `nft` rules in the slot's own namespace (see `redirect`). Every port may be bound inside
@@ -57,7 +57,7 @@ pub const RESOLVER_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 3);
 #[derive(Debug, thiserror::Error)]
 #[error("failed to {step}")]
 pub struct NetworkError {
-    /// What was being done.
+    /// The step that failed.
     pub step: &'static str,
     /// The kernel's word.
     #[source]
@@ -75,7 +75,7 @@ impl<T, E: Into<std::io::Error>> Step<T> for Result<T, E> {
     }
 }
 
-/// A network namespace that nobody else uses, with its gate.
+/// A network namespace that no other sandbox uses, with its gate.
 #[derive(Debug)]
 pub struct Slot {
     /// The namespace, for `setns`.

@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 
 use crate::{OWN_ADDRESS, RESOLVER_ADDRESS};
 
-/// Installs the rules in this thread's network namespace, in place of those that an earlier gate left there:
-/// TCP to anywhere but the sandbox itself goes to `port`, what is neither that nor the resolver is refused.
+/// Installs the rules in this thread's network namespace, in place of those that an earlier gate left there: TCP to
+/// anywhere but the sandbox itself goes to `port`; traffic that is neither TCP or ICMP nor for the resolver is refused.
 ///
 /// # Errors
 /// When there is no `nft`, or it refuses.
@@ -31,8 +31,8 @@ pub(crate) fn install(port: u16) -> io::Result<()> {
 }
 
 fn rules(port: u16) -> String {
-    // Added first, so that it can be deleted whether it was there or not; all of it happens at once. What is
-    // refused is refused where it comes in, so that whoever sent it hears of it.
+    // The table is added first, so that it can be deleted whether it was there or not; all of it happens at once.
+    // Traffic is refused on input, so that the program that sent it gets the error.
     format!(
         "table ip atoll
 delete table ip atoll

@@ -1,8 +1,7 @@
 //! Makes one slot, on a thread that lives for nothing else.
 //!
-//! `unshare(CLONE_NEWNET)` moves the calling thread, so it must not be a thread that anybody uses
-//! afterwards: on a pool's or runtime's thread a failure half way would leave later work in the wrong
-//! network.
+//! `unshare(CLONE_NEWNET)` moves the calling thread, so it must not be a thread that is used afterwards:
+//! on a pool's or runtime's thread a failure half way would leave later work in the wrong network.
 #![expect(unsafe_code, reason = "unshare has no safe wrapper")]
 
 use std::io;
@@ -18,7 +17,7 @@ pub(crate) fn make() -> Result<Slot, NetworkError> {
     on_a_thread(make_here)
 }
 
-/// Runs something that changes the thread it runs on.
+/// Runs work that changes the thread it runs on.
 pub(crate) fn on_a_thread<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, NetworkError> + Send + 'static,
 ) -> Result<T, NetworkError> {

@@ -18,7 +18,7 @@ fn inside<T: Send + 'static>(netns: &OwnedFd, check: impl FnOnce() -> T + Send +
     std::thread::spawn(run).join().unwrap()
 }
 
-/// Connects from inside and gives what arrives at the gate.
+/// Connects from inside and gives the connection that arrives at the gate.
 fn through(slot_netns: &OwnedFd, gate: &Gate, to: &'static str) -> (TcpStream, SocketAddr) {
     let mut client = inside(slot_netns, move || TcpStream::connect(to).unwrap());
     gate.tcp.set_nonblocking(false).unwrap();
@@ -64,7 +64,7 @@ fn servers_inside_are_reached_inside() {
             listener.accept().expect("it arrives at the server inside, at once");
         }
     });
-    // A server inside does not catch what is meant for the outside.
+    // A server inside does not catch connections to the outside.
     let netns = slot.netns.try_clone().unwrap();
     let _listener = inside(&netns, || TcpListener::bind("0.0.0.0:443").unwrap());
     let (_arrived, wanted) = through(&netns, &slot.gate, "192.0.2.1:443");
@@ -110,7 +110,7 @@ fn without_a_gate_there_is_no_traffic_and_a_new_gate_opens_the_way_again() {
         let error = inside(&netns, move || TcpStream::connect(to).unwrap_err());
         assert!(refused(&error), "{error}");
     }
-    // What a program inside took meanwhile cannot keep the gate from being opened.
+    // A port that a program inside took meanwhile cannot keep the gate from being opened.
     let _taken = inside(&netns, || TcpListener::bind("0.0.0.0:3128").unwrap());
     let gate = open_gate(netns.as_fd()).unwrap();
     assert!(gate.dns.is_some());

@@ -4,9 +4,9 @@
 //!
 //! ```text
 //! not IPv4, 127.0.0.0/8, 10.0.2.15   → look as usual: servers inside the sandbox
-//! TCP                                → the gate's listening socket, whatever address and port
+//! TCP                                → the gate's listening socket, for every address and port
 //! UDP to 10.0.2.3, port 53           → look as usual: the gate's resolver is bound there
-//! anything else                      → nobody: the kernel refuses at once
+//! anything else                      → no socket: the kernel refuses at once
 //! ```
 //!
 //! There is no compiler for BPF at the user's build, and a few dozen instructions need none. Each slot has a
@@ -74,8 +74,8 @@ struct LinkCreate {
     flags: u32,
 }
 
-/// Leads the connections of the namespace `netns` to `listener`, which must be a listening TCP socket in
-/// it. Lasts as long as what it gives.
+/// Leads the connections of the namespace `netns` to `listener`, which must be a listening TCP socket in it. Lasts as
+/// long as the descriptor that it gives.
 ///
 /// # Errors
 /// `EPERM` or `EINVAL` where the kernel does not let this process, or does not have this kind of program.
@@ -139,7 +139,7 @@ fn load(instructions: &[u64]) -> io::Result<OwnedFd> {
 }
 
 /// A command that makes a descriptor. `attribute` must be the layout that the kernel has for `command`,
-/// and whatever it points to must live: all callers are above.
+/// and the memory that it points to must live: all callers are above.
 fn bpf<T>(command: libc::c_long, attribute: &T) -> io::Result<OwnedFd> {
     // SAFETY: the kernel reads `size_of::<T>()` bytes and takes the rest of its union for zero.
     let fd = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attribute), size_of::<T>()) };
@@ -147,7 +147,7 @@ fn bpf<T>(command: libc::c_long, attribute: &T) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel made this descriptor for us and nobody else knows it.
+    // SAFETY: the kernel made this descriptor for us and no other value owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

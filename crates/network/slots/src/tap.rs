@@ -1,6 +1,7 @@
 //! A slot for a virtual machine: the sandbox's own address is at the other end of a tap device, all others are the
-//! namespace's as before. So what the machine sends to anywhere is for this host, is looked up as what a program
-//! in the slot sends, and is steered to the gate by the same program. Nothing is forwarded.
+//! namespace's as before. So a packet that the machine sends to any address is for this host. The kernel looks its
+//! socket up as for a packet of a program in the slot, and the same BPF program steers it to the gate. Nothing is
+//! forwarded.
 //!
 //! The kernel takes from the machine only packets whose source is that one address: any other source is one of
 //! the namespace's own, and such a packet from outside is dropped as a martian.
@@ -23,8 +24,8 @@ const TAP: libc::c_short = 0x0002 | 0x1000 | 0x4000;
 const ETHERNET: u16 = 1;
 const UP: libc::c_short = 1;
 
-/// Makes the tap device in the network namespace of this thread, which must be a slot nobody is in. It lasts as
-/// long as what this gives.
+/// Makes the tap device in the network namespace of this thread, which must be a slot without processes. It lasts as
+/// long as the descriptor that this gives.
 ///
 /// # Errors
 /// [`NetworkError`]: most likely there is no `/dev/net/tun`.

@@ -15,8 +15,8 @@ use crate::login::Login;
 /// Bytes of a connection that are under way in each direction.
 const RELAY_BYTES: usize = 32 << 10;
 
-/// Whether a host means the sandbox itself. What lies beyond is for its own network policy: commands inside
-/// reach it, if they may.
+/// Whether a host means the sandbox itself. Hosts outside are for the sandbox's network policy: commands inside reach
+/// them, if they may.
 pub(crate) fn is_inside(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost")
         || host
@@ -46,7 +46,7 @@ pub(crate) async fn direct(engine: &Engine, login: &Login, port: u16, ends: Ends
     }
 }
 
-/// Connections that somebody inside makes to a port that the client shows there.
+/// Carries connections that programs in the sandbox make to a port that the client shows there.
 pub(crate) async fn reverse(mut listener: PortListener, address: String, handle: Handle, inboxes: Inboxes) {
     let port = listener.port();
     let mut connections = JoinSet::new();
@@ -70,7 +70,7 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// Those of a new channel. What comes in goes by its inbox alone: the library's own queue is done away with.
+    /// The ends of a new channel. Incoming data goes through its inbox alone: the library's own queue is not used.
     pub(crate) fn new(channel: Channel<Msg>, inboxes: &Inboxes) -> Self {
         let inbox = inboxes.open(channel.id());
         let (_unused, writer) = channel.split();

@@ -1,4 +1,4 @@
-//! What a client asks of the connection: logging in, channels, forwardings.
+//! Handles a client's requests on the connection: logging in, channels, forwardings.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ const TTY_DEFAULT: TtySize = TtySize { cols: 80, rows: 24 };
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SessionError {
-    /// By what the library found.
+    /// By an error of the SSH library.
     #[error(transparent)]
     Ssh(#[from] russh::Error),
     /// The client does not keep to its windows.
@@ -96,7 +96,7 @@ impl Handler {
         }
     }
 
-    /// Lets a client in whose sandbox is here, or on another node that does.
+    /// Lets a client in whose sandbox is here, or on another node that lets it in.
     async fn enter(&mut self, claim: Claim) -> Auth {
         if self.is_let_in {
             return Auth::Accept;
@@ -134,7 +134,7 @@ impl Handler {
         claim.make_here(&self.engine).await.map(|login| Entered::Here(Box::new(login)))
     }
 
-    /// Starts what a session is for.
+    /// Starts the purpose of a session: a command, a shell, or files.
     fn start(&mut self, id: ChannelId, what: What, session: &mut Session) -> Result<(), SessionError> {
         let (Some(waiting), Some(entered)) = (self.waiting.remove(&id), self.login.get().cloned()) else {
             return Ok(session.channel_failure(id)?);
@@ -193,7 +193,7 @@ impl russh::server::Handler for Handler {
         reply: ChannelOpenHandle,
         _: &mut Session,
     ) -> Result<(), SessionError> {
-        // Those that wait to be told their command will take a place each.
+        // Channels that wait for their command will take a place each.
         if self.login.get().is_none() || self.waiting.len() >= self.channels.available_permits() {
             reply.reject(ChannelOpenFailure::ResourceShortage).await;
             return Ok(());
@@ -320,7 +320,7 @@ impl russh::server::Handler for Handler {
         let port = u16::try_from(port).ok().filter(|port| *port != 0);
         let entered = self.login.get().cloned().filter(|entered| match entered {
             Entered::Here(login) => login.check(&self.engine).is_ok(),
-            // It is asked there.
+            // The node that has the sandbox checks this.
             Entered::There(_) => true,
         });
         let permit = Arc::clone(&self.channels).try_acquire_owned();

@@ -15,7 +15,7 @@ pub enum HostKeyError {
     /// The file cannot be read or written.
     #[error("the SSH host key cannot be kept")]
     Io(#[from] io::Error),
-    /// What is in the file is no key.
+    /// The file's content is no key.
     #[error("the SSH host key is damaged; remove the file to have a new one made")]
     Damaged(#[source] russh::keys::ssh_key::Error),
     /// The system gave no randomness.
@@ -23,8 +23,8 @@ pub enum HostKeyError {
     Random(#[source] getrandom::Error),
 }
 
-/// The host key at `path`, which is made if there is none: what goes to `known_hosts`, and the key itself. For servers that are to have
-/// the same.
+/// The host key at `path`, which is made if there is none: the text for `known_hosts`, and the key itself. For servers
+/// that are to have the same key.
 ///
 /// # Errors
 /// [`HostKeyError`].
@@ -34,7 +34,7 @@ pub fn host_key_text(path: &Path) -> Result<(String, Secret), HostKeyError> {
     Ok((public_text(&key)?, Secret::new(text.to_string())))
 }
 
-/// Reads the key, or makes it. The file appears whole and readable to nobody else.
+/// Reads the key, or makes it. The file appears whole, and readable to no other user.
 pub(crate) fn open(path: &Path) -> Result<PrivateKey, HostKeyError> {
     match std::fs::read(path) {
         Ok(text) => {

@@ -1,13 +1,13 @@
-//! What a client sends on its channels, until somebody takes it.
+//! Data that a client sends on its channels, until a session or forwarding takes it.
 //!
-//! The SSH library offers a client new window when data arrives, not when it was taken, and its own queue
-//! between connection and channel makes the connection wait when one channel's is full. What the client says
-//! about the other direction is not read then, and both sides wait for each other for ever: it happens to every
-//! forwarded connection that moves much both ways. So its queue is not used: the connection puts what comes in
-//! here and never waits. What bounds these queues is the window that the client is offered: when they hold much,
-//! next to nothing, until half of it was taken.
+//! The SSH library offers a client new window when data arrives, not when it was taken, and its own queue between
+//! connection and channel makes the connection wait when one channel's is full. Then the client's messages about the
+//! other direction are not read, and both sides wait for each other for ever: it happens to every forwarded connection
+//! that moves much both ways. So its queue is not used: the connection puts incoming data into the queues here and
+//! never waits. These queues are bounded by the window that the client is offered: when they hold much, it is next to
+//! nothing, until half of the data was taken.
 //!
-//! The same holds for what another node's server sends, where a client's session is there.
+//! The same holds for data of another node's server, where a client's session is on that node.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -19,11 +19,11 @@ use russh::{ChannelId, Sig};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-/// Window of a channel, bytes: what a client may send at once.
+/// Window of a channel: bytes that a client may send at once.
 pub(crate) const WINDOW_BYTES: u32 = 1 << 20;
 /// Channels of one connection at once.
 pub(crate) const CHANNELS_MAX_COUNT: usize = 128;
-/// What a client is offered while the queues are full, bytes: each arrival is the occasion to offer more again.
+/// Window that a client is offered while the queues are full, bytes: each arrival is the occasion to offer more again.
 const TRICKLE_BYTES: u32 = 2;
 /// Pause after each of these, at most: few enough of them to cost nothing.
 const TRICKLE_PAUSE: Duration = Duration::from_millis(10);
@@ -31,10 +31,10 @@ const TRICKLE_PAUSE: Duration = Duration::from_millis(10);
 const FULL_BYTES: usize = 16 << 20;
 /// More than a client can have sent that keeps to its windows, bytes.
 const FLOOD_BYTES: usize = FULL_BYTES + CHANNELS_MAX_COUNT * (WINDOW_BYTES as usize);
-/// What an event counts beside its data, bytes.
+/// Size that an event counts beside its data, bytes.
 const EVENT_BYTES: usize = 64;
 
-/// Something that the other side sent on a channel.
+/// An event that the other side sent on a channel.
 #[derive(Debug)]
 pub(crate) enum Event {
     Data(Bytes),
@@ -44,7 +44,7 @@ pub(crate) enum Event {
         rows: u32,
     },
     Signal(Sig),
-    /// Of a server: what goes to the second stream.
+    /// Of a server: data of the second stream, standard error.
     Stderr(Bytes),
     /// Of a server: how the command ended.
     Exited(u32),
@@ -92,7 +92,7 @@ struct Queue {
 #[derive(Debug, Default)]
 struct State {
     events: VecDeque<Event>,
-    /// Nobody reads any more: what comes is dropped.
+    /// No task reads this queue any more: further data is dropped.
     abandoned: bool,
 }
 
@@ -102,12 +102,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Inboxes {
-    /// The queue of a channel, made when first asked for: data may come before whoever reads it.
+    /// The queue of a channel, made when first asked for: data may come before the task that reads it.
     fn queue(&self, channel: ChannelId) -> Arc<Queue> {
         Arc::clone(lock(&self.shared.by_channel).entry(channel).or_default())
     }
 
-    /// Reads what comes on a channel. To be called once for each.
+    /// Gives the inbox of a channel. To be called once for each channel.
     pub(crate) fn open(&self, channel: ChannelId) -> Inbox {
         Inbox { shared: Arc::clone(&self.shared), queue: self.queue(channel) }
     }
@@ -133,7 +133,7 @@ impl Inboxes {
         if held > FLOOD_BYTES { Err(Flood) } else { Ok(()) }
     }
 
-    /// The channel is closed; what is in its queue can still be read.
+    /// The channel is closed; events in its queue can still be read.
     pub(crate) fn close(&self, channel: ChannelId) {
         if let Some(queue) = lock(&self.shared.by_channel).remove(&channel) {
             queue.closed.cancel();
@@ -162,7 +162,7 @@ impl Inboxes {
     }
 }
 
-/// Reads the queue of one channel. What comes after this is dropped goes nowhere.
+/// Reads the queue of one channel. Data that comes after this is dropped is thrown away.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     shared: Arc<Shared>,
@@ -189,7 +189,7 @@ impl Inbox {
         }
     }
 
-    /// Resolves when the client closed the channel, or is gone, whatever is in the queue.
+    /// Resolves when the client closed the channel, or is gone, also while events are in the queue.
     pub(crate) fn closed(&self) -> impl Future<Output = ()> + Send + 'static {
         self.queue.closed.clone().cancelled_owned()
     }
@@ -251,7 +251,7 @@ mod tests {
             count += 1;
         }
         assert_eq!(count, FULL_BYTES >> 20);
-        // The other side is not held up for long, whatever happens.
+        // The other side is not held up for long, even by full queues.
         inboxes.pace(1).await;
         inboxes.pace(1 << 20).await;
         let mut taken = 0;
@@ -268,7 +268,7 @@ mod tests {
         let _inbox = inboxes.open(channel(1));
         let flood = (0..=FLOOD_BYTES >> 20).any(|_| inboxes.put(channel(1), data(1 << 20)).is_err());
         assert!(flood);
-        // What nobody reads is not kept.
+        // Data of a channel without a reader is not kept.
         drop(_inbox);
         assert_eq!(inboxes.shared.held.load(Ordering::Relaxed), 0);
         inboxes.put(channel(1), data(1 << 20)).unwrap();

@@ -7,13 +7,13 @@
 //!                      └─ tcpip-forward    a port inside that comes out at the client (-R)
 //! ```
 //!
-//! Who logs in is `SANDBOX` or `SANDBOX+USER`, with an SSH key that was registered for an API key, or with
-//! the API key as password; the API key needs the scope `exec`. Or it is a token that was made for this
-//! (`Engine::create_ssh_token`), and needs nothing else. The session may do what that key may, in that
+//! The login name is `SANDBOX` or `SANDBOX+USER`, with an SSH key that was registered for an API key, or with the API
+//! key as password; the API key needs the scope `exec`. Or the login name is a token that was made for this
+//! (`Engine::create_ssh_token`); then the client needs nothing else. The session has the rights of that key, in that
 //! one sandbox.
 //!
-//! On a node of a cluster a login to a sandbox of another node goes on there ([`relay`]): what was shown is told to that node,
-//! which decides.
+//! On a node of a cluster a login to a sandbox of another node goes on there ([`relay`]): this node passes the client's
+//! name and credentials to that node, which decides.
 //!
 //! Nothing of SSH reaches the guest: it sees execs, files and connections as from any other API. The host key
 //! is made once and lies in the data directory.
@@ -63,11 +63,12 @@ pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
-/// What comes about later.
+/// A value that comes later.
 pub type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// The way to the SSH server of the node that has what a login names and is not here: it is told what the client has shown,
-/// and gives a connection if it lets that in, for [`SshServer::serve_admitted`] there.
+/// The way to the SSH server of the node that has the sandbox of a login, when that is not here. That server is told
+/// the client's name and credentials. If it lets the client in, this gives a connection to
+/// [`SshServer::serve_admitted`] there.
 pub type Elsewhere = Arc<dyn Fn(Arc<Asked>, Secret) -> Later<Option<Box<dyn Duplex>>> + Send + Sync>;
 
 /// Where a client comes from, and where else it may want to go.
@@ -139,13 +140,14 @@ impl SshServer {
         self.run(stream, from, Arc::default(), stop).await;
     }
 
-    /// Lets a client in that came to another node, by what it has shown there. What is not here is noted in `asked`.
+    /// Lets a client in that came to another node, by the credentials that it has shown there. Objects that are not
+    /// here are noted in `asked`.
     pub async fn admit(&self, asked: &Arc<Asked>, claim: &Secret) -> Option<Admitted> {
         self.engine.until_may_serve().await.ok()?;
         Claim::of_text(claim)?.admit_here(&self.engine, asked).await.map(Admitted)
     }
 
-    /// Serves such a client. Its connection is what the other node made of it.
+    /// Serves such a client. Its connection is the one that the other node made for it.
     pub async fn serve_admitted<S>(
         &self,
         stream: S,
@@ -188,8 +190,8 @@ impl SshServer {
         }
     }
 
-    /// Resolves when a client is to go, with the reason: the time for a login is over without one, or who logged
-    /// in may use the sandbox no longer.
+    /// Resolves when a client is to go, with the reason: the time for a login is over without one, or the client that
+    /// logged in may use the sandbox no longer.
     async fn until_refused(&self, login: &SetOnce<Entered>) -> String {
         let login = match tokio::time::timeout(LOGIN_TIMEOUT, login.wait()).await {
             Ok(Entered::Here(login)) => login,

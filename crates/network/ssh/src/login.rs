@@ -1,4 +1,4 @@
-//! Who logs in, to where.
+//! Decides which client may log in, and to which sandbox.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ const CLAIM_MAX_BYTES: usize = 4 << 10;
 
 /// The login name that asks for a sandbox instead of naming one.
 const NEW: &str = "new";
-/// How long a sandbox that a login made and nobody named is kept after its last use.
+/// How long a sandbox that a login made without a name is kept after its last use.
 const UNNAMED_IDLE_MS: u64 = 10 * 60 * 1000;
 
-/// What a client logs in with: a name, and what it has shown besides.
+/// The credentials of a login: a name, and the password or key that the client has shown.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Claim {
@@ -45,7 +45,7 @@ impl Claim {
         Self { key: Some(fingerprint), ..Self::by_name(name) }
     }
 
-    /// For another node; none for what is longer than any that could be let in.
+    /// Text for another node; `None` when it is longer than any claim that could be let in.
     pub(crate) fn to_text(&self) -> Option<Secret> {
         #[derive(Serialize)]
         struct Text<'a> {
@@ -59,12 +59,12 @@ impl Claim {
         (text.len() <= CLAIM_MAX_BYTES).then(|| Secret::new(text))
     }
 
-    /// What another node sent.
+    /// Reads the text that another node sent.
     pub(crate) fn of_text(text: &Secret) -> Option<Self> {
         serde_json::from_str(text.reveal()).ok()
     }
 
-    /// Who may log in by it here. What is not here is noted.
+    /// The login that it gives here, if any. Objects that are not here are noted by the engine.
     async fn admit(&self, engine: &Engine) -> Option<Login> {
         match (&self.key, &self.password) {
             (Some(fingerprint), _) => match engine.verify_ssh_key(fingerprint).await {
@@ -73,7 +73,7 @@ impl Claim {
             },
             (None, Some(password)) => match engine.verify_key(password.reveal()) {
                 Ok(key) => admit(engine, &self.name, &key, None).await,
-                // Clients that must send one.
+                // For clients that must send a password.
                 Err(_) => admit_token(engine, &self.name).await,
             },
             // The first that clients try: a token is the name, and needs nothing else.
@@ -81,7 +81,7 @@ impl Claim {
         }
     }
 
-    /// The same, once more when what it names has just come here.
+    /// The same; tried once more when an object that it names has just come here.
     pub(crate) async fn admit_here(&self, engine: &Engine, asked: &Arc<Asked>) -> Option<Login> {
         let login = Arc::clone(asked).scope(self.admit(engine)).await;
         if login.is_some() || !engine.has_arrived(asked).await {
@@ -90,7 +90,7 @@ impl Claim {
         Arc::clone(asked).scope(self.admit(engine)).await
     }
 
-    /// Makes the sandbox that it asks for, once it is clear that no node has it, and lets in who asked.
+    /// Makes the sandbox that it asks for, once it is clear that no node has it, and lets the client in.
     pub(crate) async fn make_here(&self, engine: &Engine) -> Option<Login> {
         let wanted = Wanted::of(&self.name).ok().filter(|wanted| wanted.may_make)?;
         let (key, ssh_key) = match (&self.key, &self.password) {
@@ -121,9 +121,9 @@ pub(crate) struct Login {
     pub(crate) sandbox: SandboxId,
     /// The user inside, if one was named.
     pub(crate) user: Option<String>,
-    /// Who it is, by the API key that the login stands for.
+    /// The caller, by the API key that the login stands for.
     pub(crate) caller: Caller,
-    /// By what right it is here.
+    /// The right by which it is here.
     pub(crate) grant: Grant,
     /// Of a login by token: the right ends with this at the latest.
     pub(crate) token: Option<Grant>,
@@ -148,10 +148,10 @@ pub(crate) fn split(name: &str) -> Result<(&str, Option<&str>)> {
     }
 }
 
-/// What a login name asks for.
+/// The sandbox and user that a login name asks for.
 #[derive(Debug, PartialEq, Eq)]
 struct Wanted<'a> {
-    /// A sandbox by its id or name; none for one that has no name yet.
+    /// A sandbox by its id or name; `None` for a new one that has no name yet.
     sandbox: Option<&'a str>,
     /// The user inside.
     user: Option<&'a str>,
@@ -191,15 +191,15 @@ fn caller(key: &VerifiedKey, ssh_key: Option<&str>) -> Caller {
     }
 }
 
-/// Lets in who logs in under a token as its name, `TOKEN` or `TOKEN+USER`, as the API key that it stands for.
+/// Lets in a client whose login name is a token, `TOKEN` or `TOKEN+USER`, as the API key that the token stands for.
 async fn admit_token(engine: &Engine, name: &str) -> Option<Login> {
     let (token, user) = split(name).ok()?;
     let (key, access) = engine.verify_ssh_token(token).ok()?;
     admit_access(engine, user, key, access).await
 }
 
-/// Whether a public key may be the one that was made for the access that a login names. Of what is on another node that
-/// is asked only once the client has proven to have it.
+/// Whether a public key may be the one that was made for the access that a login names. For an access of another node,
+/// that node is asked only once the client has proven to have the key.
 pub(crate) fn may_be_made_for(engine: &Engine, name: &str, fingerprint: &str) -> bool {
     let names_other =
         || split(name).is_ok_and(|(login, _)| engine.is_node() && engine.names_other_ssh_key(login));
@@ -213,7 +213,7 @@ fn made_for(engine: &Engine, name: &str, fingerprint: &str) -> Option<(VerifiedK
     (made == fingerprint).then_some((key, access))
 }
 
-/// Lets in who has proven to have the key that was made for the access that it names.
+/// Lets in a client that has proven to have the key that was made for the access that its login names.
 async fn admit_made_key(engine: &Engine, name: &str, fingerprint: &str) -> Option<Login> {
     let (key, access) = made_for(engine, name, fingerprint)?;
     admit_access(engine, split(name).ok()?.1, key, access).await
@@ -232,8 +232,8 @@ async fn admit_access(
     Some(Login { grant, token: Some(Grant::of_link(access)), ..login })
 }
 
-/// Lets the holder of a key in, if it has the role for it on that sandbox. A lease does not keep it out: it may
-/// end while the connection is open. What is wrong is logged, not told: it is not known yet who asks.
+/// Lets the holder of a key in, if it has the role for it on that sandbox. A lease does not keep it out: it may end
+/// while the connection is open. Errors are logged, not told to the client, which is not known yet.
 async fn admit(engine: &Engine, name: &str, key: &VerifiedKey, ssh_key: Option<String>) -> Option<Login> {
     let Wanted { sandbox: Some(sandbox), user, .. } = Wanted::of(name).ok()? else { return None };
     let caller = caller(key, ssh_key.as_deref());

@@ -4,12 +4,12 @@
 //! client ─ SSH ─ this node ─ SSH in mutual TLS ─ the node that has the sandbox ─ sandbox
 //! ```
 //!
-//! The client's connection ends here, as its keys were agreed on with this node. What it asks for is asked of the other
-//! node in the same words, so that whatever a session may do there it may do through here. Each direction waits for whoever takes
-//! slowest: nothing piles up here but what the windows of both connections allow ([`crate::inbox`]).
+//! The client's connection ends here, as its keys were agreed on with this node. This node passes the client's requests
+//! to the other node in the same words, so that a session may do here all that it may do there. Each direction waits
+//! for its slowest reader: no more data piles up here than the windows of both connections allow ([`crate::inbox`]).
 //!
-//! The SSH library does not read while it writes. Two of them at the ends of one connection would wait for each other for ever, so
-//! what the other node sends is taken in whatever this one does ([`taken_in`]).
+//! The SSH library does not read while it writes. Two such libraries at the ends of one connection would wait for each
+//! other for ever, so a task takes in the other node's data at all times ([`taken_in`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,11 +30,12 @@ use crate::inbox::{self, Event, Inbox, Inboxes};
 use crate::session::{STDERR, Wanted, What, Writer, fail};
 use crate::{KEEPALIVE, LOGIN_TIMEOUT};
 
-/// What the other node may send on a channel before it was taken, bytes.
+/// Bytes that the other node may send on a channel before they were taken.
 const NODE_WINDOW_BYTES: u32 = 256 << 10;
-/// What is taken in of one connection, bytes: the windows of all channels, and as much for what is around the data.
+/// Bytes that are taken in of one connection: the windows of all channels, and as much for the protocol around the
+/// data.
 const TAKEN_IN_MAX_BYTES: usize = 2 * inbox::CHANNELS_MAX_COUNT * (NODE_WINDOW_BYTES as usize);
-/// Why a connection ended that ended without a word.
+/// The reason for a connection that ended without giving one.
 const BROKE: &str = "the connection to the node that has the sandbox broke";
 /// Longest reason of another node that is passed on, bytes.
 const REASON_MAX_BYTES: usize = 512;
@@ -56,7 +57,7 @@ struct Shared {
     _taking_in: JoinSet<()>,
 }
 
-/// The client's side, for what begins at the other.
+/// The client's side, for channels that the other node opens.
 #[derive(Clone)]
 struct Client {
     handle: server::Handle,
@@ -64,7 +65,7 @@ struct Client {
 }
 
 impl Relay {
-    /// Begins the connection. Who logs in was told before: nothing is left to be shown.
+    /// Begins the connection. The other node was told the client's credentials before: none are left to be shown.
     pub(crate) async fn open<S>(stream: S) -> Option<Self>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -75,7 +76,7 @@ impl Relay {
         let stream = taken_in(stream, &mut taking_in);
         let opening = async {
             let mut handle = client::connect_stream(Arc::new(config()), stream, node).await?;
-            // The name stands in what was told.
+            // No name is given here: the other node was told it before, with the credentials.
             let answer = handle.authenticate_none("").await?;
             Ok::<_, SessionError>(answer.success().then_some(handle))
         };
@@ -159,7 +160,7 @@ impl Relay {
         handle: server::Handle,
         inboxes: &Inboxes,
     ) -> Option<u32> {
-        // The same each time.
+        // Each call for this connection would set the same value.
         drop(self.shared.client.set(Client { handle, inboxes: inboxes.clone() }));
         let given = self.shared.node.tcpip_forward(address, port).await.ok()?;
         Some(if port == 0 { given } else { port })
@@ -171,14 +172,14 @@ impl Relay {
 
     async fn pass(&self, client: Ends, channel: Channel<Msg>, handle: Option<server::Handle>) {
         let inbox = self.shared.inboxes.open(channel.id());
-        // The library waits until its own queue is read, unless that is done away with.
+        // The library waits until its own queue is read, unless that queue is dropped.
         let (unread, writer) = channel.split();
         drop(unread);
         pass(client, inbox, writer, handle).await;
     }
 }
 
-/// The same stream, from which a task reads whether anybody asks or not.
+/// The same stream, from which a task reads at all times, also when the SSH library does not.
 fn taken_in<S>(stream: S, tasks: &mut JoinSet<()>) -> impl AsyncRead + AsyncWrite + Send + Unpin + 'static
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -201,7 +202,7 @@ fn config() -> Config {
     }
 }
 
-/// Passes on what comes on two channels, until one of them is closed and what came on it was taken.
+/// Passes on the data of two channels, until one of them is closed and its data was taken.
 async fn pass(client: Ends, mut inbox: Inbox, node: ChannelWriteHalf<Msg>, handle: Option<server::Handle>) {
     let Ends { inbox: mut typed, writer } = client;
     let gone = typed.closed();
@@ -224,7 +225,8 @@ async fn pass(client: Ends, mut inbox: Inbox, node: ChannelWriteHalf<Msg>, handl
         let mut down = std::pin::pin!(down);
         tokio::select! {
             () = &mut down => return,
-            // What still waits to be sent will never be read; what came is the client's.
+            // The other node closed its channel: data that waits to be sent there will never be read;
+            // data that came from there still goes to the client.
             () = ends => {}
             () = up => {}
         }
@@ -232,7 +234,7 @@ async fn pass(client: Ends, mut inbox: Inbox, node: ChannelWriteHalf<Msg>, handl
     };
     tokio::select! {
         biased;
-        // Whatever it sent last.
+        // The client is gone: data that it sent last is dropped.
         () = gone => {}
         () = both => {}
     }
@@ -268,7 +270,7 @@ async fn down(writer: &Writer, handle: Option<&server::Handle>, event: Event) ->
     }
 }
 
-/// What the other node says on the connection.
+/// Handles the other node's messages on the connection.
 struct Node {
     inboxes: Inboxes,
     ended: Arc<SetOnce<String>>,
@@ -278,7 +280,7 @@ struct Node {
 impl Drop for Node {
     fn drop(&mut self) {
         self.inboxes.close_all();
-        // Set already, if it was said why.
+        // Set already, if the other node gave a reason.
         drop(self.ended.set(BROKE.to_owned()));
     }
 }
@@ -350,7 +352,7 @@ impl client::Handler for Node {
         self.inboxes.window().min(NODE_WINDOW_BYTES)
     }
 
-    /// Somebody inside connects to a port that the client shows there.
+    /// A program in the sandbox connects to a port that the client shows there.
     async fn server_channel_open_forwarded_tcpip(
         &mut self,
         channel: Channel<Msg>,

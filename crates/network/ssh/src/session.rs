@@ -1,8 +1,8 @@
 //! Sessions: a command or shell, or SFTP.
 //!
-//! A command is an exec of the engine. Its output is read from its log, so a slow client holds nothing up
-//! inside and loses nothing; the record stays when the connection breaks. As with any SSH server, what runs
-//! is told by SIGHUP that its client went away, and may go on if it does not mind.
+//! A command is an exec of the engine. Its output is read from its log, so a slow client holds nothing up inside and
+//! loses nothing; the record stays when the connection breaks. As with any SSH server, the command is told by SIGHUP
+//! that its client went away; it goes on if it ignores that.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -32,7 +32,7 @@ const SFTP_PIECE_BYTES: usize = 32 << 10;
 /// The channel's second stream to the client.
 pub(crate) const STDERR: u32 = 1;
 
-/// What a session is for.
+/// The purpose of a session.
 #[derive(Debug)]
 pub(crate) enum What {
     Shell,
@@ -65,7 +65,7 @@ pub(crate) async fn run(engine: Engine, login: Login, wanted: Wanted, ends: Ends
             let exit = tokio::select! {
                 exit = session.outgoing(&writer, output) => exit,
                 () = session.incoming(&mut inbox) => return session.hang_up().await,
-                // What the client sent last may still wait for a program that does not read.
+                // The client's last input may still wait for a program that does not read.
                 () = closed => return session.hang_up().await,
             };
             match exit {
@@ -105,7 +105,7 @@ async fn start(engine: &Engine, login: &Login, wanted: Wanted) -> Result<(String
     };
     let view = engine.create_exec(&login.sandbox, draft, &login.caller).await?;
     let exec = view.record.id.to_string();
-    // What a slow client did not take yet must not be dropped: it would be a hole in a copied file.
+    // Output that a slow client did not take yet must not be dropped: it would be a hole in a copied file.
     let output = engine.output_whole(&login.sandbox, &exec).await?;
     Ok((exec, output))
 }
@@ -141,7 +141,7 @@ impl Running<'_> {
         }
     }
 
-    /// Does what the client sends, one after the other; returns when it went away.
+    /// Handles the client's events, one after the other; returns when the client went away.
     async fn incoming(&self, inbox: &mut Inbox) {
         while let Some(event) = inbox.next().await {
             // A program that does not read its input, or has ended, is nothing out of the ordinary.

@@ -1,4 +1,5 @@
-//! Who may log in to which sandbox, and what becomes of that when it may no longer: the same table as the APIs'.
+//! Which keys may log in to which sandbox, and what happens to a login whose key may no longer: the same table as the
+//! APIs'.
 
 #![cfg(test)]
 
@@ -132,7 +133,7 @@ async fn a_login_makes_a_sandbox_for_who_may_make_one() {
     let (a, b, c, d) = tokio::join!(log_in(), log_in(), log_in(), log_in());
     assert!([a, b, c, d].iter().all(Option::is_some));
     assert_eq!(count().await, 1);
-    // Who may run commands finds it.
+    // A key that may run commands finds it.
     assert!(ssh.log_in("new+made+root", &worker.secret).await.is_some());
     assert!(ssh.log_in("made", &worker.secret).await.is_some());
     // Each login under the bare name makes one, which does not stay when it is not used.
@@ -144,7 +145,7 @@ async fn a_login_makes_a_sandbox_for_who_may_make_one() {
         list().await.iter().filter(|one| one.name.is_none() && one.spec.idle_timeout_ms.is_some()).count(),
         2
     );
-    // What is somebody else's alone is neither found nor made again.
+    // Another key's private sandbox is neither found nor made again.
     let hidden = ssh.world.objects(&owner, "hidden").await;
     let stranger = ssh.world.key(Scope::Manage).await;
     assert!(ssh.log_in(&format!("new+{}", hidden.name), &stranger.secret).await.is_none());
@@ -197,7 +198,7 @@ async fn a_token_is_a_login_to_one_sandbox() {
     let token = made.token.reveal();
     let handle = ssh.log_in_by_name(token).await.unwrap();
     assert_eq!(run(&ssh, &on, &handle).await, 1);
-    // Whatever is sent as a password, for clients that must send one.
+    // Any password will do, for clients that must send one.
     assert!(ssh.log_in(token, "").await.is_some());
     assert!(ssh.log_in_by_name(&format!("{token}+root")).await.is_some());
     // Its ids without their prefixes, and a code over both.

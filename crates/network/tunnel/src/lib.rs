@@ -1,9 +1,9 @@
-//! Many connections over one byte stream, and what each of them begins with.
+//! Many connections over one byte stream, and the bytes that each of them begins with.
 //!
-//! The byte stream is yamux, as HashiCorp specified it: implementations exist in most languages. Whoever
-//! opens a stream sends three bytes, the version ([`VERSION`]) and the port, big-endian; the other side
-//! answers with one byte, a [`Status`]. After [`Status::Connected`] the stream is the connection, each
-//! direction with an end of its own; after anything else it is closed.
+//! The byte stream is yamux, as HashiCorp specified it: implementations exist in most languages. The side that opens a
+//! stream sends three bytes, the version ([`VERSION`]) and the port, big-endian; the other side answers with one byte,
+//! a [`Status`]. After [`Status::Connected`] the stream is the connection, each direction with an end of its own; after
+//! anything else it is closed.
 //!
 //! Client and server use this crate alike: a tunnel into a sandbox has its streams opened by the client, a
 //! tunnel out of it by the server.
@@ -18,12 +18,12 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 pub use mux::{Accepted, Closed, Mux, Opener, Side};
 pub use stream::Stream;
 
-/// Version of what a stream begins with.
+/// Version of the bytes that a stream begins with.
 pub const VERSION: u8 = 1;
 /// Streams of one tunnel at once.
 pub const STREAMS_MAX_COUNT: usize = 1024;
 
-/// What became of the connection that a stream asked for.
+/// The outcome of the connection that a stream asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
     /// It is there; bytes follow.
@@ -46,7 +46,7 @@ impl Status {
         }
     }
 
-    /// What is no status counts as a refusal.
+    /// A byte that is no status counts as a refusal.
     const fn from_byte(byte: u8) -> Self {
         match byte {
             0 => Self::Connected,

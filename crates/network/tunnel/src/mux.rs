@@ -9,9 +9,9 @@ use tokio::sync::{mpsc, oneshot};
 use crate::STREAMS_MAX_COUNT;
 use crate::stream::{Socket, Stream};
 
-/// Accepted streams that wait to be taken; what comes beyond is closed.
+/// Accepted streams that wait to be taken; further ones are closed.
 const ACCEPTED_MAX_COUNT: usize = 64;
-/// What a stream may have under way before its window grows, bytes: yamux's own.
+/// Bytes that a stream may have under way before its window grows: yamux's own number.
 const WINDOW_BYTES: usize = 256 << 10;
 
 /// Which side of the connection this is: the two number their streams differently.
@@ -106,7 +106,7 @@ async fn drive<T: AsyncRead + AsyncWrite + Unpin>(
             if waiting.is_some() {
                 match connection.poll_new_outbound(cx) {
                     Poll::Ready(Ok(stream)) => {
-                        // Whoever asked may have gone: the stream is reset then.
+                        // The task that asked may have gone: the stream is reset then.
                         if let Some(reply) = waiting.take() {
                             drop(reply.send(Stream::new(stream)));
                         }
@@ -117,7 +117,7 @@ async fn drive<T: AsyncRead + AsyncWrite + Unpin>(
                 }
             }
             match inbound(&mut connection, cx) {
-                // One that nobody takes in time is reset by being dropped.
+                // A stream that no task takes in time is reset by being dropped.
                 Poll::Ready(Some(stream)) => drop(offer.try_send(stream)),
                 Poll::Ready(None) => return Poll::Ready(()),
                 Poll::Pending => return Poll::Pending,

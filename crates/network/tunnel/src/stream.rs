@@ -1,4 +1,4 @@
-//! Between the two families of I/O traits: tokio's outside, those of `futures` in yamux.
+//! Translates between the two families of I/O traits: tokio's outside, those of `futures` in yamux.
 
 use std::io;
 use std::pin::Pin;

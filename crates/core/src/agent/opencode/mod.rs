@@ -1,9 +1,9 @@
 //! OpenCode's HTTP server, `opencode serve`, as its client: <https://opencode.ai/docs/server>.
 //!
-//! Its event stream is listened to while a message is worked on. We make a session of it for ours, give it the message with
-//! `prompt_async`, and hear what becomes of that. The stream does not say again what nobody listened to: each time that it is begun
-//! in the middle of a message we ask for the session's messages, and tell what was not told. So a message carries its
-//! number, by which it is found there and never given twice.
+//! We listen to its event stream while it works on a message. For each session of ours we make one of OpenCode's, give
+//! it the message with `prompt_async`, and hear its progress on the stream. The stream does not repeat events that we
+//! missed: each time that it is begun in the middle of a message we ask for the session's messages, and tell what was
+//! not told. So a message carries its number, by which it is found there and never given twice.
 
 #[cfg(test)]
 mod tests;
@@ -28,7 +28,7 @@ const REASON_CHARS: usize = 1000;
 /// Longest answer to a question that can be chosen, bytes.
 const LABEL_MAX_BYTES: usize = 256;
 
-/// What was asked for, in the order of the outbox.
+/// A request to OpenCode, in the order of the outbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Call {
@@ -40,7 +40,7 @@ enum Call {
     Prompt,
     /// The session's messages.
     Messages,
-    /// What waits for permission.
+    /// The permissions that wait for an answer.
     Permissions,
     /// Which sessions are at work.
     Status,
@@ -57,9 +57,9 @@ pub struct OpencodeState {
     session: Option<String>,
     /// The stream is listened to, and the session known.
     ready: bool,
-    /// What was asked for and is not answered.
+    /// Requests that are not answered yet.
     calls: Vec<Call>,
-    /// What of it must be asked again when the stream is begun anew.
+    /// Those of them that must be sent again when the stream is begun anew.
     tells: Vec<String>,
     children: Vec<String>,
     turn: Option<Turn>,
@@ -67,7 +67,7 @@ pub struct OpencodeState {
 }
 
 impl OpencodeState {
-    /// The stream, while there is something to hear.
+    /// The request for the event stream, while a message is worked on.
     pub(super) fn listens(&self) -> Option<HttpRequest> {
         self.turn.as_ref().map(|_turn| HttpRequest::get(self.path("/event")))
     }
@@ -138,7 +138,7 @@ impl OpencodeState {
         self.post(output, Call::Create, "/session", json!({}));
     }
 
-    /// The stream begins anew: what was asked before is asked again, if it still matters.
+    /// The stream begins anew: requests that still matter are sent again.
     fn dialing(&mut self, output: &mut Output) {
         self.ready = false;
         output.anew = true;
@@ -146,7 +146,7 @@ impl OpencodeState {
         self.calls = vec![Call::Tell; self.tells.len()];
     }
 
-    /// Gives the message, or asks what became of it.
+    /// Gives the message, or asks how far OpenCode is with it.
     fn go(&mut self, output: &mut Output) {
         let (true, Some(session), Some(turn)) = (self.ready, self.session.clone(), &mut self.turn) else {
             return;
@@ -161,13 +161,13 @@ impl OpencodeState {
         }
     }
 
-    /// Asks for what was said, and whether the work goes on.
+    /// Asks for the session's messages, and whether the work goes on.
     fn look(&mut self, output: &mut Output) {
         let Some(session) = self.session.clone() else { return };
         if self.calls.contains(&Call::Messages) {
             return;
         }
-        // First: what was said when it was idle is all.
+        // The status first: when it is idle, the messages that follow are complete.
         self.get(output, Call::Status, "/session/status");
         self.calls.push(Call::Messages);
         let path = self.path(&format!("/session/{session}/message"));
@@ -255,7 +255,8 @@ impl OpencodeState {
                 let why = format!("what was said meanwhile cannot be asked for: {}", refused(status, &said));
                 output.text(EventKind::Log, &why);
             }
-            // Somebody else may have answered, and who does not work cannot end it.
+            // An error is no failure: another client may have answered already, and an agent that does
+            // not work has nothing to abort.
             Call::Tell => drop(self.tells.remove(0)),
         }
     }
@@ -325,7 +326,8 @@ impl OpencodeState {
             ("permission.replied" | "question.replied" | "question.rejected", Some(_)) => {
                 self.replied(about, output);
             }
-            // Every few seconds: what was never heard of, for whatever reason, is looked for when nothing else comes.
+            // Every few seconds: when no other event of ours came since the last one, we ask for the messages, in case
+            // an event was lost.
             ("server.heartbeat", Some(turn)) if turn.given && self.ready && self.approvals.is_empty() => {
                 let was_quiet = std::mem::replace(&mut turn.quiet, true);
                 if was_quiet {
@@ -352,7 +354,7 @@ impl OpencodeState {
         self.session.as_deref() == Some(session) || self.children.iter().any(|child| child == session)
     }
 
-    /// Whether something that is asked can wait for an answer; gives its id.
+    /// Whether a question of OpenCode's can wait for an answer; gives its id.
     fn admits<'a>(&self, asked: &'a Value, prefix: &str) -> Option<&'a str> {
         let session = asked.get("sessionID")?.as_str()?;
         let id = asked.get("id")?.as_str().filter(|id| is_id(id, prefix))?;
@@ -383,7 +385,7 @@ impl OpencodeState {
         self.approvals.push(Approval { id: id.to_owned(), options, request: Value::Null });
     }
 
-    /// A question with a few answers is an approval, too; others nobody can answer here.
+    /// A question with a few answers is an approval, too. Other questions cannot be answered here and are rejected.
     fn asks(&mut self, asked: &Value, output: &mut Output) {
         let Some(id) = self.admits(asked, "que").filter(|_| self.tells.len() < APPROVALS_MAX_COUNT) else {
             return;
@@ -409,7 +411,7 @@ impl OpencodeState {
         self.approvals.push(Approval { id: id.to_owned(), options: keys, request: json!(labels) });
     }
 
-    /// Somebody answered, here or at OpenCode's own interface.
+    /// A user answered, here or at OpenCode's own interface.
     fn replied(&mut self, about: &Value, output: &mut Output) {
         let id = about.get("requestID").and_then(Value::as_str).unwrap_or_default();
         let Some(at) = self.approvals.iter().position(|approval| approval.id == id) else { return };
@@ -426,7 +428,7 @@ fn is_id(text: &str, prefix: &str) -> bool {
         && rest.is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_alphanumeric()))
 }
 
-/// Why OpenCode does not do something.
+/// The reason that OpenCode gives when it refuses a request.
 fn refused(status: u16, said: &Value) -> String {
     let why = [said.pointer("/data/message"), said.get("message"), said.get("_tag")];
     let why = why.into_iter().flatten().find_map(Value::as_str).unwrap_or("it says no more");

@@ -34,7 +34,7 @@ fn texts(output: &Output) -> Vec<String> {
     output.events.iter().map(|event| event.data["text"].as_str().unwrap_or_default().to_owned()).collect()
 }
 
-/// One that works on the message 12, which OpenCode knows as `msg_1`, and answers with `msg_2`.
+/// A session that works on the message 12, which OpenCode knows as `msg_1`, and answers with `msg_2`.
 fn working() -> OpencodeState {
     let mut state = OpencodeState::default();
     state.step(Input::Begun("/work", "se1"));
@@ -71,7 +71,7 @@ fn a_turn() {
         told.events[0].data,
         json!({ "toolCallId": "c", "name": "bash", "status": "completed", "output": "ok" })
     );
-    // Of others: another session, a message of somebody else.
+    // Events that are not ours: another session, another client's message.
     let other = json!({ "sessionID": "ses_two", "part": { "id": "prt_4", "messageID": "msg_2", "type": "text", "text": "x" } });
     assert_eq!(hear(&mut state, "message.part.updated", other).events, []);
     let mine = json!({ "type": "text", "text": "x" });

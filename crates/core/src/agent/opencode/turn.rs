@@ -1,4 +1,4 @@
-//! One message that OpenCode works on: what of its answer was told.
+//! One message that OpenCode works on: which parts of its answer were told.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +32,7 @@ pub(super) struct Turn {
     told: BTreeMap<String, Told>,
     /// Parts up to this one are not remembered.
     floor: String,
-    /// What went wrong: a code, and a sentence.
+    /// The error: a code, and a sentence.
     error: Option<(String, String)>,
     /// Why the model stopped, as it said last.
     finish: Option<String>,
@@ -44,7 +44,7 @@ pub(super) struct Turn {
     pub(super) quiet: bool,
 }
 
-/// What was told of a part.
+/// How much of a part was told.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Told {
@@ -77,7 +77,7 @@ impl Turn {
         }
     }
 
-    /// What is posted to give the message.
+    /// The body to post to give the message.
     pub(super) fn prompt(&self) -> Value {
         json!({ "parts": [{ "type": "text", "text": self.text, "metadata": { MARK: self.number } }] })
     }
@@ -95,7 +95,7 @@ impl Turn {
         }
     }
 
-    /// What a message is: one that answers ours is heard.
+    /// Takes note of a message: from now on, parts of one that answers ours are heard.
     pub(super) fn message(&mut self, info: &Value) {
         let text = |field: &str| info.get(field).and_then(Value::as_str);
         let Some(id) = text("id").filter(|id| is_id(id, "msg")) else { return };
@@ -117,7 +117,7 @@ impl Turn {
         }
     }
 
-    /// What went wrong.
+    /// Keeps the error.
     pub(super) fn error(&mut self, error: &Value) {
         let name = error.get("name").and_then(Value::as_str).unwrap_or_default();
         let code = match name {
@@ -223,7 +223,7 @@ impl Turn {
     }
 }
 
-/// What is told of a tool.
+/// The event about a tool.
 fn tool(part: &Value) -> Value {
     let state = |field: &str| part.pointer(&format!("/state/{field}")).cloned().unwrap_or_default();
     let mut told = json!({

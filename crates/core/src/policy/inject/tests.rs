@@ -42,7 +42,7 @@ fn matches_host_port_method_and_path() {
     assert!(!rule.matches(&RequestFacts { host: &other, ..good }));
     assert!(!rule.matches(&RequestFacts { port: 8443, ..good }));
     assert!(!rule.matches(&RequestFacts { method: "POST", ..good }));
-    // For one program: for nobody else, and for nobody unknown.
+    // A rule for one program: it matches no other program, and no unknown sender.
     let git = Origin::Program("/usr/bin/git".into());
     let of_git = InjectRule { from: Some(git.clone()), ..rule };
     assert!(validate("inject", std::slice::from_ref(&of_git)).is_ok());
@@ -137,7 +137,7 @@ proptest! {
         let path = format!("/v1/{tail}");
         let rule = rule(r#"{"name":"a","hosts":["x.org"],"paths":["/v1/"]}"#);
         if rule.matches(&get(&host("x.org"), &path)) {
-            // What the most eager server would make of it.
+            // The path as the most eager server would read it.
             let decoded = path.to_ascii_lowercase().replace("%2e", ".").replace("%2f", "/").replace('\\', "/");
             let mut depth = 0_i32;
             for segment in decoded.split('/').filter(|s| !s.is_empty()) {

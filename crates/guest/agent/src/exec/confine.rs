@@ -1,11 +1,14 @@
-//! What an exec of a profile may see and do of its sandbox, as Landlock has it (`Documentation/userspace-api/landlock.rst`).
+//! Limits what an exec of a profile may see of its sandbox and do in it, by means of Landlock
+//! (`Documentation/userspace-api/landlock.rst`).
 //!
-//! Every such exec has a domain of its own. Who is in one reads no memory, environment or descriptors of a process outside of it,
-//! traces none, sends none a signal, and connects to none of their abstract sockets, whatever its user and rights are. Files are
-//! an addition: Landlock knows what is allowed below a directory, and nothing that is forbidden there. So what leads to a path
-//! that is hidden is opened entry by entry, and what appears in those directories later is closed, too.
+//! Every such exec has a domain of its own. A process in a domain reads no memory, environment or descriptors of a
+//! process outside of it, traces none, sends none a signal, and connects to none of their abstract sockets, with any
+//! user and any rights. For files Landlock only adds permissions: it knows rights that are allowed below a directory,
+//! but no path that is forbidden there. So in each directory on the way to a hidden path the entries are allowed one by
+//! one, and entries that appear in those directories later are closed, too.
 //!
-//! Limits are those of `setrlimit`: of each process, inherited, and raised by nobody inside.
+//! Limits are those of `setrlimit`: they hold for each process and are inherited, and no process inside
+//! can raise them.
 #![expect(unsafe_code, reason = "Landlock has no safe wrapper")]
 
 use std::collections::BTreeMap;
@@ -31,9 +34,9 @@ const CHANGE_DIRECTORY: u64 = 0b11_1111_1111 << 4;
 const CHANGE: u64 = WRITE_FILE | TRUNCATE | CHANGE_DIRECTORY;
 /// Reading of directories is left: names can be seen anyway, and nothing works where `/` cannot be listed.
 const READ: u64 = EXECUTE | READ_FILE;
-/// Those that a rule for what is no directory may have.
+/// The rights that a rule for a path that is no directory may have.
 const OF_FILES: u64 = READ | WRITE_FILE | TRUNCATE;
-/// What a domain cannot reach outside of itself: abstract sockets and signals (Linux 6.12).
+/// The kinds of targets that a domain cannot reach outside of itself: abstract sockets and signals (Linux 6.12).
 const SCOPES: u64 = 0b11;
 
 /// A rule for a place and what is below it.
@@ -53,7 +56,7 @@ struct Attributes {
     scoped: u64,
 }
 
-/// What is said of a path, and of those below it.
+/// The settings of a path, and of the paths below it.
 #[derive(Debug, Default)]
 struct Node {
     hidden: bool,
@@ -81,7 +84,7 @@ pub(super) fn limits(confine: &Confine) -> Vec<Limit> {
 pub(super) fn take_on((resource, limit): Limit) -> bool {
     let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
     let none = ptr::null_mut::<libc::rlimit>();
-    // SAFETY: a live structure; what was before is not asked for.
+    // SAFETY: a live structure; the previous limit is not asked for.
     let set = unsafe { libc::syscall(libc::SYS_prlimit64, 0, resource, &raw const limit, none) };
     set == 0 || sys::last_errno() == Errno::PERM
 }
@@ -91,7 +94,7 @@ pub(super) fn ruleset(confine: &Confine) -> Result<OwnedFd, Errno> {
     let (attributes, grants) = plan(confine)?;
     let made = create(&attributes)?;
     for (path, rights) in grants {
-        // What is gone meanwhile is not allowed, nor what comes in its place.
+        // A path that is gone meanwhile is not allowed, nor an entry that comes in its place later.
         if let Ok(place) = rustix::fs::open(&path, PLACE, Mode::empty()) {
             add(made.as_fd(), rights, place.as_raw_fd())?;
         }
@@ -136,7 +139,7 @@ pub(super) fn enter_in(process: &mut Stopped, confine: &Confine) -> Result<(), E
     process.call(libc::SYS_close, [ruleset, 0, 0, 0, 0]).map(drop)
 }
 
-/// What a domain is made of.
+/// The parts that a domain is made of.
 fn plan(confine: &Confine) -> Result<(Attributes, Vec<Grant>), Errno> {
     let mut root = Node::default();
     for path in &confine.hide {
@@ -158,7 +161,7 @@ fn plan(confine: &Confine) -> Result<(Attributes, Vec<Grant>), Errno> {
     Ok((Attributes { fs: handled, net: 0, scoped: SCOPES }, grants.found))
 }
 
-/// Marks a path as it is written, and where it leads now: somebody may have put links there.
+/// Marks a path as it is written, and where it leads now: a process in the sandbox may have put links there.
 fn mark(root: &mut Node, path: &str, what: impl Fn(&mut Node)) {
     let real = std::fs::canonicalize(path).ok();
     for path in
@@ -177,7 +180,7 @@ struct Grants {
 }
 
 impl Grants {
-    /// Allows what a directory has, but for what is marked in it.
+    /// Allows the entries of a directory, except those that are marked.
     fn below(
         &mut self,
         directory: OwnedFd,
@@ -196,7 +199,7 @@ impl Grants {
                 continue;
             }
             self.left = self.left.checked_sub(1).ok_or(Errno::NOSPC)?;
-            // What is gone meanwhile is not allowed, nor what comes in its place.
+            // An entry that is gone meanwhile is not allowed, nor one that comes in its place later.
             let Ok(opened) = rustix::fs::openat(&directory, entry.file_name(), PLACE, Mode::empty()) else {
                 continue;
             };
@@ -208,7 +211,7 @@ impl Grants {
                     path.push(b'/');
                     self.below(inner, path, of_it, read_only)?;
                 }
-                // What a link leads to is asked where that is.
+                // The target of a link is decided at the place where it lies.
                 FileType::Symlink => {}
                 kind => self.allow(path, kind, read_only || of_it.read_only)?,
             }
@@ -233,7 +236,7 @@ fn create(attributes: &Attributes) -> Result<OwnedFd, Errno> {
     // SAFETY: a live structure with its size; the answer is a new descriptor, or an error.
     let made = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, &raw const *attributes, bytes, 0) };
     match RawFd::try_from(made) {
-        // SAFETY: the kernel just gave it to this process, and nobody else knows it.
+        // SAFETY: the kernel just gave it to this process, and no other value owns it.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(sys::last_errno()),
     }

@@ -1,11 +1,15 @@
-//! Follows an exec of a profile whose programs others leave: an agent that starts a shell without knowing of profiles.
+//! Follows an exec of a profile that some of its programs leave: for example an agent that starts a shell without
+//! knowing of profiles.
 //!
-//! The kernel of the host knows the profile of each process by itself. What a process may see it has from who started it; so whoever
-//! leaves a profile has to give up the rest before its program's first instruction. No kernel does that from outside: a process of
-//! its own traces the exec's processes (`ptrace`, seized: they run at full speed and stop only where they fork or execute), and when one
-//! executes a program that leaves the profile, it has it enter another domain ([`super::confine`]) and lets it go for good.
+//! The kernel of the host knows the profile of each process by itself. But a process inherits the limits on what it may
+//! see from the process that started it; so a process that leaves a profile has to enter the new limits before its
+//! program's first instruction. No kernel does that from outside. So a process of its own, the follower, traces the
+//! exec's processes (`ptrace`, seized: they run at full speed and stop only where they fork or execute), and when one
+//! executes a program that leaves the profile, the follower makes it enter another domain ([`super::confine`]); if no
+//! program leads out of the new profile, the follower lets it go for good.
 //!
-//! It ends with the last process that it follows. When it is killed before that, so are they.
+//! The follower ends with the last process that it follows. If the follower is killed before that, the
+//! kernel kills these processes.
 #![expect(unsafe_code, reason = "fork and ptrace have no safe wrapper")]
 
 use std::collections::{HashMap, HashSet};
@@ -19,7 +23,8 @@ use super::confine;
 use super::inject::Stopped;
 use crate::sys;
 
-/// What of a process stops it: forks, threads, programs. Nobody goes on when the follower does not.
+/// The events at which a process stops: forks, new threads, executed programs. When the follower ends,
+/// the kernel kills the processes that it traces.
 const OPTIONS: c_int = libc::PTRACE_O_TRACEFORK
     | libc::PTRACE_O_TRACEVFORK
     | libc::PTRACE_O_TRACECLONE
@@ -27,16 +32,16 @@ const OPTIONS: c_int = libc::PTRACE_O_TRACEFORK
     | libc::PTRACE_O_TRACESYSGOOD
     | libc::PTRACE_O_EXITKILL;
 
-/// What other programs than those that are named are called.
+/// The name in a step that stands for all programs that no step names.
 const EVERY_PROGRAM: &str = "*";
 
-/// Begins to follow a process that stands at its program's first instruction, as whose tracer this thread is known. It goes on when it
-/// is followed.
+/// Begins to follow a process that stands at its program's first instruction, and whose tracer is this thread. The
+/// process goes on when it is followed.
 pub(super) fn begin(pid: i32, profiles: &[Confine]) -> Result<(), Errno> {
     if !stopped_at_program(pid)? {
         return Ok(());
     }
-    // It stands until whoever follows it lets it go on.
+    // The process stands still until the follower lets it go on.
     trace(libc::PTRACE_DETACH, pid, 0, libc::SIGSTOP as usize)?;
     // SAFETY: the library makes its memory usable in the child, which has this thread alone. It is kept from the agent's handlers of
     // signals, descriptors and everything that waits: it uses none of these.
@@ -51,7 +56,8 @@ pub(super) fn begin(pid: i32, profiles: &[Confine]) -> Result<(), Errno> {
     }
 }
 
-/// Waits until the child has executed its program and says so, or has ended, which is left for who waits for ends.
+/// Waits until the child has executed its program and says so, or has ended; the end is left for the task that waits
+/// for ends.
 fn stopped_at_program(pid: i32) -> Result<bool, Errno> {
     // SAFETY: all-zero is a valid value of this plain structure.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -82,7 +88,7 @@ fn live(pid: i32, profiles: &[Confine]) {
             .run()
     });
     if followed.is_err() {
-        // What it does not follow any more may not go on.
+        // A process that is not followed any more may not go on.
         sys::kill(pid, libc::SIGKILL).unwrap_or_default();
     }
 }
@@ -91,9 +97,9 @@ struct Follower<'a> {
     profiles: &'a [Confine],
     /// Of each thread that is followed: the place of its profile.
     places: HashMap<i32, usize>,
-    /// New threads that stand still until it is known whose they are.
+    /// New threads that stand still until the event of the process that made them is known.
     early: HashSet<i32>,
-    /// Those that went through a door: the next program is the one that was asked for, and changes nothing.
+    /// Processes that went through a door: their next program is the one that was asked for, and changes no profile.
     asked: HashSet<i32>,
 }
 
@@ -189,7 +195,7 @@ impl Follower<'_> {
             }
             go_on(pid, 0)?;
         }
-        // What came while it was held.
+        // The signals that came while it was held.
         late.into_iter().try_for_each(|signal| sys::kill(pid, signal))
     }
 }
@@ -202,7 +208,7 @@ fn kill(pid: i32, why: Errno) -> Result<(), Errno> {
     Ok(())
 }
 
-/// What leads to the profile in which a program runs; `None` where nothing is said of it.
+/// The step that leads to the profile in which a program runs; `None` where no step speaks of the program.
 fn next<'a>(steps: &'a [ProfileStep], program: &str) -> Option<&'a ProfileStep> {
     let directory = |step: &ProfileStep, end: &str| step.program.strip_suffix(end).map(str::to_owned);
     let below = |path: &str, deep: bool| {
@@ -233,7 +239,7 @@ fn go_on(pid: i32, signal: c_int) -> Result<(), Errno> {
 /// A request about a process that is traced; addresses in it are those of live variables of the caller.
 pub(super) fn trace(request: libc::c_uint, pid: i32, address: usize, data: usize) -> Result<(), Errno> {
     let (address, data) = (address as *mut c_void, data as *mut c_void);
-    // SAFETY: what the request writes goes to a live variable of the caller, as this function's contract says.
+    // SAFETY: the request writes only to a live variable of the caller, as this function's contract says.
     let done = unsafe { libc::ptrace(request, pid, address, data) };
     if done < 0 { Err(sys::last_errno()) } else { Ok(()) }
 }

@@ -15,9 +15,9 @@ use crate::sys;
 const CODE: [u8; 3] = [0x0f, 0x05, 0xcc];
 /// The segment of 64-bit programs.
 const CODE_SEGMENT_64: u64 = 0x33;
-/// How far below the first stack pointer of a program what calls need is put: the kernel has made 128 KiB there.
+/// Arguments of calls are put this far below the first stack pointer of a program: the kernel has made 128 KiB there.
 const SCRATCH_BELOW: u64 = 16 << 10;
-/// Bytes of that.
+/// Bytes for them.
 const SCRATCH_BYTES: usize = 8 << 10;
 
 /// A process that stands at its program's beginning.
@@ -31,7 +31,7 @@ pub(super) struct Stopped {
 }
 
 impl Stopped {
-    /// Takes one over where it has told that it executes a program.
+    /// Takes over a process that has stopped because it executes a program.
     ///
     /// # Errors
     /// [`Errno::SRCH`] when it is gone; [`Errno::NOEXEC`] for a program of 32 bits, whose calls are others.
@@ -67,7 +67,7 @@ impl Stopped {
         Ok(at)
     }
 
-    /// Has it make a system call; gives what that gives.
+    /// Makes the process do a system call; gives the result of the call.
     pub(super) fn call(&mut self, number: libc::c_long, arguments: [u64; 5]) -> Result<i64, Errno> {
         let mut registers = self.registers;
         registers.rax = number.cast_unsigned();
@@ -100,7 +100,7 @@ impl Stopped {
     }
 }
 
-/// Waits until it stops with a signal; others are kept for later.
+/// Waits until it stops with the wanted signal; other signals are kept for later.
 fn wait_for(pid: i32, wanted: c_int, again: libc::c_uint, late: &mut Vec<c_int>) -> Result<(), Errno> {
     loop {
         let mut status = 0;

@@ -21,7 +21,7 @@ const DEFAULT_END_OF_INPUT: u8 = 4;
 struct State {
     queue: VecDeque<Bytes>,
     bytes: usize,
-    /// No more is taken: closed by the host, or nobody reads any longer.
+    /// No more input is taken: the host closed it, or no process reads it any longer.
     closed: bool,
 }
 
@@ -29,9 +29,9 @@ struct State {
 #[derive(Debug, Default)]
 pub(super) struct Input {
     state: RefCell<State>,
-    /// Something was queued, or the end was.
+    /// Bytes were queued, or the end was.
     filled: Notify,
-    /// Something was taken, or nobody reads any longer.
+    /// Bytes were taken, or no process reads any longer.
     drained: Notify,
     /// One write at a time: the bytes of two do not mix.
     pub(super) turn: Mutex<()>,
@@ -66,14 +66,14 @@ impl Input {
         if self.state.borrow().closed { Err(closed()) } else { Ok(()) }
     }
 
-    /// Ends the input after what is queued.
+    /// Ends the input after the queued bytes.
     pub(super) fn close(&self) {
         self.state.borrow_mut().closed = true;
         self.filled.notify_one();
         self.drained.notify_one();
     }
 
-    /// Nobody reads any longer: throws away what is queued.
+    /// No process reads any longer: throws away the queued bytes.
     pub(super) fn abandon(&self) {
         {
             let mut state = self.state.borrow_mut();

@@ -80,7 +80,7 @@ impl Exec {
         if self.disowned.get() { BLOCK_BYTES } else { self.window.borrow().room() }
     }
 
-    /// From now on its output is thrown away, so that it does not wait for somebody who takes it.
+    /// From now on its output is thrown away, so that the exec does not wait for a host that takes it.
     fn disown(&self) {
         self.disowned.set(true);
         *self.window.borrow_mut() = OutputWindow::new();
@@ -114,7 +114,7 @@ impl Exec {
         self.ended.borrow().clone().filter(|_| self.complete.get() && !self.waits_for_tree())
     }
 
-    /// Whether it has ended, and what it started is still to go with it.
+    /// Whether its main process has ended, but processes that it started, and that end with it, have not.
     fn waits_for_tree(&self) -> bool {
         self.ends_tree.get() && self.reaped() && !self.let_go()
     }
@@ -143,8 +143,8 @@ impl Exec {
 }
 
 /// Tells the end of an exec when its cgroup is gone. In kernels with commit d245698d727a ("cgroup: Defer task cgroup unlink
-/// until after the task is done switching out") a process is in its cgroup for a moment after its parent was told of its
-/// end, and nobody says when that is over.
+/// until after the task is done switching out") a process is in its cgroup for a moment after its parent was told of
+/// its end, and the kernel does not tell when that is over.
 async fn until_gone(exec: Rc<Exec>) {
     let mut pause = GONE_PAUSE_FIRST;
     while !exec.let_go() {
@@ -183,8 +183,8 @@ impl Execs {
         }
     }
 
-    /// Every exec so far was somebody else's: it goes on, and is none that anybody can ask for. One may be taken over
-    /// under another id, with what its window holds.
+    /// Every exec so far belongs to the sandbox that this one is a copy of: it goes on, but the host cannot ask for it
+    /// any more. One exec may be taken over under another id, with the output in its window.
     pub(crate) fn disown(&self, carried: Option<Carried>) {
         {
             let mut execs = self.by_id.borrow_mut();
@@ -298,7 +298,7 @@ impl Execs {
         let exec = self.find(&request.exec_id)?;
         let ended = || Stop::Failure(failure(Reason::ExecEnded, "the exec has ended"));
         if request.tree {
-            // Once its end was told, it is not taken back.
+            // Once the end of an exec was told, it is not taken back.
             if request.signal == libc::SIGKILL && !exec.reaped() {
                 exec.ends_tree.set(true);
             }
@@ -393,8 +393,8 @@ pub(crate) async fn attach(
     let wanted: AttachExec = request.message().await?;
     let exec = agent.execs.find(&wanted.exec_id)?;
     exec.piece(wanted.offset).map_err(|error| invalid(error.to_string()))?;
-    // Acknowledgements may have been under way when the connection before was cut; were they not made
-    // up for, a full window and a host that has everything would wait for each other.
+    // Acknowledgements may have been lost when the earlier connection was cut. Without this one, a guest
+    // with a full window and a host that has all its output would wait for each other.
     exec.acknowledge(wanted.offset).map_err(|error| invalid(error.to_string()))?;
     output::stream(exec, wanted.offset, request, response).await
 }

@@ -2,10 +2,10 @@
 //!
 //! # When an exec has ended
 //!
-//! When its main process has ended *and* what was readable in its pipes at that moment is in the
-//! window. A background process that keeps a pipe open does not delay the exit. What it writes later is
-//! no longer the exec's output: it is read and thrown away, so that the process neither blocks nor dies
-//! of a closed pipe.
+//! When its main process has ended *and* the bytes that were readable in its pipes at that moment are in
+//! the window. A background process that keeps a pipe open does not delay the exit. Bytes that it writes
+//! later are no longer the exec's output: they are read and thrown away, so that the process neither
+//! blocks nor dies of a closed pipe.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -27,7 +27,7 @@ use crate::operations::Answer;
 /// Bytes asked for where the kernel does not say how many there are.
 const SMALL_BYTES: usize = 4096;
 
-/// What the kernel holds of a terminal's output at most, bytes.
+/// Most output of a terminal that the kernel holds, bytes.
 const TERMINAL_MAX_BYTES: usize = 128 << 10;
 
 /// How often an exec that has ended looks whether all that it started has.
@@ -54,7 +54,7 @@ impl Source {
                 Ok(Ok(bytes)) if bytes.is_empty() => break,
                 Ok(Ok(bytes)) => return bytes,
                 Ok(Err(error)) if Errno::from_io_error(&error) == Some(Errno::INTR) => {}
-                // A terminal that nobody has open any longer says EIO.
+                // Reading a terminal that no process has open any longer gives EIO.
                 Ok(Err(_)) => break,
                 Err(_would_block) => {}
             }
@@ -65,8 +65,8 @@ impl Source {
 
     /// How much can be read now, at most.
     ///
-    /// A terminal does not count what the kernel still has to hand over to its other side, and only a read
-    /// waits for that: there it is what the kernel may hold.
+    /// A terminal's count leaves out bytes that the kernel still has to hand over to the side that is read, and only a
+    /// read waits for those. So for a terminal the answer is the most that the kernel may hold.
     fn readable_bytes(&self) -> usize {
         if rustix::termios::isatty(self.fd.get_ref()) {
             return TERMINAL_MAX_BYTES;
@@ -74,7 +74,7 @@ impl Source {
         ioctl_fionread(self.fd.get_ref()).ok().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0)
     }
 
-    /// Takes what is there without waiting.
+    /// Takes the bytes that are there, without waiting.
     fn take_now(&mut self, room: usize) -> Bytes {
         take(self.fd.get_ref(), room).unwrap_or_default()
     }
@@ -90,7 +90,7 @@ fn take(fd: &OwnedFd, room: usize) -> Result<Bytes, Errno> {
     Ok(buffer.into())
 }
 
-/// Runs for as long as anybody has the pipes open.
+/// Reads the output until the main process has ended and its output until then is read; later output is thrown away.
 pub(super) async fn pump(exec: Rc<Exec>, mut out: Source, mut err: Option<Source>) {
     let mut changed = exec.changed.subscribe();
     while !exec.reaped() {
@@ -119,7 +119,7 @@ async fn read_some(source: &mut Option<Source>, room: usize) -> Bytes {
     }
 }
 
-/// Takes what is readable now, and no more: somebody may go on writing for ever.
+/// Takes the bytes that are readable now, and no more: a process may go on writing for ever.
 async fn drain(exec: &Exec, source: &mut Source) {
     if !source.open {
         return;
@@ -187,7 +187,8 @@ async fn send(exec: &Exec, mut offset: u64, response: &mut RecordWriter) -> Resu
             }
             None => match exec.exited() {
                 Some(exited) => return Ok(exited),
-                // Nobody says when the last process has left a cgroup: it may be a moment after its parent was told.
+                // The kernel does not tell when the last process has left a cgroup: it may be a moment after its parent
+                // was told.
                 None if exec.waits_for_tree() => drop(timeout(TREE_LOOK, changed.changed()).await),
                 // The sender lives in the exec.
                 None => drop(changed.changed().await),

@@ -15,7 +15,7 @@ use crate::users::{Database, Identity};
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Directories of a `PATH` that are tried.
 const PATH_DIRECTORIES_MAX: usize = 128;
-/// Where `atoll-run` is, for who may ask for other profiles.
+/// The directory of `atoll-run`, for execs whose processes may ask for other profiles.
 const RUN_PATH: &str = "/.atoll/bin";
 /// Names the exec in its environment: how its processes are found where there are no cgroups.
 pub(super) const MARKER: &str = "ATOLL_EXEC_ID";
@@ -73,7 +73,7 @@ fn candidates(command: &str, path: &str) -> Result<Vec<CString>, Failure> {
         .collect()
 }
 
-/// Whether somebody in it may ask for another profile.
+/// Whether a process of the exec may ask for another profile.
 fn asks(request: &StartExec) -> bool {
     request.profiles.iter().flat_map(|profile| &profile.steps).any(|step| step.door)
 }

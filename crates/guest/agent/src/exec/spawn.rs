@@ -25,7 +25,7 @@ use crate::{sentry, sys};
 const STACK_BYTES: usize = 32 << 10;
 /// Descriptors that a command may have unless it asks for more.
 const DESCRIPTORS_MAX_COUNT: libc::rlim_t = 65_536;
-/// What is added to a command's badness when memory runs out: it goes before the agent does.
+/// Added to a command's badness when memory runs out: the kernel kills it before the agent.
 const OOM_SCORE: &str = "500";
 
 /// A program to start, ready for the child.
@@ -47,7 +47,7 @@ pub(crate) struct Program {
     pub(crate) limits: Vec<confine::Limit>,
     /// The domain of its profile, to enter for good.
     pub(crate) ruleset: Option<OwnedFd>,
-    /// It stands still at its first instruction, until somebody follows it.
+    /// It stands still at its first instruction, until a follower follows it.
     pub(crate) followed: bool,
 }
 
@@ -69,7 +69,7 @@ const IDENTITY: i32 = 2;
 const CWD: i32 = 3;
 const EXECUTE: i32 = 4;
 
-/// What the child reads, and where it writes why it gave up.
+/// Everything that the child reads, and the place where it writes why it gave up.
 struct Plan {
     candidates: Vec<*const c_char>,
     argv: Vec<*const c_char>,
@@ -287,9 +287,10 @@ fn become_program(plan: &mut Plan) -> Result<std::convert::Infallible, (i32, c_i
     Err((EXECUTE, execute(plan)))
 }
 
-/// Done by the agent once the program runs: until then the child has the agent's memory, of which nobody in the sandbox
-/// may change anything, the agent included. What the program forks before that has the agent's own score, and is
-/// chosen by its size. Not needed for the start: a sandbox may have no `/proc`, and the program may have ended.
+/// Done by the agent once the program runs: until then the child shares the agent's memory, and no process in the
+/// sandbox, not even the agent, may change the score of a process that has it. A process that the program forks before
+/// that has the agent's own score, and is chosen by its size. Not needed for the start: a sandbox may have no `/proc`,
+/// and the program may have ended.
 fn raise_oom_score(pid: i32) {
     drop(std::fs::write(format!("/proc/{pid}/oom_score_adj"), OOM_SCORE));
 }
@@ -304,17 +305,17 @@ fn lower_descriptors() {
     if got == 0 && limit.rlim_cur > DESCRIPTORS_MAX_COUNT {
         limit.rlim_cur = DESCRIPTORS_MAX_COUNT;
         let none = ptr::null_mut::<libc::rlimit>();
-        // SAFETY: a live structure; what was before is not asked for.
+        // SAFETY: a live structure; the previous limit is not asked for.
         unsafe { libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE, &raw const limit, none) };
     }
 }
 
-/// Takes on a limit of processes, and gives up what only the agent may.
+/// Takes on a limit of processes, and gives up the rights that only the agent may have.
 fn give_up_the_sentry(processes_max: u32) -> Result<(), (i32, c_int)> {
     let max = libc::rlim_t::from(processes_max);
     let limit = libc::rlimit { rlim_cur: max, rlim_max: max };
     let none = ptr::null::<libc::rlimit>();
-    // SAFETY: a live structure; what was before is not asked for.
+    // SAFETY: a live structure; the previous limit is not asked for.
     let set = unsafe { libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_NPROC, &raw const limit, none) };
     check(IDENTITY, set)?;
     for capability in AGENTS_CAPABILITIES {
@@ -347,7 +348,7 @@ fn execute(plan: &mut Plan) -> c_int {
         unsafe { libc::execve(path, plan.argv.as_ptr(), plan.env.as_ptr()) };
         match last() {
             libc::ENOENT | libc::ENOTDIR | libc::ESTALE | libc::ENODEV | libc::ETIMEDOUT => {}
-            // Perhaps a later directory has one that may be executed.
+            // A later directory may have a file of that name that may be executed.
             libc::EACCES => verdict = libc::EACCES,
             libc::ENOEXEC => {
                 plan.shell_argv[1] = path;

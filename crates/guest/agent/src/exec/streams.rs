@@ -53,7 +53,7 @@ impl Streams {
 
     fn pipes(request: &StartExec, program: &Program) -> Result<Self, Errno> {
         let (out, child_out) = pipe_with(PipeFlags::CLOEXEC)?;
-        // Less does, too.
+        // A smaller pipe works, too.
         fcntl_setpipe_size(&out, PIPE_BYTES).unwrap_or_default();
         let (err, child_err) = pipe_with(PipeFlags::CLOEXEC)?;
         // So that the user can open `/dev/stdout` again.

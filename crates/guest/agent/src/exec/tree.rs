@@ -1,9 +1,9 @@
-//! All processes of an exec: by its cgroup, or by search where there are none.
+//! All processes of an exec: by its cgroup, or by search where there are no cgroups.
 //!
-//! Membership in a cgroup cannot be left by forking, by a new session or by changing the environment,
-//! so with a cgroup the tree is exact. The search finds what has the exec's session, its marker in the
-//! environment, or an ancestor that has; a process that gets rid of all three is missed. While a process executes
-//! another program it shows no environment at all: then it is looked for again, a moment later.
+//! Membership in a cgroup cannot be left by forking, by a new session or by changing the environment, so with a cgroup
+//! the tree is exact. The search finds processes that have the exec's session, its marker in the environment, or an
+//! ancestor that has one of these; a process that gets rid of all three is missed. While a process executes another
+//! program it shows no environment at all: then the search is repeated a moment later.
 
 use std::collections::HashSet;
 use std::io::Read;
@@ -16,9 +16,9 @@ use rustix::io::Errno;
 use super::prepare::MARKER;
 use crate::sys;
 
-/// Rounds of looking for processes that appeared while others were signalled.
+/// Rounds of looking for processes that appeared while earlier ones were signalled.
 const ROUNDS_MAX: usize = 64;
-/// How often, and after which pause, those are looked at again that showed no environment: some have none.
+/// How often, and after which pause, processes that showed no environment are looked at again: some have none.
 const BLANK_ROUNDS_MAX: usize = 3;
 const BLANK_PAUSE: Duration = Duration::from_millis(1);
 /// Bytes of a file in `/proc` or a cgroup that are read.
@@ -118,17 +118,17 @@ struct Process {
     session: i32,
 }
 
-/// What a search found.
+/// The result of a search.
 struct Found {
     processes: Vec<i32>,
-    /// One that may be of the exec showed no environment.
+    /// A process that may belong to the exec showed no environment.
     has_blank: bool,
 }
 
 fn search(exec_id: &str, leader: i32) -> Found {
     let processes = all_processes();
     let own = i32::try_from(std::process::id()).unwrap_or_default();
-    // Orphans come to the agent, so whatever is none of its descendants is no exec's either.
+    // Orphans come to the agent, so a process that is none of its descendants belongs to no exec.
     let mut descendants = with_descendants(&processes, HashSet::from([own]));
     descendants.remove(&own);
     let marker = format!("{MARKER}={exec_id}");

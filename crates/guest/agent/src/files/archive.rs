@@ -63,7 +63,7 @@ fn pack_tree(root: &Path, blocks: Blocks) -> io::Result<u64> {
         };
         held -= 1;
         let (place, name) = (directory.place.join(&child), directory.name.join(&child));
-        // What goes away meanwhile is left out.
+        // An entry that goes away meanwhile is left out.
         let metadata = match place.symlink_metadata() {
             Ok(metadata) => metadata,
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -154,7 +154,8 @@ pub(crate) async fn unpack(threads: &Threads, request: &mut RecordReader) -> Res
     Ok(Answer::done(written))
 }
 
-/// What is wrong with the archive itself: the reader's own complaints are about its form.
+/// The failure for an error of the archive itself: errors of the reader without an error number of the
+/// kernel are about its form.
 fn unreadable(error: &io::Error) -> Failure {
     match error.raw_os_error() {
         Some(_) => io_error("archive", error),
@@ -243,7 +244,7 @@ impl Below {
         Ok(written)
     }
 
-    /// Owner, permissions and time of what was unpacked.
+    /// Sets owner, permissions and time of an unpacked file.
     fn finish(&self, file: &File, header: &Header) -> Result<(), Errno> {
         let (uid, gid) = self.owner(header).or(Err(Errno::INVAL))?;
         rustix::fs::fchown(file, Some(uid), Some(gid))?;
@@ -303,7 +304,7 @@ impl Below {
         Ok(current)
     }
 
-    /// A directory that exists stays, with what is in it.
+    /// A directory that exists stays, with its content.
     fn make_directory(&self, parent: &OwnedFd, leaf: &OsStr) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         match rustix::fs::mkdirat(parent, leaf, Mode::from_raw_mode(0o700)) {
@@ -329,7 +330,7 @@ fn refused(name: &str, cause: Errno) -> Failure {
     errno(name, cause)
 }
 
-/// Makes room for a member: what is there goes, but for a directory.
+/// Makes room for a member: removes the entry of that name, unless it is a directory.
 fn clear(parent: &OwnedFd, leaf: &OsStr) -> Result<(), Errno> {
     match rustix::fs::unlinkat(parent, leaf, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),

@@ -1,4 +1,4 @@
-//! What is said about paths beyond a listing: where links lead, extended attributes.
+//! Facts about paths beyond those of a listing: where links lead, extended attributes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::blocking::{Framing, Threads, produce};
 use crate::failing::{Stop, errno, invalid, io_error};
 use crate::operations::Answer;
 
-/// What names of attributes must begin with: others belong to the system.
+/// The prefix that names of attributes must have: others belong to the system.
 const NAMESPACE: &str = "user.";
 
 /// `describe`.
@@ -45,7 +45,7 @@ pub(crate) async fn describe(
 }
 
 fn one(path: &Path, names: &Names, prefix: &str) -> Described {
-    // One that went meanwhile, or cannot be looked at, is not there.
+    // A path that is gone meanwhile, or cannot be looked at, counts as absent.
     let Ok(metadata) = path.symlink_metadata() else { return Described::default() };
     let resolved = || {
         let place = path.canonicalize().ok()?;

@@ -140,14 +140,14 @@ fn write_file(request: &WriteFile, mut inlet: Inlet) -> Result<u64, Failure> {
 /// Writes into the file itself.
 fn write_in_place(request: &WriteFile, target: &Path, owner: &Identity, mut inlet: Inlet) -> io::Result<u64> {
     let mode = if request.mode == 0 { FILE_MODE } else { request.mode & MODE_BITS };
-    // What came in its place meanwhile may be a FIFO: opening it must not wait.
+    // The file may have been replaced by a FIFO meanwhile: opening it must not wait.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
     let open = |create| {
         let mut how = OpenOptions::new();
         how.write(true).create(create).truncate(true).mode(mode).custom_flags(flags).open(target)
     };
-    // What is there is not opened as if to make it: in directories like /tmp the kernel refuses that for files of others, to
-    // root as well (fs.protected_regular).
+    // A file that exists is opened without `O_CREAT`: in directories like /tmp the kernel refuses `O_CREAT` for files
+    // of other users, to root as well (fs.protected_regular).
     let mut file = match open(false) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => open(true)?,
         opened => opened?,

@@ -22,7 +22,7 @@ use crate::blocking::{Framing, Outlet, Threads, produce};
 use crate::failing::{Stop, invalid, io_error};
 use crate::operations::Answer;
 
-/// Records of one answer, whatever the host asks for.
+/// Most records of one answer, also when the host asks for more.
 const COUNT_MAX: u32 = 100_000;
 /// Files and directories that are looked at; beyond it the answer is cut.
 const LOOKED_AT_MAX: u64 = 2_000_000;
@@ -30,7 +30,7 @@ const LOOKED_AT_MAX: u64 = 2_000_000;
 const DEPTH_MAX: usize = 128;
 /// Entries of one directory.
 const ENTRIES_MAX: usize = 1_000_000;
-/// Longest line that is looked at as one; what is longer is looked at in pieces.
+/// Longest line that is searched as one; a longer line is searched in pieces.
 const LINE_MAX_BYTES: u64 = 1 << 20;
 /// A file with a NUL in its first so many bytes is no text.
 const PROBE_BYTES: usize = 8 << 10;
@@ -61,7 +61,7 @@ pub(crate) async fn find(
 enum Enough {
     /// The answer is cut here.
     Cut,
-    /// Nobody reads it any more.
+    /// The host does not read the answer any more.
     Gone,
 }
 
@@ -103,7 +103,7 @@ impl Search {
         }
     }
 
-    /// Looks through everything; says whether something was cut.
+    /// Searches everything; says whether the answer was cut.
     fn run(mut self) -> Result<bool, Failure> {
         let metadata = self.root.metadata().map_err(|error| io_error(&self.shown, &error))?;
         if !metadata.is_dir() {
@@ -141,7 +141,7 @@ impl Search {
         depth: usize,
     ) -> Result<Searched, Enough> {
         let mut below = Vec::new();
-        // One that cannot be read is as if it were empty.
+        // A directory that cannot be read counts as empty.
         let entries = sorted(&self.root.join(&directory)).unwrap_or_default();
         for name in entries {
             self.look()?;
@@ -237,7 +237,7 @@ impl Search {
         Ok(())
     }
 
-    /// Says whether somebody took it.
+    /// Sends the block; says whether the receiver took it.
     fn send(&mut self) -> bool {
         self.block.is_empty() || self.outlet.send(self.block.split().freeze()).is_ok()
     }

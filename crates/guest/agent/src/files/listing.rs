@@ -15,7 +15,7 @@ use crate::blocking::{Framing, Outlet, Threads, produce};
 use crate::failing::{Stop, io_error};
 use crate::operations::Answer;
 
-/// Entries of one listing, whatever the host asks for.
+/// Most entries of one listing, also when the host asks for more.
 const ENTRIES_MAX: usize = 100_000;
 /// Levels of one listing.
 const DEPTH_MAX: u32 = 128;
@@ -66,7 +66,7 @@ fn walk(request: &List, outlet: &Outlet) -> Result<bool, Failure> {
         if block.len() >= SEND_BYTES {
             outlet.send(block.split().freeze()).map_err(|error| io_error("list", &error))?;
         }
-        // One that cannot be read is shown without content.
+        // A directory that cannot be read is shown without content.
         if metadata.is_dir()
             && stack.len() < depth
             && let Ok((directory, more)) = Listed::open(&place, relative, left)

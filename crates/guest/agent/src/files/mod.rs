@@ -1,4 +1,4 @@
-//! Files: the small operations, and what all share.
+//! Files: the small operations, and the parts that all operations share.
 //!
 //! Symbolic links are followed as any program in the sandbox would: the agent sees the sandbox's root
 //! and nothing else. Only unpacking an archive stays below its directory ([`archive`]).
@@ -57,12 +57,12 @@ pub(crate) fn checked(path: &str) -> Result<&Path, Failure> {
     Ok(Path::new(path))
 }
 
-/// A name that nothing has, for what appears under its own when it is complete.
+/// A name that no file has, for a file that gets its own name when it is complete.
 fn spare_name() -> String {
     crate::sys::random().iter().fold(".atoll-".to_owned(), |name, byte| format!("{name}{byte:02x}"))
 }
 
-/// The owner of something new; empty is root.
+/// The owner of a new file or directory; empty is root.
 fn owner(user: &str) -> Result<Identity, Failure> {
     Database::read().identity(user)
 }
@@ -161,7 +161,7 @@ fn make_directory(path: &Path, mode: u32, owner: &Identity) -> io::Result<()> {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
 }
 
-/// Makes a directory and what is missing above it. The last gets `mode`, the others the usual bits.
+/// Makes a directory and the missing ones above it. The last gets `mode`, the others the usual bits.
 pub(crate) fn make_directories(path: &Path, mode: u32, owner: &Identity) -> Result<(), Failure> {
     let mut place = PathBuf::from("/");
     let mut parts = path.components().skip(1).peekable();
@@ -197,7 +197,7 @@ pub(crate) async fn remove(threads: &Threads, request: Remove) -> Result<Answer,
     Ok(Answer::done(0))
 }
 
-/// Removes whatever is there.
+/// Removes a file, or a directory with everything in it.
 fn remove_all(path: &Path) -> io::Result<()> {
     if path.symlink_metadata()?.is_dir() { remove_tree(path) } else { std::fs::remove_file(path) }
 }

@@ -1,5 +1,6 @@
-//! Renaming what the kernel does not rename: a directory of an overlay's lower layer (of the image), and whatever goes to
-//! another file system. As `mv` does it: the copy appears under its name at once, then the original goes.
+//! Renaming what the kernel does not rename: a directory of an overlay's lower layer (of the image), and anything that
+//! is moved to another file system. It is done as `mv` does it: the copy appears under its name at once, then the
+//! original goes.
 
 use std::collections::HashMap;
 use std::ffi::{CString, OsStr, OsString};
@@ -27,7 +28,7 @@ pub(super) fn by_copy(from: &Path, to: &Path, flags: RenameFlags) -> io::Result<
     let copied = copy(from, &beside, &metadata)
         .and_then(|()| rustix::fs::renameat_with(CWD, &beside, CWD, to, flags).map_err(io::Error::from));
     if let Err(error) = copied {
-        // The reason is the one that matters.
+        // The first error is the one to report.
         drop(super::remove_all(&beside));
         return Err(error);
     }
@@ -58,7 +59,7 @@ struct Level {
 }
 
 impl Level {
-    /// Makes the copy of a directory, empty and closed to others.
+    /// Makes the copy of a directory, empty and closed to other users.
     fn enter(from: PathBuf, to: PathBuf, metadata: Metadata) -> io::Result<Self> {
         std::fs::DirBuilder::new().mode(0o700).create(&to)?;
         let left =
@@ -97,7 +98,7 @@ fn copy(from: &Path, to: &Path, metadata: &Metadata) -> io::Result<()> {
     Ok(())
 }
 
-/// Copies what is no directory. `links` are files with several names, by device and inode.
+/// Copies a file that is no directory. `links` are files with several names, by device and inode.
 fn copy_one(
     from: &Path,
     to: &Path,
@@ -122,7 +123,8 @@ fn copy_one(
     } else if kind.is_fifo() {
         rustix::fs::mkfifoat(CWD, to, Mode::from_raw_mode(0o600))?;
     } else {
-        // A socket whose program is gone leaves nothing worth keeping; devices cannot be made here.
+        // Sockets are left out: a socket without its program is worth nothing. So are devices: they
+        // cannot be made here.
         return Ok(());
     }
     describe(from, to, metadata)
@@ -136,7 +138,7 @@ fn describe(from: &Path, to: &Path, metadata: &Metadata) -> io::Result<()> {
     keep_times(to, metadata)
 }
 
-/// The times of what is there, also of a link itself.
+/// Copies the times of a file, also of a link itself.
 fn keep_times(to: &Path, metadata: &Metadata) -> io::Result<()> {
     let time = |seconds, nanoseconds| Timespec { tv_sec: seconds, tv_nsec: nanoseconds };
     let times = Timestamps {
@@ -146,7 +148,7 @@ fn keep_times(to: &Path, metadata: &Metadata) -> io::Result<()> {
     Ok(rustix::fs::utimensat(CWD, to, &times, AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
-/// Those that may be set here; a file system without any has none.
+/// Copies the extended attributes that may be set here; a file system without attributes has none.
 fn copy_attributes(from: &Path, to: &Path) -> io::Result<()> {
     let mut names = vec![0_u8; ATTRIBUTES_MAX_BYTES];
     let Ok(len) = rustix::fs::llistxattr(from, &mut names) else { return Ok(()) };

@@ -1,8 +1,8 @@
 //! Patterns of paths: `*`, `?` and `[…]` within a name, `**` for any number of names.
 //!
-//! A pattern is walked like an automaton, one name of the path at a time, keeping every place in it where
-//! the path so far may be. So matching takes time proportional to pattern times path, whatever they are,
-//! and a directory below which nothing can match is not entered.
+//! A pattern is walked like an automaton, one name of the path at a time, keeping every place in it where the path so
+//! far may be. So matching takes at most time proportional to pattern times path, and a directory below which nothing
+//! can match is not entered.
 
 /// Most names in a pattern.
 const PARTS_MAX: usize = 128;
@@ -27,7 +27,7 @@ enum Token {
     /// `?`
     One,
     Byte(u8),
-    /// `[…]`: ranges, and whether they are those that do not match.
+    /// `[…]`: ranges, and whether these are the characters that do not match.
     Set(Vec<(u8, u8)>, bool),
 }
 
@@ -36,7 +36,7 @@ enum Token {
 pub(crate) struct Places(Vec<usize>);
 
 impl Places {
-    /// Whether something below this path can match.
+    /// Whether a path below this one can match.
     pub(crate) fn leads_on(&self, pattern: &Pattern) -> bool {
         self.0.iter().any(|place| *place < pattern.parts.len())
     }
@@ -127,7 +127,7 @@ fn tokens(mut rest: &[u8]) -> Vec<Token> {
     tokens
 }
 
-/// What follows `[` until its `]`. A `]` that comes first is one of the set.
+/// The set between `[` and its `]`. A `]` that comes first is one of the set.
 fn set(text: &[u8]) -> Option<(Token, &[u8])> {
     let negated = matches!(text.first(), Some(b'!' | b'^'));
     let begin = usize::from(negated);
@@ -149,8 +149,8 @@ fn set(text: &[u8]) -> Option<(Token, &[u8])> {
     Some((Token::Set(ranges, negated), &text[end + 1..]))
 }
 
-/// Whether a name is what the tokens say. Going back to the last `*` only is enough: what an earlier one
-/// could take, the last one can.
+/// Whether a name matches the tokens. Going back to the last `*` only is enough: it can take any characters that an
+/// earlier one could take.
 fn matches(tokens: &[Token], name: &[u8]) -> bool {
     let (mut token, mut byte) = (0, 0);
     let mut last_some: Option<(usize, usize)> = None;

@@ -13,8 +13,8 @@ use rustix::io::Errno;
 /// Symbolic links on the way, as many as the kernel follows.
 const LINKS_MAX: usize = 40;
 
-/// Opens the directory at `path` below `root`, as a path. What leads above `root` is refused with `EXDEV`, or ends at
-/// it when it is taken for `/` (`in_root`).
+/// Opens the directory at `path` below `root`, as a path. A path that leads above `root` is refused with `EXDEV`; when
+/// `root` is taken for `/` (`in_root`), it ends at `root`.
 pub(super) fn open_directory(root: &OwnedFd, path: &Path, in_root: bool) -> Result<OwnedFd, Errno> {
     let mut way: VecDeque<OsString> = VecDeque::new();
     // From below `root` to where we are. Descriptors, so that nothing that is moved meanwhile leads astray.
@@ -50,7 +50,7 @@ pub(super) fn open_directory(root: &OwnedFd, path: &Path, in_root: bool) -> Resu
     }
 }
 
-/// Puts the names of a path in front of those that are still to be gone.
+/// Puts the names of a path in front of the names that are still to be followed.
 fn take(
     path: &Path,
     way: &mut VecDeque<OsString>,

@@ -1,5 +1,5 @@
-//! What the host asks of the machine: see [`atoll_guest_protocol::control`]. A thread of its own, which touches no
-//! file system while it holds the disk still.
+//! Answers the questions that the host asks the machine: see [`atoll_guest_protocol::control`]. This is a thread of its
+//! own, which touches no file system while it holds the disk still.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -37,7 +37,7 @@ struct Control {
     still: bool,
     /// Whether the sandbox's processes stand still.
     halted: bool,
-    /// What the sandbox's cgroup has been given.
+    /// The limits that the sandbox's cgroup has been given.
     limits: Option<Limits>,
 }
 
@@ -56,7 +56,7 @@ impl Control {
                         self.take(&frame, &port);
                     }
                 }
-                // Nobody is at the other end: nobody is left who would let the disk go on.
+                // No host is at the other end, so no host is left that would let the disk go on.
                 Ok(_) | Err(_) => {
                     self.set_still(false).unwrap_or_default();
                     self.set_halted(false).unwrap_or_default();
@@ -74,7 +74,7 @@ impl Control {
         {
             answer.error = error.to_string();
         }
-        // A zero first: it ends whatever an earlier host did not hear.
+        // A zero first: it ends a frame that an earlier host did not hear to its end.
         let mut wire = vec![0];
         encode_message(Kind::Answer, &answer, &mut wire);
         send(port, &wire);
@@ -134,7 +134,7 @@ impl Control {
         if let Some(moment) = &who.moment {
             be_now(moment);
         }
-        // What stands still may have connections, which are those of the machine it was copied from.
+        // Halted processes may have connections, which belong to the machine that this one was copied from.
         if self.halted {
             super::net::reset_connections();
         }
@@ -147,7 +147,7 @@ impl Control {
         self.set_halted(false)
     }
 
-    /// Idempotent: a copy has what its original was given.
+    /// Idempotent: a copy has the limits that its original was given.
     fn limit(&mut self, limits: Limits) -> io::Result<()> {
         if self.limits.as_ref() == Some(&limits) {
             return Ok(());
@@ -173,7 +173,7 @@ impl Control {
             .map_err(|error| at(&format!("write {path}"), error))?;
         self.halted = halted;
         let deadline = Instant::now() + HALT_DEADLINE;
-        // A process that waits for something in the kernel, and cannot be stopped, is not waited for beyond this.
+        // A process that waits in the kernel may not be stoppable: it is waited for until the deadline only.
         while halted && number("cgroup.events", "frozen ")? == 0 && Instant::now() < deadline {
             std::thread::sleep(HALT_LOOK);
         }

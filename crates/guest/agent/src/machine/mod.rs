@@ -11,8 +11,8 @@
 //! A machine that is a sandbox may be copied with its memory. The copy *becomes another*: its processes go on, but
 //! belong to no exec that its host knows, but for the one that the host takes over (see `Execs::disown`).
 //!
-//! The host's disks are told apart by their serial numbers: `image` and `disk`. Nothing else is asked of
-//! the machine's devices, and nothing is taken from the image but its files.
+//! The host's disks are told apart by their serial numbers: `image` and `disk`. The agent needs nothing else of the
+//! machine's devices, and takes nothing from the image but its files.
 
 mod control;
 mod net;
@@ -55,7 +55,7 @@ impl Identity {
     }
 }
 
-/// Whether this process is the first of a machine: then nobody handed it a socket.
+/// Whether this process is the first of a machine: then no driver handed it a socket.
 pub(crate) fn is_one() -> bool {
     rustix::process::getpid().is_init() && Path::new(MODULES).is_dir()
 }
@@ -64,7 +64,7 @@ pub(crate) fn is_one() -> bool {
 /// channel once the machine is a sandbox.
 ///
 /// # Errors
-/// What the kernel says, and where.
+/// The kernel's error, and where it happened.
 pub(crate) fn boot() -> io::Result<mpsc::UnboundedReceiver<Arrival>> {
     root::mount_kernel_file_systems()?;
     load_modules()?;

@@ -18,11 +18,11 @@ const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 const INET: libc::sa_family_t = 2;
 /// Connections of the machine, as its kernel lists them.
 const CONNECTIONS: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
-/// What every sandbox finds set.
+/// Settings that every sandbox has.
 const SETTINGS: [(&str, &str); 2] = [
     // Programs of users may serve on any port, as in every sandbox.
     ("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0"),
-    // There is no IPv6 outside, and nobody shall wait for it.
+    // There is no IPv6 outside, and no program shall wait for it.
     ("/proc/sys/net/ipv6/conf/eth0/disable_ipv6", "1"),
 ];
 
@@ -87,9 +87,9 @@ fn socket_address(address: Ipv4Addr) -> libc::sockaddr {
     libc::sockaddr { sa_family: INET, sa_data }
 }
 
-/// Ends the connections that lead out of the machine, which is a copy of another: they are the other's. Who has one
-/// open is told at once, as if its peer had reset it. What cannot be ended here ends when something is sent, because
-/// nobody outside knows it.
+/// Ends the connections that lead out of the machine, which is a copy of another: they belong to that machine. A
+/// process that has one open is told at once, as if its peer had reset it. A connection that cannot be ended here ends
+/// when the process sends something on it, because no peer outside knows it.
 pub(super) fn reset_connections() {
     let mut doomed = HashSet::new();
     for path in CONNECTIONS {
@@ -115,7 +115,7 @@ pub(super) fn reset_connections() {
     }
 }
 
-/// A socket that is told to have no peer resets the connection, and says so to whoever waits for it.
+/// A socket that is told to have no peer resets its connection, and wakes the process that waits for it.
 fn reset(pid: Pid, fd: i32) -> rustix::io::Result<()> {
     let process = pidfd_open(pid, PidfdFlags::empty())?;
     let socket = pidfd_getfd(process, fd, PidfdGetfdFlags::empty())?;

@@ -1,8 +1,8 @@
 //! Connections over the machine's serial port: see [`atoll_guest_protocol::serial`].
 //!
 //! Two threads, which live as long as the machine, carry bytes between the port and a socket pair whose other end the
-//! agent serves like any connection. All that is said to the host goes through the writing one, so the end of a
-//! connection is never heard after the beginning of the next.
+//! agent serves like any connection. Only the writing thread sends to the host, so the host never hears the end of a
+//! connection after the beginning of the next.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -24,11 +24,11 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// Pause between two looks for the port, and for a host that has just gone: it may be back at once, and
 /// a machine that was saved and restored is in this state.
 const LOOK_SOON: Duration = Duration::from_millis(2);
-/// Pause between two looks for a host that has been away for longer than [`SOON`]. A port that nobody is
-/// at cannot be waited for.
+/// Pause between two looks for a host that has been away for longer than [`SOON`]. A thread cannot wait for a port that
+/// no host is at.
 const LOOK_LATER: Duration = Duration::from_millis(100);
 const SOON: Duration = Duration::from_secs(10);
-/// How long a host may be unheard of before what was to be said to it is dropped.
+/// How long a host may be away before the bytes for it are dropped.
 const GRACE: Duration = Duration::from_secs(10);
 /// Stack of a thread.
 pub(super) const STACK_BYTES: usize = 128 << 10;
@@ -83,7 +83,7 @@ pub(super) fn pause_without_host(gone_at: Instant) {
     std::thread::sleep(if gone_at.elapsed() < SOON { LOOK_SOON } else { LOOK_LATER });
 }
 
-/// What the writing thread does next: an answer, and what the agent says on the connection that is open with it.
+/// The next work of the writing thread: an answer, and the bytes of the agent on the connection that is open with it.
 struct Turn {
     opened: Opened,
     agent: Option<UnixStream>,
@@ -104,7 +104,7 @@ impl Carrier {
         let mut gone_at = None;
         loop {
             match port.read(&mut buffer) {
-                // Nobody is at the other end.
+                // No host is at the other end.
                 Ok(0) => {
                     self.close();
                     pause_without_host(*gone_at.get_or_insert_with(Instant::now));
@@ -160,7 +160,7 @@ impl Carrier {
         self.arrivals.send(Arrival { stream: far, who }).map_err(|_gone| gone())
     }
 
-    /// Ends the connection. Waits for nobody: the writing thread notices.
+    /// Ends the connection without waiting: the writing thread notices it by itself.
     fn close(&mut self) {
         if let Some(host) = self.host.take() {
             host.shutdown(std::net::Shutdown::Both).unwrap_or_default();
@@ -168,13 +168,13 @@ impl Carrier {
     }
 }
 
-/// The writing thread: what the agent says goes to the port until either end closes, one connection after the other.
+/// The writing thread: passes the agent's bytes to the port until either end closes, one connection after the other.
 fn send_all(turns: &std_mpsc::Receiver<Turn>, port: &File) {
     let mut buffer = vec![0; PAYLOAD_MAX_BYTES];
     let mut frame = Vec::new();
     while let Ok(Turn { opened, agent }) = turns.recv() {
         frame.clear();
-        // A zero first: it ends whatever an earlier connection left unfinished.
+        // A zero first: it ends a frame that an earlier connection left unfinished.
         frame.push(0);
         encode_message(Kind::Opened, &opened, &mut frame);
         send(port, &frame);
@@ -190,7 +190,7 @@ fn send_all(turns: &std_mpsc::Receiver<Turn>, port: &File) {
     }
 }
 
-/// Writes a frame whole, or gives up when nobody has been at the other end for a while.
+/// Writes a frame whole, or gives up when no host has been at the other end for a while.
 pub(super) fn send(mut port: &File, mut frame: &[u8]) {
     let mut gone_at = None;
     while !frame.is_empty() {
@@ -202,7 +202,7 @@ pub(super) fn send(mut port: &File, mut frame: &[u8]) {
             Ok(_) => {}
         }
         if ready[0].revents().contains(PollFlags::HUP) {
-            // What a host has said may be here before the news that there is one.
+            // Bytes of a new host may be here before the port reports that there is a host.
             let gone_at = *gone_at.get_or_insert_with(Instant::now);
             if gone_at.elapsed() > GRACE {
                 return;

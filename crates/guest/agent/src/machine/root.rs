@@ -1,4 +1,4 @@
-//! What is mounted in a machine, and how its root is made.
+//! The mounts of a machine, and how its root is made.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -14,7 +14,7 @@ use crate::system::overwrite;
 
 /// Where the control groups of the machine are.
 const CGROUP: &str = "/sys/fs/cgroup";
-/// The one that holds everything but the agent.
+/// The cgroup that holds everything but the agent.
 pub(super) const SANDBOX_CGROUP: &str = "/sys/fs/cgroup/sandbox";
 /// Where the image's read-only file system is, until the machine has its root.
 const IMAGE: &str = "/image";
@@ -29,8 +29,8 @@ const DISK_DEADLINE: Duration = Duration::from_secs(10);
 /// Pause between two looks for it.
 const DISK_LOOK: Duration = Duration::from_millis(1);
 
-/// Mounts `/dev`, `/proc` and `/sys` with what is below them, and makes the sandbox's cgroup. All of it moves into
-/// the root later; it is made here because a machine that is restored does everything for the first time, slowly.
+/// Mounts `/dev`, `/proc` and `/sys` with the file systems below them, and makes the sandbox's cgroup. All of it moves
+/// into the root later; it is made here because a machine that is restored does everything for the first time, slowly.
 pub(super) fn mount_kernel_file_systems() -> io::Result<()> {
     let no_exec = MountFlags::NOSUID | MountFlags::NOEXEC;
     for (kind, target, flags, data) in [
@@ -69,7 +69,7 @@ pub(super) struct Disks {
 }
 
 impl Disks {
-    /// Finds them; what is on them may still be exchanged.
+    /// Finds the disks; their content may still be exchanged.
     pub(super) fn find() -> io::Result<Self> {
         Ok(Self { image: device("image")?, writable: device("disk")? })
     }
@@ -85,7 +85,7 @@ pub(super) fn enter(disks: &Disks, memory_bytes: u64) -> io::Result<OwnedFd> {
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
     let disk = rustix::fs::open(DISK, flags, rustix::fs::Mode::empty())?;
     prepare(&disk)?;
-    // The disk is scratch, like a container's: nobody waits for it to be written.
+    // The disk is scratch, like a container's: no program waits until it is written.
     let layers = c"lowerdir=/image,upperdir=/disk/upper,workdir=/disk/work,volatile";
     put("overlay", "overlay", ROOT, MountFlags::NOATIME, layers)?;
     for name in ["/dev", "/proc", "/sys"] {
@@ -119,7 +119,7 @@ fn prepare(disk: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the files that depend on the sandbox, in place of whatever is there but a directory.
+/// Writes the files that depend on the sandbox, in place of anything that is there, except a directory.
 pub(super) fn write_files(who: &Become) -> io::Result<()> {
     let hosts = format!(
         "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.1.1\t{}\n",

@@ -1,4 +1,4 @@
-//! What the driver asks: see [`atoll_guest_protocol::sentry`].
+//! Answers the driver's questions: see [`atoll_guest_protocol::sentry`].
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -49,7 +49,7 @@ impl Control {
             deframer.push(&buffer[..read], |frame| {
                 asked.extend(frame.message::<Ask>().ok().filter(|_| frame.kind == Kind::Ask));
             });
-            // One question to a connection: the end of it is not waited for, others may be waiting.
+            // One question to a connection: its end is not waited for, because other connections may be waiting.
             if let Some(ask) = asked.pop() {
                 let mut wire = Vec::new();
                 encode_message(Kind::Answer, &self.answer(ask), &mut wire);

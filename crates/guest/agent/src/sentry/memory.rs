@@ -1,8 +1,9 @@
 //! Memory of the sandbox, watched from inside: where it is used up, the largest process is killed.
 //!
-//! The sentry has no limit of its own that kills one process, and the host's would kill the sentry, the sandbox with it.
-//! So the host's limit is wider than the sandbox's, and in between the agent looks at what the sentry says is in use:
-//! the sooner again, the less there is left. What grows faster than [`FASTEST`] can still end the sandbox.
+//! The sentry has no limit of its own that kills one process, and the host's would kill the sentry, the sandbox with
+//! it. So the host's limit is wider than the sandbox's. Between the two, the agent reads how much memory the sentry
+//! reports as used; the less is left, the sooner it looks again. Use that grows faster than [`FASTEST`] can still end
+//! the sandbox.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -20,11 +21,11 @@ const PAUSE_AFTER_KILL: Duration = Duration::from_millis(20);
 /// How long that may take before another is killed, if no more is used meanwhile. The sentry counts memory as used until a
 /// thread of its own has returned it, which takes a while on a busy host.
 const GIVES_BACK: Duration = Duration::from_secs(5);
-/// Growth after its end that is nobody's fault, bytes.
+/// Growth after its end that is blamed on no process, bytes.
 const SLACK: u64 = 16 << 20;
 const PAGE_BYTES: u64 = 4096;
 
-/// The limit, and what became of it.
+/// The limit, and the processes that were killed for it.
 #[derive(Debug)]
 pub(super) struct Memory {
     limit: AtomicU64,
@@ -37,12 +38,12 @@ pub(super) struct Memory {
 struct Killed {
     pid: i32,
     at: Instant,
-    /// What was used when it was last seen alive, bytes: it goes on taking until the signal arrives.
+    /// Memory in use when it was last seen alive, bytes: it goes on taking memory until the signal arrives.
     used: u64,
 }
 
 impl Killed {
-    /// Whether its memory is still on the way back, so that nobody else has to go.
+    /// Whether its memory is still on the way back, so that no other process has to be killed.
     fn gives_back(self, used: u64, now: Instant) -> bool {
         used <= self.used.saturating_add(SLACK) && now.duration_since(self.at) < GIVES_BACK
     }
@@ -88,7 +89,7 @@ impl Memory {
         }
         if let Some(pid) = largest() {
             *killed = Some(Killed { pid, at: now, used });
-            // Counted before: who sees the process dead shall know why.
+            // Counted before the kill: the driver, when it sees the process dead, shall know why.
             self.kills.fetch_add(1, Ordering::Relaxed);
             // It may have ended meanwhile.
             sys::kill(pid, libc::SIGKILL).unwrap_or_default();
@@ -97,7 +98,7 @@ impl Memory {
     }
 }
 
-/// What the sentry has given out: to processes, for files in memory, for itself.
+/// The memory that the sentry has given out: to processes, for files in memory, for itself.
 fn used_bytes() -> Option<u64> {
     let table = std::fs::read_to_string("/proc/meminfo").ok()?;
     let field = |name: &str| {

@@ -1,14 +1,14 @@
-//! The agent in a sandbox of gVisor. What the host's kernel does for a container, the sentry has to be asked for from
-//! inside:
+//! The agent in a sandbox of gVisor. The host's kernel does the following for a container; here the agent asks the
+//! sentry for it from inside:
 //!
 //! - The agent **listens** in a directory that the driver shares with the sandbox, on sockets that it makes.
 //! - **Processes** are counted by the sentry's `pids` cgroup and limited by [`processes`]; **memory** is watched by the
 //!   agent ([`memory`]), because the host's limit would end the whole sandbox. The **host name** is set here, too.
 //!
-//! So the agent alone has `CAP_SYS_ADMIN` and `CAP_SYS_RESOURCE` over the sentry, and whatever it starts has not. Once it is set up, the shared
-//! directory is covered: what runs later finds neither the sockets nor the cgroup. (Root inside may trace the agent
-//! and so come by all of it. That makes it ruler of its own sentry, not of the host: its limits of processes and memory
-//! are then the host's, which are wider.)
+//! So the agent alone has `CAP_SYS_ADMIN` and `CAP_SYS_RESOURCE` over the sentry; processes that it starts do not have
+//! them. Once the agent is set up, the shared directory is covered: processes that run later find neither the sockets
+//! nor the cgroup. (Root inside may trace the agent and so get all of these. That gives it power over its own sentry,
+//! not over the host: its limits of processes and memory are then the host's, which are wider.)
 
 mod control;
 mod memory;
@@ -34,7 +34,7 @@ const STACK_BYTES: usize = 128 << 10;
 /// host's connections.
 ///
 /// # Errors
-/// What the sentry says, and where.
+/// The sentry's error, and where it happened.
 pub(crate) fn enter(directory: &Path) -> io::Result<OwnedFd> {
     let agent = listen(directory, AGENT_SOCKET)?;
     let questions = listen(directory, CONTROL_SOCKET)?;

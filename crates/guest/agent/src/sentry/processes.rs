@@ -4,10 +4,10 @@
 //! *one* of the task's cgroups, whichever Go's random order of a map brings first (`chargeLocked` in gVisor's
 //! `task_cgroup.go`), and there are seven, of which six do not count. Six forks of seven are let through.
 //!
-//! So every program also gets the limit as its `RLIMIT_NPROC`, which the sentry asks at every fork, and the agent counts
-//! before it starts anything. That limit holds for each user by itself, and not for who is root in a user namespace of its
-//! own. What gets past the limit of all in these two ways, or by the agent and a program at the same instant, is killed
-//! when the agent looks next, the youngest first.
+//! So every program also gets the limit as its `RLIMIT_NPROC`, which the sentry asks at every fork, and the agent
+//! counts before it starts anything. That limit holds for each user by itself, and not for a process that is root in a
+//! user namespace of its own. Processes that get past the limit of all in these two ways, or because the agent and a
+//! program fork at the same instant, are killed when the agent looks next, the youngest first.
 
 use std::fs::File;
 use std::io;
@@ -26,11 +26,11 @@ use crate::sys;
 
 /// The cgroup of everything that runs in the sandbox, the agent too.
 const CGROUP: &str = "sandbox";
-/// Pauses between two looks: while there is little room left, and otherwise. What forks enough in the longer one to come
-/// to the host's limit ends the sandbox.
+/// Pauses between two looks: while there is little room left, and otherwise. A program that forks enough in the longer
+/// pause to reach the host's limit ends the sandbox.
 const PAUSE_CROWDED: Duration = Duration::from_millis(20);
 const PAUSE: Duration = Duration::from_millis(250);
-/// Rounds of looking for processes that were forked while others got the new limit.
+/// Rounds of looking for processes that were forked while earlier ones got the new limit.
 const ROUNDS_MAX: usize = 64;
 
 /// The files of the sandbox's `pids` cgroup, and its limit.
@@ -39,7 +39,7 @@ pub(crate) struct Processes {
     max: File,
     current: File,
     limit: AtomicU32,
-    /// How many are left alone: the limit, and what there was already when it was lowered.
+    /// How many processes are left alone: the limit, or the number that there was already when the limit was lowered.
     tolerated: AtomicU32,
 }
 
@@ -81,7 +81,7 @@ impl Processes {
         if count < limit { Ok(limit) } else { Err(Errno::AGAIN) }
     }
 
-    /// Sets the limit, also of what runs.
+    /// Sets the limit, also for processes that run already.
     pub(super) fn limit(&self, limit: u32) -> io::Result<()> {
         self.max.write_all_at(limit.to_string().as_bytes(), 0)?;
         let before = self.limit.swap(limit, Ordering::Relaxed);
@@ -95,7 +95,7 @@ impl Processes {
         Ok(())
     }
 
-    /// Kills what got past the limit; gives how long to wait before the next look.
+    /// Kills processes that got past the limit; gives how long to wait before the next look.
     pub(super) fn look(&self) -> Duration {
         // Where nothing can be read nothing can be done; the host's limit is still there.
         let Ok(count) = self.count() else { return PAUSE };
@@ -138,14 +138,14 @@ impl Age {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         // The name, in parentheses, may hold anything. After it come the third field and the rest.
         let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-        // What has ended is not counted any more, and waits for its parent.
+        // A process that has ended and waits for its parent is not counted any more.
         fields.next().filter(|state| *state != "Z")?;
         let threads = fields.nth(16)?.parse().ok()?;
         Some(Self { began: fields.nth(1)?.parse().ok()?, pid, threads })
     }
 }
 
-/// Gives a process another limit, but keeps a lower one that it chose itself. Says whether there was something to do.
+/// Gives a process another limit, but keeps a lower one that it chose itself. Says whether it changed the limit.
 fn change(pid: Pid, before: u32, limit: u32) -> bool {
     let [before, limit] = [before, limit].map(|count| Some(u64::from(count)));
     let whole = Rlimit { current: limit, maximum: limit };

@@ -1,10 +1,10 @@
-//! `sftp`: version 3 of the SSH file transfer protocol, as every client speaks it.
+//! `sftp`: version 3 of the SSH file transfer protocol, which every client speaks.
 //!
 //! The operation's bytes are the protocol's. A session is a thread of its own that does what the client asks
 //! with the credentials of the user who logged in: the kernel decides what that user may. A thread, because
 //! the calls block; its own credentials, because Linux keeps those of the file system for each thread.
 //!
-//! What a client sends is hostile to the session only: packets, handles and answers are bounded.
+//! A hostile client harms its own session only: packets, handles and answers are bounded.
 
 mod session;
 mod wire;

@@ -32,7 +32,7 @@ const HANDLES_MAX: usize = 256;
 const READ_MAX_BYTES: u32 = 256 << 10;
 /// Bytes of names in one answer.
 const NAMES_MAX_BYTES: usize = 64 << 10;
-/// What this server knows beyond version 3, with versions.
+/// Extensions that this server knows beyond version 3, with their versions.
 const EXTENSIONS: [(&str, &str); 6] = [
     ("posix-rename@openssh.com", "1"),
     ("hardlink@openssh.com", "1"),
@@ -188,7 +188,7 @@ impl Session {
             }
             19 => Ok(one_name(request, &fs::read_link(self.path(fields)?)?)),
             20 => {
-                // OpenSSH has the two the other way round than the draft, and so has everybody since.
+                // OpenSSH sends the two paths in the opposite order to the draft, and so does every client since.
                 let (target, link) = (fields.path()?, self.path(fields)?);
                 Ok(std::os::unix::fs::symlink(target, link).map(|()| done(request))?)
             }
@@ -238,7 +238,7 @@ impl Session {
         let mode = fields.attributes()?.mode.unwrap_or(0o666);
         let has = |flag: u32| flags & flag != 0;
         let append = has(APPEND);
-        // A pipe that nobody has at its other end must not hold the session up.
+        // A pipe that no process has open at its other end must not hold the session up.
         let custom = OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = OpenOptions::new()
             .read(has(READ))
@@ -313,7 +313,7 @@ impl Session {
                     None => break,
                 },
             };
-            // What went away meanwhile is left out.
+            // An entry that went away meanwhile is left out.
             let Ok(metadata) = fs::symlink_metadata(path.join(&name)) else { continue };
             body.put_bytes(name.as_bytes());
             body.put_bytes(long_name(&metadata, &name.to_string_lossy()).as_bytes());
@@ -374,7 +374,7 @@ impl Fields<'_> {
     }
 }
 
-/// The path without links, `.` and `..`; what does not exist is only tidied up.
+/// The path without links, `.` and `..`; a path that does not exist is only tidied up.
 fn real_path(path: &Path) -> PathBuf {
     if let Ok(real) = fs::canonicalize(path) {
         return real;

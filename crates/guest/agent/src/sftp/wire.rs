@@ -96,7 +96,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// What of a file is to be changed.
+/// The attributes of a file that are to be changed.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Attributes {
     pub(super) size: Option<u64>,
@@ -156,7 +156,7 @@ impl Reply {
         self.0.len()
     }
 
-    /// Adds what another answer holds.
+    /// Adds the content of another answer.
     pub(super) fn append(&mut self, other: &Self) {
         self.0.extend_from_slice(&other.0[5..]);
     }

@@ -1,5 +1,5 @@
-//! A list of certificate authorities as Java reads it: a key store of the kind `JKS`, which every version of
-//! Java takes for what it is, whatever the file is called.
+//! A list of certificate authorities as Java reads it: a key store of the kind `JKS`, which every version of Java
+//! recognizes under any file name.
 //!
 //! ```text
 //! magic, version 2, count of entries
@@ -7,15 +7,15 @@
 //! SHA-1 of the password in UTF-16, the words "Mighty Aphrodite", and all of the above
 //! ```
 //!
-//! Texts and certificates have their length in front; everything is in the network's byte order. Java looks at
-//! the digest only where somebody gives a password.
+//! Texts and certificates have their length in front; everything is in the network's byte order. Java looks at the
+//! digest only where a program gives a password.
 
 use sha1::{Digest as _, Sha1};
 
 const MAGIC: u32 = 0xfeed_feed;
 const VERSION: u32 = 2;
 const CERTIFICATE: u32 = 2;
-/// What everybody gives for a store that holds no secret.
+/// The usual password of a store that holds no secret.
 const PASSWORD: &str = "changeit";
 const WHITENER: &[u8] = b"Mighty Aphrodite";
 /// Entries of a store; lists of distributions have about 150.
@@ -24,7 +24,7 @@ const ENTRIES_MAX_COUNT: usize = 4096;
 const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
 const END: &str = "-----END CERTIFICATE-----";
 
-/// The store with every certificate of a list in PEM. What cannot be read is left out.
+/// The store with every certificate of a list in PEM. A certificate that cannot be read is left out.
 pub(super) fn store(pem: &str) -> Vec<u8> {
     let certificates: Vec<Vec<u8>> = pem
         .split(BEGIN)
@@ -39,7 +39,7 @@ pub(super) fn store(pem: &str) -> Vec<u8> {
     for (index, certificate) in certificates.iter().enumerate() {
         number(&mut out, CERTIFICATE);
         text(&mut out, &format!("atoll-{index}"));
-        // When it was added, in milliseconds since 1970: nobody asks.
+        // When it was added, in milliseconds since 1970: Java does not use it.
         out.extend(0_u64.to_be_bytes());
         text(&mut out, "X.509");
         number(&mut out, length(certificate.len()));

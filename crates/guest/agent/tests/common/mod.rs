@@ -16,7 +16,7 @@ use atoll_guest_protocol::messages::{Exited, Reason, StartExec};
 use tokio::net::UnixStream;
 
 pub(crate) const SANDBOX: &str = "sb000000000000000test0";
-/// Nothing here takes this long; what does is stuck.
+/// Nothing here takes this long; a test that does is stuck.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Guest {
@@ -91,7 +91,7 @@ impl Guest {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        // Its descendants first: nobody would know them later.
+        // Its descendants first: they cannot be found once the agent is gone.
         for pid in descendants(self.child.id()) {
             // SAFETY: a process that this test's agent started.
             unsafe { libc::kill(pid, libc::SIGKILL) };
@@ -235,7 +235,7 @@ pub(crate) async fn within<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future).await.expect("stuck")
 }
 
-/// Waits until something is so.
+/// Waits until the check gives a value.
 pub(crate) async fn eventually<T>(mut check: impl AsyncFnMut() -> Option<T>) -> T {
     within(async {
         loop {

@@ -10,7 +10,7 @@ use crate::body::RecordWriter;
 use crate::messages::{Ack, AttachExec, Exited, StartExec, Started};
 use crate::wire::{Kind, RECORD_MAX_BYTES, Record};
 
-/// What comes next on an exec's stream.
+/// The next event on an exec's stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExecEvent {
     /// Output. Its first byte has the offset that all before it add up to.
@@ -29,14 +29,14 @@ pub enum ExecEvent {
 pub struct ExecStream {
     /// Process id inside the sandbox.
     pub pid: u32,
-    /// Offset of the next byte: where the stream began, plus what [`Self::next`] gave.
+    /// Offset of the next byte: where the stream began, plus the bytes that [`Self::next`] gave.
     pub offset: u64,
     reader: Reader,
     acks: AckHandle,
     ended: bool,
 }
 
-/// Tells the guest what is safe. Clones share the stream.
+/// Tells the guest which output the host has stored. Clones share the stream.
 #[derive(Debug, Clone)]
 pub struct AckHandle {
     writer: Arc<Mutex<RecordWriter>>,
@@ -88,7 +88,7 @@ impl ExecStream {
         }
     }
 
-    /// Sends acknowledgements, also while somebody waits in [`Self::next`].
+    /// Sends acknowledgements, also while another task waits in [`Self::next`].
     #[must_use]
     pub fn acks(&self) -> AckHandle {
         self.acks.clone()

@@ -18,13 +18,13 @@ const LIST_MAX_BYTES: usize = 64 << 20;
 /// A file being read.
 #[derive(Debug)]
 pub struct FileReader {
-    /// What the file is. Its size may differ from the bytes that come: files change.
+    /// The file's record. Its size may differ from the bytes that come: files change.
     pub info: FileInfo,
     bytes: ByteStream,
 }
 
 impl FileReader {
-    /// The next bytes, or `None` at the end of what was asked for.
+    /// The next bytes, or `None` at the end of the part that was asked for.
     ///
     /// # Errors
     /// [`GuestError`].
@@ -283,7 +283,7 @@ impl GuestClient {
         self.done_sometime("remove", &request).await.map(drop)
     }
 
-    /// Renames. No deadline: what goes to another file system is copied.
+    /// Renames. No deadline: a move to another file system is a copy.
     ///
     /// # Errors
     /// [`GuestError`].

@@ -1,10 +1,10 @@
 //! The host's side: one connection to one guest.
 //!
-//! The guest is hostile. What it sends is bounded before it is kept, text is cleaned before anybody
-//! shows it, and the first thing that does not fit the protocol ends the connection with
-//! [`GuestError::Protocol`]; the engine then connects again or gives the sandbox up. A guest that
-//! merely does not answer costs a waiting task: small calls have a deadline ([`CALL_TIMEOUT`]), bulk
-//! transfers and streams have the caller's.
+//! The guest is hostile. Its bytes are bounded before they are kept, its text is cleaned before it can
+//! be shown, and the first record that does not fit the protocol ends the connection with
+//! [`GuestError::Protocol`]; the engine then connects again or gives the sandbox up. A guest that merely
+//! does not answer costs a waiting task: small calls have a deadline ([`CALL_TIMEOUT`]), bulk transfers
+//! and streams have the caller's.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -107,7 +107,7 @@ impl Link {
         wire::decode_message(payload).map_err(|error| self.body(error.into()))
     }
 
-    /// What a record of kind [`Kind::Failure`] says.
+    /// The error in a record of kind [`Kind::Failure`].
     fn failure(&self, payload: Bytes) -> GuestError {
         match self.decode::<Failure>(payload) {
             Ok(failure) => {
@@ -215,7 +215,7 @@ impl GuestClient {
         Ok((client, welcome))
     }
 
-    /// Resolves when the connection is down, whoever ended it.
+    /// Resolves when the connection is down, whichever side ended it.
     pub fn closed(&self) -> impl Future<Output = ()> + Send + 'static {
         self.inner.link.closed.clone().cancelled_owned()
     }
@@ -298,7 +298,7 @@ impl GuestClient {
         Ok(list.execs)
     }
 
-    /// TCP ports that something listens on, ascending.
+    /// TCP ports that a program listens on, ascending.
     ///
     /// # Errors
     /// [`GuestError`].
@@ -314,7 +314,7 @@ impl GuestClient {
         Ok(ports)
     }
 
-    /// What the sandbox says it uses. Hostile numbers: for showing, never for deciding.
+    /// The sandbox's own report of its use of resources. Hostile numbers: for showing, never for deciding.
     ///
     /// # Errors
     /// [`GuestError`].

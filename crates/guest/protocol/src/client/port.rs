@@ -49,7 +49,7 @@ pub struct GuestPortListener {
     port: u16,
 }
 
-/// A connection that somebody inside made; it waits a while to be taken by [`GuestClient::accept`].
+/// A connection that a program in the sandbox made; it waits a while to be taken by [`GuestClient::accept`].
 #[derive(Debug)]
 pub struct IncomingConnection(u64);
 
@@ -94,7 +94,7 @@ impl GuestClient {
         self.port_stream("dial", &Dial { port: 0, window_bytes: PORT_WINDOW_BYTES, proxy: true }).await
     }
 
-    /// Takes a connection that somebody inside made.
+    /// Takes a connection that a program in the sandbox made.
     ///
     /// # Errors
     /// [`GuestError`]; `PortClosed` when it has gone away.
@@ -106,8 +106,8 @@ impl GuestClient {
     /// Listens on a port of the sandbox's loopback; 0 for any.
     ///
     /// # Errors
-    /// [`GuestError`]; `PortTaken` when something listens there, `Denied` for a port that only the host's
-    /// root may have.
+    /// [`GuestError`]; `PortTaken` when a program listens there, `Denied` for a port that only the host's root may
+    /// have.
     pub async fn listen(&self, port: u16) -> Result<GuestPortListener, GuestError> {
         within(async {
             let Call { mut writer, response, link } = self.start("listen").await?;
@@ -163,14 +163,15 @@ impl GuestClient {
 }
 
 impl GuestPortStream {
-    /// Whether the end can be told. When our direction has ended too, whoever hears of it may drop this, and with
-    /// it what the guest did not yet pass to the port: it is waited for.
+    /// Whether the end can be told to the reader. When our direction has ended too, the reader may drop this stream on
+    /// hearing of the end, and with it bytes that the guest did not yet pass to the port. So then the guest's own end
+    /// is waited for first.
     const fn is_read(&self) -> bool {
         self.read_ended || (self.last_read && !self.write_ended)
     }
 
-    /// Tells the guest what was passed on, now and then. Without our direction of the stream there is no way
-    /// to; the guest then goes by the stream's own window.
+    /// Tells the guest now and then how many bytes were passed on. Once our direction of the stream has ended this is
+    /// not possible; the guest then goes by the stream's own window.
     fn ack(&mut self) {
         let due = self.passed - self.acked >= u64::from(PORT_WINDOW_BYTES / 2);
         if due && !self.write_ended {
@@ -260,7 +261,7 @@ impl AsyncWrite for GuestPortStream {
                 return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
             }
         }
-        // Nobody reads any more who could wait for the guest: see `is_read`.
+        // No reader is left that could wait for the guest: see `is_read`.
         while self.last_read && !self.read_ended {
             match ready!(self.reader.records.poll_next(cx)) {
                 Ok(Some(_)) => {}

@@ -19,7 +19,7 @@ impl Cache {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An answer with what is left of its time.
+    /// An answer with the rest of its time.
     pub(crate) fn get(&self, name: &HostName, kind: RecordType) -> Option<Answer> {
         let (until, mut answer) = self.lock().get(&(name.clone(), kind)).cloned()?;
         let left = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
@@ -40,7 +40,7 @@ impl Cache {
             let now = Instant::now();
             cache.retain(|_, (until, _)| *until > now);
         }
-        // Full of what still counts: it is only a cache.
+        // Full of answers that still hold: all are dropped, since it is only a cache.
         if cache.len() >= DNS_CACHE_MAX_COUNT {
             cache.clear();
         }

@@ -1,4 +1,5 @@
-//! Questions that a sandbox may send, found by coverage: `make fuzz`. It runs shortly with the other tests, too.
+//! Questions that a sandbox may send, found by coverage: `make fuzz`. It also runs for a short time with the other
+//! tests.
 
 use bolero::check;
 use hickory_proto::op::ResponseCode;

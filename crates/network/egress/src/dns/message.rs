@@ -12,7 +12,7 @@ const UDP_MAX_BYTES: usize = 1232;
 const EDE: u16 = 15;
 const EDE_BLOCKED: u16 = 15;
 
-/// Reads a question; `None` for what is no question.
+/// Reads a question; `None` for bytes that are no question.
 pub(super) fn question(bytes: &[u8]) -> Option<Message> {
     let message = Message::from_vec(bytes).ok()?;
     (message.metadata.message_type == MessageType::Query).then_some(message)

@@ -1,9 +1,9 @@
-//! The resolver of sandboxes: the only one they reach, and what makes names count.
+//! The resolver of sandboxes: the only one that they reach, and the source of the names that count.
 //!
-//! A name is looked up only if the policy leaves a way to use it, so that a lookup carries nothing to
-//! anybody whom no rule allows. Only questions that lead to addresses are passed on; everything else
-//! (`TXT`, `NULL`, `ANY`, `HTTPS` …) is answered "nothing there" without asking anybody. There is no IPv6 in
-//! a sandbox, so `AAAA` is "nothing there", too.
+//! A name is looked up only if the policy leaves a way to use it, so that a lookup carries no data to a server that no
+//! rule allows. Only questions that lead to addresses are passed on; everything else (`TXT`, `NULL`, `ANY`, `HTTPS` …)
+//! is answered "nothing there" without asking a resolver. There is no IPv6 in a sandbox, so `AAAA` is "nothing there",
+//! too.
 
 mod cache;
 #[cfg(test)]
@@ -29,7 +29,7 @@ use servers::Servers;
 
 pub(crate) use serve::{serve_tcp, serve_udp};
 
-/// What became of a question for addresses.
+/// The outcome of a question for addresses.
 #[derive(Debug)]
 pub(crate) enum Resolution {
     /// The addresses, at least one.
@@ -67,11 +67,11 @@ impl Answer {
 pub(crate) enum NoAnswer {
     /// The policy does not allow the question.
     Refused(Refusal),
-    /// Nobody answers.
+    /// No resolver answered.
     Failed(&'static str),
 }
 
-/// The resolver that all sandboxes share. What each was told is kept with it.
+/// The resolver that all sandboxes share. The answers that a sandbox was given are kept with that sandbox.
 #[derive(Debug)]
 pub(crate) struct Resolver {
     servers: Servers,
@@ -84,7 +84,7 @@ impl Resolver {
         Self { servers: Servers::new(servers), cache: Cache::default() }
     }
 
-    /// The addresses of a name, for a connection that the gateway itself makes. `what` is what is refused if
+    /// The addresses of a name, for a connection that the gateway itself makes. `what` names the refused connection if
     /// the policy does not allow it.
     pub(crate) async fn addresses(&self, net: &SandboxNet, name: &HostName, what: &str) -> Resolution {
         let mut last = Resolution::Failed("the name has no address");
@@ -112,7 +112,8 @@ impl Resolver {
         last
     }
 
-    /// The addresses that resolvers give for a name of this server. Nobody else's question, so no policy is asked.
+    /// The addresses that resolvers give for a name of this server. No sandbox asks this question, so no policy is
+    /// asked.
     pub(crate) async fn addresses_of_host(&self, name: &HostName) -> Vec<IpAddr> {
         let mut found = Vec::new();
         for kind in [RecordType::A, RecordType::AAAA] {
@@ -149,7 +150,7 @@ impl Resolver {
                     return Err(NoAnswer::Failed("too many different names in a short time"));
                 }
                 let answer = self.servers.ask(name, kind).await.map_err(|why| {
-                    // Not refused, but somebody who looks for the reason looks there.
+                    // The policy refused nothing, but a user who looks for the reason looks among the refusals.
                     net.deny(&Refusal {
                         stage: Stage::Dns,
                         what: name.to_string(),
@@ -168,7 +169,7 @@ impl Resolver {
     }
 }
 
-/// Whether a sandbox may look a name up. What its policy only observes is written down.
+/// Whether a sandbox may look a name up. A look-up that its policy only observes is recorded.
 fn may_ask(net: &SandboxNet, name: &HostName) -> Result<(), Refusal> {
     let policy = net.policy();
     by_rules(&policy, name).or_else(|refusal| {

@@ -58,7 +58,7 @@ impl Servers {
         servers
     }
 
-    /// Asks one after the other.
+    /// Asks the resolvers one after the other.
     pub(crate) async fn ask(&self, name: &HostName, kind: RecordType) -> Result<Answer, &'static str> {
         let servers = self.list();
         if servers.is_empty() {
@@ -129,7 +129,8 @@ async fn over_udp(
         let length = socket.recv(&mut buffer).await?;
         match Message::from_vec(&buffer[..length]) {
             Ok(response) if check(&response, id, name, kind) => return Ok(response),
-            // Not an answer to this question: somebody guesses. The real one may still come.
+            // Not an answer to this question: it may be a forged one, whose sender guessed. The real one
+            // may still come.
             Ok(_) | Err(_) => {}
         }
     }

@@ -23,9 +23,9 @@ use atoll_core::network::Stage;
 /// Port of a URI that does not name one.
 const HTTP_PORT: u16 = 80;
 
-/// The answer when the gateway itself is asked, as a web server at `address`: what it has refused. It can be read
-/// there also with clients that show nothing of a refusal, because it was a name that does not exist or a
-/// connection that ended.
+/// The answer when the gateway itself is asked, as a web server at `address`: the list of its refusals. There they can
+/// be read also by users of clients that show nothing of a refusal, because the client saw only a name that does not
+/// exist or a connection that ended.
 pub(super) fn own(request: &Request, context: &Context, address: IpAddr) -> Option<Response> {
     let host = request.headers().get(http::header::HOST)?.to_str().ok()?;
     let asked = request.method() == Method::GET
@@ -84,8 +84,8 @@ async fn connect(mut request: Request, context: Context) -> Response {
         Ok(targets) => targets,
         Err(response) => return *response,
     };
-    // What is said inside is decided upon when it is said; what cannot be allowed then is refused now,
-    // where the refusal can be read.
+    // Traffic inside the tunnel is decided upon when it is sent. A tunnel in which nothing could be
+    // allowed is refused now, where the client can read the refusal.
     let policy = context.net.policy();
     let passes =
         |t: &&Target| t.decide(&policy, Http::Unknown).by_rules || policy.needs_http(&t.destination());

@@ -1,8 +1,8 @@
 //! HTTP/1 in clear: every request is read, decided upon, and written anew.
 //!
-//! Nothing of a request reaches the outside as the client wrote it: the parser takes it apart, and what it
-//! understood is what is sent. So a request cannot hide in another one (two lengths, a length and chunks):
-//! either both sides see the same or the parser refuses.
+//! Nothing of a request reaches the outside as the client wrote it: the parser takes it apart, and the gateway sends
+//! only the parts that the parser understood. So a request cannot hide in another one (two lengths, a length and
+//! chunks): either both sides see the same or the parser refuses.
 //!
 //! Two ways lead here. *Transparent*: the client believes that it talks to the server; the address is given,
 //! the name comes from `Host` and must be certain. *Explicit*: the client knows that it talks to a proxy and
@@ -131,7 +131,7 @@ async fn transparent(request: Request, dialer: &Dialer, upstream: &Arc<Mutex<Ups
     forward::forward(request, &dialer, upstream).await
 }
 
-/// Whether somebody wants to look into this connection: reads ahead to the first `Host`.
+/// Whether the interceptor wants to look into this connection: reads ahead to the first `Host`.
 async fn wanted(
     context: &Context,
     client: &mut ClientStream,

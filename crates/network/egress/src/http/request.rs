@@ -1,4 +1,4 @@
-//! Reading what a request says about its destination, and making the request that is sent on.
+//! Reads the destination of a request, and makes the request that is sent on.
 
 use atoll_hop::{set_upgrade, strip_hop_by_hop};
 use bytes::{Bytes, BytesMut};
@@ -12,7 +12,7 @@ use crate::client::read_more;
 use crate::limits::SNIFF_MAX_BYTES;
 use crate::refusal::plain;
 
-/// What a request names as its host, with its port: the authority of its URI, else its only `Host`.
+/// The host that a request names, with its port: the authority of its URI, else its only `Host`.
 pub(super) fn host(request: &Request) -> Result<Option<String>, &'static str> {
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let said = hosts.next();
@@ -69,7 +69,7 @@ fn ends(head: &[u8]) -> bool {
     head.windows(4).any(|end| end == b"\r\n\r\n") || head.windows(2).any(|end| end == b"\n\n")
 }
 
-/// Removes what concerns one connection only; puts back the upgrade.
+/// Removes headers that concern one connection only; puts back the upgrade.
 pub(super) fn strip(headers: &mut HeaderMap) {
     if let Some(protocol) = strip_hop_by_hop(headers) {
         set_upgrade(headers, protocol);
@@ -87,7 +87,7 @@ pub(super) fn bad(why: &str) -> Response {
     boxed(plain(StatusCode::BAD_REQUEST, "request", format!("Atoll cannot pass this request on: {why}\n")))
 }
 
-/// An answer of the gateway when the other side does not answer.
+/// An answer of the gateway when the server cannot be reached.
 pub(super) fn unreachable(what: &str, why: &str) -> Response {
     boxed(plain(StatusCode::BAD_GATEWAY, "unreachable", format!("Atoll cannot reach {what}: {why}\n")))
 }

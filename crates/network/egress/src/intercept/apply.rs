@@ -1,4 +1,4 @@
-//! Rules at work: changes a request that was checked, and says what must not come back in the answer.
+//! Applies rules: changes a request that was checked, and gives the texts that must not come back in the answer.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -21,10 +21,10 @@ use super::refusal::Refusal;
 use super::replace::{Replacer, Text};
 use super::{SecretSource, SecretUsed};
 
-/// What rules did to a request, besides changing its head.
+/// The effects of rules on a request, besides changes of its head.
 #[derive(Debug, Default)]
 pub(super) struct Applied {
-    /// Placeholders to replace in the body, as bytes and what stands for them.
+    /// Placeholders to replace in the body, as bytes, and the bytes that replace them.
     pub(super) body: Vec<(Text, Text)>,
     /// Texts that the answer must not show.
     pub(super) masks: Vec<Text>,
@@ -34,7 +34,7 @@ pub(super) struct Applied {
     pub(super) uses: Vec<SecretUsed>,
 }
 
-/// Who asks, for the look-up of secrets and the record of their uses.
+/// The sandbox and host of a request, for the look-up of secrets and the record of their uses.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asking<'a> {
     pub(super) sandbox: &'a SandboxId,
@@ -99,7 +99,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// What was done, with what the answer must not show.
+    /// The effects, with the texts that the answer must not show.
     fn masked(mut self, headers: &mut HeaderMap, rules: &[&InjectRule]) -> Applied {
         for rule in rules.iter().filter(|rule| rule.mask_responses) {
             self.mask_all(rule);
@@ -143,8 +143,9 @@ impl<'a> Work<'a> {
     /// Replaces a placeholder where its rule wants it in the head, and plans it for the body. Says whether it was found
     /// in the head.
     ///
-    /// What a request says is done in the name of whoever its credentials belong to, and what is stored so is his. So a
-    /// secret goes into a request only as its credential, or where there is no other.
+    /// A server carries out a request in the name of the owner of its credentials, and what it stores then belongs to
+    /// that owner. So a secret goes into a request only as its credential, or where the request has no other
+    /// credential.
     fn placeholder(
         &mut self,
         parts: &mut Parts,
@@ -220,7 +221,8 @@ impl<'a> Work<'a> {
             let (user, password) = (self.text(rule, &basic.username)?, self.text(rule, &basic.password)?);
             let pair = Zeroizing::new(format!("{}:{}", user.reveal(), password.reveal()));
             let encoded = BASE64.encode(pair.as_bytes());
-            // As a whole, too: what the parts have in common with their neighbours is in none of their forms.
+            // As a whole, too: base64 characters that hold bits of two neighbouring parts are in the forms of neither
+            // part.
             if [&basic.username, &basic.password].iter().any(|part| part.secrets().next().is_some()) {
                 self.applied.header_masks.push(Zeroizing::new(encoded.clone().into_bytes()));
                 if rule.mask_responses {
@@ -279,8 +281,8 @@ impl<'a> Work<'a> {
         Ok(opened)
     }
 
-    /// Masks secrets of a rule that are not in this request: an earlier one may have left them with the server. One that
-    /// cannot be opened for this host is none that it has.
+    /// Masks secrets of a rule that are not in this request: an earlier one may have left them with the server. A
+    /// secret that may not be opened for this host is skipped: the host cannot have it.
     fn mask_all(&mut self, rule: &InjectRule) {
         for reference in rule.secrets().filter(|reference| !self.open.contains_key(reference)) {
             let asking = self.asking;

@@ -1,7 +1,7 @@
 //! The certificate authority of an installation, and the certificates that it makes on the way.
 //!
-//! The authority's key never leaves the server; its certificate is what sandboxes trust. A certificate for a
-//! host is made when a sandbox first connects there, is good for a day, and is made anew after half of it.
+//! The authority's key never leaves the server; sandboxes trust its certificate. A certificate for a host is made when
+//! a sandbox first connects there, is good for a day, and is made anew after half of it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,7 +29,7 @@ const BACKDATED_HOURS: i64 = 24;
 /// Certificates that are kept; beyond it all are made anew.
 const LEAFS_MAX_COUNT: usize = 1024;
 
-/// What clients may speak on an intercepted connection.
+/// The protocols that clients may speak on an intercepted connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Protocol {
     Http1,
@@ -52,10 +52,10 @@ pub enum AuthorityError {
     /// A certificate or key cannot be made or read.
     #[error("the certificate cannot be made or read")]
     Certificate(#[from] rcgen::Error),
-    /// The TLS library refuses what was made.
+    /// The TLS library refuses the certificate that was made.
     #[error("the TLS library refuses the certificate")]
     Tls(#[from] rustls::Error),
-    /// The certificate is not what was stored.
+    /// The stored certificate cannot be read.
     #[error("the authority's certificate is not PEM")]
     Pem,
 }
@@ -128,7 +128,7 @@ impl Authority {
         })
     }
 
-    /// What sandboxes trust, PEM.
+    /// The certificate that sandboxes trust, PEM.
     #[must_use]
     pub fn certificate_pem(&self) -> &str {
         &self.certificate_pem
@@ -160,7 +160,7 @@ impl Authority {
     }
 
     fn leafs(&self) -> std::sync::MutexGuard<'_, BTreeMap<(HostName, Protocol), Leaf>> {
-        // A cache: whatever a panic left of it is as good.
+        // A cache: its content after a panic is as good.
         self.leafs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,4 +1,4 @@
-//! Is a request what the connection says it is? Asked of every request, before any rule.
+//! Does a request belong to its connection? Asked of every request, before any rule.
 
 use atoll_core::policy::HostName;
 use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
@@ -7,7 +7,7 @@ use http::{Method, Request, Version};
 
 use super::refusal::Refusal;
 
-/// What the gateway knows of a connection.
+/// The facts that the gateway knows of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Expected<'a> {
     pub(super) host: &'a HostName,
@@ -40,7 +40,7 @@ fn method(method: &Method) -> Result<(), Refusal> {
     if *method == Method::CONNECT {
         return Err(Refusal::malformed("CONNECT is not possible on a connection to a server"));
     }
-    // Both make the server send back what it got, credentials included.
+    // Both methods make the server send the request back, credentials included.
     if *method == Method::TRACE || method.as_str().eq_ignore_ascii_case("TRACK") {
         return Err(Refusal::forbidden(format!(
             "{method} would show the credentials that the gateway puts in"

@@ -59,12 +59,13 @@ pub(super) fn shown_forms(text: &str) -> Vec<Zeroizing<Vec<u8>>> {
     forms.into_iter().map(|form| Zeroizing::new(form.into_bytes())).collect()
 }
 
-/// What of a text is certain in base64, for each of the three places at which it may begin, in both alphabets.
+/// The part of a text's base64 that is certain, for each of the three positions at which the text may begin, in both
+/// alphabets.
 fn base64_forms(text: &[u8]) -> Vec<String> {
     let mut forms = vec![base64::engine::general_purpose::STANDARD.encode(text)];
     for begin in 0..3_usize {
         let padded = Zeroizing::new([&[0; 3][..begin], text].concat());
-        // Characters that also hold bits of what stands before and behind are not certain.
+        // Characters that also hold bits of the bytes before or behind the text are not certain.
         let (first, last) = ((begin * 8).div_ceil(6), padded.len() * 8 / 6);
         for engine in [STANDARD_NO_PAD, URL_SAFE_NO_PAD] {
             let encoded = Zeroizing::new(engine.encode(&*padded));
@@ -77,7 +78,7 @@ fn base64_forms(text: &[u8]) -> Vec<String> {
     forms
 }
 
-/// The bytes that escapes stand for; what is no escape is itself.
+/// The bytes that escapes stand for; other characters stay as they are.
 pub(super) fn percent_decoded(text: &str) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -1,4 +1,4 @@
-//! What requests may hold, found by coverage: `make fuzz`. It runs shortly with the other tests, too.
+//! Content that requests may have, found by coverage: `make fuzz`. It also runs for a short time with the other tests.
 
 use bolero::check;
 

@@ -1,4 +1,4 @@
-//! The body of an answer on its way to the sandbox: what has to last as long as it does.
+//! The body of an answer on its way to the sandbox, with the values that have to last as long as it does.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::meter::Counted;
 use super::{Admitted, BoxError, OutBody};
 
-/// Tells what becomes of a request, where somebody records it.
+/// Tells the course of a request, where the gateway records it.
 pub(super) fn traced(admitted: &Admitted, tell: impl FnOnce(&crate::connection::Admitted)) {
     if let Some(admitted) = admitted.downcast_ref() {
         tell(admitted);

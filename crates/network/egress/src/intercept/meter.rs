@@ -1,9 +1,10 @@
-//! Counts what is asked of models: recognises such requests, and reads in the answers what they took.
+//! Counts the use of models: recognises requests to them, and reads in the answers how many tokens they took.
 //!
-//! A request is one to a model by its path, as OpenAI's and Anthropic's APIs have it and everybody who speaks like them. What an
-//! answer took stands in an object `usage`: at the top, below `response` (events of OpenAI's responses) or below `message`
-//! (events of Anthropic's messages); see <https://platform.openai.com/docs/api-reference> and
-//! <https://docs.anthropic.com/en/api/messages-streaming>. It is looked for as the bytes pass, and nothing but it is kept.
+//! A request is one to a model by its path, as in OpenAI's and Anthropic's APIs and in all APIs that are compatible
+//! with them. The tokens that an answer took stand in an object `usage`: at the top, below `response` (events of
+//! OpenAI's responses) or below `message` (events of Anthropic's messages); see
+//! <https://platform.openai.com/docs/api-reference> and <https://docs.anthropic.com/en/api/messages-streaming>. It is
+//! looked for as the bytes pass, and nothing but it is kept.
 
 use atoll_core::agent::unmarked;
 use atoll_core::id::{SandboxId, SessionId};
@@ -25,10 +26,10 @@ const PATHS: [&str; 5] = ["/chat/completions", "/completions", "/responses", "/m
 const USAGE_MAX_BYTES: usize = 4 << 10;
 /// Longest key that matters, bytes.
 const KEY_MAX_BYTES: usize = 16;
-/// Bytes that a token is taken to have where nobody says how many there were.
+/// Bytes that a token is taken to have where an answer does not say how many tokens there were.
 const BYTES_PER_TOKEN: u64 = 4;
 
-/// What an answer of a model took.
+/// The tokens that an answer of a model took.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ModelTokens {
     /// Tokens that it read.
@@ -39,19 +40,20 @@ pub struct ModelTokens {
     pub guessed: bool,
 }
 
-/// Is told, once, what an answer took.
+/// Is told, once, how many tokens an answer took.
 pub type Tally = Box<dyn FnOnce(ModelTokens) + Send + Sync>;
 
-/// Who counts requests to models.
+/// Counts requests to models.
 pub trait ModelMeter: Send + Sync + std::fmt::Debug {
-    /// A sandbox asks a model; `session` is the one that its credential is marked with. `None` when nobody counts that.
+    /// A sandbox asks a model; `session` is the one that its credential is marked with. `None` when this is not
+    /// counted.
     ///
     /// # Errors
-    /// In words for whoever runs in the sandbox, when it may not.
+    /// A text for the programs in the sandbox, when it may not.
     fn ask(&self, sandbox: &SandboxId, session: Option<&SessionId>) -> Result<Option<Tally>, String>;
 }
 
-/// Whether a request is one to a model, in whatever spelling a server may read so.
+/// Whether a request is one to a model, in any spelling that a server may read so.
 pub(super) fn is_model(method: &Method, path: &str) -> bool {
     let decoded = percent_decoded(path);
     let path = String::from_utf8_lossy(&decoded).to_ascii_lowercase();
@@ -89,7 +91,8 @@ pub(super) fn prepare(headers: &mut HeaderMap) {
     headers.remove(RANGE);
 }
 
-/// The answer to who may ask no more, in the form that clients of both vendors show. It is none that they try again after.
+/// The answer to a sandbox that may ask no more, in the form that clients of both vendors show. Clients do not try
+/// again after it.
 pub(super) fn refused(why: &str) -> Response<OutBody> {
     let message = format!("atoll: {why}; whoever runs this agent can give it a larger budget");
     let error = json!({ "type": "budget_exhausted", "code": "budget_exhausted", "message": message });
@@ -139,7 +142,8 @@ impl Counted {
         }
     }
 
-    /// That was all of it. It is told before the sandbox sees the end: its next request finds it counted.
+    /// The answer has ended. Its tokens are told before the sandbox sees the end, so that the sandbox's next request
+    /// finds them counted.
     pub(super) fn ended(&mut self) {
         self.whole = true;
         self.tell();
@@ -150,7 +154,8 @@ impl Counted {
         tally(match &self.reader {
             None => ModelTokens::default(),
             Some(reader) => match reader.json.tokens {
-                // A stream says at its end what was written: who cuts it before has had what there was.
+                // A stream tells its output in full only at its end. When the client cuts it before, the
+                // guess from the bytes that came counts if it is higher.
                 Some(told) if reader.events && !self.whole => {
                     ModelTokens { output: told.output.max(reader.guess()), ..told }
                 }
@@ -242,17 +247,17 @@ struct Scan {
     escaped: bool,
     /// The text that is read, or was last.
     text: Vec<u8>,
-    /// The key whose value comes.
+    /// The key of the value that comes next.
     key: Vec<u8>,
     /// Inside the object at the top that may have it as well.
     below: bool,
-    /// What was read of it, and how deep it is.
+    /// The bytes of `usage` that were read, and its depth.
     usage: Option<(Vec<u8>, u64)>,
     tokens: Option<ModelTokens>,
 }
 
 impl Scan {
-    /// Another document begins. What was found stays.
+    /// Another document begins. The tokens that were found stay.
     fn begin(&mut self) {
         *self = Self { tokens: self.tokens, ..Self::default() };
     }
@@ -287,7 +292,7 @@ impl Scan {
             b'"' => return self.in_text = false,
             _ => {}
         }
-        // One that is longer is none that matters, and must not look like one.
+        // A longer text is no key that matters. One byte too many is kept, so that it does not look like such a key.
         if self.text.len() <= KEY_MAX_BYTES {
             self.text.push(byte);
         }
@@ -317,7 +322,7 @@ impl Scan {
         }
     }
 
-    /// Streams say it several times, each time what it is until then.
+    /// A stream tells its use several times, each time the sum until then.
     fn take(&mut self, usage: &Value) {
         let number = |name: &str| usage.get(name).and_then(Value::as_u64);
         let cached = ["cache_creation_input_tokens", "cache_read_input_tokens"];
@@ -340,7 +345,7 @@ mod tests {
 
     use super::*;
 
-    /// What is told of an answer that comes in pieces of every size.
+    /// The tokens that are told for an answer that comes in pieces of every size.
     fn told(kind: &'static str, status: u16, body: &str) -> ModelTokens {
         heard(kind, status, body.as_bytes(), true)
     }
@@ -377,7 +382,7 @@ mod tests {
         let message = r#"{"content":[{"type":"tool_use","input":{"usage":{"input_tokens":99999}}}],
             "usage":{"input_tokens":5,"cache_creation_input_tokens":100,"cache_read_input_tokens":1000,"output_tokens":7}}"#;
         assert_eq!(json(message), tokens(1105, 7));
-        // Nobody says, or nobody says it where it counts, or in numbers.
+        // The answer does not tell its use, or not in the right place, or not in numbers.
         for body in [
             r#"{"data":[{"usage":{"prompt_tokens":1}}]}"#,
             r#"{"usage":null}"#,
@@ -408,13 +413,13 @@ mod tests {
         assert_eq!(stream(responses), tokens(30, 4));
         let silent = "data: {\"choices\":[{}]}\n\ndata: {\"choices\":[{}]}\n\ndata: [DONE]\n\n";
         assert_eq!(stream(silent), ModelTokens { input: 100, output: 3, guessed: true });
-        // Of what was cut off each event counts.
+        // When the stream is cut off, each event that came counts.
         let deltas = messages.replace("event: message_delta", &"data: {}\n\n".repeat(5));
         let cut = &deltas[..deltas.len() - 30];
         assert_eq!(heard("text/event-stream", 200, cut.as_bytes(), false), tokens(25, 7));
     }
 
-    /// Found by coverage: `make fuzz`. It runs shortly with the other tests, too.
+    /// Found by coverage: `make fuzz`. It also runs for a short time with the other tests.
     #[test]
     fn any_answer_is_read_alike_however_it_is_cut() {
         bolero::check!().for_each(|body: &[u8]| {

@@ -7,8 +7,8 @@
 //!
 //! - The gateway has made sure that the server name belongs to the address. Here every request must be for
 //!   that name, too ([`check`]); otherwise it is refused with 421.
-//! - The server outside is verified against the host's authorities: a secret goes to nobody else.
-//! - Client and server speak the same protocol: what the server chooses is what the client is offered.
+//! - The server outside is verified against the host's authorities: a secret goes to no other server.
+//! - Client and server speak the same protocol: the client is offered the protocol that the server chose.
 //! - A secret is in a request for as long as it is being sent. Errors and logs hold none.
 //! - Redirects go to the client as they are; its next request is judged anew.
 
@@ -62,7 +62,7 @@ const STREAMS_MAX_COUNT: u32 = 128;
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 /// Bytes that may be under way on one HTTP/2 connection.
 const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
-/// Bytes of one HTTP/2 stream that wait for a reader who does not read.
+/// Bytes of one HTTP/2 stream that wait for a client that does not read.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
 /// Bytes of bodies that are held as a whole at once, over all connections. Further ones are replaced as they flow.
 const BODIES_HELD_BYTES: usize = 64 << 20;
@@ -108,7 +108,7 @@ pub trait SecretSource: Send + Sync + std::fmt::Debug {
     /// Opens a secret for one request of a sandbox to a host.
     ///
     /// # Errors
-    /// In words for whoever runs in the sandbox.
+    /// A text for the programs in the sandbox.
     fn open(
         &self,
         sandbox: &SandboxId,
@@ -141,14 +141,14 @@ pub struct TlsInterceptor {
     roots_pem: String,
 }
 
-/// What all connections share.
+/// The state that all connections share.
 #[derive(Debug)]
 struct Shared {
     authority: Authority,
     upstream: UpstreamTls,
     secrets: Arc<dyn SecretSource>,
     meter: Option<Arc<dyn ModelMeter>>,
-    /// [`BODIES_HELD_BYTES`], what is free of them.
+    /// The free part of [`BODIES_HELD_BYTES`].
     held: Arc<Semaphore>,
 }
 
@@ -156,7 +156,7 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-/// What the gateway knows of a connection, and does for it.
+/// The facts that the gateway knows of a connection, and the things that it does for it.
 #[async_trait]
 trait Way: Send + Sync {
     fn sandbox(&self) -> &SandboxId;
@@ -164,7 +164,7 @@ trait Way: Send + Sync {
     fn port(&self) -> u16;
     fn encrypted(&self) -> bool;
 
-    /// Who made the connection, if that is known.
+    /// The sender that made the connection, if it is known.
     fn sender(&self) -> Option<&Sender> {
         None
     }
@@ -172,7 +172,7 @@ trait Way: Send + Sync {
     fn policy(&self) -> Arc<EgressPolicy>;
     /// Whether the rules of a policy let a request pass. It may pass against them, where the policy only observes.
     fn allowed_by_rules(&self, policy: &EgressPolicy, method: &str, path: &str) -> bool;
-    /// Whether a request may pass. What is given is kept until its answer has been passed on.
+    /// Whether a request may pass. The caller keeps the [`Admitted`] until the answer has been passed on.
     fn admit(&self, method: &str, path: &str) -> Result<Admitted, Box<http::Response<OutBody>>>;
     /// Connects to where the client wanted to go.
     async fn dial(&self) -> std::io::Result<Box<dyn Io>>;
@@ -198,7 +198,7 @@ impl TlsInterceptor {
         let mut roots_pem = String::new();
         for certificate in native.certs {
             push_pem(&mut roots_pem, &certificate);
-            // Some that a host has are too old for the TLS library; others do not matter then.
+            // Some certificates of a host are too old for the TLS library; those are left out.
             drop(roots.add(certificate));
         }
         for certificate in CertificateDer::pem_slice_iter(extra_roots.as_bytes()) {

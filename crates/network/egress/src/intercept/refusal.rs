@@ -1,4 +1,4 @@
-//! Answers that the gateway gives itself. They say what is in the way and what to do; none holds a secret.
+//! Answers that the gateway gives itself. They name the obstacle and what to do; none holds a secret.
 
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE};
@@ -18,7 +18,7 @@ pub(super) struct Refusal {
     /// Machine-readable reason.
     reason: &'static str,
     text: String,
-    /// What follows on the connection cannot be trusted.
+    /// Further bytes on the connection cannot be trusted.
     close: bool,
 }
 
@@ -42,7 +42,7 @@ impl Refusal {
         Self::new(StatusCode::FORBIDDEN, "forbidden", text)
     }
 
-    /// The body is too large for what a rule wants to do with it.
+    /// The body is too large for the change that a rule makes in it.
     pub(super) fn too_large(text: impl Into<String>) -> Self {
         Self { close: true, ..Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", text) }
     }
@@ -52,12 +52,12 @@ impl Refusal {
         Self::new(StatusCode::BAD_GATEWAY, "upstream", text)
     }
 
-    /// The gateway has not what it needs.
+    /// The gateway lacks a resource that it needs.
     pub(super) fn unavailable(text: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", text)
     }
 
-    /// What a secret could not be opened for.
+    /// The answer when a secret could not be opened.
     pub(super) fn secret(error: &atoll_core::Error) -> Self {
         let text = match &error.hint {
             Some(hint) => format!("{error}; {hint}"),

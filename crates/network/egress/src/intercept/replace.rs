@@ -1,5 +1,5 @@
-//! Replaces texts in a stream of bytes, whatever its chunks: placeholders by secrets on the way out, secrets by
-//! asterisks on the way in.
+//! Replaces texts in a stream of bytes, across its chunks: placeholders by secrets on the way out, secrets by asterisks
+//! on the way in.
 //!
 //! Only bytes that may be the beginning of a text are held back, so a stream of events flows on.
 
@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 /// A text that may be a secret.
 pub(super) type Text = Zeroizing<Vec<u8>>;
 
-/// A text and what stands in its place.
+/// A text and its replacement.
 #[derive(Clone)]
 struct Pair {
     from: Text,
@@ -57,7 +57,7 @@ impl Replacer {
         }))
     }
 
-    /// Takes bytes; gives those that are settled.
+    /// Takes bytes; gives those that further bytes cannot change.
     pub fn push(&mut self, chunk: &[u8]) -> Vec<u8> {
         let mut input = std::mem::take(&mut self.held);
         input.extend_from_slice(chunk);
@@ -67,7 +67,7 @@ impl Replacer {
         out
     }
 
-    /// The end of the stream: gives what was held back.
+    /// The end of the stream: gives the bytes that were held back.
     pub fn finish(&mut self) -> Vec<u8> {
         let input = std::mem::take(&mut self.held);
         self.scan(&input, true).0

@@ -1,7 +1,7 @@
 //! One intercepted connection: a server towards the sandbox, a client towards the server outside.
 //!
-//! Each request goes through the same steps: is it for this host ([`check`]), may it pass (policy), what do rules
-//! change ([`apply`]), is the use of each secret recorded, and only then is a byte of it sent.
+//! Each request goes through the same steps: the gateway checks that it is for this host ([`check`]) and may pass
+//! (policy), applies the rules ([`apply`]), records the use of each secret, and only then sends a byte of it.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ use super::{
 
 /// How long a client may take for its part of the TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
-/// What ends a request without an answer: the connection is closed, or the stream reset, as the server's was.
+/// Ends a request without an answer: the connection is closed, or the stream reset, as the server's was.
 #[derive(Debug, thiserror::Error)]
 #[error("the server closed the connection")]
 struct Aborted(#[source] hyper::Error);
@@ -58,10 +58,10 @@ impl From<Refusal> for Failure {
     }
 }
 
-/// What became of the head of a request.
+/// The result of the rules for the head of a request.
 struct Changed {
     applied: Applied,
-    /// Who wants to know what its answer takes.
+    /// Is told how many tokens the answer takes.
     tally: Option<Tally>,
 }
 
@@ -69,7 +69,7 @@ struct Session {
     shared: Arc<Shared>,
     way: Arc<dyn Way>,
     tasks: Tasks,
-    /// What the client offered, for connections that are made again.
+    /// The protocols that the client offered, for connections that are made again.
     offered: Vec<Protocol>,
     /// The connection outside, while there is one.
     sender: Mutex<Option<Sender>>,
@@ -84,7 +84,7 @@ where
     let hello = hello.await??;
     let offered = offered(hello.client_hello().alpn());
     let session = Session::new(shared, way, offered);
-    // First outside: the client is told of the protocol that the server chose.
+    // The connection outside first: the client is offered the protocol that the server chose.
     let protocol = match session.connect().await {
         Ok(sender) => {
             let protocol = sender.protocol();
@@ -112,7 +112,7 @@ where
     Session::new(shared, way, vec![Protocol::Http1]).serve(client, Protocol::Http1).await
 }
 
-/// Answers one request in clear that somebody else has read. What carries the answer are the tasks.
+/// Answers one request in clear that the gateway has read already. The returned tasks carry the answer.
 pub(super) async fn answer_one(
     shared: Arc<Shared>,
     way: Arc<dyn Way>,
@@ -294,12 +294,13 @@ impl Session {
             Sender::One(sender) => sender.send_request(request).await,
             Sender::Two(sender) => {
                 let mut sender = sender.clone();
-                // Others may send on it meanwhile.
+                // Other requests may be sent on it meanwhile.
                 drop(slot);
                 sender.send_request(request).await
             }
         };
-        // Whether the server has seen it is not known: the client is told as the server would have told it.
+        // Whether the server has seen it is not known: the client sees the same end of the connection as it would have
+        // from the server.
         answer.map_err(|error| {
             tracing::debug!(%error, host = %self.way.host(), "a request failed");
             Failure::Aborted(Aborted(error))

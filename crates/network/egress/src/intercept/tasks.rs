@@ -1,4 +1,4 @@
-//! Tasks of one intercepted connection: they end with it, whatever ends it.
+//! Tasks of one intercepted connection: they end with it, however it ends.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};

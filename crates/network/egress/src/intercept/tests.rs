@@ -21,7 +21,7 @@ mod figures;
 const SECRET: &str = "s3cret-value-of-the-test";
 const TOKEN: &str = "atoll_secret_0123456789abcdef";
 
-/// A vault with one secret, and what was told of its uses.
+/// A vault with one secret, and the uses that it was told of.
 #[derive(Debug, Default)]
 struct Vault {
     used: Mutex<Vec<SecretUsed>>,
@@ -42,10 +42,10 @@ impl SecretSource for Vault {
     }
 }
 
-/// A server outside that tells what it got, or does what its path says.
 /// Method, path, headers and body of a request.
 type Seen = (Method, String, HeaderMap, String);
 
+/// A server outside that tells which requests it got, and acts as the path of a request says.
 #[derive(Debug, Clone)]
 struct Origin {
     config: Arc<ServerConfig>,
@@ -55,7 +55,7 @@ struct Origin {
 }
 
 impl Origin {
-    /// One whose certificate is from `authority`, speaking these protocols.
+    /// A server whose certificate is from `authority`, speaking these protocols.
     fn new(authority: &Authority, host: &str, protocols: &[Protocol]) -> Self {
         let config = authority.server_config(&host.parse().unwrap(), protocols[0]).unwrap();
         let mut config = ServerConfig::clone(&config);
@@ -373,7 +373,7 @@ async fn bodies_stream_and_placeholders_in_them_are_replaced() {
     assert!(body.contains(&format!("{{\"key\":\"{SECRET}\"}}")), "{body}");
     let length = house.origin.as_ref().unwrap().seen.lock().unwrap()[0].2["content-length"].clone();
     assert_eq!(length, (SECRET.len() + 10).to_string().as_str(), "a small body has its new length");
-    // Larger than what is held as a whole, with the placeholder cut in two.
+    // Larger than a body that is held as a whole, with the placeholder cut in two.
     let large = "y".repeat(BODY_WHOLE_MAX_BYTES as usize);
     let chunks = [large.clone(), TOKEN[..9].to_owned(), format!("{}end", &TOKEN[9..])];
     let frames = chunks.map(|chunk| Ok(Frame::data(Bytes::from(chunk))));
@@ -514,7 +514,7 @@ async fn a_length_that_is_said_twice_is_passed_on_once() {
             "{headers:?}"
         );
         assert_eq!(body, "");
-        // The connection ends with it: what came behind is not looked at.
+        // The connection ends with it: bytes behind it are not read.
         assert_eq!(seen.len(), n + 1);
     }
 }

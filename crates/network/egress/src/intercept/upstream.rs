@@ -64,7 +64,7 @@ impl UpstreamTls {
         Self { config: Arc::new(config) }
     }
 
-    /// Connects, offering what the sandbox's client offered.
+    /// Connects, offering the protocols that the sandbox's client offered.
     pub(super) async fn connect(
         &self,
         host: &HostName,
@@ -137,7 +137,7 @@ impl Sender {
         }
     }
 
-    /// What it speaks.
+    /// Its protocol.
     pub(super) const fn protocol(&self) -> Protocol {
         match self {
             Self::One(_) => Protocol::Http1,

@@ -1,7 +1,7 @@
-//! What interception costs. Run by `bench/intercept`.
+//! The cost of interception. Run by `bench/intercept`.
 //!
-//! Client, gateway and server are in one process, so each figure is taken twice: without the gateway and with it. What it
-//! adds in time is the latency of a request; what it adds in CPU time is what a core can carry.
+//! Client, gateway and server are in one process, so each figure is taken twice: without the gateway and with it. The
+//! added time is the latency of a request; the added CPU time tells how many requests a core can carry.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use super::*;
 const REQUESTS: usize = 2000;
 const LARGE: usize = 200;
 
-/// What the client saw.
+/// The measurements of the client.
 struct Seen {
     /// Each request, sorted.
     took: Vec<Duration>,
