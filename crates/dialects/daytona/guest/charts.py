@@ -1,7 +1,7 @@
-# Runs the Python program that stands on the standard input, as 'python -' does, and tells which charts it shows:
+# Runs the Python program that stands on the standard input, as 'python -' does, and reports the charts that it shows:
 #     charts.py FD ARGUMENT…
-# For every figure of matplotlib that is shown there is a line of JSON on the file descriptor, in the form that the
-# clients read: what kind of chart it is, its texts, ticks and data, and a picture.
+# For every figure of matplotlib that the program shows, there is a line of JSON on the file descriptor, in the form
+# that the clients read: the kind of chart, its texts, ticks and data, and a picture.
 import sys
 
 
@@ -130,7 +130,7 @@ def _prepare(fd):
         return chart
 
     def figure_of(figure):
-        # Whatever is drawn only when it is needed, such as the texts of ticks.
+        # Saving draws the parts that matplotlib draws only when they are needed, such as the texts of ticks.
         picture = io.BytesIO()
         figure.savefig(picture, format="png")
         every = [chart_of(axes) for axes in figure.axes]
@@ -209,7 +209,7 @@ def _run():
     except (SystemExit, KeyboardInterrupt):
         raise
     except BaseException as error:
-        # Without the frame that is ours.
+        # Leaves out the frame of this script.
         traceback.print_exception(type(error), error, error.__traceback__.tb_next)
         sys.exit(1)
 

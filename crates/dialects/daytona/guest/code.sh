@@ -1,6 +1,6 @@
 # Runs a program that stands on the standard input: code.sh LANGUAGE CHARTS ARGUMENT…
-# Both streams go through one pipe: what is told as one text has one order. The other pipe is for charts, which CHARTS
-# tells, a program in Python; without one there are none.
+# Both streams go through one pipe, so that the text that the client gets has one order. The other pipe is for charts,
+# which CHARTS, a program in Python, reports; if CHARTS is empty, there are none.
 language=$1
 charts=$2
 shift 2
@@ -20,13 +20,13 @@ case $language in
     if has node; then exec node - "$@"; fi
     ;;
   typescript)
-    # Programs that read a file: the input is kept as one for as long as it runs.
+    # These programs read a file: the input is kept as one while it runs.
     dir=$(mktemp -d) || exit 1
     trap 'rm -rf "$dir"' EXIT
     cat >"$dir/main.ts"
     if has tsx; then tsx "$dir/main.ts" "$@"; exit; fi
     if has ts-node; then ts-node --transpile-only "$dir/main.ts" "$@"; exit; fi
-    # Since 22.6 node takes the types out by itself.
+    # Since 22.6 node removes the types by itself.
     if has node && node --help 2>/dev/null | grep -q -- --experimental-strip-types; then
       node --no-warnings --experimental-strip-types "$dir/main.ts" "$@"
       exit

@@ -1,7 +1,8 @@
 # Runs and drives the desktop of a sandbox: desktop.sh WHAT ARGUMENT…
 #
-# Exit code 100: the image lacks a program that it takes; 101: the desktop does not run. The desktop is the X server, and what
-# else of a session and of a viewer the image has: processes of their own, whose numbers and output are in a directory.
+# Exit code 100: the image lacks a program that this needs; 101: the desktop does not run. The desktop is the X server,
+# and those programs of a session and of a viewer that the image has. Each is a process of its own, whose number and
+# output are in a directory.
 export DISPLAY=:0
 dir=/tmp/.desktop-$(id -u)
 all='xvfb xfce4 x11vnc novnc'
@@ -11,7 +12,7 @@ need() {
     command -v "$program" >/dev/null 2>&1 || { echo "the image has no $program" >&2; exit 100; }
   done
 }
-# A number alone may be another process's by now: when it began tells.
+# The same number may belong to another process by now: the time when it began tells them apart.
 began() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d ' ' -f 20; }
 pid() {
   { read -r number start <"$dir/$1.pid"; } 2>/dev/null && [ "$(began "$number")" = "$start" ] && echo "$number"

@@ -1,7 +1,8 @@
 # Runs git: git.sh INPUT ARGUMENT…
 #
-# INPUT is `none`; `credentials`, when the standard input has a user and a password, each on a line of its own, for whatever
-# git asks for; or `pass`, when git reads the input itself. They are neither arguments nor stored variables of the command.
+# INPUT is `none`; `credentials`, when the standard input has a user and a password, each on a line of its own, for any
+# login that git asks for; or `pass`, when git reads the input itself. They are neither arguments nor stored variables
+# of the command.
 input=$1
 shift
 command -v git >/dev/null 2>&1 || { echo 'this sandbox has no git' >&2; exit 127; }

@@ -48,7 +48,7 @@ class Stream:
                 self.text(before)
                 self.mark = b""
                 self.passed.set()
-            # The beginning of a mark, or of a character, waits for the rest of it.
+            # The first bytes of a mark or of a character wait for the rest of it.
             if self.mark:
                 for size in range(min(len(self.mark) - 1, len(data)), 0, -1):
                     if data.endswith(self.mark[:size]):

@@ -96,7 +96,7 @@ class Server:
 
     def take(self, message):
         if "method" in message:
-            # What a server asks for is left at its default.
+            # Settings that a server asks for stay at their defaults.
             if "id" in message:
                 items = (message.get("params") or {}).get("items") if message["method"] == "workspace/configuration" else None
                 self.send({"id": message["id"], "result": [None] * len(items) if items is not None else None})
@@ -122,7 +122,7 @@ class Server:
         if self.can.get("workspaceSymbolProvider"):
             found = self.ask("workspace/symbol", {"query": query}) or []
             return [{"name": one.get("name"), "kind": one.get("kind"), "location": one.get("location")} for one in found]
-        # It does not know the workspace as a whole: what it knows of the documents that are open.
+        # The server does not know the workspace as a whole: takes the symbols of the open documents.
         every = (symbol for uri in list(self.open) for symbol in self.symbols(uri))
         return [symbol for symbol in every if query.lower() in (symbol["name"] or "").lower()]
 

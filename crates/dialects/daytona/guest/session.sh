@@ -1,7 +1,8 @@
 # Runs one command of a session: session.sh DIRECTORY COMMAND, in bash, or in a plain shell where there is none.
 #
-# Each command has a shell of its own, which takes over what the last one left (working directory, variables, functions,
-# aliases, options, umask) and leaves the same, however it ends. A command that ends its shell ends nothing else.
+# Each command has a shell of its own. It takes over the state that the last one left (working directory, variables,
+# functions, aliases, options, umask) and leaves the same, however it ends. A command that ends its shell ends nothing
+# else.
 __atoll_save() {
   [ -z "${__atoll_saved-}" ] || return 0
   __atoll_saved=1

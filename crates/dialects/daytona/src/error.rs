@@ -10,7 +10,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, StatusCode, Uri};
 use serde_json::{Value, json};
 
-/// Which part of Daytona would have said it.
+/// The part of Daytona that would give this error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
     Api,
@@ -28,7 +28,7 @@ impl Source {
     }
 }
 
-/// What handlers fail with.
+/// The error of handlers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) status: StatusCode,
@@ -44,7 +44,7 @@ impl Failure {
         Self { status, code, message: message.into(), source: Source::Api }
     }
 
-    /// Said by another part than the control plane.
+    /// The error of another part than the control plane.
     #[must_use]
     pub(crate) const fn from(mut self, source: Source) -> Self {
         self.source = source;
@@ -59,7 +59,7 @@ impl Failure {
         Self::new(StatusCode::NOT_FOUND, "NOT_FOUND", message)
     }
 
-    /// A session, a command of one, or a terminal that is not there.
+    /// A session, a command of a session, or a terminal is not there.
     pub(crate) fn no_process(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, "PROCESS_NOT_FOUND", message).from(Source::Daemon)
     }
@@ -81,7 +81,7 @@ impl Failure {
         Self::bad(message).from(Source::Daemon)
     }
 
-    /// What the engine says, in the control plane's terms.
+    /// The engine's error, in the control plane's terms.
     pub(crate) fn of(error: &Error) -> Self {
         let (status, code) = match error.code {
             Code::Unauthorized => (StatusCode::UNAUTHORIZED, "UNAUTHORIZED"),
@@ -110,12 +110,12 @@ impl Failure {
         Self::new(status, code, sentence(error))
     }
 
-    /// What the engine says about what happens inside.
+    /// The engine's error about work inside a sandbox.
     pub(crate) fn of_daemon(error: &Error) -> Self {
         Self::of(error).from(Source::Daemon)
     }
 
-    /// What the engine says about a file.
+    /// The engine's error about a file.
     pub(crate) fn of_file(error: &Error) -> Self {
         let (status, code) = match error.code {
             Code::FileNotFound => (StatusCode::NOT_FOUND, "FILE_NOT_FOUND"),
@@ -145,7 +145,7 @@ impl Failure {
         })
     }
 
-    /// The answer to such a request.
+    /// The answer to a request with this method and path.
     pub(crate) fn response(&self, method: &Method, path: &str) -> Response {
         let mut response = (self.status, self.json(method, path).to_string()).into_response();
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -153,7 +153,8 @@ impl Failure {
     }
 }
 
-/// A 404 says that what the *path* names is missing; what a body names is told so by its handler.
+/// A 404 says that a thing that the *path* names is missing; handlers give another error for things that the body
+/// names.
 fn is_missing(code: Code) -> bool {
     matches!(
         code,
@@ -179,7 +180,7 @@ impl From<Error> for Failure {
 }
 
 impl IntoResponse for Failure {
-    /// Without its body, which [`dress`] writes: only that knows the request.
+    /// Leaves out the body, which [`dress`] writes: only [`dress`] knows the request.
     fn into_response(self) -> Response {
         let mut response = self.status.into_response();
         response.extensions_mut().insert(self);

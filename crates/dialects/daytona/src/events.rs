@@ -1,4 +1,4 @@
-//! Notifications: clients hear of changes of sandboxes, and need not ask again each second.
+//! Notifications: clients learn of changes of sandboxes, and need not ask again each second.
 //!
 //! Engine.IO 4 over a WebSocket alone, and Socket.IO 5 in it: <https://socket.io/docs/v4/engine-io-protocol/>,
 //! <https://socket.io/docs/v4/socket-io-protocol/>.
@@ -11,8 +11,8 @@
 //! server  2, client 3                            both are there
 //! ```
 //!
-//! One task for each connection waits for the recorder to have news of a sandbox, and looks how that stands. What it
-//! misses, clients find out by asking as ever.
+//! One task for each connection waits until the recorder has news of a sandbox, and looks at the sandbox's state then.
+//! Clients learn of changes that the task misses by asking, as they would without it.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -36,20 +36,20 @@ use crate::error::{Failure, Result, route_not_found};
 use crate::request::Root;
 use crate::view;
 
-/// How long a client may take to say who it is.
+/// How long a client may take to show its key.
 const LOGIN_WAIT: Duration = Duration::from_secs(10);
-/// A client is asked so often whether it is there, and has as long to answer.
+/// How often the server asks a client whether it is there; the client has as long to answer.
 const PING_EVERY: Duration = Duration::from_secs(25);
-/// The end of a deletion is no news of the recorder: what is being deleted is looked at so often.
+/// The recorder has no news of the end of a deletion: the task looks this often at sandboxes that are being deleted.
 const LEAVING_EVERY: Duration = Duration::from_millis(100);
 /// Largest message of a client, bytes.
 const MESSAGE_MAX_BYTES: usize = 16 << 10;
-/// Longest key that is looked at, bytes.
+/// Longest key that is checked, bytes.
 const KEY_MAX_BYTES: usize = 256;
 /// Sandboxes whose state is remembered for one client.
 const SEEN_MAX_COUNT: usize = 4096;
 
-/// What a client shows when it connects.
+/// The packet in which a client shows its key.
 #[derive(Deserialize)]
 struct Login {
     token: String,
@@ -59,7 +59,7 @@ struct Login {
 pub(crate) async fn serve(State(app): State<App>, request: Request) -> Result<Response> {
     let (mut parts, _) = request.into_parts();
     if app.host.engine().recorder().is_none() {
-        // Clients go on without.
+        // Clients go on without notifications.
         return Err(route_not_found(parts.method, parts.uri).await);
     }
     let root = match Root::from_request_parts(&mut parts, &app).await {
@@ -113,7 +113,7 @@ async fn hear(socket: &mut WebSocket) -> Option<String> {
     }
 }
 
-/// Opens the transport, and lets in who shows a key.
+/// Opens the transport, and checks the key that the client shows.
 async fn log_in(
     engine: &Engine,
     socket: &mut WebSocket,
@@ -153,14 +153,14 @@ struct News {
     engine: Engine,
     caller: EngineCaller,
     root: Root,
-    /// How those stood that there was news of.
+    /// The last known records of the sandboxes of which there was news.
     seen: HashMap<SandboxId, SandboxRecord>,
-    /// Which of them are being deleted.
+    /// Those of them that are being deleted.
     leaving: HashSet<SandboxId>,
 }
 
 impl News {
-    /// Tells them until the client goes: then there is nothing to give.
+    /// Reports changes until the client goes; gives `None` then.
     async fn tell(mut self, socket: &mut WebSocket) -> Option<()> {
         let mut activity = self.engine.recorder()?.activity();
         let mut pings = tokio::time::interval_at(tokio::time::Instant::now() + PING_EVERY, PING_EVERY);
@@ -198,13 +198,13 @@ impl News {
         }
     }
 
-    /// Tells how a sandbox stands, if that is new.
+    /// Reports the state of a sandbox, if it is new.
     async fn look(&mut self, socket: &mut WebSocket, id: SandboxId) -> Option<()> {
         let asked = self.engine.authorize(&self.caller, Needs::READ, Target::Sandbox(id.as_str())).await;
         let now = asked.ok().and_then(|_may| self.engine.sandbox(&id).ok());
         let Some(now) = now else {
             let Some(last) = self.seen.remove(&id) else { return Some(()) };
-            // One that is not for this key any more is not told about.
+            // The client hears nothing about a sandbox that its key may no longer see.
             return match self.engine.sandbox(&id) {
                 Ok(_) => Some(()),
                 Err(_gone) => self.updated(socket, &last, view::state(&last), "destroyed").await,

@@ -1,5 +1,5 @@
-//! What a sandbox's answers must say back and the engine has no field for. It is kept as JSON in one annotation of the
-//! sandbox, so that it lives and dies with it.
+//! Values that a sandbox's answers must say back and the engine has no field for. They are kept as JSON in one
+//! annotation of the sandbox, so that they live and die with it.
 
 use std::collections::BTreeMap;
 
@@ -16,16 +16,16 @@ pub(crate) const KEY: &str = "daytona";
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Extras {
-    /// What it was made from, as its client named it.
+    /// The snapshot that the sandbox was made from, as its client named it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) snapshot: Option<String>,
     /// The variables that its client gave.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) env: BTreeMap<String, String>,
-    /// Labels as they were given; those of the engine are more narrow.
+    /// Labels as the client gave them; the engine's labels allow fewer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) labels: Option<BTreeMap<String, String>>,
-    /// Its ports want no token.
+    /// Whether its ports are open without a token.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) public: bool,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -36,13 +36,13 @@ pub(crate) struct Extras {
     pub(crate) domain_allow_list: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) target: Option<String>,
-    /// Minutes after which a stopped one counts as archived.
+    /// Minutes after which it counts as archived when it is stopped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) auto_archive: Option<u64>,
-    /// Somebody archived it while it was stopped.
+    /// Whether a client archived it while it was stopped.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) archived: bool,
-    /// It is deleted when it stops.
+    /// Whether it is deleted when it stops.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) ephemeral: bool,
     /// How often its signing keys were replaced.
@@ -69,12 +69,12 @@ impl Extras {
     }
 }
 
-/// The labels of a sandbox: as they were given, or what another API gave.
+/// The labels of a sandbox: as the client gave them, or the labels that another API gave the sandbox.
 pub(crate) fn labels(record: &SandboxRecord) -> BTreeMap<String, String> {
     Extras::of(record).labels.unwrap_or_else(|| record.labels.clone())
 }
 
-/// Labels as the engine takes them, as far as they have their form.
+/// The labels that have the form of the engine's.
 pub(crate) fn fitting(labels: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let one = |(key, value): (&String, &String)| BTreeMap::from([(key.clone(), value.clone())]);
     let fits = |pair: &(&String, &String)| atoll_core::spec::labels("labels", &one(*pair)).is_ok();

@@ -1,4 +1,4 @@
-//! The Daytona protocol over Atoll's engine: Daytona's SDKs, and what is built on them, run on Atoll unmodified.
+//! The Daytona protocol over Atoll's engine: Daytona's SDKs, and programs built on them, run on Atoll unmodified.
 //!
 //! # How a request flows
 //!
@@ -11,16 +11,17 @@
 //!    host names           ports, with Daytona's tokens                          preview
 //! ```
 //!
-//! The clients append their routes to `DAYTONA_API_URL`, and find the toolbox where each sandbox says it is
-//! (`toolboxProxyUrl`). Generated clients look at the exact status of an answer and at every field's type: what they
-//! expect is in the handlers.
+//! The clients append their routes to `DAYTONA_API_URL`, and find the toolbox at the address in each sandbox's answer
+//! (`toolboxProxyUrl`). Generated clients check the exact status of an answer and every field's type: the handlers give
+//! what they expect.
 //!
 //! # What has no equal in the engine
 //!
-//! Nothing here has a table, and files on the host only the archives that wait for a build. What the protocol wants to be told back and the engine does not know
-//! (see [`extras`]) lives in an annotation of the sandbox. A sandbox's UUID is its Atoll id written in another way. What
-//! is a process of the toolbox (a command of a session, a terminal, an interpreter) is an exec whose tag says so, and a
-//! session is a directory inside the sandbox: all of it is there after a restart of the server.
+//! Nothing here has a table, and the only files on the host are the archives that wait for a build. Values that the
+//! protocol wants to be told back and the engine does not know (see [`extras`]) live in an annotation of the sandbox. A
+//! sandbox's UUID is its Atoll id written in another way. A process of the toolbox (a command of a session, a terminal,
+//! an interpreter) is an exec with a tag that says so, and a session is a directory inside the sandbox: all of it is
+//! there after a restart of the server.
 
 mod control;
 mod error;
@@ -49,7 +50,7 @@ use tower::ServiceExt as _;
 
 use crate::error::{Failure, Source};
 
-/// What to mount.
+/// The dialect, for the server to mount.
 pub const DIALECT: Dialect = Dialect {
     name: "daytona",
     mounts: &[Mount::Prefix(PREFIX), Mount::Host(preview::is_ours)],
@@ -58,10 +59,10 @@ pub const DIALECT: Dialect = Dialect {
     refuse,
 };
 
-/// Where it is.
+/// The path of the dialect.
 const PREFIX: &str = "/daytona";
 
-/// What the server refuses around the handlers.
+/// An error of the server, for requests that do not reach a handler.
 fn refuse(error: &Error, asked: &Asked) -> Response {
     Failure::of(error).response(&asked.method, asked.uri.path())
 }
@@ -100,7 +101,7 @@ impl FromRef<App> for Host {
     }
 }
 
-/// Takes every request for this dialect, however it got here.
+/// Takes every request for this dialect, by whichever mount it arrived.
 fn router(host: Host) -> Router {
     let app = App { host, turns: Turns::default(), sizes: toolbox::Sizes::default() };
     let inner = Router::new()
@@ -126,7 +127,7 @@ fn router(host: Host) -> Router {
     })
 }
 
-/// What this server does not do, in the protocol's words.
+/// The answer for a request that this server does not support, in the protocol's words.
 pub(crate) fn unsupported(what: &str, instead: &str) -> Failure {
     let why = format!("{what} is not supported by this server; {instead}");
     Failure::new(http::StatusCode::NOT_IMPLEMENTED, "NOT_IMPLEMENTED", why).from(Source::Api)

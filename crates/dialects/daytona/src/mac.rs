@@ -18,7 +18,7 @@ pub(crate) fn hmac(key: &[u8], text: &[u8]) -> [u8; 32] {
     Sha256::new().chain_update(padded(0x5c)).chain_update(inner).finalize().into()
 }
 
-/// Equal in a time that does not depend on where they differ.
+/// Equal in a time that does not depend on where the two differ.
 pub(crate) fn same(one: &str, other: &str) -> bool {
     one.len() == other.len() && one.bytes().zip(other.bytes()).fold(0, |acc, (a, b)| acc | (a ^ b)) == 0
 }

@@ -7,7 +7,7 @@
 //! | `X-Daytona-Preview-Token`, `DAYTONA_SANDBOX_AUTH_KEY` in the query | a preview token |
 //! | the cookie that the first page sets that was asked for with a token | only for requests that no other site caused |
 //!
-//! What opens the door is taken out of the request: the server inside must not see it.
+//! The credential is taken out of the request: the server inside must not see it.
 
 use atoll_core::access::parse_port;
 use atoll_core::id::{AccessId, SandboxId};
@@ -25,7 +25,7 @@ use crate::App;
 use crate::error::{Failure, Result, Source};
 use crate::who::{self, TOKEN_HEADER, TOKEN_PARAMETER};
 
-/// What a signed address begins with, behind the port.
+/// A signed address begins with it, behind the port.
 const SIGNED: &str = "s";
 /// Characters of an id behind its prefix.
 const ID_CHARS: usize = 20;
@@ -34,10 +34,10 @@ const ID_CHARS: usize = 20;
 pub(crate) const CODE_CHARS: usize = 16;
 /// Life of the cookie, seconds.
 const COOKIE_S: u32 = 3600;
-/// Headers of Daytona's proxy that are none of the server's inside.
+/// A header for Daytona's proxy, which the server inside must not see.
 const SKIP_ACTIVITY: HeaderName = HeaderName::from_static("x-daytona-skip-last-activity-update");
 
-/// Where a host name leads.
+/// The sandbox and port that a host name leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Destination {
     port: u16,
@@ -48,7 +48,7 @@ struct Destination {
 enum To {
     /// A sandbox, by its id.
     Sandbox(String),
-    /// Whatever this address was made for.
+    /// The port for which this address was made.
     Signed(Signed),
 }
 
@@ -61,14 +61,14 @@ pub(crate) struct Signed {
 }
 
 impl Signed {
-    /// As a host name holds it: the ids without what is the same in all.
+    /// The form in a host name: the ids without their prefixes, which are the same in all.
     pub(crate) fn label(&self) -> String {
         let sandbox = self.sandbox.as_str().trim_start_matches(SandboxId::PREFIX);
         let access = self.access.as_str().trim_start_matches(AccessId::PREFIX);
         format!("{SIGNED}{sandbox}{access}{}", self.code)
     }
 
-    /// From what a host name holds.
+    /// Reads the form in a host name.
     pub(crate) fn parse(label: &str) -> Option<Self> {
         let rest = label.strip_prefix(SIGNED)?;
         if rest.len() != 2 * ID_CHARS + CODE_CHARS || !rest.is_ascii() {
@@ -84,7 +84,7 @@ impl Signed {
     }
 }
 
-/// Whether a host name is one of this dialect's. Those with an id or a name of Atoll's own are not.
+/// Whether a host name is one of this dialect's. Host names with an id or a name of Atoll's own are not.
 pub(crate) fn is_ours(named: &Named<'_>) -> bool {
     parse(named.label).is_some()
 }
@@ -143,14 +143,14 @@ async fn forward(app: &App, label: &str, mut request: Request) -> Result<Respons
     };
     let to = Forward { sandbox, port, prefix: None, keep_host: true, tls: false, grant };
     let (ingress, headers) = (app.host.ingress(), request.headers().clone());
-    // What passes through ends with its client.
+    // When the client goes, the forwarded request ends.
     let client = ClientGone::of(request.extensions());
     let forwarding = Box::pin(ingress.forward(request, to));
     let forwarded = client.unless_gone(forwarding).await?;
     Ok(forwarded.unwrap_or_else(|error| ingress.page(error, &headers)))
 }
 
-/// The same whether the sandbox is there or not.
+/// The answer is the same whether the sandbox is there or not.
 fn no_token() -> Failure {
     who::refused("a preview token is needed: X-Daytona-Preview-Token, or an API key as bearer")
 }
@@ -165,7 +165,7 @@ fn cookie_name(sandbox: &SandboxId) -> String {
     format!("daytona-sandbox-auth-{}", uuid::of_sandbox(sandbox))
 }
 
-/// Finds and takes out what opens the door.
+/// Finds the right to use the port, and takes the credential out of the request.
 async fn admit(app: &App, sandbox: &SandboxId, port: u16, request: &mut Request) -> Result<Admitted> {
     let engine = app.host.engine();
     let token = who::preview_token(request.headers(), request.uri().query());
@@ -200,7 +200,7 @@ async fn admit(app: &App, sandbox: &SandboxId, port: u16, request: &mut Request)
     }
 }
 
-/// Whether a browser asks for a page, rather than a program for an answer.
+/// Whether a browser asks for a page, and not a program for an answer.
 fn is_page(request: &Request) -> bool {
     let html = request
         .headers()
@@ -238,7 +238,7 @@ fn without_token(uri: &Uri) -> Option<Uri> {
     Uri::from_parts(parts).ok()
 }
 
-/// Takes our cookie out of those that a browser sent.
+/// Takes this dialect's cookie out of those that a browser sent.
 fn take_cookie(headers: &mut HeaderMap, name: &str) -> Option<String> {
     let mut found = None;
     let mut others: Vec<String> = Vec::new();
@@ -262,11 +262,11 @@ fn take_cookie(headers: &mut HeaderMap, name: &str) -> Option<String> {
     found
 }
 
-/// Whether another site caused the request, as far as the browser says: a cookie comes along by itself.
+/// Whether another site caused the request, as far as the browser says: the browser adds a cookie by itself.
 fn is_foreign(headers: &HeaderMap, domain: &str, sandbox: &SandboxId) -> bool {
     let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     if let Some(origin) = text(ORIGIN) {
-        // Other ports of the same sandbox are no strangers.
+        // Other ports of the same sandbox may use the cookie.
         let host = origin.split_once("://").map_or(origin, |(_, host)| host);
         let label = atoll_core::access::below_domain(host, domain).map(str::to_ascii_lowercase);
         let to = label.as_deref().and_then(parse).map(|found| found.to);

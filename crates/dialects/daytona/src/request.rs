@@ -8,17 +8,17 @@ use crate::App;
 
 pub(crate) use atoll_dialect_kit::request::{Json, Path, Query};
 
-/// Where this dialect is, as the caller sees it: what absolute addresses in answers begin with.
+/// The address of this dialect, as the caller sees it: absolute addresses in answers begin with it.
 #[derive(Debug, Clone)]
 pub(crate) struct Root(Origin);
 
 impl Root {
-    /// The address of something in this dialect.
+    /// The address of a path in this dialect.
     pub(crate) fn url(&self, rest: &str) -> String {
         format!("{}{}{rest}", self.0, crate::PREFIX)
     }
 
-    /// Where toolboxes are.
+    /// The address of the toolboxes.
     pub(crate) fn toolbox(&self) -> String {
         self.url("/toolbox")
     }
@@ -28,7 +28,7 @@ impl Root {
         self.0.host_and_port()
     }
 
-    /// The scheme by which it was reached, and is reached at its other names.
+    /// The scheme by which the client reached the server; the server's other names use it, too.
     pub(crate) fn scheme(&self) -> &'static str {
         if self.0.is_encrypted() { "https" } else { "http" }
     }

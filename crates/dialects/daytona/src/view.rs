@@ -12,19 +12,19 @@ use crate::request::Root;
 
 /// The region that clients see, when they named none.
 pub(crate) const TARGET: &str = "local";
-/// The organisation that everybody is in.
+/// The one organisation of all clients.
 pub(crate) const ORGANIZATION: &str = "atoll";
-/// What the toolbox says it is. Clients choose by it what they may ask.
+/// The version that the toolbox tells. Clients choose by it which calls they make.
 pub(crate) const DAEMON_VERSION: &str = "0.226.1";
 
 const GIB: u64 = 1 << 30;
 const MINUTE_MS: u64 = 60_000;
-/// Minutes after which a stopped sandbox counts as archived, when nobody says.
+/// Minutes after which a stopped sandbox counts as archived, when the client gives no number.
 pub(crate) const AUTO_ARCHIVE_MIN: u64 = 7 * 24 * 60;
 /// No interval.
 const NEVER: i64 = -1;
 
-/// In the protocol's words.
+/// The state in the protocol's words.
 pub(crate) fn state(record: &SandboxRecord) -> &'static str {
     let keeps_memory = record.paused.is_some_and(PauseMode::keeps_processes);
     match record.state {

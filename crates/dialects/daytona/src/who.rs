@@ -1,6 +1,6 @@
-//! Who asks: every look-up of keys, tokens, and rights on a sandbox is here.
+//! The callers: every look-up of keys, tokens, and rights on a sandbox is here.
 //!
-//! | what is asked | by what right |
+//! | call | right |
 //! |---|---|
 //! | control plane | the API key, as `Authorization: Bearer` |
 //! | toolbox | the same, or a preview token, which stands for the key that asked for it |
@@ -27,18 +27,18 @@ pub(crate) use atoll_dialect_kit::request::{Exec, Manage, Read};
 
 /// The part of a path that names a sandbox.
 const PARAM: &str = "sandbox";
-/// Carries a preview token.
+/// Header that carries a preview token.
 pub(crate) const TOKEN_HEADER: HeaderName = HeaderName::from_static("x-daytona-preview-token");
-/// The same, for whoever cannot send headers.
+/// The same as a query parameter, for clients that cannot send headers.
 pub(crate) const TOKEN_PARAMETER: &str = "DAYTONA_SANDBOX_AUTH_KEY";
-/// What preview tokens are for.
+/// The purpose of preview tokens.
 const PREVIEW: &str = "daytona preview";
-/// What signing keys are for.
+/// The purpose of signing keys.
 const SIGNING: &str = "daytona signing";
 /// Longest text that can be a token, bytes.
 const TOKEN_MAX_BYTES: usize = 256;
 
-/// What the engine knows the sandbox by that a path names.
+/// The id or name under which the engine knows the sandbox that a path names.
 pub(crate) fn named(params: &RawPathParams) -> Option<String> {
     params.iter().find(|(name, _)| *name == PARAM).map(|(_, value)| uuid::sandbox(value))
 }
@@ -60,13 +60,13 @@ impl<S: Requires> FromRequestParts<App> for On<S> {
     }
 }
 
-/// What is told about a sandbox that is not there, or not for the key to know of.
+/// The answer about a sandbox that is not there, or that the key may not know of.
 pub(crate) fn missing(named: &str) -> Failure {
     let shown = named.parse::<SandboxId>().map_or_else(|_name| named.to_owned(), |id| uuid::of_sandbox(&id));
     Failure::not_found(format!("Sandbox with ID or name {} not found", atoll_core::error::shorten(&shown)))
 }
 
-/// Whoever may run commands in a sandbox, and the sandbox.
+/// A caller that may run commands in a sandbox, and the sandbox.
 #[derive(Debug, Clone)]
 pub(crate) struct Inside {
     pub(crate) app: App,
@@ -108,18 +108,18 @@ impl Inside {
         &self.id
     }
 
-    /// Who calls, for the engine.
+    /// The caller, for the engine.
     pub(crate) const fn recorded(&self) -> &EngineCaller {
         &self.caller
     }
 
-    /// What outlives the request ends with it.
+    /// The caller's right: work that outlives the request ends when the right ends.
     pub(crate) const fn grant(&self) -> &Grant {
         &self.grant
     }
 
-    /// Whether it may do at this moment what it was let in for: what goes on after an upgrade asks for each thing that it
-    /// begins.
+    /// Checks that the caller still has the right by which it was let in. A WebSocket checks this for each thing that
+    /// it begins after the upgrade.
     pub(crate) fn recheck(&self) -> Result<(), Error> {
         self.engine().recheck(&self.grant, Needs::EXEC)
     }
@@ -129,7 +129,7 @@ impl Inside {
     }
 }
 
-/// A preview token, wherever a client puts it.
+/// A preview token, from the header or the query.
 pub(crate) fn preview_token(headers: &HeaderMap, query: Option<&str>) -> Option<String> {
     let header = headers.get(&TOKEN_HEADER).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let token = header.or_else(|| token_of_query(query?))?;
@@ -141,12 +141,12 @@ fn token_of_query(query: &str) -> Option<String> {
     pairs.into_iter().find(|(name, _)| name == TOKEN_PARAMETER).map(|(_, value)| value)
 }
 
-/// The token that lets somebody reach the ports of a sandbox, and its toolbox, with the rights of this key.
+/// The token with which a client reaches the ports of a sandbox, and its toolbox, with the rights of this key.
 pub(crate) fn token_of(engine: &Engine, key: &KeyId, sandbox: &SandboxId) -> String {
     engine.sandbox_token(PREVIEW, key, sandbox).reveal().to_owned()
 }
 
-/// Whom a preview token stands for, if he may use the sandbox now.
+/// The caller that a preview token stands for, if it may use the sandbox now.
 async fn by_token(engine: &Engine, token: &str, sandbox: &SandboxId) -> Result<(EngineCaller, Grant)> {
     let key = engine.verify_sandbox_token(PREVIEW, token, sandbox);
     let key = key.map_err(|_wrong| refused("the preview token is not valid for this sandbox"))?;
@@ -165,11 +165,10 @@ async fn may_use(engine: &Engine, key: &VerifiedKey, sandbox: &SandboxId) -> Res
     }
 }
 
-/// The right of whoever shows an API key or a preview token, to use the ports of a sandbox. `None` when nothing of
-/// ours is shown.
+/// The right of a client to use the ports of a sandbox, by an API key or a preview token. `None` when it shows neither.
 ///
 /// # Errors
-/// 401, 403 for what is ours and not enough.
+/// 401, 403 when the key or the token does not suffice.
 pub(crate) async fn of_port(
     app: &App,
     headers: &HeaderMap,
@@ -200,14 +199,14 @@ pub(crate) fn sign(engine: &Engine, key: &KeyId, access: &Access, port: u16) -> 
 /// The right that a signed address gives, as long as its access is there and its key may use the sandbox.
 ///
 /// # Errors
-/// 401, whatever is wrong with it.
+/// 401 for a wrong or expired address; as [`may_use`].
 pub(crate) async fn by_signed(engine: &Engine, signed: &Signed, port: u16) -> Result<Grant> {
     let refused = || refused("this preview URL has expired, or never was");
     let all = engine.accesses(&signed.sandbox).map_err(|_missing| refused())?;
     let access = all.into_iter().find(|access| access.id == signed.access).ok_or_else(refused)?;
     let key = access.created_by.clone().filter(|_| access.target.covers_port(port)).ok_or_else(refused)?;
     let code = code_of(engine, &key, &signed.sandbox, &signed.access, port);
-    // In a time that does not depend on where they differ.
+    // In a time that does not depend on where the two differ.
     let same = code.bytes().zip(signed.code.bytes()).fold(0, |acc, (a, b)| acc | (a ^ b)) == 0;
     if !same || code.len() != signed.code.len() {
         return Err(refused());
@@ -222,8 +221,8 @@ pub(crate) fn signing_key(engine: &Engine, key: &KeyId, record: &SandboxRecord) 
     engine.sandbox_token(&purpose, key, &record.id).reveal().to_owned()
 }
 
-/// The API key whose signing key made a signature, and its right: the one of those who may use the sandbox for which
-/// `signed` holds.
+/// The API key whose signing key made a signature, and its right. The server tries the keys that may use the sandbox,
+/// until `signed` is true for one.
 pub(crate) async fn signer(
     engine: &Engine,
     sandbox: &SandboxId,
@@ -236,7 +235,7 @@ pub(crate) async fn signer(
     let known = access.owner.iter().chain(access.grants.keys());
     let key = match known.into_iter().find(|key| is(key)).cloned() {
         Some(key) => key,
-        // Keys that see it because all do, or because they administer.
+        // Keys that see the sandbox because all keys do, or because they administer.
         None => {
             let keys = engine.keys().await.map_err(|error| Failure::of(&error))?;
             keys.into_iter().map(|record| record.id).find(is).ok_or_else(refused)?

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use atoll_core::key::Scope;
 use atoll_walk::{Answer, Call, Objects, Protocol, Route, Verdict, World, on_sandbox, on_server, routes_in};
 
-/// The routers of the toolbox: whoever may run commands may use all of it.
+/// The routers of the toolbox: a client that may run commands may use all of it.
 const TOOLBOX: [&str; 4] = [
     include_str!("../src/toolbox/mod.rs"),
     include_str!("../src/toolbox/desktop/mod.rs"),
@@ -15,8 +15,8 @@ const TOOLBOX: [&str; 4] = [
     include_str!("../src/toolbox/git/mod.rs"),
 ];
 
-/// The table of the control plane, below `/daytona/api`. Snapshots here are templates too, and what another's private
-/// ones are to a stranger is in the engine's own tests.
+/// The table of the control plane, below `/daytona/api`. Snapshots here are templates too; the engine's own tests check
+/// what another key sees of private snapshots.
 fn control() -> Vec<Route> {
     vec![
         on_server("POST", "/sandbox", Scope::Manage),
@@ -78,10 +78,10 @@ fn control() -> Vec<Route> {
     ]
 }
 
-/// Says that the server is there.
+/// Routes that say that the server is there.
 const OPEN: [&str; 2] = ["/health", "/health/ready"];
 
-/// A body that all who take JSON can read.
+/// A body that all routes that take JSON can read.
 const BODY: &str = r#"{"name": "taken", "command": "true", "code": "1", "path": "/x", "url": "https://x.example/x",
     "sessionId": "s", "id": "t", "labels": {}, "data": "x", "cols": 80, "rows": 24, "files": ["/x"],
     "pattern": "x", "newValue": "y", "message": "m", "author": "a", "email": "a@example.com", "branch": "b"}"#;
@@ -90,7 +90,7 @@ const BODY: &str = r#"{"name": "taken", "command": "true", "code": "1", "path": 
 const FORM: &str = "--x\r\ncontent-disposition: form-data; name=\"files[0].path\"\r\n\r\n/x\r\n--x\r\n\
     content-disposition: form-data; name=\"file\"; filename=\"x\"\r\n\r\nhello\r\n--x--\r\n";
 
-/// What follows in the place of the parts of a path.
+/// The values for the parts of a path.
 const PARTS: [(&str, &str); 12] = [
     ("{pool}", "none"),
     ("{process}", "xvfb"),

@@ -12,7 +12,7 @@ const SHOULD_RETRY: HeaderName = HeaderName::from_static("should-retry");
 /// Seconds after which a client may try again.
 const RETRY_AFTER_S: u16 = 1;
 
-/// What handlers fail with.
+/// The error of handlers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) status: StatusCode,
@@ -25,7 +25,7 @@ pub(crate) struct Failure {
 
 pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
 
-/// One sentence with what to do about it.
+/// One sentence, with what the client can do about the error.
 pub(crate) fn sentence(error: &Error) -> String {
     match &error.hint {
         Some(hint) => format!("{}; {hint}", error.message),
@@ -61,7 +61,7 @@ impl Failure {
         self
     }
 
-    /// What the engine says, in the control plane's terms.
+    /// The engine's error, in the control plane's terms.
     pub(crate) fn of(error: &Error) -> Self {
         let status = match error.code {
             Code::Unauthorized => StatusCode::UNAUTHORIZED,
@@ -96,7 +96,7 @@ impl Failure {
         failure
     }
 
-    /// What the engine says about a file, in envd's terms.
+    /// The engine's error about a file, in envd's terms.
     pub(crate) fn of_file(error: &Error) -> Self {
         let status = match error.code {
             Code::FileNotFound => StatusCode::NOT_FOUND,
@@ -130,7 +130,7 @@ impl IntoResponse for Failure {
         response.extensions_mut().insert(self.clone());
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        // Without a word the Python client tries 429, 502, 503 and 504 again, creations too.
+        // Without this header the Python client retries after 429, 502, 503 and 504, creations too.
         headers.insert(SHOULD_RETRY, HeaderValue::from_static(if self.retry { "true" } else { "false" }));
         if self.retry {
             headers.insert(RETRY_AFTER, RETRY_AFTER_S.into());

@@ -1,4 +1,4 @@
-//! The E2B protocol over Atoll's engine: E2B's SDKs and what is built on them run on Atoll unmodified.
+//! The E2B protocol over Atoll's engine: E2B's SDKs, and programs built on them, run on Atoll unmodified.
 //!
 //! # How a request flows
 //!
@@ -13,9 +13,10 @@
 //!
 //! # What has no equal in the engine
 //!
-//! Nothing here has a table or a file. What the protocol wants to be told back and the engine does not know (see
-//! [`extras`]) lives in an annotation of the sandbox. The access token of a sandbox stands for the API key that asked
-//! for it ([`envd`]), so that it may do what that key may, as long as that key may; so does that of a volume.
+//! Nothing here has a table, and the only files are the archives that wait for a build. Values that the protocol wants
+//! to be told back and the engine does not know (see [`extras`]) live in an annotation of the sandbox. The access token
+//! of a sandbox stands for the API key that asked for it ([`envd`]): it allows what that key may do, as long as the key
+//! may do it. The same is true of a volume's token.
 
 mod connect;
 mod envd;
@@ -56,7 +57,7 @@ use crate::sandboxes::idempotency::Answers;
 use crate::sandboxes::metrics::Samples;
 use crate::templates::{Addresses, Orders};
 
-/// What to mount.
+/// The dialect, for the server to mount.
 pub const DIALECT: Dialect = Dialect {
     name: "e2b",
     mounts: &[
@@ -70,14 +71,14 @@ pub const DIALECT: Dialect = Dialect {
     refuse,
 };
 
-/// Where signed addresses lead that clients without host names make: they name no sandbox.
+/// Path of the signed addresses that clients without host names make: they name no sandbox.
 const FILES: &str = "/files";
 
-/// Below it is the control plane.
+/// The control plane lies below it.
 const CONTROL: &str = "/e2b";
 
-/// Host names of the control plane, of envd, and of other ports of the sandboxes that this protocol's clients made or that are
-/// gone. A link or cookie of the native API opens those, too.
+/// Host names of the control plane, of envd, and of other ports of sandboxes that this protocol's clients made or that
+/// are gone. The links and cookies of the native API open those other ports, too.
 fn is_ours(named: &Named<'_>) -> bool {
     let Some(to) = proxy::by_host(named.label) else { return named.label == "api" };
     to.port == envd::PORT
@@ -89,7 +90,7 @@ fn credential(headers: &HeaderMap) -> Option<Secret> {
     credentials::header(headers, "x-api-key").or_else(|| credentials::bearer(headers))
 }
 
-/// What the server refuses, in the form of whatever was asked.
+/// An error of the server, in the form of the protocol that the request speaks: Connect or plain JSON.
 fn refuse(error: &Error, asked: &Asked) -> Response {
     let kind = asked.content_type.as_ref().map_or(&b""[..], |kind| kind.as_bytes());
     if kind.starts_with(b"application/connect") || kind.starts_with(b"application/proto") {
@@ -138,7 +139,7 @@ impl FromRef<App> for Host {
     }
 }
 
-/// Takes every request for this dialect, however it got here.
+/// Takes every request for this dialect, by whichever mount it arrived.
 fn router(host: Host) -> Router {
     let app = App {
         host,
@@ -173,13 +174,13 @@ async fn answer(app: &App, envd: &Router, control: Router, mut request: Request)
     {
         *request.uri_mut() = uri;
     }
-    // The host name decides before headers: a page in a sandbox chooses only those.
+    // The host name counts before headers: a page in a sandbox can choose only headers.
     if let Some(to) = arrival.label.as_deref().and_then(proxy::by_host) {
         return proxy::serve(app, envd, to, request).await;
     }
     match proxy::by_headers(request.headers()) {
         Some(Ok(to)) if to.port == envd::PORT && below(request.uri(), CONTROL).is_some() => {
-            // Clients up to 2.20 name the sandbox in this header also where they ask the control plane to connect.
+            // Clients up to 2.20 send this header also to the control plane, when they ask it to connect.
             *request.uri_mut() = below(request.uri(), CONTROL).unwrap_or_default();
         }
         Some(Ok(to)) => return proxy::serve(app, envd, to, request).await,
@@ -197,7 +198,7 @@ async fn answer(app: &App, envd: &Router, control: Router, mut request: Request)
     answered.unwrap_or_else(|never| match never {})
 }
 
-/// The address with the prefix that was taken off.
+/// The address, with the prefix that the server took off.
 fn files_again(uri: &Uri) -> Option<Uri> {
     let rest = uri.path().trim_start_matches('/');
     let path = if rest.is_empty() { FILES.to_owned() } else { format!("{FILES}/{rest}") };

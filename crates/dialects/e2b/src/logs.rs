@@ -1,4 +1,4 @@
-//! Which entries of a log a client wants, and in what order: logs of sandboxes and of builds.
+//! The entries of a log that a client wants, and their order: for logs of sandboxes and of builds.
 
 use serde::Deserialize;
 
@@ -6,10 +6,10 @@ use crate::error::{Failure, Result};
 
 /// Levels, the least first.
 const LEVELS: [&str; 4] = ["debug", "info", "warn", "error"];
-/// Longest text that is looked for, characters.
+/// Longest text that a client may search for, characters.
 const SEARCH_MAX_CHARS: usize = 256;
 
-/// A question for entries, as it travels.
+/// The client's query for entries.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Wanted {
@@ -20,7 +20,7 @@ pub(crate) struct Wanted {
     search: Option<String>,
 }
 
-/// The same, understood.
+/// The same, parsed.
 #[derive(Debug)]
 pub(crate) struct Selection {
     cursor: Option<u64>,
@@ -34,21 +34,21 @@ pub(crate) struct Selection {
 /// Whether entries are at least of a level, by its name.
 ///
 /// # Errors
-/// 400 for what is no level.
+/// 400 for a word that is no level.
 pub(crate) fn least(level: Option<&str>) -> Result<usize> {
     let Some(level) = level.filter(|level| !level.is_empty()) else { return Ok(0) };
     let found = LEVELS.iter().position(|known| *known == level);
     found.ok_or_else(|| Failure::bad("level: must be debug, info, warn or error"))
 }
 
-/// Where a level stands among all.
+/// The place of a level among all.
 pub(crate) fn rank(level: &str) -> usize {
     LEVELS.iter().position(|known| *known == level).unwrap_or_default()
 }
 
 impl Wanted {
     /// # Errors
-    /// 400 for values that cannot be.
+    /// 400 for values that are not valid.
     pub(crate) fn check(self, limit_max: usize) -> Result<Selection> {
         let forward = match self.direction.as_deref() {
             None | Some("" | "backward") => false,
@@ -72,7 +72,7 @@ impl Wanted {
 }
 
 impl Selection {
-    /// Whether an entry is wanted.
+    /// Whether the client wants an entry.
     pub(crate) fn takes(&self, at_ms: u64, level: &str, text: impl FnOnce() -> String) -> bool {
         let beyond = self.cursor.is_none_or(|at| if self.forward { at_ms >= at } else { at_ms <= at });
         beyond
@@ -80,7 +80,7 @@ impl Selection {
             && self.search.as_ref().is_none_or(|search| text().contains(search))
     }
 
-    /// Those of one answer, in the order that was asked for; `entries` are the oldest first.
+    /// The entries of one answer, in the order that the client asked for; `entries` are the oldest first.
     pub(crate) fn page<T>(&self, mut entries: Vec<T>) -> Vec<T> {
         if !self.forward {
             entries.reverse();

@@ -1,4 +1,4 @@
-//! Who asks, and what: the parts that every handler of the control plane takes.
+//! The caller and the parts of a request that every handler of the control plane takes.
 
 use atoll_core::limits::JSON_BODY_MAX_BYTES;
 pub(crate) use atoll_dialect_kit::request::{
@@ -15,7 +15,7 @@ use crate::error::Failure;
 /// The part of a path that names a sandbox.
 pub(crate) const SANDBOX: &str = "sandbox";
 
-/// The id, without what older clients put behind it: they send `<id>-<client>`.
+/// The id, without the suffix that older clients add: they send `<id>-<client>`.
 pub(crate) fn bare(text: &str) -> &str {
     text.split('-').next().unwrap_or(text)
 }

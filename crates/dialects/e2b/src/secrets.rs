@@ -1,7 +1,7 @@
-//! Secrets: the installation's. Their values come in and never go out, but into requests of sandboxes whose `network`
-//! has a rule that names them: `${e2b.secrets.NAME}` in a header.
+//! Secrets of the installation. Clients send their values, and no answer holds them: values go out only in requests of
+//! sandboxes whose `network` has a rule that names the secret: `${e2b.secrets.NAME}` in a header.
 //!
-//! What the clients call metadata is the secret's note, as JSON.
+//! The secret's note holds, as JSON, what the clients call metadata.
 
 use std::collections::BTreeMap;
 
@@ -23,14 +23,14 @@ use crate::request::{Admin, Caller, Json, Manage, Path, Query};
 use crate::sandboxes::list::{NEXT, limit};
 use crate::time;
 
-/// How ids begin; no name does.
+/// Ids begin with it; no name does.
 const PREFIX: &str = "sec_";
 /// Entries of metadata, and bytes of a key, of a value, and of all.
 const METADATA_MAX_COUNT: usize = 32;
 const METADATA_KEY_MAX_BYTES: usize = 128;
 const METADATA_VALUE_MAX_BYTES: usize = 1024;
 const METADATA_MAX_BYTES: usize = 8192;
-/// Under which a note is shown that is no metadata.
+/// Key under which a note that is no metadata is shown.
 const NOTE: &str = "note";
 
 type Metadata = BTreeMap<String, String>;
@@ -84,7 +84,7 @@ impl From<SecretRecord> for View {
     }
 }
 
-/// What a note says.
+/// The metadata in a note.
 fn metadata(note: &str) -> Metadata {
     if note.is_empty() {
         return Metadata::new();
@@ -92,7 +92,7 @@ fn metadata(note: &str) -> Metadata {
     serde_json::from_str(note).unwrap_or_else(|_text| Metadata::from([(NOTE.to_owned(), note.to_owned())]))
 }
 
-/// The note that says this.
+/// The note that holds this metadata.
 fn note(metadata: &Metadata) -> Result<String> {
     let fits = |(key, value): (&String, &String)| {
         key.len() <= METADATA_KEY_MAX_BYTES && value.len() <= METADATA_VALUE_MAX_BYTES
@@ -115,7 +115,7 @@ pub(crate) fn meant(engine: &Engine, caller: &EngineCaller, name: &str) -> Strin
     if engine.secret(caller.project(), name).is_ok() { name.to_owned() } else { name.to_ascii_lowercase() }
 }
 
-/// The secret of an id or a name.
+/// The secret with this id or name.
 fn found(engine: &Engine, caller: &EngineCaller, named: &str) -> Result<SecretRecord> {
     if let Some(id) = named.strip_prefix(PREFIX) {
         let found = engine.secrets(caller.project()).into_iter().find(|record| record.id.as_str() == id);
@@ -131,8 +131,8 @@ struct New {
     metadata: Option<Metadata>,
 }
 
-/// A new secret may go to every host, as rules say: that is what this protocol means by one. The native API narrows it
-/// down. That is why only who may do that may make one.
+/// A new secret may go to every host, as rules say: this protocol means secrets so. The native API can limit its hosts.
+/// That is why only callers who may do that may make one.
 async fn create(
     caller: Caller<Admin>,
     State(app): State<App>,
@@ -165,7 +165,7 @@ struct Update {
     metadata: Option<Metadata>,
 }
 
-/// A new version. Metadata that is not sent stays, and so does where the secret may go.
+/// A new version. Metadata that the client does not send stays, and so do the hosts that the secret may go to.
 async fn update(
     caller: Caller<Admin>,
     State(app): State<App>,
@@ -204,7 +204,7 @@ async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Which page.
+/// The page that the client asks for.
 #[derive(Debug, Deserialize)]
 struct Page {
     limit: Option<i64>,
@@ -215,7 +215,7 @@ struct Page {
 
 async fn list(caller: Caller<Manage>, State(app): State<App>, Query(page): Query<Page>) -> Result<Response> {
     let limit = limit(page.limit)?;
-    // By name.
+    // Sorted by name.
     let mut all = app.host.engine().secrets(caller.engine().project());
     if let Some(after) = page.next_token.as_deref().filter(|after| !after.is_empty()) {
         all.retain(|record| record.name.as_str() > after);
@@ -240,7 +240,7 @@ mod tests {
         let some = Metadata::from([("team".to_owned(), "ü\n\"".to_owned())]);
         assert_eq!(metadata(&note(&some).unwrap()), some);
         assert_eq!((note(&Metadata::new()).unwrap().as_str(), metadata("")), ("", Metadata::new()));
-        // Somebody wrote it with the native API.
+        // The note was written with the native API.
         assert_eq!(metadata("read only"), Metadata::from([("note".to_owned(), "read only".to_owned())]));
         assert_eq!(metadata("[1]").len(), 1);
     }

@@ -14,10 +14,10 @@ use crate::extras::{self, Extras};
 use crate::templates;
 use crate::time::of_ms;
 
-/// The clients want one and make nothing of it.
+/// The clients want a client id and do nothing with it.
 const CLIENT: &str = "atoll";
 const MIB: u64 = 1 << 20;
-/// A moment far away, for a sandbox without an end: the clients want one.
+/// A moment far away, for a sandbox without an end: the clients want an end.
 const NEVER_MS: u64 = 253_402_300_799_000;
 
 /// The answer to a creation and a connect: how to reach the sandbox.
@@ -40,7 +40,7 @@ pub(crate) struct Sandbox {
 }
 
 impl Sandbox {
-    /// For whoever has this key.
+    /// The answer for the caller with this key.
     pub(crate) fn new(engine: &Engine, record: &SandboxRecord, key: &KeyId) -> Self {
         let extras = Extras::of(record);
         let private = extras.private_ports;
@@ -69,7 +69,7 @@ fn template_id(record: &SandboxRecord, extras: &Extras) -> String {
     }
 }
 
-/// The word for a state; `None` for what the clients take for gone.
+/// The word for a state; `None` for a sandbox that counts as gone for the clients.
 pub(crate) const fn state(record: &SandboxRecord) -> Option<&'static str> {
     match record.state {
         SandboxState::Creating | SandboxState::Running | SandboxState::Resuming => Some("running"),
@@ -78,7 +78,7 @@ pub(crate) const fn state(record: &SandboxRecord) -> Option<&'static str> {
     }
 }
 
-/// An item of a listing, and most of what is said about one sandbox.
+/// An item of a listing, and most of the answer about one sandbox.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Listed {
@@ -105,12 +105,12 @@ pub(crate) struct Listed {
 }
 
 impl Listed {
-    /// `None` for what the clients take for gone.
+    /// `None` for a sandbox that counts as gone for the clients.
     pub(crate) fn new(record: &SandboxRecord) -> Option<Self> {
         let extras = Extras::of(record);
         let state = state(record)?;
         let resources = record.spec.resources;
-        // A paused one ended when it was paused.
+        // A paused sandbox ended when it was paused.
         let end = record.paused_ms.filter(|_| state == "paused").or(record.expires_ms);
         let mounts = record.spec.volumes.iter();
         Some(Self {
@@ -135,7 +135,7 @@ pub(crate) fn cpu_count(record: &SandboxRecord) -> u32 {
     record.spec.resources.cpu_millis.div_ceil(1000).max(1)
 }
 
-/// All that is said about one sandbox.
+/// The whole answer about one sandbox.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Detail {
@@ -153,7 +153,7 @@ pub(crate) struct Detail {
 }
 
 impl Detail {
-    /// `None` for what the clients take for gone.
+    /// `None` for a sandbox that counts as gone for the clients.
     pub(crate) fn new(engine: &Engine, record: &SandboxRecord, key: &KeyId) -> Option<Self> {
         let extras = Extras::of(record);
         let on_timeout = if record.spec.idle.pause_at_end.is_some() { "pause" } else { "kill" };

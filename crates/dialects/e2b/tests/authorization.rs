@@ -12,9 +12,9 @@ use atoll_walk::{
     routes_in,
 };
 
-/// What the control plane takes without a key: an address for one upload, which stands for the key that asked for it.
+/// The route of the control plane without a key: an address for one upload, which stands for the key that asked for it.
 const BY_ADDRESS: &str = "/uploads";
-/// What envd tells everybody.
+/// The route of envd that needs no token.
 const FOR_ALL: &str = "/health";
 
 /// The control plane's table.
@@ -73,7 +73,7 @@ fn control() -> Vec<Route> {
     ]
 }
 
-/// What is in volumes. Volumes belong to everybody who has the scope.
+/// The routes for files in volumes. Volumes belong to every key that has the scope.
 fn content() -> Vec<Route> {
     vec![
         on_server("GET", "/volumecontent/{volume}/path", Scope::Read),
@@ -86,7 +86,7 @@ fn content() -> Vec<Route> {
     ]
 }
 
-/// A volume. There need not be one to see who is let in.
+/// A volume. It need not exist to see which callers are let in.
 fn volume() -> VolumeId {
     VolumeId::from_parts(1, 1)
 }
@@ -198,7 +198,7 @@ impl Protocol for Envd {
         Verdict::NoKey
     }
 
-    /// The clients learn from the answer to everybody that a sandbox is gone. Its id is random.
+    /// Without a token, the clients learn from the answer that a sandbox is gone. Its id is random.
     fn hides_existence(&self) -> bool {
         false
     }
@@ -284,7 +284,7 @@ async fn a_token_of_envd_opens_what_its_key_may_use() {
 async fn a_token_of_a_volume_opens_what_its_key_may_use() {
     let world = world().await;
     atoll_walk::private(&world, &Content).await;
-    // Whom the scope lets in is told that there is no such volume.
+    // A caller that has the scope is told that there is no such volume.
     let nothing = Objects::nothing();
     let owner = world.key(Scope::Exec).await;
     for route in content() {

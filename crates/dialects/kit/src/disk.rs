@@ -1,4 +1,4 @@
-//! What is kept in files: files that are whole or not there, random digits.
+//! Files on the server's disk that are there as a whole or not at all, and random digits.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -22,7 +22,7 @@ pub fn flush_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Puts a file in place, or in the place of an older one: at no time half of it.
+/// Writes a file, or replaces an older one: no reader finds half of it at any time.
 ///
 /// # Errors
 /// What the file system says.

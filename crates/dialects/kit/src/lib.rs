@@ -1,22 +1,23 @@
-//! What every adapter of another vendor's sandbox protocol needs, and none should write again.
+//! What every adapter of another vendor's sandbox protocol needs, so that no adapter writes it again.
 //!
 //! A dialect is a crate with a [`Dialect`](atoll_server::dialect::Dialect) for the server to mount and a router, whose
 //! state implements [`Protocol`]: what errors look like, and where a path names its sandbox. In return it gets
 //!
-//! - [`request`]: who asks ([`request::Caller`], which checks key, scope and the rights on the sandbox), and the parts
-//!   of a request, with errors in the protocol's words;
+//! - [`request`]: the caller ([`request::Caller`], which checks key, scope and the rights on the sandbox), and the
+//!   parts of a request, with errors in the protocol's words;
 //! - [`exec`]: commands by an id of the client, a shell if there is none, output from offsets that count each stream
 //!   by itself;
 //! - [`files`]: answers with a file or a range of it, uploads as forms;
 //! - [`sandboxes`]: waking, listing by filters that the engine does not know;
 //! - [`remembered`]: how sandboxes ended;
-//! - [`promise`]: what is asked for again, also of the next server, is made once; [`disk`]: files that are whole;
+//! - [`promise`]: a client that sends a request again, also to the next server, gets what the first one made; [`disk`]:
+//!   files that are whole;
 //! - [`secrets`]: variables that stand for secrets;
 //! - [`spool`]: files that clients send to the server;
-//! - [`turns`]: what happens one after the other;
-//! - [`annotation`]: what the protocol must say back and the engine has no field for;
+//! - [`turns`]: work that happens one after the other;
+//! - [`annotation`]: values that the protocol must say back and the engine has no field for;
 //! - [`names`]: names that the engine does not allow;
-//! - [`pending`]: what takes longer than a client waits, and who may see it;
+//! - [`pending`]: work that takes longer than a client waits, and which keys may see it;
 //! - [`status`]: errors as gRPC and Connect tell them; [`uuid`] and [`time`]: ids and times as texts.
 //!
 //! Nothing here knows a vendor.

@@ -1,13 +1,13 @@
-//! Names that other products allow and the engine does not, as the engine's.
+//! Turns names that other products allow and the engine does not into names of the engine.
 
 /// Characters of a name that are kept.
 const KEPT_MAX_CHARS: usize = 40;
-/// Hexadecimal digits that tell names apart which look alike.
+/// Hexadecimal digits that keep names apart whose kept characters are the same.
 const DIGITS: usize = 12;
 
-/// The engine's name for something that a client calls `name`: the same where it has the form of one, else one made from
-/// it, which is another for every other name. `context` separates kinds of things (see [`blake3::derive_key`]), `fallback`
-/// stands where nothing of the name can be kept.
+/// The engine's name for a thing that a client calls `name`: `name` itself where the engine allows it, else a name made
+/// from it, which differs for every other `name`. `context` separates kinds of things (see [`blake3::derive_key`]),
+/// `fallback` is used where no character of the name can be kept.
 #[must_use]
 pub fn label(name: &str, context: &str, fallback: &str) -> String {
     if atoll_core::spec::name("name", name).is_ok() {

@@ -1,7 +1,7 @@
-//! What takes longer than a client waits: snapshots, images, builds.
+//! Work that takes longer than a client waits: snapshots, images, builds.
 //!
 //! The call answers when the work is done, or after a few seconds with the id that the result will have; the client
-//! polls. What is under way is in memory only: a server that ends meanwhile forgets it.
+//! polls. Work under way is noted in memory only: a server that ends meanwhile forgets it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ const REMEMBERED_MAX_COUNT: usize = 1000;
 /// Work at once.
 const UNDER_WAY_MAX_COUNT: usize = 32;
 
-/// Something that is being made, as its client sees it.
+/// A thing that is being made, as the client sees it.
 pub trait Pending: Clone + Send + 'static {
     /// The id under which the client polls.
     fn id(&self) -> &str;
@@ -40,7 +40,8 @@ struct Shelf<T> {
     failed: VecDeque<String>,
 }
 
-/// What is under way or has failed. Each entry is its owner's, and of those who see everything.
+/// Work that is under way or has failed. Each entry is visible to the API key that began it, and to keys that see
+/// everything.
 #[derive(Debug)]
 pub struct Works<T> {
     shelf: Arc<Mutex<Shelf<T>>>,
@@ -107,7 +108,7 @@ impl<T: Pending> Works<T> {
         Some(failed)
     }
 
-    /// What has not ended, of what the key may see.
+    /// The work under way that the key may see.
     #[must_use]
     pub fn under_way(&self, sees: Option<&KeyId>) -> Vec<T> {
         let shelf = self.shelf();
@@ -115,10 +116,11 @@ impl<T: Pending> Works<T> {
         seen.map(|item| item.view.clone()).collect()
     }
 
-    /// Lets something be made. Gives what became of it within `wait`; else the making goes on, and the client polls.
+    /// Runs `making` in a task of its own. Gives its outcome if it ends within `wait`; else it goes on, and the client
+    /// polls.
     ///
     /// # Errors
-    /// [`Code::LimitExceeded`] when too much is being made.
+    /// [`Code::LimitExceeded`] when too much work is under way.
     pub async fn run<R: Send + 'static>(
         &self,
         view: T,
@@ -148,7 +150,7 @@ impl<T> Item<T> {
     }
 }
 
-/// Does something that the client may not wait out: answers within `wait`, `None` when it goes on.
+/// Runs work that the client may not wait for: answers within `wait`, `None` when the work goes on.
 pub async fn within<R: Send + 'static>(
     wait: Duration,
     doing: impl Future<Output = R> + Send + 'static,

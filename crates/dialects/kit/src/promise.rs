@@ -1,9 +1,10 @@
-//! Requests that make something and may come twice, also to two servers: the one that made it and was killed before it
-//! answered, and the next one.
+//! Requests that make a thing and that the client may send twice, also to two servers: the server that made the thing
+//! was killed before it answered, and the client asks the next server.
 //!
-//! The id of what is going to be made is chosen and written down before anything is made: a [`Promise`]. When the request
-//! comes again, the promise is found, and by its ids what was made under it. A dialect keeps beside it what else it has to
-//! know of the request. A [`Shelf`] has a file for each request, named after whose it is.
+//! A dialect chooses the id of the thing and writes it down before it makes the thing: a [`Promise`]. When the request
+//! comes again, the dialect finds the promise, and by its ids the thing that was made. Beside the promise a dialect
+//! keeps what else it has to know of the request. A [`Shelf`] has a file for each request, named after the API key and
+//! the client's id of the request.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs;
@@ -23,20 +24,20 @@ use crate::time::now_ms;
 
 /// How often old files are removed, milliseconds.
 const SWEEP_MS: u64 = 10 * 60 * 1000;
-/// Bytes of a file.
+/// Bytes of a file at most.
 const FILE_MAX_BYTES: u64 = 1 << 20;
 /// Files of one API key: the oldest go first.
 const OF_KEY_MAX_COUNT: usize = 2000;
 /// Digits of a seed from which ids are made.
 const ID_DIGITS: usize = 16;
 
-/// What ids of things that are going to be made come from.
+/// The source of the ids of things that are going to be made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Promise {
     at_ms: u64,
     /// Random hexadecimal digits.
     seed: String,
-    /// An earlier server gave it: what was promised may be there.
+    /// An earlier request made this promise: the things that it promised may exist already.
     #[serde(skip)]
     pub renewed: bool,
 }
@@ -85,7 +86,7 @@ impl Promise {
     }
 }
 
-/// Whose a request is: the API key's, and the client's own id of it.
+/// Names a request: the API key that sent it, and the client's own id of it.
 pub type Of = (KeyId, String);
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -96,13 +97,13 @@ struct File<T> {
     what: T,
 }
 
-/// What is kept of requests. Clones share it.
+/// The files about requests. Clones share the directory and the counts.
 #[derive(Debug)]
 pub struct Shelf<T> {
     dir: PathBuf,
     kept_ms: u64,
     swept_ms: Arc<AtomicU64>,
-    /// What each key has here since the server began, the oldest first: nobody fills the disk.
+    /// The requests that each key has here since the server began, the oldest first: no key fills the disk.
     newest: Arc<Mutex<HashMap<KeyId, VecDeque<String>>>>,
     what: PhantomData<fn() -> T>,
 }
@@ -116,7 +117,7 @@ impl<T> Clone for Shelf<T> {
 }
 
 impl<T: Serialize + DeserializeOwned> Shelf<T> {
-    /// The shelf of this name below the server's spool; what is on it is kept that long, milliseconds.
+    /// The shelf of this name below the server's spool; its files are kept for `kept_ms` milliseconds.
     #[must_use]
     pub fn new(engine: &Engine, name: &str, kept_ms: u64) -> Self {
         Self::at(engine.spool_dir().join(name), kept_ms)
@@ -126,8 +127,8 @@ impl<T: Serialize + DeserializeOwned> Shelf<T> {
         Self { dir, kept_ms, swept_ms: Arc::default(), newest: Arc::default(), what: PhantomData }
     }
 
-    /// Writes down what is known of a request, in the place of what was: it is there after a power cut. Removes what is too
-    /// old now and then.
+    /// Writes down what is known of a request, in place of an older file: it is there after a power cut. Removes files
+    /// that are too old now and then.
     ///
     /// # Errors
     /// What the file system says.
@@ -144,7 +145,7 @@ impl<T: Serialize + DeserializeOwned> Shelf<T> {
         disk::save(&self.dir, &name(of), &serde_json::to_vec(&file)?)
     }
 
-    /// What is known of a request; nothing when it was too long ago.
+    /// What is known of a request; `None` when it was written too long ago.
     #[must_use]
     pub fn find(&self, of: &Of) -> Option<T> {
         let file = self.open(&self.dir.join(name(of)))?;
@@ -153,13 +154,13 @@ impl<T: Serialize + DeserializeOwned> Shelf<T> {
 
     /// Removes what is known of a request.
     pub fn remove(&self, of: &Of) {
-        // It may never have been written.
+        // There may be no such file.
         drop(fs::remove_file(self.dir.join(name(of))));
     }
 
-    /// Notes that a key has something here; gives what it has too much.
+    /// Notes that a key has this request here; gives the key's oldest request when it now has too many.
     fn count(&self, of: &Of) -> Option<Of> {
-        // A map is usable whatever panicked.
+        // The map stays usable when a task panics while it holds the lock.
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         let ids = newest.entry(of.0.clone()).or_default();
         if ids.contains(&of.1) {
@@ -174,8 +175,8 @@ impl<T: Serialize + DeserializeOwned> Shelf<T> {
         self.swept_ms.compare_exchange(swept, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// What is known of the newest requests, `most` of them, with when it was written. For the start: nothing is being
-    /// written.
+    /// What is known of the newest requests, `most` of them, with when it was written. Call it when the server starts,
+    /// while no task writes to the shelf.
     #[must_use]
     pub fn all(&self, most: usize) -> Vec<(Of, u64, T)> {
         let mut found = self.read(true);
@@ -191,7 +192,7 @@ impl<T: Serialize + DeserializeOwned> Shelf<T> {
         Some(file).filter(|file| file.at_ms.saturating_add(self.kept_ms) > now_ms())
     }
 
-    /// What is not too old; everything else is removed, `parts` too: what is being written, or was.
+    /// Reads the files that are not too old, and removes all others. With `parts` it removes half-written files, too.
     fn read(&self, parts: bool) -> Vec<File<T>> {
         let Ok(entries) = fs::read_dir(&self.dir) else { return Vec::new() };
         let mut found = Vec::new();

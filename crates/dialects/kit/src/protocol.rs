@@ -8,28 +8,28 @@ use http::request::Parts;
 
 /// A protocol; implemented by the state of the dialect's router.
 pub trait Protocol: Clone + Send + Sync + 'static {
-    /// What handlers fail with: renders itself in the protocol's words.
+    /// The error of handlers: renders itself in the protocol's words.
     type Failure: IntoResponse + Send;
 
-    /// Whether sandboxes are named by their ids alone. A name that some API gave one leads nowhere then: it may pass to
-    /// another sandbox.
+    /// Whether sandboxes are named by their ids alone. If so, a name that another API gave a sandbox finds nothing: the
+    /// name may pass to another sandbox.
     const BY_ID_ALONE: bool = false;
 
     /// The server.
     fn host(&self) -> &Host;
 
-    /// A request that was refused before its handler: by its key, its size, its form. `error` says which part of it is
-    /// wrong.
+    /// The answer to a request that was refused before its handler: for its key, its size or its form. `error` says
+    /// which part of the request is wrong.
     fn refused(error: &Error) -> Self::Failure;
 
-    /// What the engine knows the sandbox by, an id or a name, that a request is about. `route` is the matched
-    /// pattern, such as `/boxes/{name}`. `None` where no sandbox is named: only the key's scope counts then.
+    /// The id or name under which the engine knows the sandbox that a request is about. `route` is the matched pattern,
+    /// such as `/boxes/{name}`. `None` where the request names no sandbox: only the key's scope counts then.
     ///
-    /// What this does not find, nobody's role, visibility or lease protects.
+    /// If this does not find the sandbox that the handler uses, no role, visibility or lease protects that sandbox.
     fn sandbox(route: &str, params: &RawPathParams, parts: &Parts) -> Option<String>;
 
-    /// What a request is told whose sandbox is not there, or not for its key to know of. Without that its handler says
-    /// it, which gets the error of [`crate::request::Caller::sandbox`].
+    /// The answer to a request whose sandbox does not exist, or that its key may not know of. If this gives `None`, the
+    /// handler answers; it gets the error from [`crate::request::Caller::sandbox`].
     #[must_use]
     fn missing(_named: &str) -> Option<Self::Failure> {
         None

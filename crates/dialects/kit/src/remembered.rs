@@ -1,7 +1,8 @@
-//! What is remembered of sandboxes that may be gone: the engine forgets a sandbox with its end, and clients ask for it once
-//! more, to hear how it ended. It is a file each below the server's spool, so that a server that was started anew knows it.
+//! What the server remembers of sandboxes that may be gone: the engine forgets a sandbox with its end, and clients ask
+//! for it once more, to hear how it ended. Each sandbox has a file below the server's spool, so that a restarted server
+//! knows it.
 //!
-//! A file is written and not flushed: it outlives the server, and after a power cut the sandbox is gone anyway.
+//! A file is written and not flushed: it outlives the server process, and after a power cut the sandbox is gone anyway.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,7 +15,7 @@ use atoll_engine::Engine;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// What is remembered, by sandbox. The oldest is forgotten first. Clones share it.
+/// What is remembered, by sandbox. The one with the oldest id is forgotten first. Clones share it.
 #[derive(Debug)]
 pub struct Remembered<T>(Arc<Inner<T>>);
 
@@ -27,9 +28,9 @@ struct Inner<T> {
 
 #[derive(Debug)]
 struct Table<T> {
-    /// What was said since the server began.
+    /// What was noted or read since the server began.
     known: BTreeMap<SandboxId, T>,
-    /// What has a file. Ids sort by age.
+    /// The sandboxes that have a file. Ids sort by the time in them.
     kept: BTreeSet<SandboxId>,
 }
 
@@ -53,14 +54,14 @@ fn kept(dir: &Path) -> io::Result<BTreeSet<SandboxId>> {
 
 fn save<T: Serialize>(dir: &Path, id: &SandboxId, what: &T) -> io::Result<()> {
     fs::create_dir_all(dir)?;
-    // One at a time is written: what a crash leaves is written over.
+    // One file is written at a time: the next write replaces the leftovers of a crash.
     let (beside, place) = (dir.join("part"), dir.join(format!("{id}.json")));
     fs::write(&beside, serde_json::to_vec(what)?)?;
     fs::rename(beside, place)
 }
 
 impl<T: Clone + PartialEq + Serialize + DeserializeOwned> Remembered<T> {
-    /// What a dialect of this name remembers of so many sandboxes.
+    /// The memory of the dialect with this name, for at most `max_count` sandboxes.
     #[must_use]
     pub fn new(engine: &Engine, dialect: &str, max_count: usize) -> Self {
         Self::at(engine.spool_dir().join(format!("{dialect}-ended")), max_count)
@@ -76,7 +77,7 @@ impl<T: Clone + PartialEq + Serialize + DeserializeOwned> Remembered<T> {
     }
 
     fn table(&self) -> MutexGuard<'_, Table<T>> {
-        // Each change is whole.
+        // The table is complete after each change, so it stays usable when a task panics while it holds the lock.
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -97,7 +98,7 @@ impl<T: Clone + PartialEq + Serialize + DeserializeOwned> Remembered<T> {
         self.find(&mut self.table(), id)
     }
 
-    /// Changes what is remembered of a sandbox, if `change` gives something; gives what is remembered then.
+    /// Changes what is remembered of a sandbox, if `change` gives a value; gives what is remembered then.
     pub fn change(&self, id: &SandboxId, change: impl FnOnce(Option<T>) -> Option<T>) -> Option<T> {
         let mut table = self.table();
         let before = self.find(&mut table, id);

@@ -19,10 +19,10 @@ use serde::de::DeserializeOwned;
 
 use crate::Protocol;
 
-/// Most of a parser's words that a message repeats, characters.
+/// Most characters of a parser's message that an error repeats.
 const WHY_MAX_CHARS: usize = 400;
 
-/// Where the dialect is, as the caller sees it: what absolute addresses in answers begin with.
+/// Where the dialect is, as the caller sees it: absolute addresses in answers begin with it.
 #[derive(Debug, Clone)]
 pub struct Root(pub String);
 
@@ -41,8 +41,8 @@ impl<S: Sync> FromRequestParts<S> for Root {
     }
 }
 
-/// A caller that may do what `S` requires, also on the sandbox that the request is about. The first argument of every
-/// handler, so that nothing else of a request is looked at before the key.
+/// A caller that may do what `S` requires, also on the sandbox that the request is about. It is the first argument of
+/// every handler, so that the server checks the key before it looks at anything else of a request.
 #[derive(Debug, Clone)]
 pub struct Caller<S> {
     caller: EngineCaller,
@@ -53,7 +53,7 @@ pub struct Caller<S> {
 }
 
 impl<S> Caller<S> {
-    /// Who asks, for the engine.
+    /// The caller, for the engine.
     #[must_use]
     pub const fn engine(&self) -> &EngineCaller {
         &self.caller
@@ -65,24 +65,24 @@ impl<S> Caller<S> {
         self.key.clone()
     }
 
-    /// By what right it is here: what outlives the request ends with it, and asks it again for each thing that it
-    /// begins.
+    /// The right by which the caller is here. Work that outlives the request ends when this right ends, and checks it
+    /// again before each thing that it begins.
     #[must_use]
     pub const fn grant(&self) -> &Grant {
         &self.grant
     }
 
-    /// The sandbox that the request is about, as it was found when it was authorised. Nothing is looked up by its name
-    /// again: that may be another's by now.
+    /// The sandbox that the request is about, as it was found when the request was authorised. Handlers do not look it
+    /// up by its name again: the name may belong to another sandbox by now.
     ///
     /// # Errors
-    /// [`Code::SandboxNotFound`], also for one that the key may not know of. The handler knows how its clients want to
-    /// hear that.
+    /// [`Code::SandboxNotFound`], also for a sandbox that the key may not know of. The handler turns it into the answer
+    /// that its clients expect.
     pub fn sandbox(&self) -> Result<&SandboxId, Error> {
         self.sandbox.as_ref().map_err(Error::clone)
     }
 
-    /// Whose listings it gets; nobody's in particular when it may see all.
+    /// The key whose entries the caller may see in listings; `None` when it may see all.
     #[must_use]
     pub fn sees(&self) -> Option<&KeyId> {
         (!self.caller.is_admin()).then_some(&self.key)
@@ -129,12 +129,12 @@ async fn on_sandbox<P: Protocol>(
     Ok((grant.sandbox().cloned().ok_or_else(missing)?, grant))
 }
 
-/// What a [`Caller`] found, for the arguments after it.
+/// The sandbox that a [`Caller`] found, for the arguments after it.
 #[derive(Debug, Clone)]
 struct Found(Result<SandboxId, Error>);
 
 /// The id of the sandbox that the request is about: [`Caller::sandbox`], as an argument. It must come after a
-/// [`Caller`], which has found it; without one every request is refused.
+/// [`Caller`], which has found it; without a [`Caller`] every request is refused.
 #[derive(Debug, Clone)]
 pub struct Sandbox(pub SandboxId);
 
@@ -207,7 +207,7 @@ impl<P: Protocol, T: DeserializeOwned + Send> FromRequestParts<P> for Path<T> {
     }
 }
 
-/// Parsers quote what they were given: it is cut.
+/// Parsers quote their input in their messages: the message is cut.
 fn malformed<P: Protocol>(part: &str, why: &dyn std::fmt::Display) -> P::Failure {
     let why: String = why.to_string().chars().take(WHY_MAX_CHARS).collect();
     P::refused(&Error::invalid(part, why))

@@ -11,11 +11,11 @@ use atoll_core::{Code, Error};
 use atoll_engine::{Caller, Engine, GuestLease, SandboxQuery};
 use atoll_store::SandboxRecord;
 
-/// How long a call waits for a sandbox to wake. Clients wait for about thirty seconds, and come again when they are
-/// told that it takes longer.
+/// How long a call waits for a sandbox to wake. Clients wait for about thirty seconds, and come again when the server
+/// tells them that it takes longer.
 const WAKE_WAIT: Duration = Duration::from_secs(20);
 
-/// The guest of a sandbox, which is woken if need be.
+/// The guest of a sandbox. Wakes the sandbox if need be.
 ///
 /// # Errors
 /// As [`Engine::guest`]; [`Code::GuestUnavailable`], so that the client comes again, when it takes too long.
@@ -25,8 +25,8 @@ pub async fn awake(engine: &Engine, sandbox: &SandboxId) -> Result<GuestLease, E
     })
 }
 
-/// Leaves a size of the disk out that is smaller than what the sandbox begins with: a snapshot's disk cannot shrink. For
-/// protocols in which a size is the least that there is to be; images that were built and templates may have snapshots.
+/// Removes a disk size from the draft that is smaller than the disk that the sandbox begins with: a snapshot's disk
+/// cannot shrink. For protocols in which a size is a minimum. Built images and templates may have snapshots.
 ///
 /// # Errors
 /// [`Code::TemplateNotFound`], [`Code::SnapshotNotFound`].
@@ -50,8 +50,9 @@ pub async fn keep_larger_disk(engine: &Engine, draft: &mut SandboxDraft) -> Resu
     Ok(())
 }
 
-/// Where a sandbox stands in listings, which go from the newest to the oldest; the newer is the greater. By its id that
-/// cannot be said: one that waited in a pool is newer than its id. As text it is what a protocol gives to ask for the next page with.
+/// Where a sandbox stands in listings, which go from the newest to the oldest; the newer is the greater. Its id cannot
+/// say that: a sandbox that waited in a pool is newer than its id. A protocol gives it to the client as text, to ask
+/// for the next page with.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     created_ms: u64,
@@ -59,14 +60,14 @@ pub struct Place {
 }
 
 impl Place {
-    /// That of a sandbox.
+    /// The place of a sandbox.
     #[must_use]
     pub fn of(record: &SandboxRecord) -> Self {
         Self { created_ms: record.created_ms, id: record.id.clone() }
     }
 
-    /// That of the sandbox with this id, for protocols that ask for the next page with the last one's id. Of one that is gone
-    /// it is about where it stood.
+    /// The place of the sandbox with this id, for protocols that ask for the next page with the last one's id. For a
+    /// sandbox that is gone it is about the place where it stood.
     ///
     /// # Errors
     /// As [`Engine::made_ms`].
@@ -98,10 +99,10 @@ impl FromStr for Place {
     }
 }
 
-/// Which of the sandboxes that match are wanted.
+/// Which of the matching sandboxes the client wants.
 #[derive(Debug, Clone, Default)]
 pub struct Page {
-    /// The last of the page before: those made before it follow.
+    /// The last sandbox of the page before: this page has sandboxes that were made before it.
     pub after: Option<Place>,
     /// Matching ones to leave out.
     pub skip: usize,
@@ -109,7 +110,8 @@ pub struct Page {
     pub limit: Option<usize>,
 }
 
-/// Lists sandboxes that a caller may know of by a filter of the protocol's own, the newest first. Says whether there are more.
+/// Lists the sandboxes that a caller may know of by a filter of the protocol's own, the newest first. Says whether
+/// there are more.
 ///
 /// # Errors
 /// As [`Engine::sandboxes`].

@@ -1,8 +1,8 @@
 //! Variables that stand for secrets of the installation. Their values never enter a sandbox: the variable holds a
 //! placeholder, and the gateway replaces it in requests to the hosts that the secret is for.
 //!
-//! These are the hosts of the secret's lock. A secret that may go everywhere goes where the sandbox may go by name, if
-//! that is said; otherwise nobody has said where, and it is refused.
+//! These are the hosts of the secret's lock. If the lock allows every host, the secret goes to the hosts that the
+//! sandbox's egress rules allow by name; without such rules no host is named for the secret, and it is refused.
 
 use atoll_core::policy::{
     Action, DomainPattern, EgressPolicy, InjectRule, Internet, Placeholder, PortRange, Rule,
@@ -10,13 +10,13 @@ use atoll_core::policy::{
 use atoll_core::{Error, Result};
 use atoll_store::SecretRecord;
 
-/// The port of what is encrypted.
+/// The port of HTTPS.
 const HTTPS: u16 = 443;
 
-/// A placeholder for a secret, in a variable, as it is replaced where nobody says more.
+/// A placeholder for a secret, in a variable, with the default places in which the gateway replaces it.
 ///
 /// # Errors
-/// [`atoll_core::Code::InvalidArgument`] for a name that is none.
+/// [`atoll_core::Code::InvalidArgument`] for a name that is not valid.
 pub fn placeholder(secret: &str, variable: &str) -> Result<Placeholder> {
     Ok(Placeholder {
         secret: secret.parse()?,
@@ -30,11 +30,11 @@ pub fn placeholder(secret: &str, variable: &str) -> Result<Placeholder> {
     })
 }
 
-/// The rule called `name` that makes a variable stand for a secret in a sandbox that reaches what `egress` says. `field`
-/// is what the request calls it.
+/// The rule called `name` that makes a variable stand for a secret in a sandbox that reaches what `egress` allows.
+/// `field` is the name of the secret's field in the request.
 ///
 /// # Errors
-/// [`atoll_core::Code::InvalidArgument`] for a secret that no host was named for.
+/// [`atoll_core::Code::InvalidArgument`] for a secret that has no hosts.
 pub fn rule(
     field: &str,
     name: &str,
@@ -73,14 +73,14 @@ fn hosts(lock: &[DomainPattern], egress: &EgressPolicy) -> Option<Vec<DomainPatt
     (egress.internet == Internet::Rules && !hosts.is_empty()).then_some(hosts)
 }
 
-/// Lets the hosts of rules be reached, where the policy does not speak of them: a secret for a host that cannot be reached
-/// is nobody's wish.
+/// Lets the sandbox reach the hosts of `rules`, where the policy says nothing about them: a secret for a host that the
+/// sandbox cannot reach would be of no use.
 pub fn open(egress: &mut EgressPolicy, rules: &[InjectRule]) {
     if rules.is_empty() || egress.internet == Internet::On {
         return;
     }
     if egress.internet == Internet::Off {
-        // Its rules did not count.
+        // Rules have no effect while the internet is off.
         egress.rules.clear();
         egress.internet = Internet::Rules;
     }

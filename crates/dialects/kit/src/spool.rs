@@ -1,4 +1,4 @@
-//! Files that clients send to a server, and not into a sandbox.
+//! Files that clients send to the server, and not into a sandbox.
 
 use std::path::Path;
 
@@ -7,16 +7,16 @@ use atoll_server::dialect::Pieces;
 use axum::body::Body;
 use tokio::io::AsyncWriteExt as _;
 
-/// Writes the body of a request into a new file, whose directory is made. Returns its size, bytes. What was written when it
-/// fails is left to the caller.
+/// Writes the body of a request into a new file, and makes the file's directory. Returns its size, bytes. When it
+/// fails, the caller must remove what was written so far.
 ///
 /// # Errors
-/// [`Code::TooLarge`] beyond `max_bytes`; what cutting the body off means; [`Code::Internal`] when the disk fails.
+/// [`Code::TooLarge`] beyond `max_bytes`; the error of a body that breaks off; [`Code::Internal`] when the disk fails.
 pub async fn receive(path: &Path, body: Body, max_bytes: u64) -> Result<u64, Error> {
     receive_with(path, body, max_bytes, |_| {}).await
 }
 
-/// The same, showing each piece as it comes.
+/// The same; calls `seen` with each piece as it comes.
 ///
 /// # Errors
 /// As [`receive`].

@@ -12,7 +12,7 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use crate::sentence;
 
-/// What `grpc-message` may not hold as it is.
+/// Characters that `grpc-message` may not hold as they are.
 const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
 
 /// A canonical code. Clients retry only [`Self::Unavailable`] and [`Self::DeadlineExceeded`], at most also
@@ -35,7 +35,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// The status of a code. A protocol whose clients want it otherwise looks at the code itself first.
+    /// The status of a code. A protocol whose clients want another status looks at the code first.
     #[must_use]
     pub const fn of(code: Code) -> Self {
         match code {

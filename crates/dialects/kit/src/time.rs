@@ -2,7 +2,7 @@
 
 const DAY_MS: u64 = 24 * 3600 * 1000;
 
-/// Milliseconds since the epoch, for what is of no engine. Times that an engine set are compared with
+/// Milliseconds since the epoch, for times that no engine set. Times that an engine set are compared with
 /// [`Engine::now_ms`](atoll_engine::Engine::now_ms).
 pub fn now_ms() -> u64 {
     let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();

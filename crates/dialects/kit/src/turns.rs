@@ -1,22 +1,22 @@
-//! One after the other: commands of a session, changes of one place.
+//! Work that happens one after the other: commands of a session, changes of one place.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 
-/// Entries after which those that nobody waits for are forgotten.
+/// Entries after which those that no task waits for or holds are forgotten.
 const SWEEP_COUNT: usize = 1024;
 
-/// Whose turn it is, by name. Clones share it.
+/// The tasks' turns, by name. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Turns(Arc<Mutex<HashMap<String, Weak<Turn<()>>>>>);
 
 impl Turns {
-    /// Waits for the turn of this name; it lasts as long as the answer lives.
+    /// Waits for the turn of this name; the turn lasts until the returned guard is dropped.
     pub async fn take(&self, name: &str) -> OwnedMutexGuard<()> {
         let turn = {
-            // A map is usable whatever panicked.
+            // The map stays usable when a task panics while it holds the lock.
             let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             if all.len() >= SWEEP_COUNT {
                 all.retain(|_, turn| turn.strong_count() > 0);

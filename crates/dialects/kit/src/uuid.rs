@@ -38,7 +38,7 @@ pub fn of_sandbox(id: &SandboxId) -> String {
     write(id.parts())
 }
 
-/// What the engine knows a sandbox by, from a UUID or a name.
+/// The id or name under which the engine knows a sandbox, from a UUID or a name.
 pub fn sandbox(text: &str) -> String {
     match read(text) {
         Some((ms, random)) => SandboxId::from_parts(ms, random).to_string(),

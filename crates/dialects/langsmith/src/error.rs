@@ -13,11 +13,11 @@ use serde_json::{Value, json};
 /// Seconds after which a client may try again.
 const RETRY_AFTER_S: u16 = 1;
 
-/// What handlers fail with.
+/// The error of handlers.
 #[derive(Debug, Clone)]
 pub(crate) struct Failure {
     pub(crate) status: StatusCode,
-    /// The type that the client looks at.
+    /// The type by which the client chooses its exception.
     pub(crate) error: &'static str,
     pub(crate) message: String,
     /// The field of the request that is wrong, for the clients' validation errors.
@@ -50,12 +50,12 @@ impl Failure {
         failure
     }
 
-    /// Reading, listing, changing: the general table of the control plane.
+    /// Errors of reading, listing, changing: the general table of the control plane.
     pub(crate) fn control(error: &Error) -> Self {
         if is_argument(error.code) {
             return invalid(error);
         }
-        // What the path names is there: a 404 would say that it is not.
+        // The sandbox that the path names is there: a 404 would say that it is not.
         match error.code {
             Code::SecretNotFound => return Self::field("proxy_config", sentence(error)),
             Code::VolumeNotFound => return Self::field("volumes", sentence(error)),
@@ -76,14 +76,14 @@ impl Failure {
             _ => (StatusCode::CONFLICT, "InvalidState"),
         };
         let message = match error.code {
-            // The clients look for the word to tell which limit it is.
+            // By this word the clients tell which limit it is.
             Code::LimitExceeded | Code::QuotaExceeded => format!("limit reached: {}", sentence(error)),
             _ => sentence(error),
         };
         Self::new(status, kind, message)
     }
 
-    /// Making a sandbox.
+    /// Errors of making a sandbox.
     pub(crate) fn create(error: &Error) -> Self {
         let (status, kind) = match error.code {
             Code::Timeout => (StatusCode::REQUEST_TIMEOUT, "Timeout"),
@@ -113,12 +113,12 @@ impl Failure {
         Self::new(status, kind, sentence(error))
     }
 
-    /// Commands, files and searches. `kind` is what the client makes its "operation failed" of:
+    /// Errors of commands, files and searches. `kind` is the type from which the client makes its "operation failed":
     /// `CommandError`, `ReadError` or `WriteError`.
     pub(crate) fn data(kind: &'static str, error: &Error) -> Self {
         let (status, kind) = match error.code {
             Code::Unauthorized | Code::Forbidden => return Self::control(error),
-            // What cannot be written because something above it is missing is no missing file.
+            // A file that cannot be written because a directory above it is missing is not a missing file.
             Code::FileNotFound if kind != "WriteError" => (StatusCode::NOT_FOUND, "FileNotFound"),
             Code::ExecNotFound => (StatusCode::NOT_FOUND, "CommandNotFound"),
             // A 404 would be taken for a missing file.
@@ -138,7 +138,7 @@ impl Failure {
         Self::new(status, kind, sentence(error))
     }
 
-    /// Upgrades to a WebSocket: what may pass is 503, all else is final.
+    /// Errors of upgrades to a WebSocket: 503 when the next attempt may succeed, all others are final.
     pub(crate) fn handshake(error: &Error) -> Self {
         let mut failure = Self::data("CommandError", error);
         if error.code == Code::SandboxNotFound {
@@ -168,7 +168,7 @@ fn is_missing(code: Code) -> bool {
 /// The engine's messages begin with the field.
 fn invalid(error: &Error) -> Failure {
     let field = match error.message.split_once(": ") {
-        // The one field of ours that is more than one of the engine's.
+        // The one field of this protocol that becomes several fields of the engine.
         Some((field, _)) if field.starts_with("egress") || field.starts_with("secrets") => "proxy_config",
         Some((field, _)) => field,
         None => "body",

@@ -1,5 +1,5 @@
-//! What a sandbox's answer must say back and the engine has no field for. It is kept as JSON in one
-//! annotation of the sandbox, so that it lives and dies with it.
+//! Values that a sandbox's answer must say back and the engine has no field for. They are kept as JSON in one
+//! annotation of the sandbox, so that they live and die with it.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,8 @@ impl RunConfig {
     }
 }
 
-/// What `proxy_config` made of the policy's word about the internet, to take it back with the configuration.
+/// How `proxy_config` changed the policy's internet setting, so that the change can be taken back with the
+/// configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Opened {
     pub(crate) before: Internet,
@@ -55,13 +56,13 @@ pub(crate) struct Extras {
     pub(crate) tag_value_ids: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) updated_ms: Option<u64>,
-    /// The creation that made it: a random number.
+    /// The creation that made the sandbox: a random number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) creation: Option<u64>,
 }
 
 impl Extras {
-    /// Those of a sandbox. What does not read is somebody else's annotation: as if there were none.
+    /// The extras of a sandbox. An annotation that cannot be parsed was written through another API: it counts as none.
     pub(crate) fn of(record: &SandboxRecord) -> Self {
         annotation::read(record, KEY)
     }
@@ -69,7 +70,7 @@ impl Extras {
     /// The annotation's text.
     ///
     /// # Errors
-    /// When it cannot be written, which these types do not do.
+    /// When the value cannot be written as JSON, which does not happen with these types.
     pub(crate) fn text(&self) -> Result<String> {
         annotation::text(self).map_err(|error| Failure::control(&error))
     }

@@ -1,5 +1,5 @@
-//! The LangSmith sandbox protocol over Atoll's engine: LangSmith's SDKs, Deep Agents and what is built on
-//! them run on Atoll unmodified.
+//! The LangSmith sandbox protocol over Atoll's engine: LangSmith's SDKs, Deep Agents and programs built on them run on
+//! Atoll unmodified.
 //!
 //! # How a request flows
 //!
@@ -11,18 +11,18 @@
 //!    tracing        /runs, /info                                     traces
 //! ```
 //!
-//! Each handler authenticates, parses, calls the engine and converts, as the native API's do. What differs
-//! is the other side's manners: unknown fields are ignored, because the clients send more than they
-//! document; errors have the bodies and statuses that the clients turn into the right exception ([`error`]);
-//! and a status that a client retries is never given once something was done.
+//! Each handler authenticates, parses, calls the engine and converts, as the native API's do. It differs in what the
+//! clients expect: unknown fields are ignored, because the clients send more than they document; errors have the bodies
+//! and statuses that the clients turn into the right exception ([`error`]); and once a call has done any work, it never
+//! answers with a status that a client retries.
 //!
 //! # What has no equal in the engine
 //!
-//! Nothing here has a table or a file. What the protocol wants to be told back and the engine does not
-//! know (see [`extras`]) lives in an annotation of the sandbox. A sandbox's UUID is its Atoll id written
-//! in another way ([`ids`]). A command id is an exec's idempotency key. Offsets of output count the text
-//! that is sent, for each stream by itself, while the engine's log counts bytes of both together:
-//! [`atoll_dialect_kit::exec::Feed`] has the translation. What other protocols need too is in that crate.
+//! Nothing here has a table or a file. Values that the protocol wants to be told back and the engine does not know (see
+//! [`extras`]) live in an annotation of the sandbox. A sandbox's UUID is its Atoll id written in another way ([`ids`]).
+//! A command id is an exec's idempotency key. Offsets of output count the text that the server sends, for each stream
+//! by itself, while the engine's log counts bytes of both together: [`atoll_dialect_kit::exec::Feed`] translates
+//! between the two. That crate also has the other parts that several protocols need.
 
 mod boxes;
 mod error;
@@ -58,7 +58,7 @@ use tower::ServiceExt as _;
 use crate::error::Failure;
 use crate::snapshots::Snapshot;
 
-/// What to mount.
+/// The dialect, for the server to mount.
 pub const DIALECT: Dialect = Dialect {
     name: "langsmith",
     mounts: &[Mount::Prefix(PREFIX)],
@@ -67,7 +67,7 @@ pub const DIALECT: Dialect = Dialect {
     refuse: |error, _| Failure::control(error).into_response(),
 };
 
-/// Where it is.
+/// The path of the dialect.
 const PREFIX: &str = "/langsmith";
 
 /// The state of the router.
@@ -101,7 +101,7 @@ impl FromRef<App> for Host {
     }
 }
 
-/// The router: takes every path below the prefix, in any spelling that a client makes of it.
+/// The router: takes every path below the prefix, however a client spells it.
 fn router(host: Host) -> Router {
     let inner = routes(host);
     Router::new().fallback(move |mut request: Request| {
@@ -157,7 +157,7 @@ fn routes(host: Host) -> Router {
         .with_state(App { host, marks: Bookmarks::default(), builds: Works::default() })
 }
 
-/// `//api/v2/x`, `/api/v2/x` and `/v2//x` are `/v2/x`. `None` when it is written so already.
+/// `//api/v2/x`, `/api/v2/x` and `/v2//x` become `/v2/x`. `None` when the path has this form already.
 fn one_spelling(uri: &Uri) -> Option<Uri> {
     let path = uri.path();
     let mut tidy = String::with_capacity(path.len());

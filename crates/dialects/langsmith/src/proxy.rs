@@ -1,8 +1,8 @@
-//! `proxy_config`: what a sandbox may reach and which credentials are put into its requests on the way out.
+//! `proxy_config`: the hosts that a sandbox may reach, and the credentials that the gateway puts into its requests.
 //!
-//! Its rules become injection rules of the engine's egress policy, its access lists rules of the policy that come
-//! before all others. Values of secrets go to the vault, as secrets of this sandbox alone; what is kept to be
-//! shown again ([`redacted`]) has none.
+//! Its rules become injection rules of the engine's egress policy; its access lists become rules of the policy that
+//! come before all others. Values of secrets go to the vault, as secrets of this sandbox alone; the configuration that
+//! is kept to be shown again ([`redacted`]) has none.
 //!
 //! | configuration | policy |
 //! |---|---|
@@ -23,13 +23,13 @@ use serde_json::{Map, Value, json};
 use crate::error::{Failure, Result};
 use crate::extras::Opened;
 
-/// What the names of our rules begin with, to find them again.
+/// The names of this dialect's rules begin with it, so that they can be found again.
 const PREFIX: &str = "langsmith-";
-/// Ports of a host that is allowed without one.
+/// Ports of a host that is allowed without a port.
 const PORTS: [u16; 2] = [80, 443];
 
-/// The configuration, as far as it is understood. The rest of it is refused, not ignored: it would be about
-/// secrets or access.
+/// The configuration, as far as this server understands it. Other settings are refused, not ignored: they would be
+/// about secrets or access.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Config {
@@ -69,7 +69,7 @@ struct ConfigRule {
     #[serde(default)]
     env_vars: BTreeMap<String, String>,
     rewrite: Option<Value>,
-    /// What is not known here. It could narrow the rule, so it is refused unless it says nothing.
+    /// Fields that this server does not know. They could narrow the rule, so they are refused unless they are null.
     #[serde(flatten)]
     unknown: Map<String, Value>,
 }
@@ -98,7 +98,7 @@ enum HeaderKind {
     Plaintext,
 }
 
-/// What follows for the engine.
+/// The configuration, as the engine takes it.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) policy: EgressPolicy,
@@ -110,11 +110,12 @@ fn wrong(why: impl std::fmt::Display) -> Failure {
     Failure::field("proxy_config", why)
 }
 
-/// What a configuration means for a sandbox that may reach what `now` says. What an earlier configuration put
-/// there goes, and so does what it changed (`opened`), unless somebody has changed that since.
+/// The policy and secrets for a configuration, in a sandbox with the policy `now`. Rules of an earlier configuration
+/// are removed. Its change of the internet setting (`opened`) is taken back, unless the setting was changed again
+/// since.
 ///
 /// # Errors
-/// What is malformed or not supported.
+/// For a configuration that is malformed or not supported.
 pub(crate) fn plan(config: &Value, now: &EgressPolicy, opened: Option<Opened>) -> Result<Plan> {
     let config: Config = match config {
         Value::Null => Config::default(),
@@ -146,7 +147,7 @@ pub(crate) fn plan(config: &Value, now: &EgressPolicy, opened: Option<Opened>) -
 }
 
 impl Plan {
-    /// The rules of the lists, and what they mean for everything else.
+    /// The rules of the lists. Sets the internet setting for all other hosts.
     fn access(&mut self, access: &Access) -> Result<Vec<Rule>> {
         let (action, list) = match (access.allow_list.as_slice(), access.deny_list.as_slice()) {
             ([], []) => return Ok(Vec::new()),
@@ -166,7 +167,7 @@ impl Plan {
         Ok(rules)
     }
 
-    /// A sandbox that reaches nothing by itself could use no credential: what its rules are for is opened.
+    /// A sandbox that reaches nothing by itself could use no credential: the hosts of its rules are opened.
     fn open(&mut self, hosts: &[String]) -> Result<Vec<Rule>> {
         if self.policy.internet == Internet::On {
             return Ok(Vec::new());
@@ -219,13 +220,13 @@ impl Plan {
         Ok(rule.match_hosts)
     }
 
-    /// The text of a header, with a reference where a secret stands.
+    /// The text of a header, with a reference in place of a secret.
     fn header(&mut self, rule: &str, header: &Header) -> Result<String> {
         let text = header.value.as_ref().map(Secret::reveal);
         match (header.kind, text) {
             (HeaderKind::Opaque, text) => {
                 let name = format!("{PREFIX}{rule}.{}", clean(&header.name.to_ascii_lowercase()));
-                // One that is left out keeps the value that it has.
+                // A secret whose value is left out keeps the value that it has.
                 if let Some(text) = text {
                     self.secrets.insert(name.clone(), Secret::new(text));
                 }
@@ -265,7 +266,7 @@ fn references(text: &str) -> String {
     out + rest
 }
 
-/// A name as names of rules and secrets may be.
+/// A name in the form of names of rules and secrets.
 fn clean(name: &str) -> String {
     name.chars()
         .map(|c| if c.is_ascii_alphanumeric() || "-_".contains(c) { c } else { '-' })
@@ -273,7 +274,7 @@ fn clean(name: &str) -> String {
         .collect()
 }
 
-/// `/v1/*` is everything below `/v1`.
+/// `/v1/*` means every path below `/v1`.
 fn below(path: &str) -> &str {
     match path.strip_suffix("/*") {
         Some("") => "/",
@@ -299,22 +300,22 @@ fn split_port(pattern: &str) -> (&str, Option<u16>) {
     (target.trim_start_matches('[').trim_end_matches(']'), port)
 }
 
-/// Whether a pattern leaves nothing out: no name, no address, no port.
+/// Whether a pattern means every host: no name, no address, no port.
 fn means_everything(pattern: &str) -> bool {
     let (target, port) = split_port(pattern);
     let network = || target.parse::<Cidr>().is_ok_and(|cidr| cidr.is_everything());
     port.is_none() && (target == "*" || network())
 }
 
-/// A rule for `host`, `host:PORT`, `*.host`, an address or a network. Without a port one that allows is for the
-/// ports of the web, one that denies for all: what is not said is never in favour.
+/// A rule for `host`, `host:PORT`, `*.host`, an address or a network. Without a port, a rule that allows is for the
+/// ports of the web, and a rule that denies is for all ports: a missing port never opens more.
 fn access_rule(action: &str, pattern: &str) -> Result<Rule> {
     if pattern.starts_with('~') {
         return Err(wrong(format_args!("'{pattern}': regular expressions are not supported by this server")));
     }
     let (target, port) = split_port(pattern);
     let key = if is_address(target) { "cidr" } else { "domain" };
-    // No top-level domain begins with a digit: this was to be an address.
+    // No top-level domain begins with a digit: the client meant an address.
     let last = target.rsplit('.').next().unwrap_or_default();
     if key == "domain" && last.starts_with(|c: char| c.is_ascii_digit()) {
         return Err(wrong(format_args!("'{pattern}': is neither a name nor an address")));
@@ -354,7 +355,7 @@ mod tests {
 
     use super::*;
 
-    /// What Open SWE sends.
+    /// The configuration that Open SWE sends.
     fn github() -> Value {
         json!({"rules": [
             {"name": "github-api", "match_hosts": ["api.github.com"],

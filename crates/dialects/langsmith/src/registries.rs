@@ -15,7 +15,7 @@ use crate::error::{Failure, Result};
 use crate::request::{Admin, Caller, Json, Name, Query};
 use crate::time::iso;
 
-/// A registry as the clients read it. The password is never told.
+/// A registry as the clients read it. The answer never has the password.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Registry {
     id: String,
@@ -42,13 +42,13 @@ impl Registry {
     }
 }
 
-/// A UUID (version 8) that is the same whenever it is made for the same host.
+/// A UUID (version 8) that is always the same for the same host.
 fn id(host: &str) -> String {
     let hash = blake3::hash(host.as_bytes()).to_hex();
     format!("{}-{}-8{}-8{}-{}", &hash[..8], &hash[8..12], &hash[12..15], &hash[15..18], &hash[18..30])
 }
 
-/// A new registry, or a change of one.
+/// A new registry, or a change of a registry.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Request {
@@ -123,7 +123,7 @@ pub(crate) async fn create(
     Ok((StatusCode::CREATED, Json(put(&host, &at, &name, &username, &password).await?)))
 }
 
-/// Which registries.
+/// The registries that the client asks for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct List {
@@ -161,7 +161,7 @@ pub(crate) async fn read(
     Ok(Json(Registry::new(&find(&host, &name).await?)))
 }
 
-/// Changes a registry; what is not given stays.
+/// Changes a registry; fields that the client leaves out stay.
 pub(crate) async fn update(
     _: Caller<Admin>,
     State(host): State<Host>,

@@ -1,4 +1,4 @@
-//! Who asks, and what: the parts that every handler takes.
+//! The caller and the parts of a request that every handler takes.
 
 use atoll_server::dialect::Origin;
 use axum::extract::FromRequestParts;
@@ -22,12 +22,12 @@ impl FromRequestParts<App> for Name {
     }
 }
 
-/// Where this dialect is, as the caller sees it: what absolute addresses in answers begin with.
+/// The address of this dialect, as the caller sees it: absolute addresses in answers begin with it.
 #[derive(Debug, Clone)]
 pub(crate) struct Root(String);
 
 impl Root {
-    /// The address of something below `/v2/sandboxes`.
+    /// The address of a path below `/v2/sandboxes`.
     pub(crate) fn url(&self, rest: &str) -> String {
         format!("{}/v2/sandboxes{rest}", self.0)
     }

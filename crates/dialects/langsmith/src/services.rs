@@ -1,4 +1,4 @@
-//! Addresses for others: of ports (`service-url`), of files (`download-url`).
+//! Addresses that a client can give away: of ports (`service-url`), of files (`download-url`).
 //!
 //! Both are the engine's accesses. A client of the SDK reaches a port below the data plane's own address, with
 //! the token in a header; a browser gets the address by host name, where the port has an origin of its own.
@@ -23,11 +23,11 @@ use crate::request::{Caller, Exec, Json, Query, Read, Root};
 use crate::time::iso;
 use crate::{App, PREFIX};
 
-/// Carries the token of a service.
+/// Header that carries the token of a service.
 const TOKEN: HeaderName = HeaderName::from_static("x-langsmith-sandbox-service-token");
-/// What our accesses to ports are called, to find them again.
+/// Name of the accesses to ports, by which they are found again.
 const NAME: &str = "langsmith service";
-/// Life of a token when the client does not say, seconds.
+/// Life of a token when the client gives none, seconds.
 const EXPIRES_DEFAULT_S: u64 = 600;
 /// Longest life of a service's token, seconds.
 const EXPIRES_MAX_S: u64 = 86_400;
@@ -48,7 +48,7 @@ pub(crate) struct ServiceRequest {
     access: Option<String>,
 }
 
-/// Where a port is, and with which token.
+/// The addresses of a port, and the token for it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Service {
     port: u16,
@@ -108,7 +108,7 @@ fn with_token(url: &str, token: &str) -> String {
     format!("{url}?atoll_token={token}")
 }
 
-/// The port of one of our accesses.
+/// The port of an access that this dialect made.
 fn port_of(access: &Access) -> Option<u16> {
     match access.target {
         Target::Port(port) if access.name.as_deref() == Some(NAME) => Some(port),
@@ -124,7 +124,7 @@ pub(crate) async fn services(
 ) -> Result<Json<Value>> {
     let accesses =
         caller.sandbox().and_then(|id| app.host.engine().accesses(id)).map_err(|error| fail(&error))?;
-    // The last link of a port is the one that ends last, as far as it matters.
+    // If a port has several links, the last one in the engine's list is shown.
     let by_port: BTreeMap<u16, &Access> =
         accesses.iter().filter_map(|access| Some((port_of(access)?, access))).collect();
     let items: Vec<Value> = by_port
@@ -137,13 +137,13 @@ pub(crate) async fn services(
     Ok(Json(json!({"items": items, "next_cursor": null})))
 }
 
-/// Which port.
+/// The port that the client names.
 #[derive(Debug, Deserialize)]
 pub(crate) struct OfPort {
     port: u16,
 }
 
-/// Takes back every link to a port.
+/// Revokes every link to a port.
 pub(crate) async fn revoke(
     caller: Caller<Exec>,
     State(app): State<App>,
@@ -173,18 +173,18 @@ pub(crate) async fn forward(
     let port: u16 = port.parse().map_err(|_malformed| Failure::field("port", "is not a port"))?;
     let token = request.headers_mut().remove(TOKEN).ok_or_else(unauthorized)?;
     let engine = app.host.engine();
-    // The token comes first, and all that does not fit is one answer: whether there is such a sandbox is not for
-    // who has no token for it.
+    // The token is checked first, and everything that does not fit gets the same answer: a client without a token for
+    // the sandbox does not learn whether there is such a sandbox.
     let access = engine.verify_access(token.to_str().unwrap_or_default()).map_err(|_why| unauthorized())?;
     let sandbox = access.sandbox().clone();
     if !engine.is_called(&sandbox, &ids::sandbox(id)) || !access.target().covers_port(port) {
         return Err(unauthorized());
     }
-    // Secrets of ours are none of the server's inside.
+    // The server inside must not see this server's credentials.
     let (mut parts, body) = request.into_parts();
     app.host.ingress().strip_credentials(&mut parts);
     let mut request = Request::from_parts(parts, body);
-    // The address as the client has it: answers are confined to what lies below.
+    // The address as the client knows it: answers are confined to paths below it.
     let above = format!("{PREFIX}/v2/sandboxes");
     let prefix = format!("{above}/{id}/services/{port}");
     let uri = format!("{above}{}", request.uri());
@@ -192,7 +192,7 @@ pub(crate) async fn forward(
     let grant = Grant::of_link(access);
     let to = Forward { sandbox, port, prefix: Some(prefix), keep_host: false, tls: false, grant };
     let (ingress, headers) = (app.host.ingress(), request.headers().clone());
-    // What passes through ends with its client.
+    // When the client goes, the forwarded request ends.
     let client = ClientGone::of(request.extensions());
     let forwarding = Box::pin(ingress.forward(request, to));
     let forwarded = client.unless_gone(forwarding).await.map_err(|error| fail(&error))?;

@@ -1,8 +1,8 @@
-//! Tracing calls that follow `LANGSMITH_ENDPOINT` here.
+//! Tracing calls that come here because the client has set `LANGSMITH_ENDPOINT`.
 //!
-//! The SDK has one variable for two products. Traces are not kept here, and the client is told so in the
-//! way that costs it least: the server's capabilities say that nothing is ingested in batches, and runs
-//! are accepted and dropped, because a refusal would be retried and logged on every trace.
+//! The SDK has one variable for two products. The server keeps no traces, and says so in the way that costs the client
+//! least: its capabilities say that nothing is ingested in batches, and it accepts runs and drops them, because the
+//! client would retry and log a refusal on every trace.
 
 use atoll_server::dialect::Pieces;
 use axum::Router;

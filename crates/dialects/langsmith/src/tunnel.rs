@@ -1,5 +1,5 @@
-//! TCP connections to ports of a sandbox over one WebSocket: `tunnel`. What travels is what Atoll's own
-//! tunnels carry: yamux, and for each stream three bytes of port and one byte of status.
+//! TCP connections to ports of a sandbox over one WebSocket: `tunnel`. The bytes are those of Atoll's own tunnels:
+//! yamux, and for each stream three bytes of port and one byte of status.
 
 use atoll_core::id::SandboxId;
 use atoll_engine::Grant;
@@ -15,7 +15,7 @@ use crate::boxes;
 use crate::error::{Failure, Result};
 use crate::request::{Caller, Exec};
 
-/// Largest message that is taken, bytes.
+/// Largest message that the server takes, bytes.
 const MESSAGE_MAX_BYTES: usize = 16 << 20;
 
 /// Opens a tunnel.

@@ -20,7 +20,7 @@ pub(crate) struct Sandbox {
     name: String,
     status: &'static str,
     status_message: Option<String>,
-    /// There in every state and always the same: clients keep it over a stop and a start.
+    /// It is there in every state and always the same: clients keep it over a stop and a start.
     dataplane_url: String,
     created_at: String,
     updated_at: String,
@@ -55,8 +55,8 @@ struct Volume {
     read_only: bool,
 }
 
-/// The word for a state, and why, if it says something. The clients know no words for being about to stop or
-/// to start: the first is as good as stopped, for the next use has to wake it; the second is not ready yet.
+/// The word for a state, and the reason, if there is one. The clients have no words for a sandbox that is about to stop
+/// or to start. The first counts as stopped, because the next use has to wake it; the second is not ready yet.
 pub(crate) fn status(record: &SandboxRecord) -> (&'static str, Option<String>) {
     let word = match record.state {
         SandboxState::Creating | SandboxState::Resuming => "provisioning",
@@ -68,7 +68,7 @@ pub(crate) fn status(record: &SandboxRecord) -> (&'static str, Option<String>) {
     (word, record.reason.clone())
 }
 
-/// The name that the clients know a sandbox by: its name, or its id when another API gave it none.
+/// The name by which the clients know a sandbox: its name, or its id when another API gave it none.
 pub(crate) fn name(record: &SandboxRecord) -> String {
     record.name.clone().unwrap_or_else(|| record.id.to_string())
 }
@@ -107,7 +107,7 @@ impl Sandbox {
             proxy_config: extras.proxy_config,
             access_delegation: extras.access_delegation,
             tag_value_ids: extras.tag_value_ids,
-            // Files survive a stop, whatever was asked for.
+            // Files survive every stop.
             persistent: true,
             preserve_memory_on_stop: idle.on_idle == OnIdle::Freeze,
             created_by: record.owner.map(Into::into),

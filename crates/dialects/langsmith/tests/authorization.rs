@@ -51,7 +51,7 @@ fn table() -> Vec<Route> {
 const BY_TOKEN: [&str; 3] =
     ["/{id}/services/{port}", "/{id}/services/{port}/", "/{id}/services/{port}/{*path}"];
 
-/// A body that all who take one can read.
+/// A body that all routes that take one can read.
 const BODY: &str =
     r#"{"name": "taken", "command": "true", "command_id": "c", "port": 80, "path": "/x", "pattern": "x"}"#;
 
@@ -153,7 +153,7 @@ async fn a_right_that_ends_while_a_body_comes_does_nothing_more() {
     assert!(began > 5, "only {began} routes read a body");
 }
 
-/// Whether there is a sandbox or a port is not for who has no token for it, whatever else it has.
+/// A client without a token does not learn whether there is a sandbox or a port, even if it has other credentials.
 #[tokio::test]
 async fn services_want_their_token() {
     let world = world().await;

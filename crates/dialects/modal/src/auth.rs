@@ -1,8 +1,8 @@
-//! Who asks, and what they may do. All look-ups of rights are here.
+//! The callers, and what they may do. All look-ups of rights are here.
 //!
 //! Calls of the control plane show a key, as id and secret. Calls about one sandbox's commands show a token that was
-//! made for a key and that sandbox: a JWT in form, because the clients read its end from it; what makes it valid is the
-//! code of the engine in its last part. It allows what the key may do there at that moment.
+//! made for a key and that sandbox. It has the form of a JWT, because the clients read its end from it; the engine's
+//! code in its last part makes it valid. It allows what the key may do in the sandbox at that moment.
 
 use atoll_core::id::{KeyId, SandboxId};
 use atoll_core::key::Scope;
@@ -25,9 +25,9 @@ use crate::ids;
 
 /// How long a token is good, seconds; clients get another before it ends.
 const TOKEN_S: u64 = 6 * 3600;
-/// What the code in a token is for.
+/// The purpose of the code in a token.
 const PURPOSE: &str = "modal task";
-/// The head of every token: nothing but the form.
+/// The head of every token: it only gives the token its form.
 const HEAD: &str = r#"{"alg":"none","typ":"JWT"}"#;
 
 /// The key of a request.
@@ -35,23 +35,23 @@ pub(crate) fn credential(headers: &HeaderMap) -> Option<Secret> {
     credentials::pair(headers, "x-modal-token-id", "x-modal-token-secret")
 }
 
-/// Somebody with a key, or with a token that stands for one.
+/// A caller with a key, or with a token that stands for one.
 #[derive(Debug, Clone)]
 pub(crate) struct Asker {
     pub(crate) app: App,
     pub(crate) head: Head,
-    /// Who it is, for the engine.
+    /// The caller, for the engine.
     caller: EngineCaller,
     key: KeyId,
 }
 
-/// What is read of a call's head.
+/// The parts of a call's head that are read.
 #[derive(Debug, Clone)]
 pub(crate) struct Head {
     pub(crate) headers: HeaderMap,
     /// Host and port by which the server was reached.
     pub(crate) authority: String,
-    /// It came over TLS.
+    /// Whether the call came over TLS.
     pub(crate) encrypted: bool,
     pub(crate) gone: ClientGone,
     extensions: http::Extensions,
@@ -71,7 +71,7 @@ impl Head {
         }
     }
 
-    /// Where the request is told what it is about and by whose right.
+    /// The request's extensions, in which its subject and its right are noted.
     pub(crate) const fn extensions(&self) -> &http::Extensions {
         &self.extensions
     }
@@ -83,7 +83,7 @@ impl Head {
 }
 
 impl Asker {
-    /// Who calls the control plane.
+    /// The caller of the control plane.
     ///
     /// # Errors
     /// `UNAUTHENTICATED`.
@@ -95,8 +95,8 @@ impl Asker {
         Ok(Self { app: app.clone(), head, caller, key: key.id })
     }
 
-    /// Who calls a sandbox's task, for something that needs this. Gives the sandbox too: no other is reached with that
-    /// token.
+    /// The caller of a sandbox's task, for a call that needs this scope. Gives the sandbox too: with this token the
+    /// caller reaches no other.
     ///
     /// # Errors
     /// `UNAUTHENTICATED`, upon which the clients get another token; as [`Engine::authorize`].
@@ -115,7 +115,7 @@ impl Asker {
         self.app.host.engine()
     }
 
-    /// Who it is, for the engine.
+    /// The caller, for the engine.
     pub(crate) const fn caller(&self) -> &EngineCaller {
         &self.caller
     }
@@ -124,12 +124,12 @@ impl Asker {
         &self.key
     }
 
-    /// Whether what a key made is this one's to use.
+    /// Whether the caller may use things that the key `owner` made.
     pub(crate) fn may_use_of(&self, owner: &KeyId) -> bool {
         self.caller.is_admin() || self.key == *owner
     }
 
-    /// Checks the key's scope, for what is about no sandbox.
+    /// Checks the key's scope, for calls that are about no sandbox.
     ///
     /// # Errors
     /// `PERMISSION_DENIED`.
@@ -145,7 +145,7 @@ impl Asker {
     /// Checks what the key may do with a sandbox: its scope, and role, visibility and lease there.
     ///
     /// # Errors
-    /// `PERMISSION_DENIED`; `NOT_FOUND` for one that is not there, or not to be known.
+    /// `PERMISSION_DENIED`; `NOT_FOUND` for a sandbox that is not there, or that the key may not know of.
     pub(crate) async fn may(&self, sandbox: &SandboxId, needed: Scope) -> Result<()> {
         self.grant(Needs::scope(needed), Target::Sandbox(sandbox.as_str())).await?;
         Ok(())
@@ -171,12 +171,12 @@ impl Asker {
     }
 }
 
-/// The end is part of what the code vouches for.
+/// The end is part of the purpose, so the code vouches for it.
 fn purpose(end_s: u64) -> String {
     format!("{PURPOSE} until {end_s}")
 }
 
-/// What stands in a token, and nothing else: the code vouches for all of it.
+/// The claims in a token, and no others: the code vouches for all of them.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Claims {
@@ -184,7 +184,7 @@ struct Claims {
     task: String,
 }
 
-/// The key and the sandbox of a token that is good.
+/// The key and the sandbox of a valid token.
 fn read(engine: &Engine, token: &str, now_s: u64) -> Option<(VerifiedKey, SandboxId)> {
     let mut parts = token.splitn(3, '.').skip(1);
     let mut part = || BASE64_URL_SAFE_NO_PAD.decode(parts.next()?).ok();
@@ -206,7 +206,7 @@ pub(crate) fn empty_token() -> String {
     format!("{}.{}.{}", part(HEAD), part(&claims), part("atoll"))
 }
 
-/// A sandbox that a request names, once its key may do that with it.
+/// The sandbox that a request names, once its key may do with it what `needed` says.
 ///
 /// # Errors
 /// As [`Asker::may`].

@@ -1,4 +1,5 @@
-//! What a sandbox's answers must say again and the engine has no field for: JSON in one annotation of the sandbox.
+//! Values that a sandbox's answers must say again and the engine has no field for: JSON in one annotation of the
+//! sandbox.
 
 use std::collections::BTreeMap;
 
@@ -17,25 +18,25 @@ pub(crate) struct Extras {
     /// The app it belongs to.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) app: String,
-    /// What its client calls it, where the engine's name had to be another: see [`label`].
+    /// The client's name for it, where the engine's name had to be another: see [`label`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
     /// The image it was made from, as its client named it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) image: String,
-    /// Texts of any kind; labels of the engine are more narrow.
+    /// Texts of any kind; the engine's labels allow fewer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tags: Option<BTreeMap<String, String>>,
-    /// A first command was given: the sandbox is over when that is.
+    /// Whether the client gave a first command: the sandbox is over when that command is.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) command: bool,
     /// Ports that are reached from outside.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) ports: Vec<Port>,
-    /// When it is ready.
+    /// How to find out whether it is ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) probe: Option<Probe>,
-    /// How long it was given, seconds.
+    /// Time to live that the client gave it, seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) timeout_s: Option<u32>,
 }
@@ -43,10 +44,10 @@ pub(crate) struct Extras {
 /// Longest name of a sandbox, characters, as the clients know it.
 const NAME_MAX_CHARS: usize = 64;
 
-/// The engine's name for a sandbox that a client calls so.
+/// The engine's name for a sandbox to which a client gave this name.
 ///
 /// # Errors
-/// When it is none of Modal's: letters, digits, `-`, `_`, `.`.
+/// When it is not a valid name of Modal's: letters, digits, `-`, `_`, `.`.
 pub(crate) fn label(name: &str) -> Result<String, Error> {
     let is_name = name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
     if !is_name || name.is_empty() || name.len() > NAME_MAX_CHARS {
@@ -59,7 +60,7 @@ pub(crate) fn label(name: &str) -> Result<String, Error> {
     Ok(atoll_dialect_kit::names::label(name, "atoll modal sandbox name", "sandbox"))
 }
 
-/// What a sandbox is called.
+/// The name of a sandbox.
 pub(crate) fn name(record: &SandboxRecord) -> Option<String> {
     // The engine's name may have been changed over another API since.
     let given =
@@ -71,7 +72,7 @@ pub(crate) fn name(record: &SandboxRecord) -> Option<String> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Port {
     pub(crate) port: u16,
-    /// Its client wants it without TLS.
+    /// The client wants it without TLS.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) plain: bool,
 }
@@ -87,7 +88,7 @@ pub(crate) struct Probe {
 }
 
 impl Extras {
-    /// Those of a sandbox.
+    /// The extras of a sandbox.
     pub(crate) fn of(record: &SandboxRecord) -> Self {
         annotation::read(record, KEY)
     }
@@ -95,13 +96,13 @@ impl Extras {
     /// The annotation's text.
     ///
     /// # Errors
-    /// When it cannot be written, which these types do not do.
+    /// When the value cannot be written as JSON, which does not happen with these types.
     pub(crate) fn text(&self) -> Result<String, Error> {
         annotation::text(self)
     }
 }
 
-/// The tags of a sandbox: as they were given, or what another API labelled it with.
+/// The tags of a sandbox: as the client gave them, or the labels that another API gave the sandbox.
 pub(crate) fn tags(record: &SandboxRecord) -> BTreeMap<String, String> {
     Extras::of(record).tags.unwrap_or_else(|| record.labels.clone())
 }

@@ -1,7 +1,7 @@
 //! Ids in the protocol's form.
 //!
-//! The clients tell the two generations of sandboxes apart by their ids, so a sandbox has two names here, and the one
-//! that a client was told is the one it uses:
+//! The clients tell the two generations of sandboxes apart by their ids, so a sandbox has two names here. A client uses
+//! the one that it was told:
 //!
 //! ```text
 //! engine   sb06f2k3z9xw1m4t8q7e5c            older clients                 newer clients
@@ -9,18 +9,18 @@
 //! task                                       ta-06f2k3z9xw1m4t8q7e5c       ta-06f2k3z9xw1m4t8q7e5cV
 //! ```
 //!
-//! Twenty-two letters and digits after `sb-` are what newer clients take for the older generation.
+//! Newer clients take an id with twenty-two letters and digits after `sb-` for one of the older generation.
 
 use atoll_core::id::{SandboxId, SnapshotId, VolumeId};
 
 use crate::grpc::{Fault, Result};
 
-/// Before the body of a sandbox's id, for older clients.
+/// Comes before the body of a sandbox's id, for older clients.
 const OLD: &str = "V1";
-/// After the body of a task's id, for newer clients.
+/// Comes after the body of a task's id, for newer clients.
 const NEW: char = 'V';
 
-/// Which clients an id is for.
+/// The clients that an id is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Generation {
     /// Before 1.6, and those that ask for it.
@@ -48,10 +48,10 @@ pub(crate) fn task(id: &SandboxId, generation: Generation) -> String {
     }
 }
 
-/// Reads the id of a sandbox; also one as the native API has it.
+/// Reads the id of a sandbox; also in the form of the native API.
 ///
 /// # Errors
-/// `NOT_FOUND`, as for one that is not there.
+/// `NOT_FOUND`, as for a sandbox that is not there.
 pub(crate) fn parse_sandbox(text: &str) -> Result<(SandboxId, Generation)> {
     let (body, generation) = match text.strip_prefix("sb-") {
         Some(rest) => match rest.strip_prefix(OLD) {
@@ -79,27 +79,27 @@ pub(crate) fn parse_task(text: &str) -> Result<(SandboxId, Generation)> {
     Ok((format!("sb{body}").parse().map_err(unknown)?, generation))
 }
 
-/// No such sandbox, or none that the key may know of.
+/// The error for a sandbox that does not exist, or that the key may not know of.
 pub(crate) fn no_sandbox(text: &str) -> Fault {
     Fault::not_found(format!("Sandbox '{}' not found", atoll_core::error::shorten(text)))
 }
 
-/// A snapshot's, with a prefix of the protocol.
+/// The id of a snapshot, with a prefix of the protocol.
 pub(crate) fn snapshot(prefix: &str, id: &SnapshotId) -> String {
     format!("{prefix}-{id}")
 }
 
-/// Reads that again.
+/// Reads the id of a snapshot.
 pub(crate) fn parse_snapshot(prefix: &str, text: &str) -> Option<SnapshotId> {
     text.strip_prefix(prefix)?.strip_prefix('-')?.parse().ok()
 }
 
-/// A volume's.
+/// The id of a volume.
 pub(crate) fn volume(id: &VolumeId) -> String {
     format!("vo-{}", &id.as_str()[VolumeId::PREFIX.len()..])
 }
 
-/// Reads that again.
+/// Reads the id of a volume.
 ///
 /// # Errors
 /// `NOT_FOUND`.

@@ -6,7 +6,7 @@
 //! server ─ by gRPC service ─▶ lib
 //!    modal.client.ModalClient                     control: apps, images, sandboxes, volumes, …
 //!    modal.task_command_router.TaskCommandRouter  task: commands in one sandbox, files, snapshots
-//! server ─ below /modal ─▶ control::content: what is too large for a call
+//! server ─ below /modal ─▶ control::content: content that is too large for a call
 //! ```
 //!
 //! There are two generations of sandboxes: V1, of clients before 1.6, and V2. They differ in the names of calls, in the
@@ -14,9 +14,9 @@
 //!
 //! # What has no equal in the engine
 //!
-//! Nothing here has a table. Apps and images are their own ids; what a sandbox must tell again is one of its
-//! annotations ([`extras`]). What clients send before they make a sandbox of it (secrets, files) is in memory until then
-//! ([`shelf`]), each their sender's.
+//! Nothing here has a table. Apps and images are their own ids; values that a sandbox must tell again are in one of its
+//! annotations ([`extras`]). Clients send secrets and files before they make a sandbox of them: until then secrets and
+//! lists of files wait in memory, the contents of files in the spool directory, each for its sender.
 
 mod auth;
 mod control;
@@ -39,7 +39,7 @@ use crate::grpc::Fault;
 const CONTROL: &str = "modal.client.ModalClient";
 const TASK: &str = "modal.task_command_router.TaskCommandRouter";
 
-/// What to mount.
+/// The dialect, for the server to mount.
 pub const DIALECT: Dialect = Dialect {
     name: "modal",
     mounts: &[Mount::Service(CONTROL), Mount::Service(TASK), Mount::Prefix(PREFIX)],
@@ -52,7 +52,7 @@ fn refuse(error: &Error, _: &Asked) -> Response {
     Fault::of(error).into_response()
 }
 
-/// What all calls share.
+/// The state that all calls share.
 #[derive(Debug, Clone)]
 pub(crate) struct App {
     pub(crate) host: Host,
@@ -82,7 +82,7 @@ async fn serve(app: App, request: Request) -> Response {
     if beside {
         return Box::pin(control::content::serve(app, head, method_of_http, &path, body)).await;
     }
-    // Who asks is looked at before anything that was sent.
+    // The caller is checked before the message is read.
     if service == TASK {
         match Asker::with_token(&app, head, task::needs(method)).await {
             Ok((asker, sandbox)) => Box::pin(task::call(asker, sandbox, method, body)).await,

@@ -13,14 +13,14 @@ use atoll_walk::{
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 
-/// Where calls are told apart by their names.
+/// The sources in which calls are told apart by their names.
 const CONTROL: &str = include_str!("../src/control/mod.rs");
 const TASK: &str = include_str!("../src/task/mod.rs");
 
 /// The names of the calls that a source serves.
 fn calls_in(source: &'static str) -> BTreeSet<&'static str> {
     let arms = source.lines().map(str::trim).filter(|line| line.starts_with('"') && line.contains("=>"));
-    // What a call needs is told apart by its name, too.
+    // The function that tells a call's scope matches names, too.
     let arms = arms.filter(|line| !line.contains("Scope::"));
     arms.flat_map(|line| line.split("=>").next().unwrap_or_default().split('"').skip(1).step_by(2)).collect()
 }
@@ -58,7 +58,7 @@ fn control() -> Vec<Route> {
         server("BlobCreate", Scope::Manage),
         server("VolumeHeartbeat", Scope::Read),
         server("ImageGetOrCreate", Scope::Manage),
-        // Of who began it.
+        // The build belongs to the key that began it.
         server("ImageJoinStreaming", Scope::Manage),
         server("MountBatchedCheckExistence", Scope::Manage),
         server("MountPutFile", Scope::Manage),
@@ -85,13 +85,13 @@ fn control() -> Vec<Route> {
         sandbox("SandboxTagsSetV2", Scope::Manage),
         sandbox("SandboxSetName", Scope::Manage),
         sandbox("ContainerFilesystemExec", Scope::Exec),
-        // It names an operation, and its sandbox is looked at.
+        // It names an operation, whose sandbox the server checks.
         server("ContainerFilesystemExecGetOutput", Scope::Read),
         sandbox("SandboxSnapshot", Scope::Manage),
         sandbox("SandboxSnapshotFs", Scope::Manage),
         snapshot("SandboxSnapshotWait", Scope::Read),
         snapshot("SandboxSnapshotGet", Scope::Read),
-        // Of a snapshot that the key may read.
+        // For a snapshot that the key may read.
         server("SandboxRestore", Scope::Manage),
         server("SandboxRestoreV2", Scope::Manage),
         sandbox("SandboxGetLogs", Scope::Read),
@@ -200,7 +200,7 @@ fn verdict(answer: &Answer) -> Verdict {
     }
 }
 
-/// What was refused says so in its head; what was done tells that it was at its end.
+/// A refused call says so in its head; a call that was done has its status at the end.
 fn is_done(answer: &Answer) -> bool {
     answer.status == 200 && !answer.text.contains("grpc-status: ")
 }

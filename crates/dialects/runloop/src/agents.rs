@@ -1,5 +1,6 @@
-//! Agents: `/v1/agents`. A name for where a program comes from (a repository, npm, PyPI, an object), and how it is set up. A
-//! devbox that mounts one gets it before it runs, from inside: the devbox must reach where it comes from.
+//! Agents: `/v1/agents`. An agent is a name for the source of a program (a repository, npm, PyPI, an object), and for
+//! its setup. A devbox that mounts an agent installs it from inside before it is `running`: the devbox must reach the
+//! source.
 
 use atoll_engine::Caller as EngineCaller;
 use axum::Router;
@@ -16,11 +17,11 @@ use crate::records::{Kind, Record, Records, check_words};
 use crate::request::Caller;
 use crate::{App, once};
 
-/// Commands of one setup.
+/// Most commands of one setup.
 const SETUP_MAX_COUNT: usize = 64;
-/// Bytes of each text.
+/// Most bytes of each text.
 const TEXT_MAX_BYTES: usize = 2048;
-/// Before commands that may call what was installed.
+/// Comes before commands that may call the installed program.
 const LOCAL: &str = "export PATH=\"$HOME/.local/bin:$PATH\" && ";
 
 /// The routes.
@@ -45,7 +46,7 @@ pub(crate) struct Agent {
     source: Option<Source>,
 }
 
-/// Where it comes from: `kind` names the part that is there.
+/// The source of an agent: `kind` names the part that is there.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Source {
     #[serde(rename = "type")]
@@ -95,7 +96,7 @@ enum Part<'a> {
 
 impl Source {
     /// # Errors
-    /// 400 where the part is missing that the type names, or says what cannot be.
+    /// 400 where the part is missing that the type names, or where the part is not valid.
     fn part(&self) -> Result<Part<'_>> {
         let part = match self.kind.as_str() {
             "git" => self.git.as_ref().map(Part::Git),
@@ -131,7 +132,7 @@ impl Part<'_> {
 }
 
 impl Package {
-    /// What is written here stands in a command line, between quotes.
+    /// Checks the texts: they stand in a command line, between quotes.
     fn check(&self) -> Result<()> {
         let fits = |text: &str| {
             (1..=TEXT_MAX_BYTES).contains(&text.len())
@@ -160,7 +161,7 @@ impl Kind for Agent {
     }
 }
 
-/// What is asked for.
+/// The agent that a client asks for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Asked {
@@ -205,7 +206,7 @@ impl Api for Agent {
     }
 }
 
-/// An agent that a devbox is to have.
+/// An agent that a client wants in a devbox.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct AgentMount {
     agent_id: Option<String>,
@@ -215,7 +216,7 @@ pub(crate) struct AgentMount {
 }
 
 impl AgentMount {
-    /// Enters what it takes in the plan of a devbox's setup. `lines` are commands, to be run after files and code are there.
+    /// Enters the agent's setup in the plan of a devbox. `lines` are commands that run once files and code are there.
     ///
     /// # Errors
     /// 400.

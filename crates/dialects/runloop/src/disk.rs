@@ -1,4 +1,4 @@
-//! What is kept in files: work beside the tasks that answer.
+//! Work on files, on threads beside the tasks that answer.
 
 use std::io;
 
@@ -8,13 +8,13 @@ use crate::error::{Failure, Result};
 
 pub(crate) use atoll_dialect_kit::disk::{flush_dir, random, save};
 
-/// What a client is told when the disk fails.
+/// The answer to a client when the disk fails.
 pub(crate) fn broken(error: &dyn std::fmt::Display) -> Failure {
     tracing::error!(%error, "what clients gave cannot be kept or read");
     Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "it cannot be kept or read")
 }
 
-/// Work on files, beside the tasks that answer.
+/// Does work on files on a thread beside the tasks that answer.
 pub(crate) async fn work<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> Result<T> {

@@ -1,7 +1,7 @@
-//! Errors: JSON with a `message`, in a status that becomes the right exception.
+//! Errors: JSON with a `message`, in a status for which the clients raise the right exception.
 //!
-//! The clients send again up to five times, with growing pauses, what fails with 408, 409, 429 or 5xx, unless
-//! `x-should-retry` says otherwise: it always says. 408 is kept for what only waits ("not yet"); 409 is not used.
+//! The clients send a request again up to five times, with growing pauses, after 408, 409, 429 or 5xx, unless
+//! `x-should-retry` says otherwise: this server always sends it. 408 is only for waits ("not yet"); 409 is not used.
 
 use atoll_core::{Code, Error};
 use atoll_dialect_kit::sentence;
@@ -10,12 +10,12 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderName, HeaderValue, Method, StatusCode, Uri};
 use serde_json::json;
 
-/// Tells the clients whether to send it again.
+/// Header that tells the clients whether to send the request again.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 /// Seconds after which a client may try again.
 const RETRY_AFTER_S: u16 = 1;
 
-/// What handlers fail with.
+/// The error of handlers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) status: StatusCode,
@@ -41,7 +41,7 @@ impl Failure {
         Self::new(StatusCode::NOT_FOUND, "not_found", message)
     }
 
-    /// This server does not do that. No 5xx: the clients would send it again.
+    /// For a request that this server does not support. No 5xx: the clients would send it again.
     pub(crate) fn unsupported(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "unsupported", message)
     }
@@ -64,7 +64,7 @@ impl Failure {
         Self::new(StatusCode::REQUEST_TIMEOUT, "timeout", "none of the statuses was reached in time")
     }
 
-    /// The same of something that a body names: the path has named nothing that is not there.
+    /// The same error about a thing that a body names: 404 would be about the path.
     pub(crate) fn of_body(self) -> Self {
         match self.status {
             StatusCode::NOT_FOUND => Self::bad(self.message),
@@ -72,7 +72,7 @@ impl Failure {
         }
     }
 
-    /// What the engine says.
+    /// The engine's error.
     pub(crate) fn of(error: &Error) -> Self {
         let status = match error.code {
             Code::Unauthorized => StatusCode::UNAUTHORIZED,
@@ -100,7 +100,7 @@ impl Failure {
         Self { retry, ..Self::new(status, error.code.as_str(), sentence(error)) }
     }
 
-    /// The body, for streams that have begun.
+    /// The error as JSON, for streams that have begun.
     pub(crate) fn body(&self) -> serde_json::Value {
         json!({"code": self.status.as_u16(), "error": self.code, "message": self.message})
     }

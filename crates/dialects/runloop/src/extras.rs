@@ -1,4 +1,4 @@
-//! What a devbox's answers must say back and the engine has no field for: JSON in one annotation of the sandbox.
+//! Values that a devbox's answers must say back and the engine has no field for: JSON in one annotation of the sandbox.
 
 use std::collections::BTreeMap;
 
@@ -17,19 +17,19 @@ pub(crate) const KEY: &str = "runloop";
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Extras {
-    /// A devbox's name is its user's matter: two may have the same.
+    /// The name that the user chose: two devboxes may have the same.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
-    /// Texts of any kind; labels of the engine are more narrow.
+    /// Texts of any kind; the engine's labels allow fewer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) metadata: Option<BTreeMap<String, String>>,
-    /// As they were asked for.
+    /// The parameters that the client gave.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) launch_parameters: Option<Value>,
-    /// How long it is kept alive each time, seconds; absent where it ends after being idle, or never.
+    /// How long each keep-alive lasts, seconds; absent where the devbox ends after being idle, or never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) keep_alive_s: Option<u64>,
-    /// What it was made from, as its client named it.
+    /// The blueprint that the devbox was made from, as its client named it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) blueprint_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -42,23 +42,23 @@ pub(crate) struct Extras {
     /// Absent once it is set up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) phase: Option<Phase>,
-    /// Why it could not be set up.
+    /// Why setting it up failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) failure: Option<String>,
 }
 
-/// How far setting a devbox up has come.
+/// How far the setup of a devbox has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Phase {
-    /// Files are put into it, commands run.
+    /// Files are put into it, and commands run.
     Initializing,
     /// One of them failed.
     Failed,
 }
 
 impl Extras {
-    /// Those of a sandbox.
+    /// The extras of a sandbox.
     pub(crate) fn of(record: &SandboxRecord) -> Self {
         annotation::read(record, KEY)
     }
@@ -69,7 +69,7 @@ impl Extras {
     }
 }
 
-/// The metadata of a sandbox: as it was given, or what another API labelled it with.
+/// The metadata of a sandbox: as the client gave it, or the labels that another API gave the sandbox.
 pub(crate) fn metadata(record: &SandboxRecord) -> BTreeMap<String, String> {
     Extras::of(record).metadata.unwrap_or_else(|| record.labels.clone())
 }

@@ -24,11 +24,11 @@ use crate::error::{Failure, Result};
 use crate::ids;
 use crate::request::{Caller, Exec, Json, Path, Read};
 
-/// Bytes of a user database that are read.
+/// Bytes of `/etc/passwd` that are read.
 const PASSWD_MAX_BYTES: u64 = 1 << 20;
 /// Bytes of a file of the server that are sent at once.
 const PIECE_BYTES: usize = 256 << 10;
-/// Bytes of a path in a form.
+/// Most bytes of a path in a form.
 const PATH_MAX_BYTES: usize = 4096;
 
 /// The routes.
@@ -40,15 +40,16 @@ pub(crate) fn routes() -> Router<App> {
         .route("/v1/devboxes/{devbox}/upload_file", post(upload))
 }
 
-/// Where relative paths begin.
+/// The directory at which relative paths begin.
 #[derive(Debug)]
 pub(crate) struct Home(String);
 
 impl Home {
-    /// The home of the user that runs commands there. Hostile text: what it says is used inside only.
+    /// The home of the sandbox's user, from its `/etc/passwd`. The text is hostile: it is used only for paths inside
+    /// the sandbox.
     ///
     /// # Errors
-    /// What the guest says.
+    /// The guest's errors.
     pub(crate) async fn of(engine: &Engine, sandbox: &SandboxId) -> Result<Self, Error> {
         let user = engine.sandbox(sandbox)?.spec.user;
         let guest = engine.guest(sandbox).await?;
@@ -63,7 +64,7 @@ impl Home {
                     }
                 }
             }
-            // An image without users has root.
+            // An image without `/etc/passwd` still has root.
             Err(error) if error.code == Code::FileNotFound => {}
             Err(error) => return Err(error),
         }
@@ -71,7 +72,7 @@ impl Home {
         Ok(Self(home_in(&String::from_utf8_lossy(&text), user)))
     }
 
-    /// The absolute path that is meant.
+    /// The absolute path that the client means.
     ///
     /// # Errors
     /// [`Code::InvalidArgument`].
@@ -96,7 +97,7 @@ fn home_in(passwd: &str, user: &str) -> String {
     home.trim_end_matches('/').to_owned()
 }
 
-/// A devbox whose files are asked for.
+/// A devbox whose files a client reads or writes.
 struct Files {
     guest: GuestLease,
     home: Home,
@@ -124,7 +125,7 @@ impl Files {
     }
 }
 
-/// A file to write, whole or not at all, with the directories above it.
+/// Opens a file to write, with the directories above it. The file appears as a whole or not at all.
 async fn open(guest: &GuestLease, path: &str, user: &str) -> Result<FileWriter, Error> {
     let (path, user) = (path.to_owned(), user.to_owned());
     let request = Write { path, mode: 0, user, parents: true, in_place: false };
@@ -134,7 +135,7 @@ async fn open(guest: &GuestLease, path: &str, user: &str) -> Result<FileWriter, 
 /// Writes a file, as the devbox's user.
 ///
 /// # Errors
-/// What the guest says.
+/// The guest's errors.
 pub(crate) async fn write(
     engine: &Engine,
     sandbox: &SandboxId,
@@ -152,7 +153,7 @@ pub(crate) async fn write(
 /// The same, from a file of the server.
 ///
 /// # Errors
-/// What the guest says; [`Code::Internal`] when the file cannot be read.
+/// The guest's errors; [`Code::Internal`] when the file cannot be read.
 pub(crate) async fn write_from(
     engine: &Engine,
     sandbox: &SandboxId,
@@ -174,7 +175,7 @@ pub(crate) async fn write_from(
     Ok(())
 }
 
-/// Which file.
+/// The file that the client names.
 #[derive(Debug, Deserialize)]
 struct FilePath {
     #[serde(alias = "file_path")]
@@ -220,7 +221,7 @@ struct Contents {
     contents: String,
 }
 
-/// `write_file_contents`: answers as a command that wrote it would.
+/// `write_file_contents`: answers as a command that wrote the file would.
 async fn write_contents(
     caller: Caller<Exec>,
     State(app): State<App>,
@@ -237,7 +238,7 @@ async fn write_contents(
     Ok(Json(json!({"devbox_id": id, "exit_status": 0, "stdout": "", "stderr": ""})))
 }
 
-/// `upload_file`: a form with `path` and `file`, in whatever order.
+/// `upload_file`: a form with `path` and `file`, in either order.
 async fn upload(
     caller: Caller<Exec>,
     State(app): State<App>,
@@ -248,7 +249,8 @@ async fn upload(
     let files = Files::open(&app, &caller, &id).await?;
     let mut form = Form::new(&headers, body).map_err(|error| Failure::of(&error))?;
     let mut path: Option<String> = None;
-    // A file that came before its path waits inside, beside where it may go.
+    // A file that comes before its path is written to another file in the sandbox first, and moved once the path is
+    // known.
     let mut waiting: Option<String> = None;
     let mut written = false;
     let taken = async {
@@ -300,7 +302,7 @@ async fn move_to(files: &Files, from: &str, to: &str) -> Result<()> {
     files.guest.rename(rename).await.map_err(told)
 }
 
-/// A path of the user's that nobody else chooses.
+/// A random path in the user's home that no other upload uses.
 fn beside(files: &Files) -> Result<String> {
     let mut bytes = [0_u8; 8];
     getrandom::fill(&mut bytes).map_err(|error| {

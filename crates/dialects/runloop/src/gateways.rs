@@ -1,6 +1,6 @@
-//! Gateways: `/v1/gateway-configs`. One says which service a credential is for and where in a request it belongs. A
-//! devbox that uses one gets the service's own address and a placeholder: the server's egress gateway puts the secret into the
-//! requests.
+//! Gateways: `/v1/gateway-configs`. A gateway says which service a credential is for, and where in a request it
+//! belongs. A devbox that uses one gets the service's own address and a placeholder: the server's egress gateway puts
+//! the secret into the requests.
 
 use atoll_core::policy::{DomainPattern, InjectRule, Template};
 use atoll_engine::Caller as EngineCaller;
@@ -43,7 +43,7 @@ pub(crate) struct Gateway {
     custom_headers: Vec<Header>,
 }
 
-/// Where the credential belongs.
+/// The place of the credential in a request.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Auth {
     #[serde(rename = "type")]
@@ -52,7 +52,7 @@ struct Auth {
     key: Option<String>,
 }
 
-/// A further header: of a secret (its id), or as it is.
+/// A further header: with the value of a secret (by its id), or a plain value.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Header {
     name: String,
@@ -101,7 +101,7 @@ fn template(text: &str) -> Result<Template> {
 }
 
 impl Gateway {
-    /// What a devbox gets whose variables begin with `prefix`: the rule, and where the service is.
+    /// The rule for a devbox whose variables begin with `prefix`, and the address of the service.
     ///
     /// # Errors
     /// 400.
@@ -153,7 +153,7 @@ impl Gateway {
         Ok((rule, self.endpoint.clone()))
     }
 
-    /// Checks it, and gives further headers' secrets by id.
+    /// Checks the gateway, and replaces the names of further headers' secrets by ids.
     fn check(&mut self, app: &App, caller: &EngineCaller) -> Result<()> {
         check_words(&self.name, self.description.as_deref())?;
         if self.custom_headers.len() > HEADERS_MAX_COUNT {
@@ -178,7 +178,7 @@ impl Gateway {
     }
 }
 
-/// What is said of a gateway. What is absent stays.
+/// The settings that a client gives for a gateway. A setting that is absent stays.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Asked {

@@ -1,5 +1,5 @@
-//! Snapshots and objects that were deleted. The clients ask for them once more, to see that they are gone. What was said
-//! last of each is kept in memory, the newest few thousand of them.
+//! Snapshots and objects that were deleted. The clients ask for them once more, to see that they are gone. The server
+//! keeps the last answers about the newest few thousand of them in memory.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use atoll_core::id::KeyId;
 use serde_json::Value;
 
-/// Those that are remembered.
+/// Most that are remembered.
 const KEPT_MAX_COUNT: usize = 5000;
 
-/// What was deleted.
+/// A deleted snapshot or object.
 #[derive(Debug)]
 struct Deleted {
     id: String,
@@ -18,17 +18,17 @@ struct Deleted {
     view: Value,
 }
 
-/// What was said last of what is gone, and who deleted it, oldest first. Clones share it.
+/// The last answers about deleted things, and the keys that deleted them, oldest first. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Gone(Arc<Mutex<VecDeque<Deleted>>>);
 
 impl Gone {
     fn list(&self) -> MutexGuard<'_, VecDeque<Deleted>> {
-        // A list is usable whatever panicked.
+        // The list stays usable when a task panics while it holds the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Remembers what a key has deleted.
+    /// Remembers a thing that a key has deleted.
     pub(crate) fn note(&self, id: String, by: &KeyId, view: Value) {
         let mut list = self.list();
         if list.len() >= KEPT_MAX_COUNT {
@@ -37,7 +37,7 @@ impl Gone {
         list.push_back(Deleted { id, by: by.clone(), view });
     }
 
-    /// What was said of a deleted one, to the key that deleted it; `None` sees all.
+    /// The last answer about a deleted thing, for the key that deleted it; `None` sees all.
     pub(crate) fn find(&self, id: &str, sees: Option<&KeyId>) -> Option<Value> {
         let list = self.list();
         let found = list.iter().find(|deleted| deleted.id == id)?;

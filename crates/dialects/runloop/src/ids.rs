@@ -1,8 +1,8 @@
-//! Ids in the form that Runloop's users know: the engine's, with another beginning.
+//! Ids in the form that Runloop's users know: the engine's ids, with another prefix.
 
 use atoll_core::id::{BuildId, ExecId, SandboxId, SnapshotId};
 
-/// What ids begin with.
+/// The prefixes of ids.
 const DEVBOX: &str = "dbx_";
 const EXECUTION: &str = "exec_";
 const SNAPSHOT: &str = "snp_";
@@ -22,7 +22,7 @@ pub(crate) fn of_sandbox(id: &SandboxId) -> String {
     write(id.as_str(), DEVBOX, SandboxId::PREFIX)
 }
 
-/// What the engine knows the sandbox by. Never a name: what is no id names nothing.
+/// The id under which the engine knows the sandbox. Never a name: a text that is no id finds no sandbox.
 pub(crate) fn sandbox(text: &str) -> String {
     let id = read(text, DEVBOX, SandboxId::PREFIX);
     // A name may pass to another sandbox.
@@ -34,7 +34,7 @@ pub(crate) fn of_exec(id: &ExecId) -> String {
     write(id.as_str(), EXECUTION, ExecId::PREFIX)
 }
 
-/// What the engine knows the exec by, if the text has the form of its id.
+/// The id under which the engine knows the exec, if the text has the form of its id.
 pub(crate) fn exec(text: &str) -> Option<ExecId> {
     read(text, EXECUTION, ExecId::PREFIX).parse().ok()
 }
@@ -44,7 +44,7 @@ pub(crate) fn of_snapshot(id: &SnapshotId) -> String {
     write(id.as_str(), SNAPSHOT, SnapshotId::PREFIX)
 }
 
-/// What the engine knows the snapshot by, if the text has the form of its id.
+/// The id under which the engine knows the snapshot, if the text has the form of its id.
 pub(crate) fn snapshot(text: &str) -> Option<SnapshotId> {
     read(text, SNAPSHOT, SnapshotId::PREFIX).parse().ok()
 }

@@ -1,4 +1,4 @@
-//! The Runloop protocol over Atoll's engine: Runloop's SDKs and what is built on them run on Atoll unmodified.
+//! The Runloop protocol over Atoll's engine: Runloop's SDKs, and programs built on them, run on Atoll unmodified.
 //!
 //! # How a request flows
 //!
@@ -15,16 +15,16 @@
 //! server ─ by the host name PORT-KEY.tunnel.DOMAIN ─▶ tunnel ─▶ the server inside
 //! ```
 //!
-//! Requests that make something carry an idempotency key, because the clients send them again up to five times:
-//! [`once`] sees to it that they are done once. What only waits answers 408 when its time is over, which the clients
-//! take for "not yet" and ask again at once.
+//! Requests that make a thing carry an idempotency key, because the clients send them again up to five times: [`once`]
+//! makes sure that they are done once. Requests that only wait answer 408 when their time is over; the clients take
+//! that for "not yet" and ask again at once.
 //!
 //! # What has no equal in the engine
 //!
-//! Nothing here has a table. Objects are files ([`objects`]), and so are policies and gateways ([`records`]). What the protocol wants to be told back and the engine does not know (see
-//! [`extras`]) lives in an annotation of the sandbox. Ids are the engine's with another beginning ([`ids`]).
-//! Devboxes that ended, which the engine forgets and the clients still ask for, are remembered for a while
-//! ([`devboxes::ended`]).
+//! Nothing here has a table. Objects are files ([`objects`]), and so are policies and gateways ([`records`]). Values
+//! that the protocol wants to be told back and the engine does not know (see [`extras`]) live in an annotation of the
+//! sandbox. Ids are the engine's with another prefix ([`ids`]). The engine forgets devboxes that ended, but the clients
+//! still ask for them: the server remembers them for a while ([`devboxes::ended`]).
 
 mod agents;
 mod blueprints;
@@ -73,7 +73,7 @@ use crate::policies::NetworkPolicy;
 use crate::records::Records;
 use crate::snapshots::Taking;
 
-/// What to mount.
+/// The dialect, for the server to mount.
 pub const DIALECT: Dialect = Dialect {
     name: "runloop",
     mounts: &[Mount::Prefix("/runloop"), Mount::Host(is_ours)],

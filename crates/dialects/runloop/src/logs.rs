@@ -1,4 +1,4 @@
-//! What happened in a devbox (`logs`), and what it took (`usage`).
+//! The commands of a devbox and their output (`logs`), and the resources that it took (`usage`).
 
 use atoll_core::exec::OutputStream;
 use atoll_core::limits::PAGE_MAX_COUNT;
@@ -16,7 +16,7 @@ use crate::executions;
 use crate::ids;
 use crate::request::{self, Caller, Json, Path, Query, Read};
 
-/// Bytes of output that one answer tells.
+/// Most bytes of output in one answer.
 const OUTPUT_MAX_BYTES: usize = 4 << 20;
 const GIB: u64 = 1 << 30;
 
@@ -27,15 +27,15 @@ pub(crate) fn routes() -> Router<App> {
         .route("/v1/devboxes/{devbox}/usage", get(usage))
 }
 
-/// Of what.
+/// The execution that the client asks for; all when it names none.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct List {
     execution_id: Option<String>,
 }
 
-/// The commands of a devbox, oldest first, with what they wrote. Lines have the time at which their command began:
-/// nobody notes when each was written.
+/// The commands of a devbox, oldest first, with their output. Lines have the time at which their command began: the
+/// time at which each line was written is not known.
 async fn list(
     caller: Caller<Read>,
     State(app): State<App>,
@@ -95,7 +95,7 @@ async fn tell(app: &App, exec: &ExecView, told: &mut Vec<Value>, left: &mut usiz
     Ok(())
 }
 
-/// What a devbox took so far: its limits, for as long as it ran.
+/// The resources that a devbox took so far: its limits, for as long as it ran.
 async fn usage(caller: Caller<Read>, State(app): State<App>, Path(id): Path<String>) -> Result<Json<Value>> {
     let record = request::record(app.host.engine(), &caller, &id)?;
     let now = app.host.engine().now_ms();

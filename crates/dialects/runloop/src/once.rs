@@ -1,10 +1,10 @@
-//! `x-request-id`: a request that is sent again gets the first one's answer, also while that is under way.
+//! `x-request-id`: a client that sends a request again gets the first one's answer, also while that is under way.
 //!
-//! The clients make the id for every request that is no GET and send it with each attempt. Answers are kept for an hour,
-//! which is longer than any client goes on trying: in memory, and those of what was done also on disk, before anybody is
-//! told. A server that was started anew reads them. What was made when nobody was answered yet it finds, too: devboxes and
-//! executions by the id of the request, which is kept with them ([`RequestKey`]); everything else by its own id, which was
-//! written down before it was made ([`Promise`]).
+//! The clients make the id for every request that is no GET, and send it with each attempt. Answers are kept for an
+//! hour, which is longer than any client goes on trying. They are kept in memory; those of requests that made a thing
+//! are also on disk, before the client is told. A restarted server reads them. It also finds things that were made
+//! before their client was answered: devboxes and executions by the id of the request, which is kept with them
+//! ([`RequestKey`]); all others by their own id, which was written down before they were made ([`Promise`]).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,14 +33,14 @@ use crate::App;
 use crate::error::{Failure, Result};
 use crate::{disk, request};
 
-/// Carries the id.
+/// Header that carries the id.
 pub(crate) const HEADER: &str = "x-request-id";
 const ID_MAX_BYTES: usize = 255;
 /// The name of the shelf.
 const DIR: &str = "runloop-answers";
-/// Answers that are kept.
+/// Most answers that are kept.
 const ANSWERS_MAX_COUNT: usize = 10_000;
-/// The same, of one API key: nobody uses up what is everybody's.
+/// Most answers of one API key: no key uses up the room that all share.
 const OF_KEY_MAX_COUNT: usize = 2000;
 /// How long, milliseconds.
 const KEPT_MS: u64 = 3600 * 1000;
@@ -52,18 +52,18 @@ type Answer = Option<(StatusCode, Bytes)>;
 
 type Table = HashMap<Of, Kept>;
 
-/// What was answered. Clones share it.
+/// The answers. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Answers {
     table: Arc<Mutex<Table>>,
-    /// Where promises and answers outlive the server.
+    /// The promises and answers that outlive the server.
     shelf: Option<Shelf<Written>>,
 }
 
-/// What is on the shelf of a request.
+/// The file on the shelf for a request.
 #[derive(Debug, Serialize, Deserialize)]
 struct Written {
-    /// Of what was asked.
+    /// Hash of the request.
     print: String,
     promise: Promise,
     answer: Option<Answered>,
@@ -77,14 +77,14 @@ struct Answered {
 
 #[derive(Debug, Clone)]
 struct Kept {
-    /// Of what was asked.
+    /// Hash of the request.
     print: blake3::Hash,
     at_ms: u64,
     answer: watch::Receiver<Answer>,
 }
 
 enum Begun {
-    /// It is the first: whoever does it tells here.
+    /// The first request: the task that handles it sends the answer here.
     First(watch::Sender<Answer>),
     Again(watch::Receiver<Answer>),
 }
@@ -100,14 +100,14 @@ pub(crate) fn mismatch() -> Failure {
     Failure::bad(format!("{HEADER}: was used before with another request"))
 }
 
-/// Whether the engine itself keeps the id with what a request makes.
+/// Whether the engine itself keeps the id with the thing that a request makes.
 fn is_kept_with_it(path: &str) -> bool {
     let last = path.rsplit('/').next().unwrap_or_default();
     matches!(last, "devboxes" | "create_and_await_running" | "execute" | "execute_async" | "execute_sync")
 }
 
 impl Answers {
-    /// With what an earlier run of the server answered.
+    /// Begins with the answers of an earlier run of the server.
     pub(crate) fn read(engine: &Engine) -> Self {
         let shelf = Shelf::new(engine, DIR, KEPT_MS);
         let now = now_ms();
@@ -125,7 +125,7 @@ impl Answers {
         Self { table: Arc::new(Mutex::new(table)), shelf: Some(shelf) }
     }
 
-    /// What a request is promised, written down before it is done; what an earlier server promised to it, if there was one.
+    /// The promise for a request, written down before the request is handled; if an earlier server made one, that one.
     async fn promise(&self, of: &Of, print: blake3::Hash) -> Result<Promise> {
         let (of, print) = (of.clone(), print.to_hex().to_string());
         let shelf = self.shelf.clone();
@@ -145,7 +145,7 @@ impl Answers {
         Ok(promise)
     }
 
-    /// Writes down what was answered. What was refused made nothing: it is promised nothing any more.
+    /// Writes down an answer. A refused request made nothing: its promise is removed.
     async fn write(&self, of: &Of, print: blake3::Hash, promise: Promise, status: StatusCode, body: &Bytes) {
         fail_point!("runloop.made");
         let Some(shelf) = self.shelf.clone() else { return };
@@ -159,16 +159,16 @@ impl Answers {
             shelf.remove(&of);
             Ok(())
         });
-        // What cannot be written is done all the same, and is found by its promise; the failure is in the log.
+        // If this fails, the thing is made all the same, and found by its promise; the failure is in the log.
         drop(writing.await);
     }
 
     fn table(&self) -> std::sync::MutexGuard<'_, Table> {
-        // A map is usable whatever panicked.
+        // The map stays usable when a task panics while it holds the lock.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a key was answered that has this id, also by an earlier server.
+    /// The answer to a key whose `id` is this one, also from an earlier server.
     pub(crate) fn told(&self, key: &KeyId, id: &str) -> Option<Value> {
         let table = self.table();
         table.iter().filter(|((owner, _), _)| owner == key).find_map(|(_, kept)| {
@@ -198,7 +198,7 @@ impl Answers {
             match oldest {
                 Some(oldest) => {
                     drop(table.remove(&oldest));
-                    // Nobody fills the disk with more answers than are kept.
+                    // So a key's answers on disk are no more than those in memory.
                     if let Some(shelf) = self.shelf.clone() {
                         drop(tokio::task::spawn_blocking(move || shelf.remove(&oldest)));
                     }
@@ -211,8 +211,8 @@ impl Answers {
         Ok(Begun::First(tell))
     }
 
-    /// Does `make` once for an id, whether its client waits or not. What failed for a reason that may pass is not
-    /// kept: the next attempt does it.
+    /// Runs `make` once for an id, whether the client waits or not. An answer that failed for a reason that may pass is
+    /// not kept: the next attempt runs `make` again.
     async fn once<F>(
         &self,
         of: Of,
@@ -233,9 +233,9 @@ impl Answers {
                             (status, [(CONTENT_TYPE, "application/json")], body).into_response()
                         });
                     }
-                    // Another node is to answer it: this one asks there, too.
+                    // Another node must answer the request: this one asks there, too.
                     Err(_closed) if !self.table().contains_key(&of) => continue,
-                    // Whoever did it panicked.
+                    // The task that handled the request panicked.
                     Err(_closed) => return unknown(),
                 },
             };
@@ -275,7 +275,7 @@ fn unknown() -> Response {
         .into_response()
 }
 
-/// The layer around routes that make something.
+/// The layer around routes that make a thing.
 pub(crate) async fn layer(State(app): State<App>, request: Request, next: Next) -> Response {
     let Some(id) = id(request.headers()).map(str::to_owned) else { return next.run(request).await };
     let key = match request::key(&app, request.headers()) {
@@ -304,7 +304,7 @@ pub(crate) async fn layer(State(app): State<App>, request: Request, next: Next) 
     app.answers.once((key, id), print, written, make).await
 }
 
-/// What a request that makes something was promised; one without an id is promised something new.
+/// The promise for a request that makes a thing; a request without an id gets a new one.
 #[derive(Debug)]
 pub(crate) struct Promised(pub(crate) Promise);
 
@@ -364,7 +364,7 @@ mod tests {
         while answers.table().is_empty() {
             tokio::task::yield_now().await;
         }
-        // The first client goes away; what it asked for is done all the same.
+        // The first client goes away; its request is done all the same.
         first.abort();
         let second = tokio::spawn({
             let (answers, of) = (answers.clone(), of.clone());

@@ -1,5 +1,5 @@
-//! Network policies: `/v1/network-policies`. One is a description; what a devbox or a build may reach is made of it when
-//! that begins.
+//! Network policies: `/v1/network-policies`. A network policy is a description; the egress policy of a devbox or a
+//! build is made from it when that begins.
 
 use atoll_core::policy::{Action, Cidr, EgressPolicy, Internet, PortRange, Rule, special};
 use atoll_engine::Caller as EngineCaller;
@@ -15,9 +15,9 @@ use crate::records::{Kind, Record, Records, check_words};
 use crate::request::Caller;
 use crate::{App, once};
 
-/// Ports of a host that is named.
+/// Ports of a host that is allowed by name.
 const PORTS: [u16; 2] = [80, 443];
-/// What our rules are called.
+/// Name of the rules.
 const NAME: &str = "runloop-allow";
 
 /// The routes.
@@ -43,11 +43,11 @@ pub(crate) struct NetworkPolicy {
     egress: Reaches,
 }
 
-/// What it allows.
+/// The hosts that a policy allows.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Reaches {
     allow_all: bool,
-    /// Hosts of the devbox's gateways as well.
+    /// Whether the hosts of the devbox's gateways are allowed, too.
     allow_agent_gateway: bool,
     allowed_cidrs: Vec<AllowedCidr>,
     allowed_hostnames: Vec<String>,
@@ -80,15 +80,15 @@ impl Kind for NetworkPolicy {
 }
 
 impl NetworkPolicy {
-    /// Whether the hosts of gateways may be reached.
+    /// Whether a devbox may reach the hosts of its gateways.
     pub(crate) fn admits_gateways(&self) -> bool {
         self.egress.allow_all || self.egress.allow_agent_gateway
     }
 
-    /// What it means.
+    /// The egress policy that it describes.
     ///
     /// # Errors
-    /// 400 for what is malformed: it would be about access.
+    /// 400 for a malformed description: it would be about access.
     pub(crate) fn egress(&self) -> Result<EgressPolicy> {
         if self.egress.allow_all {
             return Ok(EgressPolicy::open());
@@ -96,7 +96,7 @@ impl NetworkPolicy {
         let hosts = self.egress.allowed_hostnames.iter().map(|host| host_rule(host));
         let ranges = self.egress.allowed_cidrs.iter().map(AllowedCidr::rule);
         let rules = hosts.chain(ranges).collect::<Result<Vec<Rule>>>()?;
-        // No network at all is more than one of which nothing passes.
+        // Without any network, less is reachable than with a network through which nothing passes.
         let internet = if rules.is_empty() { Internet::Off } else { Internet::Rules };
         Ok(EgressPolicy { internet, rules, ..EgressPolicy::default() })
     }
@@ -150,7 +150,7 @@ impl PortRule {
     }
 }
 
-/// What is said of a policy. What is absent stays, or is as closed as can be.
+/// The settings that a client gives for a policy. A setting that is absent stays, or is as closed as can be.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Asked {
@@ -166,7 +166,7 @@ pub(crate) struct Asked {
 }
 
 impl NetworkPolicy {
-    /// Does what is said, or says that it cannot be had.
+    /// Takes the settings, or says which are not supported.
     fn take(&mut self, asked: Asked) -> Result<()> {
         let unsupported = [
             (
@@ -235,10 +235,10 @@ impl Api for NetworkPolicy {
     }
 }
 
-/// The policy that is named, if one is.
+/// The policy with this id; `None` when the client names none.
 ///
 /// # Errors
-/// 400 for one that is not there: what names it is a body, not a path.
+/// 400 for one that is not there: a body names it, not a path.
 pub(crate) async fn find<S>(
     app: &App,
     caller: &Caller<S>,

@@ -1,7 +1,7 @@
-//! What people describe once and use many times: network policies and gateways. A file each, in a directory of their
-//! kind below the server's spool. Seen by the key that made them, and by keys that see all.
+//! Records that people describe once and use many times: network policies, gateways and agents. Each is a file, in a
+//! directory of its kind below the server's spool. The key that made a record sees it, and so do keys that see all.
 //!
-//! What is answered for is flushed before. Changes of one kind exclude each other by a lock of the process.
+//! Changes are flushed before the server answers. Changes of one kind exclude each other by a lock of the process.
 
 pub(crate) mod api;
 
@@ -26,7 +26,7 @@ use crate::error::{Failure, Result};
 use crate::once::Promised;
 use crate::request::Caller;
 
-/// Records of a kind, of everybody and of one key.
+/// Most records of a kind, of all keys together and of one key.
 const MAX_COUNT: usize = 5000;
 const OF_KEY_MAX_COUNT: usize = 500;
 /// Hexadecimal digits of an id.
@@ -37,14 +37,14 @@ const DESCRIPTION_MAX_BYTES: usize = 1024;
 
 /// A kind of record.
 pub(crate) trait Kind: Serialize + DeserializeOwned + Clone + Send + 'static {
-    /// What one is called.
+    /// The word for one record.
     const WORD: &'static str;
     /// The directory.
     const DIR: &'static str;
-    /// What ids begin with.
+    /// Prefix of ids.
     const PREFIX: &'static str;
 
-    /// The name that people gave it.
+    /// The name that its user gave it.
     fn name(&self) -> &str;
 }
 
@@ -73,7 +73,7 @@ impl<T> Clone for Records<T> {
     }
 }
 
-/// Checks what people wrote.
+/// Checks the texts that a user wrote.
 ///
 /// # Errors
 /// 400.
@@ -97,11 +97,11 @@ impl<T: Kind> Records<T> {
     }
 
     fn lock(&self) -> MutexGuard<'_, ()> {
-        // Nothing is behind it that a panic could leave half done.
+        // The lock guards no data that a panic could leave half done.
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The file of an id; `None` for what is no id, as it becomes part of a path.
+    /// The file of an id; `None` for a text that is no id, because it becomes part of a path.
     fn file(id: &str) -> Option<String> {
         let digits = id.strip_prefix(T::PREFIX)?;
         let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
@@ -120,7 +120,7 @@ impl<T: Kind> Records<T> {
         disk::save(&self.dir, &format!("{}.json", record.id), &serde_json::to_vec(record)?)
     }
 
-    /// All there are, newest first.
+    /// All records, newest first.
     fn all(&self) -> io::Result<Vec<Record<T>>> {
         let entries = match fs::read_dir(&self.dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -142,7 +142,7 @@ impl<T: Kind> Records<T> {
     fn insert(&self, owner: KeyId, what: T, promise: &Promise) -> io::Result<Option<Record<T>>> {
         let _lock = self.lock();
         let id = format!("{}{}", T::PREFIX, promise.digits(ID_DIGITS));
-        // An earlier server made it, and was killed before it said so.
+        // An earlier server made it, and was killed before it answered.
         if let Some(made) = self.read(&id)? {
             return Ok(Some(made));
         }
@@ -178,7 +178,7 @@ impl<T: Kind> Records<T> {
         }
     }
 
-    /// A new record of the caller's, with the id that its request was promised.
+    /// A new record of the caller's, with the id that its request's promise gives.
     ///
     /// # Errors
     /// 429 where there are too many.
@@ -228,7 +228,7 @@ impl<T: Kind> Records<T> {
     /// Changes a record.
     ///
     /// # Errors
-    /// 404, and what `change` says: then nothing is changed.
+    /// 404, and the error of `change`: then nothing is changed.
     pub(crate) async fn change<S>(
         &self,
         caller: &Caller<S>,
@@ -240,7 +240,7 @@ impl<T: Kind> Records<T> {
         work(move || records.replace(&known.id, change)).await?
     }
 
-    /// Removes a record, and gives what it was.
+    /// Removes a record; gives the removed record.
     ///
     /// # Errors
     /// 404.
@@ -288,7 +288,7 @@ fn sees<S, T>(caller: &Caller<S>, record: &Record<T>) -> bool {
     caller.sees().is_none_or(|key| *key == record.owner)
 }
 
-/// Which records to list.
+/// The records to list.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct List {

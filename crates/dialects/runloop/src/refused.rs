@@ -1,4 +1,4 @@
-//! What Runloop has and this server does not: each is refused in words that say what there is instead.
+//! Calls that Runloop has and this server does not support: each is refused with words about what to use instead.
 
 use axum::Router;
 use axum::routing::any;
@@ -7,7 +7,7 @@ use crate::App;
 use crate::error::Failure;
 use crate::request::{Caller, Read};
 
-/// Beginnings of paths, and what to do instead.
+/// Beginnings of paths, and what to use instead.
 const REFUSED: [(&str, &str); 11] = [
     ("accounts", "an installation of Atoll is no account"),
     ("agents/devbox_counts", "list devboxes"),
@@ -35,7 +35,7 @@ fn refuse(what: &'static str, instead: &'static str) -> Failure {
     Failure::unsupported(format!("{what}: not supported by this server; {instead}"))
 }
 
-/// The routes. Only who has a key is told.
+/// The routes. Only clients with a key get these answers.
 pub(crate) fn routes() -> Router<App> {
     let mut router = Router::new();
     for (what, instead) in REFUSED {

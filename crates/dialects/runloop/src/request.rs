@@ -1,4 +1,4 @@
-//! Who asks, and which devbox or execution a request is about. Everything that looks at keys and their rights is
+//! The caller, and the devbox or execution that a request is about. All code that looks at keys and their rights is
 //! here.
 
 use atoll_core::id::{KeyId, SandboxId};
@@ -13,17 +13,17 @@ use crate::ids;
 
 pub(crate) use atoll_dialect_kit::request::{Admin, Caller, Exec, Json, Manage, Path, Query, Read};
 
-/// Beginning of the routes that name a devbox.
+/// Prefix of the routes that name a devbox.
 pub(crate) const DEVBOX_ROUTES: &str = "/v1/devboxes/";
-/// The part of their path that does.
+/// The part of their path that names it.
 pub(crate) const DEVBOX: &str = "devbox";
 
-/// The key of a request, verified: what an idempotency key belongs to.
+/// The verified key of a request, to which its idempotency key belongs.
 pub(crate) fn key(app: &App, headers: &HeaderMap) -> Result<KeyId> {
     app.host.verify(headers).map(|key| key.id).map_err(|error| Failure::of(&error))
 }
 
-/// The sandbox that a request is about: found, and its rights checked, with the caller. `text` is what named it.
+/// The sandbox that a request is about, which was found and whose rights were checked with the caller. `text` named it.
 ///
 /// # Errors
 /// 404.
@@ -47,7 +47,7 @@ pub(crate) async fn execution(engine: &Engine, sandbox: &SandboxId, text: &str) 
     })
 }
 
-/// The grant of whoever shows a token that stands for a key on a sandbox, if that key may use it now.
+/// The grant of a client with a token that stands for a key on a sandbox, if that key may use the sandbox now.
 pub(crate) async fn token_grant(
     engine: &Engine,
     purpose: &str,

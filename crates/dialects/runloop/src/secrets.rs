@@ -1,8 +1,8 @@
-//! Secrets: the installation's, `/v1/secrets`. Their values come in and never go out, but into requests of devboxes whose
-//! variables or gateways stand for them (see [`devboxes::reach`](crate::devboxes)).
+//! Secrets of the installation, `/v1/secrets`. Clients send their values, and no answer holds them: values go out only
+//! in requests of devboxes whose variables or gateways stand for them (see [`devboxes::reach`](crate::devboxes)).
 //!
-//! The clients say no hosts. A secret that they make may go to every host, as far as rules say so, and that is why only
-//! who may do that may make one; `hosts` beside its value narrows it down, and so does the native API.
+//! The clients name no hosts. A secret that they make may go to every host, as far as rules say so; that is why only
+//! callers who may do that may make one. `hosts` beside its value limits its hosts, and so does the native API.
 
 use atoll_core::Code;
 use atoll_core::policy::{DomainPattern, SecretScope};
@@ -22,7 +22,7 @@ use crate::error::{Failure, Result};
 use crate::once::{self, Promised};
 use crate::request::{Admin, Caller, Json, Manage, Path, Query};
 
-/// How ids begin.
+/// Prefix of ids.
 const PREFIX: &str = "sec_";
 
 /// The routes.
@@ -54,7 +54,7 @@ fn view(record: &SecretRecord) -> Value {
     })
 }
 
-/// The secret of an id or a name.
+/// The secret with this id or name.
 ///
 /// # Errors
 /// 404.
@@ -72,7 +72,8 @@ pub(crate) fn find(engine: &Engine, caller: &EngineCaller, named: &str) -> Resul
 struct New {
     name: String,
     value: Secret,
-    /// Where it may go; everywhere when nobody says. Not of the protocol: `extra_body` of the clients.
+    /// The hosts that it may go to; all when the client names none. Not part of the protocol: `extra_body` of the
+    /// clients.
     #[serde(default)]
     hosts: Option<Vec<DomainPattern>>,
 }
@@ -84,7 +85,7 @@ async fn create(
     Json(new): Json<New>,
 ) -> Result<Json<Value>> {
     let engine = app.host.engine();
-    // An earlier server made it, and was killed before it said so.
+    // An earlier server made the secret, and was killed before it answered.
     if promise.renewed
         && let Ok(made) = engine.secret(caller.engine().project(), &new.name)
         && made.created_ms >= promise.at_ms()
@@ -113,7 +114,7 @@ struct Update {
     value: Secret,
 }
 
-/// A new version. Where it may go stays.
+/// A new version. The hosts that the secret may go to stay.
 async fn update(
     caller: Caller<Admin>,
     State(app): State<App>,
@@ -154,7 +155,7 @@ struct List {
     limit: Option<i64>,
 }
 
-/// `GET /v1/secrets`: by name.
+/// `GET /v1/secrets`: sorted by name.
 async fn list(
     caller: Caller<Manage>,
     State(app): State<App>,

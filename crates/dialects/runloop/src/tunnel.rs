@@ -1,8 +1,8 @@
 //! Tunnels: ports of a devbox under host names, as the clients make them: `PORT-KEY.tunnel.DOMAIN`.
 //!
-//! The key of a tunnel is the sandbox's id, so nothing has to be looked up or kept. An open tunnel is an access of the
-//! engine that needs no token. One that is authenticated takes a token that stands for the API key of whoever it was
-//! told to: it allows what that key may do there, and ends with it.
+//! The key of a tunnel is the sandbox's id, so the server need not look up or keep a key. An open tunnel is an access
+//! of the engine that needs no token. An authenticated tunnel takes a token that stands for the API key that got it:
+//! the token allows what that key may do there, and ends with it.
 
 use std::collections::BTreeMap;
 
@@ -28,13 +28,13 @@ use crate::error::{Failure, Result};
 use crate::extras::{self, Extras};
 use crate::request::{self, Caller, Json, Manage, Path};
 
-/// What the access of an open tunnel is called.
+/// Name of the access of an open tunnel.
 const OPEN: &str = "runloop open tunnel";
-/// What tokens of authenticated ones are for.
+/// The purpose of the tokens of authenticated tunnels.
 const PURPOSE: &str = "runloop tunnel";
-/// Carries the token.
+/// Header that carries the token.
 const TOKEN: HeaderName = HeaderName::from_static("x-runloop-tunnel-authorization");
-/// What stands between the key and the domain.
+/// Comes between the key and the domain.
 const SUFFIX: &str = ".tunnel";
 
 /// The routes.
@@ -44,7 +44,7 @@ pub(crate) fn routes() -> Router<App> {
         .route("/v1/devboxes/{devbox}/remove_tunnel", post(remove))
 }
 
-/// A tunnel as it is asked for.
+/// The tunnel that a client asks for.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Asked {
@@ -53,7 +53,7 @@ pub(crate) struct Asked {
     wake_on_http: Option<bool>,
 }
 
-/// A tunnel as it is kept.
+/// The tunnel, as it is kept with the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Tunnel {
     authenticated: bool,
@@ -62,7 +62,7 @@ pub(crate) struct Tunnel {
 }
 
 impl Asked {
-    /// `wakes` is what the launch parameters say.
+    /// `wakes` comes from the launch parameters.
     pub(crate) fn tunnel(&self, wakes: Option<bool>) -> Result<Tunnel> {
         let authenticated = match self.auth_mode.as_deref() {
             None | Some("open") => false,
@@ -80,7 +80,7 @@ impl Asked {
 }
 
 impl Tunnel {
-    /// As its clients read it; with the token of `key`, where one is needed.
+    /// The tunnel as its clients read it; with the token of `key`, where it needs one.
     pub(crate) fn view(&self, engine: &Engine, sandbox: &SandboxId, key: Option<&KeyId>) -> Value {
         let mut view = json!({
             "tunnel_key": sandbox,
@@ -95,14 +95,14 @@ impl Tunnel {
         view
     }
 
-    /// Lets everybody in, if it is open.
+    /// Lets every client in, if the tunnel is open.
     pub(crate) async fn open(
         &self,
         engine: &Engine,
         sandbox: &SandboxId,
         by: &EngineCaller,
     ) -> Result<(), Error> {
-        // It may be there from an attempt before.
+        // An earlier attempt may have made the access.
         let open = engine.accesses(sandbox)?.iter().any(|access| access.name.as_deref() == Some(OPEN));
         if self.authenticated || open {
             return Ok(());
@@ -129,7 +129,7 @@ async fn keep(engine: &Engine, record: &SandboxRecord, tunnel: Option<Tunnel>) -
     engine.update_sandbox(&record.id, update).await.map(drop).map_err(|error| Failure::of(&error))
 }
 
-/// `enable_tunnel`: one for all ports. Asked for again, it is as it is asked for now.
+/// `enable_tunnel`: one tunnel for all ports. A further call replaces its settings.
 async fn enable(
     caller: Caller<Manage>,
     State(app): State<App>,
@@ -158,7 +158,7 @@ async fn remove(
     Ok(Json(json!({})))
 }
 
-/// Whether a host name is a tunnel's, and which: what stands before the domain.
+/// The port and sandbox of a tunnel's host name, from the part before the domain; `None` for other host names.
 pub(crate) fn destination(label: &str) -> Option<(u16, SandboxId)> {
     let (port, key) = label.strip_suffix(SUFFIX)?.split_once('-')?;
     Some((parse_port(port)?, key.parse().ok()?))
@@ -174,7 +174,7 @@ pub(crate) async fn forward(app: &App, (port, sandbox): (u16, SandboxId), reques
 
 async fn try_forward(app: &App, port: u16, sandbox: SandboxId, mut request: Request) -> Result<Response> {
     let engine = app.host.engine();
-    // One word for all that is no tunnel: nobody learns here which devboxes there are.
+    // The same answer for everything that is no tunnel, so that a client does not learn which devboxes there are.
     let none = || Failure::not_found("there is no such tunnel");
     let record = engine.sandbox(&sandbox).map_err(|_missing| none())?;
     let tunnel = Extras::of(&record).tunnel.ok_or_else(none)?;
@@ -195,7 +195,7 @@ async fn try_forward(app: &App, port: u16, sandbox: SandboxId, mut request: Requ
     })
 }
 
-/// By what right somebody comes in. The token is not passed on.
+/// The right of a client that shows a token, or of every client if the tunnel is open. The token is not passed on.
 async fn grant(
     engine: &Engine,
     tunnel: &Tunnel,

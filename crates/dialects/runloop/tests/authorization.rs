@@ -9,7 +9,7 @@ use atoll_walk::{
     Answer, Call, Objects, Protocol, Route, Verdict, World, on_sandbox, on_server, on_snapshot, routes_in,
 };
 
-/// The sources of all routers but for what is only refused.
+/// The sources of all routers, but for the routes that are only refused.
 const SOURCES: [&str; 12] = [
     include_str!("../src/agents.rs"),
     include_str!("../src/blueprints/mod.rs"),
@@ -103,11 +103,11 @@ fn table() -> Vec<Route> {
     ]
 }
 
-/// A body that all who take JSON can read.
+/// A body that all routes that take JSON can read.
 const BODY: &str = r#"{"name": "taken", "command": "true", "file_path": "/x", "contents": "x", "text": "x",
     "statuses": ["completed"], "timeout_seconds": 1, "content_type": "text"}"#;
 
-/// The last part of what takes none.
+/// The last part of the paths that take no body.
 const WITHOUT_BODY: [&str; 9] = [
     "shutdown",
     "suspend",

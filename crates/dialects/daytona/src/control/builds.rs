@@ -1,4 +1,4 @@
-//! Building an image: a Dockerfile that a client made.
+//! Building an image from a Dockerfile that a client made.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -27,14 +27,14 @@ use crate::objects::Context;
 use crate::request::{Json, Path, Query, Root};
 use crate::who::Read;
 
-/// What templates are called that were built for one creation.
+/// Prefix of the names of templates that were built for one creation.
 const PREFIX: &str = "daytona-build-";
 /// Bytes of a log that are read at once.
 const READ_BYTES: usize = 64 << 10;
-/// Builds that are looked through for one of a name.
+/// Pages of builds that are searched for one with a name.
 const LOOKED_AT_PAGES: usize = 3;
 
-/// What is to be built.
+/// The build that a client wants.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct BuildInfo {
@@ -52,7 +52,7 @@ impl BuildInfo {
         text.ok_or_else(|| Failure::bad("buildInfo.dockerfileContent: is missing"))
     }
 
-    /// What the clients call the archives of the files that they sent.
+    /// The clients' names for the archives of the files that they sent.
     fn hashes(&self) -> &[String] {
         self.context_hashes.as_deref().unwrap_or_default()
     }
@@ -60,13 +60,13 @@ impl BuildInfo {
     /// The files that the Dockerfile copies, as the key has sent them.
     ///
     /// # Errors
-    /// 400 for those that it did not.
+    /// 400 for files that the key has not sent.
     pub(super) async fn context(&self, engine: &Engine, key: &KeyId) -> Result<Context> {
         Context::open(engine, key, self.hashes()).await
     }
 
-    /// What a template of it is called that only this key makes and uses: what hashes of files say is only what a client
-    /// says.
+    /// The name of a template of this Dockerfile that only this key makes and uses: the server does not check the
+    /// clients' hashes of files.
     fn name(&self, dockerfile: &str, key: &KeyId) -> String {
         let parts = [key.as_str(), dockerfile].into_iter().chain(self.hashes().iter().map(String::as_str));
         let mut hasher = Sha256::new();
@@ -78,7 +78,7 @@ impl BuildInfo {
     }
 }
 
-/// Whether a Dockerfile says what its sandboxes are to run.
+/// Whether a Dockerfile says which program its sandboxes run.
 fn has_entrypoint(dockerfile: &str) -> bool {
     let mut words = dockerfile.lines().filter_map(|line| line.split_whitespace().next());
     words.any(|word| word.eq_ignore_ascii_case("ENTRYPOINT"))
@@ -112,7 +112,7 @@ pub(super) fn spec(name: String, dockerfile: String) -> BuildSpec {
     }
 }
 
-/// Begins a build, with the files that it copies. One whose files cannot be read is ended.
+/// Begins a build, with the files that it copies. If the files cannot be read, the build is cancelled.
 pub(super) async fn begin(
     engine: &Engine,
     by: &EngineCaller,
@@ -132,7 +132,7 @@ pub(super) async fn begin(
     }
 }
 
-/// The last build of a name.
+/// The last build with this name.
 pub(super) async fn latest(engine: &Engine, by: &EngineCaller, name: &str) -> Result<Option<BuildRecord>> {
     let mut cursor: Option<String> = None;
     for _ in 0..LOOKED_AT_PAGES {
@@ -148,7 +148,7 @@ pub(super) async fn latest(engine: &Engine, by: &EngineCaller, name: &str) -> Re
     Ok(None)
 }
 
-/// Why a build made nothing.
+/// Why a build failed.
 pub(super) fn why(record: &BuildRecord) -> Option<String> {
     let failure = record.failure.as_ref()?;
     let mut why = failure.message.clone();
@@ -159,7 +159,7 @@ pub(super) fn why(record: &BuildRecord) -> Option<String> {
     Some(why)
 }
 
-/// The template of a Dockerfile, and its version, which is built unless this key did that before.
+/// The template of a Dockerfile, and its version. It is built unless this key has built it before.
 pub(super) async fn template_of(
     engine: &Engine,
     by: &EngineCaller,
@@ -168,7 +168,8 @@ pub(super) async fn template_of(
 ) -> Result<String> {
     let dockerfile = info.dockerfile()?;
     let name = info.name(&dockerfile, key);
-    // One that somebody else made is not what the name says. The version is told, too: others may make more of them.
+    // Another key's template may not have the content that the name says. The version is named, too: another key may
+    // build further versions.
     let made = origin::template(engine, &name).await?;
     if let Some(made) = made.filter(|made| made.created_by.as_ref() == Some(key)) {
         return Ok(format!("{name}:{}", made.version));
@@ -176,7 +177,7 @@ pub(super) async fn template_of(
     let running = latest(engine, by, &name).await?;
     let running = running.filter(|build| !build.state.is_final() && build.created_by.as_ref() == Some(key));
     let build = match running {
-        // A client that asks again.
+        // The client asks again while its build runs.
         Some(build) => build,
         None => {
             let context = info.context(engine, key).await?;
@@ -199,7 +200,7 @@ pub(super) async fn template_of(
     }
 }
 
-/// Where the log of a build is.
+/// The address of the log of a build.
 pub(super) async fn log_url(
     caller: Caller<Read>,
     root: Root,
@@ -211,7 +212,7 @@ pub(super) async fn log_url(
     Ok(Json(json!({"url": root.url(&format!("/api/snapshots/{name}/build-logs"))})))
 }
 
-/// Whether it is to be followed to its end.
+/// Whether the client wants to follow the log to its end.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Follow {
@@ -248,7 +249,7 @@ pub(super) async fn log(
     Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], Body::from_stream(lines)).into_response())
 }
 
-/// What comes next; `None` at the end.
+/// The next text; `None` at the end.
 async fn text(log: &mut BuildLog, follow: bool) -> Result<Option<String>, atoll_core::Error> {
     let page = log.now(READ_BYTES).await?;
     if page.entries.is_empty() {

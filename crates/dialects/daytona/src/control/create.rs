@@ -1,5 +1,5 @@
-//! Making a sandbox. The answer comes when it can be used, and says `started`: a client that is told anything else asks
-//! again each second.
+//! Making a sandbox. The answer comes when the sandbox can be used, and says `started`: a client that reads another
+//! state asks again each second.
 
 use std::collections::BTreeMap;
 
@@ -29,9 +29,9 @@ use crate::who::Manage;
 
 pub(super) const GIB: u64 = 1 << 30;
 const MINUTE_MS: u64 = 60_000;
-/// Minutes without use after which a sandbox stops, when nobody says.
+/// Minutes without use after which a sandbox stops, when the client gives none.
 const AUTO_STOP_MIN: i64 = 15;
-/// What the access is called that lets everybody reach ports.
+/// Name of the access that lets every client reach ports.
 pub(super) const PUBLIC: &str = "daytona public";
 
 /// A creation. Fields that are not named here are ignored.
@@ -61,7 +61,7 @@ pub(super) struct Create {
     outbound_proxy_url: Option<String>,
 }
 
-/// What it may use: cores and GiB.
+/// The resources that a sandbox may use: cores and GiB.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Size {
@@ -73,7 +73,7 @@ pub(super) struct Size {
 
 impl Size {
     /// # Errors
-    /// 400 for graphics processors, and numbers that are none.
+    /// 400 for graphics processors, and for numbers that are 0.
     pub(super) fn resources(&self) -> Result<ResourcesDraft> {
         if self.gpu.unwrap_or_default() > 0 {
             return Err(Failure::bad("gpu: this server has no graphics processors; leave it out"));
@@ -118,7 +118,7 @@ pub(super) async fn create(
         .await
         .unwrap_or_else(|_panic| Err(Failure::internal("the creation failed")))?;
     let answer = Json(view::in_state(&record, &root, "started")).into_response();
-    // The protocol has no key by which a retry finds it: a client that left has lost it.
+    // The protocol has no key by which a retry finds the sandbox: a client that left has lost it.
     let engine = app.host.engine().clone();
     let undo = app.host.undo_unless_answered(async move { delete(&engine, &record).await });
     Ok((axum::Extension(undo), answer).into_response())
@@ -132,7 +132,7 @@ async fn make(
 ) -> Result<SandboxRecord> {
     let record = engine.create_sandbox(draft, by).await.map_err(|error| refused(&error))?;
     if public && let Err(failure) = open_ports(engine, &record, by).await {
-        // Nobody knows of it.
+        // The client was never told of the sandbox.
         delete(engine, &record).await;
         return Err(failure);
     }
@@ -148,7 +148,7 @@ async fn delete(engine: &Engine, record: &SandboxRecord) {
     }
 }
 
-/// Lets everybody reach the ports of a sandbox.
+/// Lets every client reach the ports of a sandbox.
 pub(super) async fn open_ports(engine: &Engine, record: &SandboxRecord, by: &EngineCaller) -> Result<()> {
     let access =
         AccessDraft { target: Target::Ports, public: true, name: Some(PUBLIC.to_owned()), ttl_ms: None };
@@ -156,10 +156,10 @@ pub(super) async fn open_ports(engine: &Engine, record: &SandboxRecord, by: &Eng
     Ok(())
 }
 
-/// What cannot be made, in the clients' terms.
+/// The error of a creation, in the clients' terms.
 fn refused(error: &Error) -> Failure {
     match error.code {
-        // What the body names is not there: nothing the path names.
+        // A thing that the body names is missing: 404 would be about the path.
         Code::VolumeNotFound | Code::SecretNotFound => Failure::bad(atoll_dialect_kit::sentence(error)),
         Code::SandboxFailed | Code::StartFailed => Failure::internal(atoll_dialect_kit::sentence(error)),
         _ => Failure::of(error),
@@ -201,7 +201,7 @@ impl Create {
         let secrets = self.secrets.clone().unwrap_or_default();
         draft.egress =
             secrets::egress(engine, by, &secrets, draft.egress.take(), draft.template.as_deref()).await?;
-        // A disk is at least as large as was asked for: that of an image with steps has a size of its own.
+        // A disk is at least as large as the client asked: the disk of an image with steps has a size of its own.
         keep_larger_disk(engine, &mut draft).await?;
         self.intervals(&mut draft)?;
         let mut extras = Extras {
@@ -227,7 +227,7 @@ impl Create {
         self.volumes.iter().flatten().map(mount).collect()
     }
 
-    /// When it stops by itself, and when it goes.
+    /// When the sandbox stops by itself, and when it is deleted.
     fn intervals(&self, draft: &mut SandboxDraft) -> Result<()> {
         let pause = self.auto_pause_interval.unwrap_or_default();
         let stop = self.auto_stop_interval.unwrap_or(if pause > 0 { 0 } else { AUTO_STOP_MIN });
@@ -255,7 +255,7 @@ impl Create {
 /// A number of minutes, as milliseconds.
 ///
 /// # Errors
-/// 400 for a negative one.
+/// 400 for a negative number.
 pub(super) fn minutes(field: &str, minutes: Option<i64>) -> Result<Option<u64>> {
     let Some(minutes) = minutes else { return Ok(None) };
     let ms = u64::try_from(minutes).ok().and_then(|minutes| minutes.checked_mul(MINUTE_MS));

@@ -16,7 +16,7 @@ use crate::request::{Json, Root};
 use crate::view;
 use crate::who::{Exec, Manage, On};
 
-/// Begun, it is brought to its end, whether the client waits or not.
+/// Runs work to its end once it has begun, whether the client waits or not.
 async fn to_the_end<T: Send + 'static>(
     doing: impl Future<Output = Result<T, Error>> + Send + 'static,
 ) -> Result<T> {
@@ -24,7 +24,7 @@ async fn to_the_end<T: Send + 'static>(
     Ok(done.unwrap_or_else(|_panic| Err(Error::new(Code::Internal, "the call failed")))?)
 }
 
-/// Notes something about a sandbox.
+/// Changes a sandbox's extras.
 pub(super) async fn note(
     engine: &Engine,
     record: &SandboxRecord,
@@ -41,7 +41,7 @@ pub(super) async fn note(
     Ok(engine.update_sandbox(&record.id, update).await?)
 }
 
-/// Lets a sandbox go on.
+/// Starts a sandbox that was stopped.
 pub(super) async fn start(on: On<Exec>, root: Root, State(app): State<App>) -> Result<Json<Value>> {
     let record = app.host.engine().sandbox(&on.id)?;
     let record = started(app.host.engine(), record).await?;
@@ -54,7 +54,7 @@ async fn started(engine: &Engine, record: SandboxRecord) -> Result<SandboxRecord
     to_the_end(async move { engine.resume_sandbox(&record.id).await }).await
 }
 
-/// Stops a sandbox: its files stay. One that is to go when it stops goes.
+/// Stops a sandbox: its files stay. A sandbox that is to be deleted when it stops is deleted.
 pub(super) async fn stop(on: On<Manage>, root: Root, State(app): State<App>) -> Result<Json<Value>> {
     let engine = app.host.engine().clone();
     let record = engine.sandbox(&on.id)?;
@@ -67,7 +67,7 @@ pub(super) async fn stop(on: On<Manage>, root: Root, State(app): State<App>) -> 
     Ok(Json(view::in_state(&record, &root, "stopped")))
 }
 
-/// How a sandbox of a level is paused with its memory: to disk where that can be, else where it is.
+/// How a sandbox of a level is paused with its memory: to disk where the level can do that, else frozen in memory.
 const fn full_pause(level: IsolationLevel) -> PauseMode {
     match level {
         IsolationLevel::Microvm => PauseMode::Memory,
@@ -83,7 +83,7 @@ pub(super) async fn pause(on: On<Manage>, root: Root, State(app): State<App>) ->
     Ok(Json(view::sandbox(&record, &root)))
 }
 
-/// Nothing fails here in a way that could be recovered from: what has failed says so.
+/// A sandbox that failed cannot be recovered: the answer says why it failed.
 pub(super) async fn recover(on: On<Manage>, root: Root, State(app): State<App>) -> Result<Json<Value>> {
     let record = app.host.engine().sandbox(&on.id)?;
     if record.state == SandboxState::Failed {
@@ -95,7 +95,7 @@ pub(super) async fn recover(on: On<Manage>, root: Root, State(app): State<App>) 
     started(app.host.engine(), record).await.map(|record| Json(view::in_state(&record, &root, "started")))
 }
 
-/// Archives a sandbox that is stopped. It lies where it lay: only its state says so.
+/// Archives a sandbox that is stopped. Its files stay where they are: only its state changes.
 pub(super) async fn archive(on: On<Manage>, root: Root, State(app): State<App>) -> Result<Json<Value>> {
     let engine = app.host.engine();
     let record = engine.sandbox(&on.id)?;

@@ -1,4 +1,4 @@
-//! Listing sandboxes, by pages whose cursor is the last id of the page before.
+//! Listing sandboxes, by pages whose cursor is the place of the last sandbox of the page before.
 
 use std::collections::BTreeMap;
 
@@ -19,12 +19,12 @@ use crate::request::{Json, Query, Root};
 use crate::view;
 use crate::who::Read;
 
-/// Items of a page.
+/// Items of a page when the client gives no number.
 const PAGE: usize = 100;
-/// At most.
+/// Most items of a page.
 const PAGE_MAX: usize = 200;
 
-/// Which sandboxes.
+/// The sandboxes that the client asks for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct List {
@@ -51,7 +51,7 @@ pub(super) struct List {
     min_disk: Option<u64>,
     #[serde(rename = "maxDiskGiB")]
     max_disk: Option<u64>,
-    // What is not looked at is refused: a filter that is ignored would show too much.
+    // Filters that this server does not apply are refused: a list that ignores them would show too much.
     #[serde(rename = "createdAtAfter")]
     created_after: Option<String>,
     #[serde(rename = "createdAtBefore")]
@@ -66,7 +66,7 @@ pub(super) struct List {
     destroy_before: Option<String>,
 }
 
-/// What a listing is narrowed down to.
+/// The conditions of a listing.
 struct Filter {
     labels: BTreeMap<String, String>,
     states: Vec<String>,
@@ -119,7 +119,7 @@ impl List {
         limit.ok_or_else(|| Failure::bad(format!("limit: must lie between 1 and {PAGE_MAX}")))
     }
 
-    /// The newest come first, whatever is asked to sort by, unless the oldest are wanted first.
+    /// The newest come first, even when the client asks for another order, unless it wants the oldest first.
     fn ascending(&self) -> bool {
         let by_time = self.sort.as_deref().is_none_or(|sort| sort == "createdAt");
         by_time && self.order.as_deref() == Some("asc")
@@ -128,7 +128,7 @@ impl List {
 
 impl Filter {
     fn matches(&self, record: &SandboxRecord) -> bool {
-        // What builds templates is none of the clients' sandboxes.
+        // The sandboxes that build templates are not shown to clients.
         if record.spec.build.is_some() {
             return false;
         }

@@ -85,7 +85,7 @@ fn around() -> Router<App> {
         .route("/health/ready", get(other::health))
 }
 
-/// What this server does not do, and says so.
+/// Routes that this server does not support; the answers say so.
 fn refused() -> Router<App> {
     Router::new().route("/sandbox/{sandbox}/telemetry/{*rest}", any(other::no_telemetry))
 }

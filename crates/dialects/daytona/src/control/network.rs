@@ -1,4 +1,4 @@
-//! What a sandbox may reach, as the engine's egress policy.
+//! The hosts that a sandbox may reach, as the engine's egress policy.
 //!
 //! | settings | policy |
 //! |---|---|
@@ -6,7 +6,7 @@
 //! | `networkBlockAll` | nothing |
 //! | `networkAllowList`, `domainAllowList` | rules that allow, and nothing else: addresses on every port, names on 80 and 443 |
 //!
-//! What is malformed is refused, not ignored: it would be about access.
+//! A malformed setting is refused, not ignored: it would be about access.
 
 use atoll_core::policy::{Cidr, EgressPolicy, Internet, Rule, special};
 use atoll_core::spec::SandboxUpdate;
@@ -21,9 +21,9 @@ use crate::request::{Json, Root};
 use crate::view;
 use crate::who::{Manage, On};
 
-/// Ports of a host that is named.
+/// Ports of a host that is allowed by name.
 const PORTS: [u16; 2] = [80, 443];
-/// What our rules are called.
+/// Name of the rules.
 const NAME: &str = "daytona-allow";
 
 /// The settings.
@@ -40,10 +40,10 @@ fn items(list: Option<&String>) -> impl Iterator<Item = &str> {
 }
 
 impl Network {
-    /// What they mean; `None` when they say nothing.
+    /// The policy for the settings; `None` when they say nothing.
     ///
     /// # Errors
-    /// 400 for what is malformed.
+    /// 400 for a malformed setting.
     pub(super) fn policy(&self) -> Result<Option<EgressPolicy>> {
         let mut policy = EgressPolicy::open();
         if self.network_block_all == Some(true) {
@@ -64,7 +64,7 @@ impl Network {
         Ok(Some(policy))
     }
 
-    /// Notes them, to be told back.
+    /// Notes the settings, so that answers can repeat them.
     pub(super) fn note(&self, extras: &mut Extras) {
         let text = |list: &Option<String>| list.clone().filter(|list| !list.trim().is_empty());
         extras.network_block_all = self.network_block_all.unwrap_or_default();
@@ -93,7 +93,7 @@ fn rule(field: &str, target: &str, value: Value) -> Result<Rule> {
         .map_err(|error| Failure::bad(format!("{field}: '{}': {error}", atoll_core::error::shorten(target))))
 }
 
-/// Replaces what a sandbox may reach, as far as the request says.
+/// Replaces the hosts that a sandbox may reach. Lists that the request leaves out stay.
 pub(super) async fn update(
     on: On<Manage>,
     root: Root,

@@ -1,4 +1,4 @@
-//! What a sandbox is made from: Daytona's snapshots are Atoll's templates and snapshots.
+//! The origins of sandboxes: Daytona's snapshots are Atoll's templates and snapshots.
 
 use atoll_core::sharing::Needs;
 use atoll_core::snapshot::SnapshotKind;
@@ -10,15 +10,15 @@ use atoll_store::{SnapshotRecord, TemplateRecord};
 
 use crate::error::{Failure, Result};
 
-/// What a creation begins with that names nothing: the template of this name, or the server's default image.
+/// The snapshot of clients that name none: the template of this name, or else the server's default image.
 pub(crate) const DEFAULT: &str = "daytona";
-/// The tag of snapshots of ours.
+/// The tag of snapshots that this dialect takes.
 pub(crate) const TAG: &str = "latest";
-/// Daytona's own snapshots, which differ in their size only.
+/// Daytona's own snapshots, which differ only in their size.
 const VENDORS: [&str; 6] =
     ["default", "daytona-small", "daytona-medium", "daytona-large", "daytonaio/sandbox", "daytona-vm"];
 
-/// Whatever it is.
+/// A template, a snapshot, or the server's default image.
 #[derive(Debug)]
 pub(crate) enum Origin {
     Template(Box<TemplateRecord>),
@@ -40,18 +40,18 @@ impl Origin {
     }
 }
 
-/// Whether it is what everybody gets, under whichever of its names.
+/// Whether it is one of the names of the default.
 pub(crate) fn is_default(name: &str) -> bool {
     name == DEFAULT || is_vendors(name)
 }
 
-/// Whether it is a name of one of Daytona's own.
+/// Whether it is the name of one of Daytona's own snapshots.
 fn is_vendors(name: &str) -> bool {
     let bare = name.split(':').next().unwrap_or(name);
     VENDORS.contains(&bare)
 }
 
-/// What a name or an id means; `None` is what everybody gets.
+/// The origin that a name or an id means; `None` means the default.
 ///
 /// # Errors
 /// 404.
@@ -75,7 +75,7 @@ pub(crate) fn missing(name: &str) -> Failure {
     Failure::not_found(format!("Snapshot {} not found", atoll_core::error::shorten(name)))
 }
 
-/// The template of a name.
+/// The template with this name.
 pub(crate) async fn template(engine: &Engine, name: &str) -> Result<Option<TemplateRecord>> {
     match engine.template(name, None).await {
         Ok(record) => Ok(Some(record)),
@@ -84,7 +84,7 @@ pub(crate) async fn template(engine: &Engine, name: &str) -> Result<Option<Templ
     }
 }
 
-/// The snapshot of an id or a name, if the caller may do with it what it needs; none that it may not know of.
+/// The snapshot with this id or name, if the caller may do with it what `needs` says; `None` if it may not know of it.
 pub(crate) async fn snapshot(
     engine: &Engine,
     needs: Needs,

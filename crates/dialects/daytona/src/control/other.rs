@@ -1,4 +1,4 @@
-//! The rest of the control plane: forks, what the clients ask about the server, and what it does not do.
+//! The rest of the control plane: forks, the clients' questions about the server, and routes that it does not support.
 
 use atoll_core::spec::{IsolationLevel, SandboxUpdate};
 use atoll_dialect_kit::request::Caller;
@@ -17,14 +17,15 @@ use crate::who::{Manage, On, Read};
 /// Longest time until a stopped sandbox counts as archived, minutes.
 pub(super) const MAX_AUTO_ARCHIVE_MIN: u64 = 30 * 24 * 60;
 
-/// A fork that is wanted.
+/// The fork that a client asks for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Fork {
     name: Option<String>,
 }
 
-/// Makes a sandbox that goes on from where this one is: with its processes in virtual machines, with its files elsewhere.
+/// Makes a sandbox that goes on from the state of this one: with its processes in virtual machines, with its files
+/// elsewhere.
 pub(super) async fn fork(
     on: On<Manage>,
     root: Root,
@@ -41,7 +42,7 @@ pub(super) async fn fork(
     };
     let made = engine.fork_sandbox(&on.id, &order, by).await?;
     let child = made.into_iter().next().ok_or_else(|| Failure::internal("the fork made nothing"))??;
-    // Its ports are not open to everybody because its parent's are.
+    // The parent's open ports do not make the child's ports open.
     let extras = Extras { public: false, ..Extras::of(&parent) };
     let annotations = [(extras::KEY.to_owned(), Some(extras.text()?))].into();
     let update = SandboxUpdate { annotations, ..SandboxUpdate::default() };
@@ -54,7 +55,7 @@ pub(super) async fn health() -> Json<Value> {
     Json(json!({"status": "ok"}))
 }
 
-/// What the clients want to know of the server.
+/// The server's settings that the clients ask for.
 pub(super) async fn config(_: Caller<Read>, root: Root, State(app): State<App>) -> Json<Value> {
     Json(json!({
         "version": DAEMON_VERSION,

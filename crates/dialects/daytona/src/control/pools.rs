@@ -1,5 +1,5 @@
-//! Warm pools: Atoll's pools of templates, as the protocol has them. Shown are those that a call set up, by this API or
-//! another; a pool's id says what it is of.
+//! Warm pools: Atoll's pools of templates, as the protocol has them. Listings show the pools that a call set up, by
+//! this API or another; a pool's id names its template.
 
 use atoll_core::limits::POOL_MAX_COUNT;
 use atoll_core::pool::PoolSpec;
@@ -19,12 +19,12 @@ use crate::request::{Json, Path};
 use crate::view::{ORGANIZATION, TARGET};
 use crate::who::{Manage, Read};
 
-/// Changes come one after the other.
+/// Changes of pools happen one after the other.
 const TURN: &str = "warm pools";
-/// Who programs run as where the template does not say.
+/// The user that runs programs where the template names none.
 const ROOT: &str = "root";
 
-/// A pool that is wanted.
+/// The pool that a client asks for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Create {
@@ -32,21 +32,21 @@ pub(super) struct Create {
     pool: f64,
 }
 
-/// Another size.
+/// The new size of a pool.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Update {
     pool: f64,
 }
 
-/// So many, always.
+/// A pool that always has so many sandboxes.
 fn size(pool: f64) -> Result<PoolSpec> {
     let whole = (1..=POOL_MAX_COUNT).find(|count| (f64::from(*count) - pool).abs() < f64::EPSILON);
     let bad = || Failure::bad(format!("pool: must be a whole number from 1 to {POOL_MAX_COUNT}"));
     whole.map(PoolSpec::fixed).ok_or_else(bad)
 }
 
-/// Names of templates can stand in paths; of images there is one pool here, and none that nobody set up.
+/// Names of templates can stand in paths. There is one pool of an image here, and none that the server made by itself.
 fn id(name: &PoolName) -> String {
     match name {
         PoolName::Template(name) => format!("template-{name}"),
@@ -82,7 +82,7 @@ async fn shown(engine: &Engine, view: &PoolView, set_ms: u64) -> Result<Value> {
     }))
 }
 
-/// The pools that have a snapshot in this protocol.
+/// The pools whose templates or images are snapshots in this protocol.
 async fn all(engine: &Engine) -> Result<Vec<(PoolView, u64)>> {
     let mut all = engine.set_pools().await?;
     let default = PoolName::Image(engine.default_image());

@@ -1,4 +1,4 @@
-//! Addresses of ports, of the toolbox, and who may use them.
+//! Addresses of ports and of the toolbox, and which clients may use them.
 
 use atoll_core::Code;
 use atoll_core::access::{AccessDraft, Target, parse_port};
@@ -18,9 +18,9 @@ use crate::request::{Json, Path, Query, Root};
 use crate::view;
 use crate::who::{self, Exec, Manage, On, Read};
 
-/// What our accesses behind signed addresses are called.
+/// Name of the accesses behind signed addresses.
 const SIGNED: &str = "daytona signed preview";
-/// Life of a signed address when the client does not say, seconds.
+/// Life of a signed address when the client gives none, seconds.
 const SIGNED_S: u64 = 60;
 
 fn host_of(headers: &HeaderMap) -> Option<&str> {
@@ -31,7 +31,7 @@ fn port_of(text: &str) -> Result<u16> {
     parse_port(text).ok_or_else(|| Failure::bad("port: must be a number between 1 and 65535"))
 }
 
-/// The address of a port, for whoever has an API key or the token.
+/// The address of a port, for clients that have an API key or the token.
 pub(super) async fn preview(
     on: On<Exec>,
     State(app): State<App>,
@@ -97,7 +97,7 @@ pub(super) async fn expire(
     Ok(StatusCode::OK)
 }
 
-/// Lets everybody reach the ports, or only those with a key or token.
+/// Opens the ports for every client, or only for those with a key or token.
 pub(super) async fn set_public(
     on: On<Manage>,
     root: Root,
@@ -121,18 +121,18 @@ pub(super) async fn set_public(
     Ok(Json(view::sandbox(&record, &root)))
 }
 
-/// Where its toolbox is.
+/// The address of its toolbox.
 pub(super) async fn toolbox_url(_: On<Read>, root: Root) -> Json<Value> {
     Json(json!({"url": root.toolbox()}))
 }
 
-/// With what a client signs addresses of files: it stands for the key that asks.
+/// The key with which a client signs addresses of files: it stands for the API key that asks.
 pub(super) async fn signing_key(on: On<Exec>, State(app): State<App>) -> Result<Json<String>> {
     let record = app.host.engine().sandbox(&on.id)?;
     Ok(Json(who::signing_key(app.host.engine(), &on.caller.key(), &record)))
 }
 
-/// Makes everything worthless that was signed so far.
+/// Makes all addresses invalid that were signed so far.
 pub(super) async fn rotate_signing_key(on: On<Manage>, State(app): State<App>) -> Result<Json<String>> {
     let engine = app.host.engine();
     let record = engine.sandbox(&on.id)?;

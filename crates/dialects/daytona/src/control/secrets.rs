@@ -1,6 +1,6 @@
-//! Secrets: the installation's, `/secret`, and the variables of sandboxes that stand for them. The protocol means by one what
-//! Atoll means: values come in and never go out, but into requests to the hosts that a secret is for; the variable
-//! holds a placeholder.
+//! Secrets of the installation, `/secret`, and the variables of sandboxes that stand for them. The protocol means by a
+//! secret what Atoll means: clients send values, and no answer holds them; they go out only in requests to the hosts
+//! that a secret is for. The variable holds a placeholder.
 
 use std::collections::BTreeMap;
 
@@ -23,16 +23,16 @@ use crate::request::{Json, Path, Query, Root};
 use crate::view;
 use crate::who::{Manage, On};
 
-/// What our rules are called.
+/// Prefix of the names of the rules.
 const RULE: &str = "daytona-secret-";
-/// Entries of a page when nobody says, and at most.
+/// Entries of a page when the client gives no number, and at most.
 const PAGE_COUNT: usize = 100;
 const PAGE_MAX_COUNT: usize = 200;
 
-/// Secrets by their variables, as a sandbox is asked to have them: one or more in each entry.
+/// Secrets by the variables that a client asks for: one or more in each entry.
 pub(super) type Asked = Vec<BTreeMap<String, String>>;
 
-/// What stands for a secret in every sandbox. It is worth nothing anywhere else.
+/// The placeholder of a secret in every sandbox. It is worth nothing anywhere else.
 fn placeholder(record: &SecretRecord) -> String {
     format!("dtn_secret_{}", record.id)
 }
@@ -55,7 +55,7 @@ fn missing(named: &str) -> Failure {
     Failure::not_found(format!("Secret {} not found", atoll_core::error::shorten(named)))
 }
 
-/// The secret of an id or a name.
+/// The secret with this id or name.
 fn find(engine: &Engine, caller: &EngineCaller, named: &str) -> Result<SecretRecord> {
     let by_id = engine.secrets(caller.project()).into_iter().find(|record| record.id.as_str() == named);
     by_id.or_else(|| engine.secret(caller.project(), named).ok()).ok_or_else(|| missing(named))
@@ -69,8 +69,8 @@ pub(super) struct Create {
     hosts: Option<Vec<DomainPattern>>,
 }
 
-/// Where a secret may go. One for which nobody names hosts may go everywhere, as far as rules say so: that is why only who
-/// may do that may make one.
+/// The hosts that a secret may go to. A secret without hosts may go to every host, as far as rules say so: that is why
+/// only callers who may do that may make one.
 fn scope(hosts: Option<Vec<DomainPattern>>, before: Option<&SecretScope>) -> Option<SecretScope> {
     let hosts = match (hosts, before) {
         (Some(hosts), _) if !hosts.is_empty() => hosts,
@@ -108,7 +108,7 @@ pub(super) struct Update {
     hosts: Option<Vec<DomainPattern>>,
 }
 
-/// What is not said stays.
+/// Values that the client does not send stay.
 pub(super) async fn update(
     caller: Caller<Admin>,
     State(app): State<App>,
@@ -148,16 +148,16 @@ pub(super) async fn remove(
     }
 }
 
-/// All of them, by name.
+/// All secrets, by name.
 pub(super) async fn list(caller: Caller<Manage>, State(app): State<App>) -> Json<Vec<Value>> {
     Json(app.host.engine().secrets(caller.engine().project()).iter().map(shown).collect())
 }
 
-/// Which page, in which order.
+/// The page that the client asks for, and its order.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Page {
-    /// The id of the last one of the page before.
+    /// The id of the last secret of the page before.
     cursor: Option<String>,
     limit: Option<usize>,
     name: Option<String>,
@@ -201,7 +201,7 @@ pub(super) async fn page(
     Ok(Json(json!({"items": items, "total": total, "nextCursor": next})))
 }
 
-/// The rules for the secrets that a sandbox is asked to have, which reaches what `egress` says.
+/// The rules for the secrets that a client asks for in a sandbox that reaches what `egress` allows.
 fn rules(
     engine: &Engine,
     caller: &EngineCaller,
@@ -222,7 +222,7 @@ fn rules(
     Ok(rules)
 }
 
-/// What a sandbox reaches that is asked to have these secrets; `None` where nothing is said about it.
+/// The policy for a sandbox with these secrets; `None` where the client asks neither for a policy nor for secrets.
 pub(super) async fn egress(
     engine: &Engine,
     caller: &EngineCaller,
@@ -252,7 +252,7 @@ pub(super) struct OfSandbox {
     secrets: Asked,
 }
 
-/// `PUT /sandbox/{sandbox}/secrets`: these, and no others.
+/// `PUT /sandbox/{sandbox}/secrets`: the sandbox gets these secrets and loses all others.
 pub(super) async fn replace(
     on: On<Manage>,
     root: Root,
@@ -272,7 +272,7 @@ pub(super) async fn replace(
 
 fn refused(error: &Error) -> Failure {
     match error.code {
-        // What the body names is not there: nothing the path names.
+        // A thing that the body names is missing: 404 would be about the path.
         Code::SecretNotFound => Failure::bad(atoll_dialect_kit::sentence(error)),
         _ => Failure::of(error),
     }
@@ -291,7 +291,7 @@ mod tests {
         assert!(scope(None, Some(&some)).is_none());
         let mut locked = some;
         locked.templates.push("reviewer".into());
-        // Who names other hosts changes nothing else of the lock.
+        // New hosts change nothing else of the lock.
         let other = scope(Some(vec![host("b.com")]), Some(&locked)).unwrap();
         assert_eq!((other.hosts, other.templates.len()), (vec![host("b.com")], 1));
         assert_eq!(scope(Some(Vec::new()), Some(&locked)).unwrap().hosts, [DomainPattern::Any]);

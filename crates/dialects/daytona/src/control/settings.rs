@@ -1,4 +1,4 @@
-//! Labels, size, and what happens to a sandbox that nobody uses.
+//! Labels, size, and the settings for a sandbox that no client uses.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ pub(super) async fn labels(
     Ok(Json(Labels { labels }))
 }
 
-/// Changes what a sandbox may use. Its disk has the size that it was made with.
+/// Changes the resources that a sandbox may use. Its disk keeps the size that it was made with.
 pub(super) async fn resize(
     on: On<Manage>,
     root: Root,
@@ -64,7 +64,7 @@ async fn update(app: &App, on: &On<Manage>, root: &Root, update: SandboxUpdate) 
     Ok(Json(view::sandbox(&record, root)))
 }
 
-/// Without use for so many minutes it does this.
+/// After so many minutes without use, the sandbox does this.
 fn when_idle(interval: i64, on_idle: OnIdle) -> Result<SandboxUpdate> {
     let after = minutes("interval", Some(interval).filter(|minutes| *minutes != 0))?;
     Ok(SandboxUpdate {
@@ -74,7 +74,7 @@ fn when_idle(interval: i64, on_idle: OnIdle) -> Result<SandboxUpdate> {
     })
 }
 
-/// Stops it when nobody used it for so long; 0 is never.
+/// Stops the sandbox when no client used it for so long; 0 is never.
 pub(super) async fn auto_stop(
     on: On<Manage>,
     root: Root,
@@ -86,7 +86,7 @@ pub(super) async fn auto_stop(
     update(&app, &on, &root, when_idle(interval, on_idle)?).await
 }
 
-/// Pauses it with its processes when nobody used it for so long; 0 is never.
+/// Pauses the sandbox with its processes when no client used it for so long; 0 is never.
 pub(super) async fn auto_pause(
     on: On<Manage>,
     root: Root,
@@ -96,7 +96,7 @@ pub(super) async fn auto_pause(
     update(&app, &on, &root, when_idle(interval, OnIdle::Freeze)?).await
 }
 
-/// Lets it count as archived after so many minutes of being stopped.
+/// Lets the sandbox count as archived after it was stopped for so many minutes.
 pub(super) async fn auto_archive(
     on: On<Manage>,
     root: Root,
@@ -104,7 +104,7 @@ pub(super) async fn auto_archive(
     Path((_, interval)): Path<(String, i64)>,
 ) -> Result<Json<Value>> {
     minutes("interval", Some(interval))?;
-    // The longest there is, in the protocol's words.
+    // In the protocol, 0 means the longest time.
     let after = u64::try_from(interval)
         .ok()
         .filter(|minutes| *minutes > 0)
@@ -115,7 +115,7 @@ pub(super) async fn auto_archive(
     Ok(Json(view::sandbox(&record, &root)))
 }
 
-/// Deletes it so many minutes after it stopped; 0 is at once, less is never.
+/// Deletes the sandbox so many minutes after it stopped; 0 is at once, a negative number is never.
 pub(super) async fn auto_delete(
     on: On<Manage>,
     root: Root,
@@ -143,7 +143,7 @@ pub(super) async fn auto_delete(
     update(&app, &on, &root, changes).await
 }
 
-/// Ends it so many minutes from now; 0 is never.
+/// Ends the sandbox so many minutes from now; 0 is never.
 pub(super) async fn ttl(
     on: On<Manage>,
     root: Root,
@@ -154,7 +154,7 @@ pub(super) async fn ttl(
     update(&app, &on, &root, SandboxUpdate { ttl_ms, ..SandboxUpdate::default() }).await
 }
 
-/// Keeps it from being idle.
+/// Counts as use of the sandbox, so that it is not idle.
 pub(super) async fn touch(on: On<Exec>, State(app): State<App>) -> Result<StatusCode> {
     drop(app.host.engine().guest(&on.id).await?);
     Ok(StatusCode::CREATED)

@@ -1,4 +1,4 @@
-//! Daytona's snapshots: templates that are built of an image, and snapshots of sandboxes.
+//! Daytona's snapshots: templates that are built from an image, and snapshots of sandboxes.
 
 use atoll_core::build::{BuildSpec, BuildState, CommandText, StartFrom};
 use atoll_core::sharing::Needs;
@@ -22,12 +22,12 @@ use crate::request::{Json, Path, Query, Root};
 use crate::view::{self, ORGANIZATION};
 use crate::who::{Manage, On, Read};
 
-/// Items of a page.
+/// Items of a page when the client gives no number.
 const PAGE: usize = 100;
-/// At most.
+/// Most items of a page.
 const PAGE_MAX: usize = 200;
 
-/// A snapshot that is wanted.
+/// The snapshot that a client asks for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Order {
@@ -39,7 +39,7 @@ pub(super) struct Order {
     build_info: Option<builds::BuildInfo>,
 }
 
-/// What all of them have in common.
+/// The fields that all snapshots have.
 struct Shown<'a> {
     id: String,
     name: String,
@@ -102,7 +102,7 @@ pub(super) fn of_template(record: &TemplateRecord) -> Value {
     .json()
 }
 
-/// What everybody gets: the template of that name, or else the server's default image.
+/// The default: the template of that name, or else the server's default image.
 async fn of_default(engine: &Engine) -> Result<Value> {
     if let Some(record) = origin::template(engine, origin::DEFAULT).await? {
         return Ok(of_template(&record));
@@ -125,14 +125,14 @@ pub(super) fn of_image(image: &str) -> Value {
         why: None,
     };
     let mut json = shown.json();
-    // Nobody's own.
+    // No client owns it.
     json["general"] = true.into();
     json
 }
 
 fn of_build(record: &BuildRecord) -> Value {
     let state = match record.state {
-        // Clients read the log only of what is not told to be pending.
+        // Clients read the log only of builds that are not told to be pending.
         BuildState::Waiting | BuildState::Queued | BuildState::Running => "building",
         BuildState::Succeeded => "active",
         BuildState::Failed | BuildState::Cancelled => "build_failed",
@@ -173,7 +173,7 @@ fn of_snapshot(record: &SnapshotRecord) -> Value {
     .json()
 }
 
-/// Makes one of an image or a Dockerfile. It is built in the background: the client asks how it stands.
+/// Makes a snapshot from an image or a Dockerfile. It is built in the background: the client asks for its state.
 pub(super) async fn create(
     caller: Caller<Manage>,
     State(app): State<App>,
@@ -206,7 +206,7 @@ pub(super) async fn create(
     Ok(Json(of_build(&builds::begin(engine, caller.engine(), spec, context).await?)))
 }
 
-/// What a name or an id means now.
+/// The template, snapshot or build that a name or an id means now.
 async fn find(engine: &Engine, caller: &Caller<Read>, name: &str) -> Result<Value> {
     if origin::is_default(name) {
         return of_default(engine).await;
@@ -223,7 +223,7 @@ async fn find(engine: &Engine, caller: &Caller<Read>, name: &str) -> Result<Valu
     build.as_ref().map(of_build).ok_or_else(|| origin::missing(name))
 }
 
-/// One of them.
+/// One snapshot.
 pub(super) async fn read(
     caller: Caller<Read>,
     State(app): State<App>,
@@ -232,7 +232,7 @@ pub(super) async fn read(
     Ok(Json(find(app.host.engine(), &caller, &name).await?))
 }
 
-/// Whatever is there can be used.
+/// Every snapshot that is there can be used at once.
 pub(super) async fn activate(
     caller: Caller<Manage>,
     State(app): State<App>,
@@ -249,7 +249,7 @@ pub(super) async fn activate(
     found.as_ref().map(|record| Json(of_snapshot(record))).ok_or_else(|| origin::missing(&name))
 }
 
-/// Which of them.
+/// The snapshots that the client asks for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct List {
@@ -260,7 +260,7 @@ pub(super) struct List {
     source: Option<String>,
 }
 
-/// All that the key may see, templates first.
+/// All snapshots that the key may see, templates first.
 pub(super) async fn list(
     caller: Caller<Read>,
     State(app): State<App>,
@@ -274,7 +274,7 @@ pub(super) async fn list(
     let mut all = Vec::new();
     if query.source.is_none() {
         let mut templates = engine.templates().await?;
-        // The newest version of each.
+        // The newest version of each template.
         templates.sort_unstable_by(|one, other| (&one.name, other.version).cmp(&(&other.name, one.version)));
         templates.dedup_by(|later, first| later.name == first.name);
         all.extend(templates.iter().map(of_template));
@@ -300,7 +300,7 @@ pub(super) async fn list(
     Ok(Json(json!({"items": items, "total": total, "page": page, "totalPages": total.div_ceil(limit)})))
 }
 
-/// Removes a template with all its versions, or a snapshot, or a build that came to nothing.
+/// Removes a template with all its versions, or a snapshot, or a build that made nothing.
 pub(super) async fn remove(
     caller: Caller<Manage>,
     State(app): State<App>,
@@ -320,13 +320,13 @@ pub(super) async fn remove(
             engine.cancel_build(&build.id).await?;
             Ok(StatusCode::OK)
         }
-        // What failed is a record only: there is nothing to remove.
+        // A failed build is only a record: there is nothing to remove.
         Some(build) if build.state != BuildState::Succeeded => Ok(StatusCode::OK),
         _ => Err(origin::missing(&name)),
     }
 }
 
-/// Whether its memory is wanted, and what it is to be called.
+/// The name of the new snapshot, and whether the client wants the memory, too.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct OfSandbox {
@@ -334,7 +334,7 @@ pub(super) struct OfSandbox {
     include_memory: Option<bool>,
 }
 
-/// Takes a snapshot of a sandbox that goes on.
+/// Takes a snapshot of a sandbox, which goes on.
 pub(super) async fn of_sandbox(
     on: On<Manage>,
     root: Root,

@@ -15,9 +15,9 @@ use crate::request::{Json, Query, Root};
 use crate::view::{self, ORGANIZATION};
 use crate::who::{Exec, On, Read};
 
-/// What the accesses behind tokens are called.
+/// Name of the accesses behind tokens.
 const NAME: &str = "daytona ssh";
-/// How long a token is good when the client does not say, minutes.
+/// How long a token is good when the client gives no time, minutes.
 const LIFE_MIN: u64 = 60;
 const MINUTE_MS: u64 = 60_000;
 /// Names an organisation. The Python SDK (0.205 to 0.226) puts the token to be revoked here, and nowhere else.
@@ -59,14 +59,14 @@ pub(super) async fn create(
     })))
 }
 
-/// Which token.
+/// The token that the client asks for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Which {
     token: Option<String>,
 }
 
-/// Ends a token, or all that this key made. Who has logged in by it is cut off.
+/// Ends a token, or all tokens that this key made. Clients that have logged in with it are cut off.
 pub(super) async fn revoke(
     on: On<Exec>,
     root: Root,
@@ -103,7 +103,7 @@ pub(super) async fn revoke(
     Ok(Json(view::sandbox(&engine.sandbox(&on.id)?, &root)))
 }
 
-/// Whether a token is good, and for which sandbox. Who has it may log in, and so may know.
+/// Whether a token is good, and for which sandbox. A client that has the token may log in, and so may know this.
 pub(super) async fn validate(
     _: Caller<Read>,
     State(app): State<App>,

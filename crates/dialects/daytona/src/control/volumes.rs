@@ -1,4 +1,4 @@
-//! Volumes. They are Atoll's: real file systems of a size, which several sandboxes can have at once.
+//! Volumes. They are Atoll's: real file systems with a size, which several sandboxes can use at once.
 
 use atoll_core::id::VolumeId;
 use atoll_core::sharing::Needs;
@@ -51,14 +51,14 @@ pub(super) async fn list(caller: Caller<Read>, State(app): State<App>) -> Json<V
     Json(app.host.engine().volumes(caller.engine()).iter().map(shown).collect())
 }
 
-/// A volume that is wanted.
+/// The volume that a client asks for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Create {
     name: String,
 }
 
-/// Makes one; it can be used when the answer is there.
+/// Makes a volume; it can be used when the answer comes.
 pub(super) async fn create(
     caller: Caller<Manage>,
     State(app): State<App>,
@@ -68,7 +68,7 @@ pub(super) async fn create(
     Ok(Json(shown(&app.host.engine().create_volume(draft, caller.engine()).await?)))
 }
 
-/// The volume that a text names, if the caller may do with it what it needs.
+/// The volume that a text names, if the caller may do with it what `needs` says.
 async fn find<S>(app: &App, caller: &Caller<S>, needs: Needs, name: &str) -> Result<VolumeId> {
     let grant = app.host.engine().authorize(caller.engine(), needs, Target::Volume(name)).await;
     match grant.map_err(|error| missing(error, name))?.resource() {
@@ -88,7 +88,7 @@ pub(super) async fn read(
     Ok(Json(shown(&view)))
 }
 
-/// Removes one with everything in it.
+/// Removes a volume with all files in it.
 pub(super) async fn remove(
     caller: Caller<Manage>,
     State(app): State<App>,

@@ -1,7 +1,8 @@
-//! Who may store: credentials that stand for an API key for an hour.
+//! The clients that may store files: they show credentials that stand for an API key for an hour.
 //!
-//! They are made of the installation's secret and stored nowhere: the session token names the key and the end, and the
-//! secret key, which never travels again, belongs to both. What they allow is what the API key may do at that moment.
+//! The credentials are made from the installation's secret and stored nowhere: the session token names the key and the
+//! end, and the secret key, which never travels again, belongs to both. They allow what the API key may do at that
+//! moment.
 
 use atoll_core::id::KeyId;
 use atoll_core::secret::Secret;
@@ -26,13 +27,13 @@ use crate::who::Manage;
 const LIFE_MS: u64 = 3_600_000;
 /// Longest text that can be a session token, bytes.
 const TOKEN_MAX_BYTES: usize = 256;
-/// Carries the session token.
+/// Header that carries the session token.
 const TOKEN_HEADER: &str = "x-amz-security-token";
-/// Says which SDK it is, and what it says in Python.
+/// Header that names the SDK, and its value for Python.
 const SOURCE_HEADER: &str = "x-daytona-source";
 const PYTHON: &str = "sdk-python";
 
-/// The secret key of credentials that end then.
+/// The secret key of credentials that end at `until`.
 fn secret(engine: &Engine, key: &KeyId, until: &str) -> Secret {
     engine.key_token(&format!("daytona storage secret {until}"), key)
 }
@@ -50,7 +51,7 @@ pub(crate) async fn push_access(
 ) -> Result<Json<Value>> {
     let is_python = headers.get(SOURCE_HEADER).is_some_and(|source| source == PYTHON);
     if is_python && root.scheme() != "https" {
-        // Its S3 library would say 'BadScheme', and nothing of what to do.
+        // The SDK's S3 library would only say 'BadScheme', and not what to do.
         return Err(Failure::bad(
             "the Python SDK sends files over https only: reach this server by https, with a certificate that the \
              whole machine trusts (docs/daytona.md); or use the TypeScript SDK, or 'atoll template build'",
@@ -70,7 +71,7 @@ pub(crate) async fn push_access(
     })))
 }
 
-/// The key that a signed request stands for, and its right to store.
+/// The key that a signed request stands for, the chain for its body, and its right to store.
 pub(super) async fn admit(app: &App, parts: &Parts) -> Result<(KeyId, Chain, Grant), Refusal> {
     let engine = app.host.engine();
     let refused = || Refusal::new(StatusCode::FORBIDDEN, "AccessDenied", "the credentials are not valid");

@@ -15,12 +15,13 @@ use sha2::{Digest as _, Sha256};
 
 use super::sign::Chain;
 
-/// What a request says of such a body.
+/// The value of the content header for such a body.
 pub(super) const SAID: &str = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD";
 /// Bytes of the line before a chunk.
 const LINE_MAX_BYTES: u64 = 128;
 
-/// Writes into `to` what is in the chunks of `from`. Gives its SHA-256; `None` where the form or a signature is wrong. Blocks.
+/// Writes the content of the chunks in `from` to `to`. Gives its SHA-256; `None` where the form or a signature is
+/// wrong. Blocks.
 ///
 /// # Errors
 /// When the disk fails.

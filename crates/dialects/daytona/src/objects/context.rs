@@ -1,4 +1,4 @@
-//! The files of a build: the archives that it names, as one.
+//! The files of a build: the archives that it names, joined into one.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
@@ -12,26 +12,26 @@ use tokio_util::io::SyncIoBridge;
 use super::shelf::{Hash, Shelf};
 use crate::error::{Failure, Result};
 
-/// Archives of one build.
+/// Most archives of one build.
 const ARCHIVES_MAX_COUNT: usize = 256;
-/// Bytes of a context that are under way.
+/// Bytes of a context that are in the pipe.
 const PIPE_BYTES: usize = 256 << 10;
-/// Tar archives are made of these.
+/// Tar archives are made of blocks of this size.
 const BLOCK_BYTES: usize = 512;
-/// Where the size of a member stands in its header.
+/// The place of a member's size in its header.
 const SIZE: std::ops::Range<usize> = 124..136;
 
-/// Archives of one key, open: they stay, whatever is removed meanwhile.
+/// Open archives of one key: they stay readable, even if their files are removed meanwhile.
 #[derive(Debug)]
 pub(crate) struct Context {
     files: Vec<File>,
 }
 
 impl Context {
-    /// Opens them.
+    /// Opens the archives.
     ///
     /// # Errors
-    /// 400 for one that was not sent by this key.
+    /// 400 for an archive that this key has not sent.
     pub(crate) async fn open(engine: &Engine, key: &KeyId, hashes: &[String]) -> Result<Self> {
         if hashes.len() > ARCHIVES_MAX_COUNT {
             return Err(Failure::bad(format!("contextHashes: at most {ARCHIVES_MAX_COUNT}")));
@@ -50,7 +50,7 @@ impl Context {
         Ok(Self { files })
     }
 
-    /// One archive of all, made as it is read.
+    /// One archive with the members of all, made while it is read.
     pub(crate) fn into_tar(self) -> impl AsyncRead + Send + Unpin + 'static {
         let (reader, writer) = tokio::io::duplex(PIPE_BYTES);
         tokio::task::spawn_blocking(move || {
@@ -58,7 +58,7 @@ impl Context {
             let joined = self.files.into_iter().try_for_each(|file| members(BufReader::new(file), &mut to));
             let ended = joined.and_then(|()| to.write_all(&[0; 2 * BLOCK_BYTES])).and_then(|()| to.flush());
             if let Err(error) = ended {
-                // Without its end the archive is refused.
+                // Without its end the engine refuses the archive.
                 tracing::info!(%error, "an archive of a build is malformed");
             }
         });
@@ -66,11 +66,11 @@ impl Context {
     }
 }
 
-/// Copies the members of an archive, without its end. What they are is looked at where they are unpacked.
+/// Copies the members of an archive, without its end. They are checked when they are unpacked.
 fn members(mut from: impl Read, to: &mut impl Write) -> io::Result<()> {
     let mut header = [0_u8; BLOCK_BYTES];
     loop {
-        // Some archives just stop.
+        // Some archives have no end mark.
         if from.by_ref().take(1).read(&mut header[..1])? == 0 {
             return Ok(());
         }
@@ -86,7 +86,7 @@ fn members(mut from: impl Read, to: &mut impl Write) -> io::Result<()> {
     }
 }
 
-/// The size of a member: octal digits. Larger ones than these can say are larger than any context.
+/// The size of a member: octal digits. A size with more digits would be larger than any context.
 fn size_of(field: &[u8]) -> io::Result<u64> {
     let malformed = || io::Error::new(io::ErrorKind::InvalidData, "the size of a member cannot be read");
     let text = std::str::from_utf8(field).map_err(|_no_text| malformed())?;

@@ -1,4 +1,4 @@
-//! Files of the client for builds: what `Image.add_local_file` and its like send before the Dockerfile.
+//! Files of the client for builds: `Image.add_local_file` and its like send them before the Dockerfile.
 //!
 //! ```text
 //! client ─ GET /api/object-storage/push-access ─▶ access    credentials for an hour
@@ -7,9 +7,9 @@
 //!        ─ buildInfo.contextHashes ─────────────▶ context   the archives of a build as one
 //! ```
 //!
-//! The clients bring S3 libraries of their own. What these need is here and nothing more: an object has the name
-//! `ORGANIZATION/MD5/context.tar`, the hash is only what the client says, and so archives of different keys are kept
-//! apart.
+//! The clients bring S3 libraries of their own. This module has what these need and no more: an object has the name
+//! `ORGANIZATION/MD5/context.tar`. The server does not check the hash that a client gives, so archives of different
+//! keys are kept apart.
 
 mod access;
 mod chunks;
@@ -26,7 +26,7 @@ use crate::App;
 pub(crate) use self::access::push_access;
 pub(crate) use self::context::Context;
 
-/// Where storage is, in the dialect.
+/// The path of the storage, in the dialect.
 const PLACE: &str = "/storage";
 /// The one bucket.
 const BUCKET: &str = "contexts";

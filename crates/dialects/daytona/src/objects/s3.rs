@@ -19,7 +19,7 @@ use super::{BUCKET, PLACE, access, chunks, sign};
 use crate::App;
 use crate::view::ORGANIZATION;
 
-/// Largest body of one request, bytes: clients send what is larger in parts, of 5 MiB by themselves.
+/// Largest body of one request, bytes: clients send larger files in parts, by default of 5 MiB.
 const BODY_MAX_BYTES: u64 = 64 << 20;
 /// Largest list of parts, bytes.
 const LIST_MAX_BYTES: usize = 2 << 20;
@@ -28,7 +28,7 @@ const PART_MAX: u16 = 10_000;
 const XML: &str = "application/xml";
 const NAMESPACE: &str = "http://s3.amazonaws.com/doc/2006-03-01/";
 
-/// What is refused, as the libraries read it. They try again after what is not the client's fault.
+/// An error, as the libraries read it. They try again when the error is not the client's fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Refusal {
     status: StatusCode,
@@ -80,7 +80,7 @@ fn xml(status: StatusCode, content: &str) -> Response {
     (status, [(CONTENT_TYPE, XML)], text).into_response()
 }
 
-/// What a request is about.
+/// The thing that a request is about.
 #[derive(Debug, PartialEq, Eq)]
 enum Place {
     Bucket,
@@ -237,14 +237,14 @@ async fn take(shelf: &Shelf, to: &FsPath, signed: Signed<'_>) -> Result<String> 
         return unwrap(to, chain).await;
     }
     let made = hex::encode(hasher.finalize());
-    // A signed body is signed by its hash.
+    // The signature of a signed body covers its hash.
     if said.is_some_and(|said| said != "UNSIGNED-PAYLOAD" && !said.eq_ignore_ascii_case(&made)) {
         return Err(Refusal::bad("XAmzContentSHA256Mismatch", "the body is not the one that was signed"));
     }
     Ok(made)
 }
 
-/// Puts what is in the chunks of a file in its place.
+/// Replaces a file by the content of its chunks.
 async fn unwrap(to: &FsPath, chain: sign::Chain) -> Result<String> {
     let (from, plain) = (to.to_owned(), to.with_extension("plain.part"));
     let work = move || {
@@ -259,7 +259,7 @@ async fn unwrap(to: &FsPath, chain: sign::Chain) -> Result<String> {
     done.map_err(|error| Refusal::broken(&error))?.ok_or(OTHER_SIGNATURE)
 }
 
-/// Receives a body and does something with it; what was received is not left behind.
+/// Receives a body and passes it to `keep`; removes the received file when `keep` did not move it.
 async fn with_body(
     shelf: &Shelf,
     signed: Signed<'_>,
@@ -270,7 +270,7 @@ async fn with_body(
         Ok(checksum) => keep(beside.clone(), checksum).await,
         Err(refusal) => Err(refusal),
     };
-    // A file that was kept is not there any more.
+    // A file that was kept has been moved.
     drop(tokio::fs::remove_file(&beside).await);
     kept
 }
@@ -324,7 +324,7 @@ async fn complete(shelf: &Shelf, hash: &Hash, upload: &Upload, body: Body) -> Re
     let body = body.map_err(|_cut| malformed)?;
     let listed = std::str::from_utf8(&body).ok().and_then(listed).ok_or(malformed)?;
     let done = shelf.complete(hash, upload, listed).await.map_err(|error| Refusal::broken(&error))?;
-    // One that is sent again, because its answer was lost, finds what the first made.
+    // A client that sends this again, because it lost the answer, finds the archive that the first request made.
     if done.is_none() && find(shelf, hash).await?.is_none() {
         return Err(Refusal::bad("InvalidPart", "a part is not there, or all are too large together"));
     }
@@ -347,7 +347,7 @@ fn listed(text: &str) -> Option<Vec<Part>> {
         };
         let number: u16 = inner("PartNumber")?.parse().ok()?;
         let checksum = inner("ETag")?.replace("&quot;", "").replace("&#34;", "").replace('"', "");
-        // It becomes part of a path.
+        // The checksum becomes part of a path.
         let is_one = checksum.len() == 64 && checksum.bytes().all(|b| b.is_ascii_hexdigit());
         if !is_one || parts.last().is_some_and(|last| last.number >= number) {
             return None;

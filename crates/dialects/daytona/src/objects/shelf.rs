@@ -1,8 +1,9 @@
-//! Archives on disk, below the server's spool: `KEY-HASH.tar`, and for one that comes in parts a directory
-//! `KEY-HASH-UPLOAD` with a file for each, `NUMBER-CHECKSUM`.
+//! Archives on disk, below the server's spool: `KEY-HASH.tar`. An archive that comes in parts has a directory
+//! `KEY-HASH-UPLOAD`, with a file `NUMBER-CHECKSUM` for each part.
 //!
-//! What is received is written beside and then renamed, so that nobody reads half of it, and two that send the same at
-//! once do not disturb each other. What nobody sent or asked about for a day goes.
+//! A file is written beside its place and then renamed, so that no reader finds half of it, and two clients that send
+//! the same archive at once do not disturb each other. Archives that no client sent or asked about for a day are
+//! removed.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,22 +14,22 @@ use atoll_core::id::KeyId;
 use atoll_core::limits::BUILD_CONTEXT_MAX_BYTES;
 use atoll_engine::Engine;
 
-/// How long something is kept that nobody asks about.
+/// How long an archive is kept that no client asks about.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
 /// All archives together, and those of one key, bytes.
 const TOTAL_MAX_BYTES: u64 = 16 << 30;
 const OF_KEY_MAX_BYTES: u64 = 8 << 30;
-/// What a file counts at least, so that small ones are not too many.
+/// The size that a file counts at least, so that a key cannot keep too many small ones.
 const FILE_MIN_BYTES: u64 = 64 << 10;
 /// Hexadecimal digits of a hash and of the name of an upload.
 const DIGITS: usize = 32;
 
-/// What the clients call an archive: an MD5, as they say.
+/// The clients' name for an archive: an MD5, which the server does not check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Hash(String);
 
 impl Hash {
-    /// It becomes part of a path.
+    /// Only hexadecimal digits: the hash becomes part of a path.
     pub(super) fn parse(text: &str) -> Option<Self> {
         is_hex(text).then(|| Self(text.to_owned()))
     }
@@ -47,7 +48,7 @@ fn is_hex(text: &str) -> bool {
 pub(super) struct Upload(String);
 
 impl Upload {
-    /// It becomes part of a path.
+    /// Only hexadecimal digits: the name becomes part of a path.
     pub(super) fn parse(text: &str) -> Option<Self> {
         is_hex(text).then(|| Self(text.to_owned()))
     }
@@ -63,7 +64,7 @@ impl Upload {
     }
 }
 
-/// A part, as the client names it when it has sent all.
+/// A part, as the client names it when it has sent all parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) number: u16,
@@ -77,7 +78,7 @@ impl Part {
     }
 }
 
-/// What is known of an archive.
+/// Size and time of an archive.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Known {
     pub(super) bytes: u64,
@@ -115,7 +116,7 @@ impl Shelf {
         work(move || File::open(place)).await
     }
 
-    /// Whether an archive is here. It stays for another day then.
+    /// Whether an archive is here. If it is, it is kept for another day.
     pub(super) async fn find(&self, hash: &Hash) -> io::Result<Option<Known>> {
         let place = self.place(hash);
         work(move || {
@@ -131,7 +132,7 @@ impl Shelf {
         .await
     }
 
-    /// Removes what is old. Whether there is room for more.
+    /// Removes old files. Says whether there is room for more.
     pub(super) async fn make_room(&self) -> io::Result<bool> {
         let (dir, own) = (self.dir.clone(), format!("{}-", self.key));
         work(move || {
@@ -149,12 +150,12 @@ impl Shelf {
         .await
     }
 
-    /// Where something may be received. Nothing else has this name.
+    /// A path at which a body may be received. No other file has this name.
     pub(super) fn beside(&self) -> io::Result<PathBuf> {
         Ok(self.dir.join(format!("{}-{}.part", self.key, Upload::random()?.0)))
     }
 
-    /// Keeps an archive that was received.
+    /// Keeps a received archive.
     pub(super) async fn keep(&self, hash: &Hash, received: PathBuf) -> io::Result<()> {
         let place = self.place(hash);
         work(move || put(&received, &place)).await
@@ -168,7 +169,7 @@ impl Shelf {
         Ok(upload)
     }
 
-    /// Keeps a part that was received. `false` when there is no such upload.
+    /// Keeps a received part. `false` when there is no such upload.
     pub(super) async fn keep_part(
         &self,
         hash: &Hash,
@@ -202,7 +203,7 @@ impl Shelf {
                 drop(fs::remove_file(&beside));
                 return joined;
             }
-            // What is left of it goes with its time.
+            // Files that could not be removed are removed when they are old.
             drop(fs::remove_dir_all(&dir));
             joined
         })
@@ -220,13 +221,13 @@ impl Shelf {
     }
 }
 
-/// Puts a file in its place, where it is whole whatever happens.
+/// Puts a file in its place. It is there as a whole, also after a power cut.
 fn put(received: &Path, place: &Path) -> io::Result<()> {
     File::open(received)?.sync_all()?;
     fs::rename(received, place)
 }
 
-/// Writes parts into one file. Whether all were there and not too much.
+/// Writes parts into one file. Says whether all were there and not too large together.
 fn join(dir: &Path, parts: &[Part], to: &Path) -> io::Result<bool> {
     let mut whole = File::create(to)?;
     let mut bytes = 0;
@@ -243,7 +244,7 @@ fn join(dir: &Path, parts: &[Part], to: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Bytes that count for a file, or a directory of files; what is old is removed and counts nothing.
+/// The bytes that count for a file, or for a directory of files. Old ones are removed and count nothing.
 fn size_or_remove(path: &Path) -> u64 {
     let Ok(metadata) = fs::symlink_metadata(path) else { return 0 };
     let age = metadata.modified().ok().and_then(|at| SystemTime::now().duration_since(at).ok());
@@ -333,7 +334,7 @@ mod tests {
         shelf.keep(&hash, received(&shelf, "first")).await.unwrap();
         let long_ago = SystemTime::now() - 2 * KEPT;
         File::open(shelf.place(&hash)).unwrap().set_modified(long_ago).unwrap();
-        // Who asks about it will want it.
+        // A client that asks about it will want it.
         assert!(shelf.find(&hash).await.unwrap().is_some() && shelf.make_room().await.unwrap());
         assert!(shelf.find(&hash).await.unwrap().is_some());
         File::open(shelf.place(&hash)).unwrap().set_modified(long_ago).unwrap();

@@ -12,18 +12,18 @@ use crate::mac::{hmac, same};
 
 /// The method.
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
-/// What is said of the body: its hash, or that it is not signed.
+/// Header with the hash of the body, or the note that the body is not signed.
 pub(super) const CONTENT_HEADER: &str = "x-amz-content-sha256";
 const DATE_HEADER: &str = "x-amz-date";
-/// The hash of nothing.
+/// The hash of an empty text.
 const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-/// Headers that may be signed, and bytes of an `Authorization`.
+/// Most headers that may be signed, and most bytes of an `Authorization`.
 const HEADERS_MAX: usize = 64;
 const SHOWN_MAX_BYTES: usize = 4096;
-/// Everything else is written as `%XX`.
+/// All other characters are written as `%XX`.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// What an `Authorization` says.
+/// The parts of an `Authorization`.
 struct Shown<'a> {
     /// `DATE/REGION/SERVICE/aws4_request`.
     scope: &'a str,
@@ -44,13 +44,13 @@ impl<'a> Shown<'a> {
             }
         }
         let signed: Vec<&str> = signed?.split(';').take(HEADERS_MAX + 1).collect();
-        // What a signature does not cover could be anybody's.
+        // Anyone could have changed the parts of a request that the signature does not cover.
         let covers = ["host", CONTENT_HEADER, DATE_HEADER].iter().all(|name| signed.contains(name));
         let (_, scope) = credential?.split_once('/')?;
         (covers && signed.len() <= HEADERS_MAX).then_some(Self { scope, signed, signature: signature? })
     }
 
-    /// The key that is derived for the scope.
+    /// The signing key that is derived for the scope.
     fn key(&self, secret: &str) -> Option<[u8; 32]> {
         let mut parts = self.scope.split('/');
         let first = hmac(format!("AWS4{secret}").as_bytes(), parts.next()?.as_bytes());
@@ -58,12 +58,13 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// What a request that was signed goes on signing with: its body's chunks, one after the other. It holds a key, and is not printed.
+/// The state with which a signed request signs its body's chunks, one after the other. It holds a key, and is not
+/// printed.
 pub(super) struct Chain {
     key: [u8; 32],
     /// `DATE\nSCOPE`.
     head: String,
-    /// The signature of what came before.
+    /// The signature of the request, or of the chunk before.
     last: String,
 }
 
@@ -79,7 +80,8 @@ impl Chain {
     }
 }
 
-/// How a request was signed with this secret; `None` if it was not.
+/// Checks that a request was signed with this secret. Gives the chain for its body's chunks; `None` if it was not
+/// signed so.
 pub(super) fn signed(parts: &Parts, secret: &str) -> Option<Chain> {
     let text = parts.headers.get(AUTHORIZATION)?.to_str().ok()?;
     let shown = Shown::parse(text).filter(|_| text.len() <= SHOWN_MAX_BYTES)?;
@@ -91,11 +93,11 @@ pub(super) fn signed(parts: &Parts, secret: &str) -> Option<Chain> {
     same(&last, shown.signature).then_some(Chain { key, head, last })
 }
 
-/// The request in the one form in which it is signed. `None` without a header that it is to have.
+/// The request in the one form in which it is signed. `None` when a header is missing that must be signed.
 fn canonical(parts: &Parts, signed: &[&str]) -> Option<String> {
     let content = parts.headers.get(CONTENT_HEADER)?.to_str().ok()?;
     let query = canonical_query(parts.uri.query().unwrap_or_default());
-    // The path as the client wrote it: the server has cut off where the dialect is.
+    // The path as the client wrote it: the server has cut off the dialect's prefix.
     let path = format!("{}{}", crate::PREFIX, parts.uri.path());
     let mut text = format!("{}\n{path}\n{query}\n", parts.method);
     for name in signed {
@@ -115,7 +117,7 @@ fn value_of(headers: &HeaderMap, authority: Option<&str>, name: &str) -> Option<
     let values = values?;
     match values.is_empty() {
         false => Some(values.join(",")),
-        // HTTP/2 has no such header.
+        // In HTTP/2 the host is not a header.
         true if name == HOST.as_str() => authority.map(str::to_owned),
         true => None,
     }

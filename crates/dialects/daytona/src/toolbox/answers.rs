@@ -1,5 +1,5 @@
-//! Answers that a program in a sandbox gives on its standard output, a line of JSON each. Hostile: whatever runs in the
-//! sandbox can write them, too.
+//! Answers that a program in a sandbox gives on its standard output, a line of JSON each. They are hostile: other
+//! programs in the sandbox can write them, too.
 
 use atoll_core::exec::OutputStream;
 use atoll_core::{Code, Error};
@@ -14,13 +14,13 @@ const READ_BYTES: usize = 64 << 10;
 /// Why there is no further answer.
 #[derive(Debug)]
 pub(super) enum NoAnswer {
-    /// The program is no more.
+    /// The program has ended.
     Ended,
-    /// What it says is too long to be an answer.
+    /// A line is too long to be an answer.
     TooLong,
     /// This server ends.
     ShuttingDown,
-    /// Its output cannot be read.
+    /// The program's output cannot be read.
     Failed(Error),
 }
 
@@ -34,13 +34,14 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    /// Those that have this id: others are to questions before, whose clients have gone. None has more than `max_bytes`.
+    /// The answers with this id. Answers with other ids belong to earlier questions, whose clients have gone. No answer
+    /// has more than `max_bytes`.
     pub(super) fn new(reader: OutputReader, id: String, max_bytes: usize) -> Self {
         let lines = LinesCodec::new_with_max_length(max_bytes);
         Self { reader, id, read: BytesMut::new(), lines }
     }
 
-    /// The next of them.
+    /// The next answer.
     pub(super) async fn next(&mut self) -> Result<Value, NoAnswer> {
         loop {
             match self.lines.decode(&mut self.read) {
@@ -50,7 +51,7 @@ impl Answers {
                 },
                 Ok(None) => {}
                 Err(LinesCodecError::MaxLineLengthExceeded) => return Err(NoAnswer::TooLong),
-                // A line that is no text, and so no answer.
+                // The line is no text, and so no answer.
                 Err(LinesCodecError::Io(_)) => continue,
             }
             match self.reader.next(READ_BYTES).await {

@@ -15,15 +15,16 @@ use crate::error::{Failure, Result};
 use crate::request::Json;
 use crate::who::Inside;
 
-/// Finds what runs a language and lets it read the program from its input: `code.sh LANGUAGE CHARTS ARGUMENT…`.
+/// Finds the program that runs a language, and lets it read the code from its input: `code.sh LANGUAGE CHARTS
+/// ARGUMENT…`.
 const SCRIPT: &str = include_str!("../../guest/code.sh");
-/// Runs a program in Python and tells the charts that it shows.
+/// Runs a program in Python and reports the charts that it shows.
 const CHARTS: &str = include_str!("../../guest/charts.py");
-/// What is in every program that shows a chart.
+/// Every program that shows a chart contains this text.
 const SHOWS: &str = "show(";
-/// Charts of one program.
+/// Most charts of one program.
 const CHARTS_MAX_COUNT: usize = 1000;
-/// Arguments of a program.
+/// Most arguments of a program.
 const ARGV_MAX_COUNT: usize = 1000;
 
 /// A program.
@@ -66,18 +67,18 @@ pub(super) async fn run(inside: Inside, Json(request): Json<Run>) -> Result<Json
     let fail = |error: Error| Failure::of_daemon(&error);
     let view = inside.engine().create_exec(inside.id(), draft, inside.recorded()).await.map_err(fail)?;
     let exec = view.record.id.as_str();
-    // Both at once: a program may say much before all of it was read.
+    // Both at once: a program may write much before it has read all of its code.
     let (fed, ended) = tokio::join!(feed(&inside, exec, Bytes::from(request.code)), ended(&inside, exec));
     let (output, exit) = ended?;
     fed.map_err(fail)?;
-    // The program's two streams are one here, and the other one is for charts.
+    // The program's two streams are one here; the other stream carries the charts.
     let charts = charts_in(&output.stderr());
     Ok(Json(
         json!({"exitCode": exit_code(&exit), "result": output.stdout(), "artifacts": {"charts": charts}}),
     ))
 }
 
-/// Charts, one on each line. What is none is left out: whatever runs inside may write there.
+/// Charts, one on each line. Other lines are left out: programs in the sandbox may write there.
 fn charts_in(told: &str) -> Vec<Value> {
     let charts = told.lines().filter_map(|line| serde_json::from_str(line).ok());
     charts.filter(Value::is_object).take(CHARTS_MAX_COUNT).collect()

@@ -36,7 +36,7 @@ pub(super) async fn execute(inside: Inside, Json(request): Json<Execute>) -> Res
         return Err(failure.from(Source::Daemon));
     }
     let line = Line {
-        // Both streams through one pipe: what is told as one text has one order.
+        // Both streams go through one pipe, so that the text that the client gets has one order.
         command: format!("exec 2>&1; {}", request.command),
         cwd: request.cwd,
         env: request.envs.unwrap_or_default(),
@@ -44,7 +44,7 @@ pub(super) async fn execute(inside: Inside, Json(request): Json<Execute>) -> Res
     };
     let view = match line.start(&inside).await {
         Ok(view) => view,
-        // A directory or user that is not there is the command's own failure.
+        // A missing directory or user is a failure of the command, not of the request.
         Err(error) if matches!(error.code, Code::CwdNotFound | Code::UserNotFound) => {
             return Ok(Json(json!({"exitCode": -1, "result": error.message})));
         }
@@ -57,7 +57,7 @@ pub(super) async fn execute(inside: Inside, Json(request): Json<Execute>) -> Res
 /// Waits for the end of a command.
 ///
 /// # Errors
-/// 408 when it was killed for its time; what ended it otherwise.
+/// 408 when the command was killed at its time limit; an error when the sandbox ended it.
 pub(super) async fn ended(inside: &Inside, exec: &str) -> Result<(output::Output, Exit)> {
     let fail = |error: Error| Failure::of_daemon(&error);
     let reader = inside.engine().output_whole(inside.id(), exec).await.map_err(fail)?;

@@ -1,4 +1,4 @@
-//! The small questions: where is home, which ports are open, what is used.
+//! The small questions: the home, the open ports, the used resources.
 
 use atoll_core::Error;
 use std::collections::BTreeMap;
@@ -25,12 +25,12 @@ pub(super) async fn home(inside: Inside) -> Result<Json<Value>> {
     Ok(Json(json!({"dir": paths::home(&inside).await.map_err(fail)?})))
 }
 
-/// Where commands run, and what relative paths begin with.
+/// The directory in which commands run, and at which relative paths begin.
 pub(super) async fn work_dir(inside: Inside) -> Result<Json<Value>> {
     Ok(Json(json!({"dir": paths::base(&inside).await.map_err(fail)?})))
 }
 
-/// What clients may ask.
+/// The version by which clients choose what to ask.
 pub(super) async fn version(_: Inside) -> Json<Value> {
     Json(json!({"version": view::DAEMON_VERSION}))
 }
@@ -40,12 +40,12 @@ async fn listening(inside: &Inside) -> Result<Vec<u16>> {
     guest.ports().await.map_err(|error| fail(guest_error(error)))
 }
 
-/// The ports that something listens on.
+/// The ports that programs listen on.
 pub(super) async fn ports(inside: Inside) -> Result<Json<Value>> {
     Ok(Json(json!({"ports": listening(&inside).await?})))
 }
 
-/// Whether something listens on a port.
+/// Whether a program listens on a port.
 pub(super) async fn in_use(inside: Inside, Path((_, port)): Path<(String, String)>) -> Result<Json<Value>> {
     let port =
         parse_port(&port).ok_or_else(|| Failure::bad_daemon("port must be a number between 1 and 65535"))?;
@@ -75,7 +75,7 @@ pub(super) async fn set_env(inside: Inside, Json(asked): Json<Environment>) -> R
     Ok(Json(json!({"message": "environment updated"})))
 }
 
-/// What the sandbox uses now.
+/// The resources that the sandbox uses now.
 pub(super) async fn metrics(inside: Inside) -> Result<Json<Value>> {
     let (record, used) = (inside.record()?, inside.engine().metrics(inside.id()).await.map_err(fail)?);
     let now = inside.engine().now_ms();
@@ -90,7 +90,7 @@ pub(super) async fn metrics(inside: Inside) -> Result<Json<Value>> {
         "cpuUsedPct": percent(used.usage.cpu_us, alive_us),
         "memTotal": used.memory_limit_bytes,
         "memUsed": used.usage.memory_bytes,
-        // The kernel counts it with the memory; it is not told apart.
+        // The kernel counts the cache with the memory; it is not told apart.
         "memCache": 0,
         "diskTotal": total,
         "diskUsed": disk,
@@ -100,7 +100,7 @@ pub(super) async fn metrics(inside: Inside) -> Result<Json<Value>> {
     })))
 }
 
-/// Share of the time since it was made.
+/// The used share of the passed time, in percent.
 #[expect(clippy::cast_precision_loss, reason = "a rounded share is wanted")]
 fn percent(used_us: u64, passed_us: u64) -> f64 {
     if passed_us == 0 { 0.0 } else { (used_us as f64 / passed_us as f64 * 10_000.0).round() / 100.0 }

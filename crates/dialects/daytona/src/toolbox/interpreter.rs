@@ -1,7 +1,7 @@
-//! Contexts of a Python interpreter: one that everybody shares, and those that somebody makes.
+//! Contexts of a Python interpreter: one that all clients of a sandbox share, and those that clients make.
 //!
-//! A context is an exec (`guest/interpreter.py`) that is sent code and tells what came of it. It is found by its tag,
-//! and begins when it is first used. Code of one context runs one piece after the other.
+//! A context is an exec (`guest/interpreter.py`) that gets code and reports its results. It is found by its tag, and
+//! begins when it is first used. The pieces of code of one context run one after the other.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,21 +28,21 @@ use crate::error::{Failure, Result, Source};
 use crate::request::{Json, Path};
 use crate::who::Inside;
 
-/// What runs the code.
+/// The script that runs the code.
 const SCRIPT: &str = include_str!("../../guest/interpreter.py");
-/// What every tag of a context begins with.
+/// Every tag of a context begins with it.
 const TAG: &str = "daytona interpreter ";
-/// The context of those who name none.
+/// The context of clients that name none.
 const DEFAULT: &str = "default";
-/// Time of a piece of code when the client does not say, seconds.
+/// Time limit of a piece of code when the client gives none, seconds.
 const TIMEOUT_S: u64 = 600;
-/// The socket is closed with this when the time is over.
+/// The socket is closed with this code when the time is over.
 const TIMED_OUT: u16 = 4008;
-/// How long code may take to heed an interruption.
+/// How long code may take to end after an interruption.
 const HEED_WAIT: Duration = Duration::from_secs(3);
-/// How long a client may take to say what it wants.
+/// How long a client may take to send its code.
 const FIRST_WAIT: Duration = Duration::from_secs(30);
-/// Longest line that an interpreter may say, bytes: it has at most 32 KiB of output, each byte of it six at most.
+/// Longest line that an interpreter may write, bytes: it has at most 32 KiB of output, and each byte takes at most six.
 const LINE_MAX_BYTES: usize = 1 << 20;
 
 fn fail(error: Error) -> Failure {
@@ -105,7 +105,7 @@ fn shown(view: &ExecView) -> Value {
     })
 }
 
-/// A context that is wanted.
+/// The context that a client asks for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Create {
@@ -122,7 +122,7 @@ pub(super) async fn create(inside: Inside, Json(asked): Json<Create>) -> Result<
     Ok(Json(shown(&view)))
 }
 
-/// The contexts that somebody made.
+/// The contexts that clients made.
 pub(super) async fn list(inside: Inside) -> Result<Json<Value>> {
     let all = running(&inside)?;
     let made = all.iter().filter(|view| id_of(view) != Some(DEFAULT));
@@ -150,7 +150,7 @@ struct Run {
 }
 
 impl Run {
-    /// When its time is over; `None` is never.
+    /// The end of its time; `None` is never.
     fn until(&self) -> Option<Instant> {
         let seconds = self.timeout.map_or(TIMEOUT_S, |seconds| u64::try_from(seconds).unwrap_or_default());
         (seconds > 0).then(|| Instant::now() + Duration::from_secs(seconds.min(365 * 24 * 3600)))
@@ -182,14 +182,14 @@ async fn serve(inside: Inside, socket: WebSocket, draining: CancellationToken) {
     let Ok(Some(first)) = tokio::time::timeout(FIRST_WAIT, first).await else { return };
     let ended = tokio::select! {
         ended = run(&inside, &mut sink, &first) => ended,
-        // Who has gone hears nothing more; the code goes on.
+        // A client that has gone gets nothing more; the code goes on.
         () = socket::gone(&mut stream) => return,
         () = draining.cancelled() => (close_code::AWAY, String::new()),
     };
     socket::close(&mut sink, &mut stream, ended.0, &ended.1).await;
 }
 
-/// Runs one piece of code. Gives what to close the socket with.
+/// Runs one piece of code. Gives the code and reason to close the socket with.
 async fn run(inside: &Inside, sink: &mut Sink, text: &str) -> (u16, String) {
     let refused =
         |failure: Failure| (close_code::POLICY, atoll_core::error::shorten(&failure.message).to_string());
@@ -244,7 +244,7 @@ async fn begin(inside: &Inside, context: &ExecView, request: &Run) -> Result<Ans
     Ok(Answers::new(reader, id, LINE_MAX_BYTES))
 }
 
-/// Ends code whose time is over. A context that does not heed that ends with it.
+/// Interrupts code whose time is over. A context whose code does not end then is killed.
 async fn interrupt(inside: &Inside, context: &ExecView, mut answers: Answers) {
     let (engine, exec) = (inside.engine(), context.record.id.as_str());
     let interrupted = engine.signal_exec(inside.id(), exec, "INT", false).await;
@@ -260,15 +260,15 @@ async fn interrupt(inside: &Inside, context: &ExecView, mut answers: Answers) {
 enum Outcome {
     Done,
     TimedOut,
-    /// The interpreter is no more.
+    /// The interpreter has ended.
     Ended,
-    /// What it says is no answer.
+    /// The interpreter's output is no answer.
     Broken,
-    /// The client is no more.
+    /// The client has gone.
     Gone,
 }
 
-/// Tells the client what an interpreter says about its code.
+/// Passes an interpreter's answers about the code on to the client.
 async fn pass_on(answers: &mut Answers, sink: &mut Sink, until: Option<Instant>) -> Outcome {
     loop {
         let next = answers.next();

@@ -1,8 +1,8 @@
 //! Language servers of the image: `pylsp`, `typescript-language-server`.
 //!
-//! Each is an exec (`guest/lsp.py`) that speaks with the server and answers each question with one line. It is found by
-//! its tag, which names language and project, and goes on when this server does not. Questions to one of them are asked one
-//! after the other.
+//! Each is an exec (`guest/lsp.py`) that speaks with the language server and answers each question with one line. It is
+//! found by its tag, which names language and project, and goes on when this server restarts. Questions to one of them
+//! are asked one after the other.
 
 use std::time::Duration;
 
@@ -21,18 +21,18 @@ use crate::error::{Failure, Result, Source};
 use crate::request::{Json, Query};
 use crate::who::Inside;
 
-/// What speaks with the language server.
+/// The script that speaks with the language server.
 const SCRIPT: &str = include_str!("../../guest/lsp.py");
-/// What every tag of one begins with.
+/// Every tag of a language server begins with it.
 const TAG: &str = "daytona lsp ";
 /// How long an answer may take: the script gives up after a minute.
 const WAIT: Duration = Duration::from_secs(70);
 /// Longest answer, bytes.
 const LINE_MAX_BYTES: usize = 16 << 20;
-/// Language servers of one sandbox.
+/// Most language servers of one sandbox.
 const SERVERS_MAX: usize = 16;
 
-/// What is asked, in a body or a query.
+/// The question of a client, in a body or a query.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Asked {
@@ -105,22 +105,22 @@ pub(super) async fn start(inside: Inside, Json(asked): Json<Asked>) -> Result<St
     Ok(StatusCode::OK)
 }
 
-/// Ends it.
+/// Ends the language server.
 pub(super) async fn stop(inside: Inside, Json(asked): Json<Asked>) -> Result<StatusCode> {
     let server = Server::of(&inside, &asked).await?;
     let exec = server.exec.ok_or_else(not_started)?;
-    // It is killed below if it does not heed that.
+    // If it does not stop, it is killed below.
     drop(ask(&inside, &exec, json!({"op": "stop"})).await);
     inside.engine().kill_exec(inside.id(), exec.record.id.as_str()).await.map_err(fail)?;
     Ok(StatusCode::OK)
 }
 
-/// A document is open.
+/// The client opened a document.
 pub(super) async fn did_open(inside: Inside, Json(asked): Json<Asked>) -> Result<StatusCode> {
     question(&inside, &asked, json!({"op": "open", "uri": &asked.uri})).await.map(|_| StatusCode::OK)
 }
 
-/// A document is open no more.
+/// The client closed a document.
 pub(super) async fn did_close(inside: Inside, Json(asked): Json<Asked>) -> Result<StatusCode> {
     question(&inside, &asked, json!({"op": "close", "uri": &asked.uri})).await.map(|_| StatusCode::OK)
 }
@@ -135,7 +135,7 @@ pub(super) async fn workspace_symbols(inside: Inside, Query(asked): Query<Asked>
     question(&inside, &asked, json!({"op": "workspace", "query": &asked.query})).await.map(Json)
 }
 
-/// What could stand at a position.
+/// The completions at a position.
 pub(super) async fn completions(inside: Inside, Json(asked): Json<Asked>) -> Result<Json<Value>> {
     let asking = json!({"op": "completions", "uri": &asked.uri, "position": &asked.position, "context": &asked.context});
     question(&inside, &asked, asking).await.map(Json)

@@ -1,4 +1,4 @@
-//! The toolbox: what happens inside a sandbox, at `/toolbox/{sandbox}`.
+//! The toolbox: work inside a sandbox, at `/toolbox/{sandbox}`.
 
 mod answers;
 mod code;

@@ -1,4 +1,4 @@
-//! What a command wrote, all at once.
+//! The output of a command, all at once.
 
 use atoll_core::exec::{Exit, OutputStream};
 use atoll_core::id::SandboxId;
@@ -6,7 +6,7 @@ use atoll_core::{Code, Error};
 use atoll_engine::{Engine, OutputEvent, OutputReader, Piece};
 use bytes::BytesMut;
 
-/// Most of an output that goes into one answer, bytes. The newest is kept.
+/// Most bytes of an output in one answer. The newest are kept.
 const KEEP_BYTES: usize = 16 << 20;
 /// Bytes read from the log at once.
 const READ_BYTES: usize = 256 << 10;
@@ -28,7 +28,7 @@ impl Output {
         };
         for buffer in [own, &mut self.both] {
             buffer.extend_from_slice(bytes);
-            // Twice as much at times, so that not each piece moves everything.
+            // Lets the buffer grow to twice the size, so that not each piece moves all bytes.
             if buffer.len() > 2 * KEEP_BYTES {
                 drop(buffer.split_to(buffer.len() - KEEP_BYTES));
                 self.dropped = true;
@@ -74,7 +74,7 @@ pub(crate) async fn whole(mut reader: OutputReader) -> Result<(Output, Exit), Er
     }
 }
 
-/// What there is now.
+/// The output until now.
 ///
 /// # Errors
 /// When the log cannot be read.
@@ -90,7 +90,7 @@ pub(crate) async fn so_far(engine: &Engine, sandbox: &SandboxId, exec: &str) -> 
     }
 }
 
-/// The exit code as a shell would tell it; -1 when there was none.
+/// The exit code as a shell would tell it; -1 when there is none.
 pub(crate) fn exit_code(exit: &Exit) -> i32 {
     match (exit.signal, exit.code) {
         (Some(signal), _) => 128 + signal,

@@ -38,32 +38,32 @@ use crate::error::{Failure, Result, Source};
 use crate::request::{Json, Path, Query};
 use crate::who::Inside;
 
-/// What a client offers that knows how an exit is told.
+/// The subprotocol of a client that understands how an exit is told.
 const EXIT_CONTROL: &str = "X-Daytona-Pty-Exit-Control";
-/// What stands before variables among the subprotocols.
+/// Prefix of the variables among the subprotocols.
 const ENVS: &str = "X-Daytona-Pty-Envs~";
-/// What every tag of a terminal begins with.
+/// Every tag of a terminal begins with it.
 const TAG: &str = "daytona pty ";
 /// Longest id of a terminal, bytes.
 const ID_MAX_BYTES: usize = 256;
-/// Output from before that whoever connects is shown, bytes.
+/// Earlier output that a client gets when it connects, bytes.
 const SHOWN_BYTES: u64 = 64 << 10;
 /// Bytes of output in one message.
 const CHUNK_BYTES: usize = 32 << 10;
-/// Sizes that are remembered.
+/// Most sizes that are remembered.
 const SIZES_MAX_COUNT: usize = 4096;
 
 fn fail(error: Error) -> Failure {
     Failure::of_daemon(&error)
 }
 
-/// Sizes that terminals were given since they began. Clones share them.
+/// Sizes that clients gave terminals after their start. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sizes(Arc<Mutex<HashMap<ExecId, TtySize>>>);
 
 impl Sizes {
     fn of(&self, view: &ExecView) -> TtySize {
-        // A map is usable whatever panicked.
+        // The map stays usable when a task panics while it holds the lock.
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let begun = view.record.spec.tty.unwrap_or(TtySize { cols: 80, rows: 24 });
         known.get(&view.record.id).copied().unwrap_or(begun)
@@ -81,7 +81,7 @@ impl Sizes {
     }
 }
 
-/// A terminal that is wanted.
+/// The terminal that a client asks for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Create {
@@ -112,7 +112,7 @@ fn find(inside: &Inside, id: &str) -> Result<ExecView> {
     })
 }
 
-/// A signal as its users know it.
+/// A signal by its usual name.
 fn signal_name(number: i32) -> String {
     const NAMES: [(i32, &str); 9] = [
         (1, "SIGHUP"),
@@ -137,7 +137,7 @@ fn shown(inside: &Inside, view: &ExecView) -> Value {
         "cols": size.cols,
         "rows": size.rows,
         "cwd": spec.cwd.as_deref().unwrap_or_default(),
-        // Those of the sandbox are not the terminal's own, and whoever may look at it knows them.
+        // The sandbox's variables are not the terminal's own, and a client that may see the terminal knows them.
         "envs": {"TERM": spec.env.get("TERM")},
         "lazyStart": false,
         "createdAt": time::iso(view.record.created_ms),
@@ -150,7 +150,7 @@ async fn start(inside: &Inside, asked: Create) -> Result<ExecView> {
         Some(_) => return Err(Failure::bad_daemon(format!("id: must have at most {ID_MAX_BYTES} bytes"))),
         None => return Err(Failure::bad_daemon("PTY session ID is required")),
     };
-    // Two at once would both find that there is none.
+    // Two requests at once would both find that there is no such terminal.
     let _turn = inside.app.turns.take(&format!("pty {}", inside.id())).await;
     if find(inside, &id).is_ok() {
         return Err(Failure::conflict(format!("PTY session {id} already exists")).from(Source::Daemon));
@@ -241,7 +241,7 @@ pub(super) async fn connect(
     attach(&inside, found, request).await
 }
 
-/// Lets a client have a terminal, or tells it on the socket why it does not get it.
+/// Connects a client to a terminal, or tells it on the socket why it cannot.
 async fn attach(inside: &Inside, view: Result<ExecView>, request: Request) -> Result<Response> {
     let tells_exit = socket::protocols(&request).iter().any(|name| name == EXIT_CONTROL);
     let terminal = match view {
@@ -321,7 +321,7 @@ impl Terminal {
         socket::close(sink, stream, close_code::NORMAL, &reason.to_string()).await;
     }
 
-    /// Passes on what the client types, until it goes.
+    /// Passes the client's input on, until the client goes.
     async fn input(&self, stream: &mut Stream) {
         while let Some(Ok(message)) = stream.next().await {
             let mut bytes = match message {
@@ -339,7 +339,7 @@ impl Terminal {
                 if let Err(error) =
                     engine.write_stdin(self.inside.id(), self.exec.as_str(), piece, false).await
                 {
-                    // Its end is told with the output.
+                    // The client learns of the command's end with the output.
                     tracing::debug!(%error, "input of a terminal came to nothing");
                     break;
                 }
@@ -348,7 +348,7 @@ impl Terminal {
     }
 }
 
-/// Passes on what the terminal shows, until its end.
+/// Passes the terminal's output on, until its end.
 async fn output(sink: &mut Sink, mut reader: OutputReader, draining: CancellationToken) -> End {
     loop {
         let event = tokio::select! {

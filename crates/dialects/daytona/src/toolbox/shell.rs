@@ -12,10 +12,10 @@ use bytes::Bytes;
 use super::files::paths;
 use crate::who::Inside;
 
-/// Lines up to this length are arguments; longer ones are read by the shell, bytes.
+/// Lines up to this length are arguments; the shell reads longer ones from its input, bytes.
 const LINE_MAX_BYTES: usize = ARG_MAX_BYTES - 1024;
 
-/// What is to run, and how.
+/// The line to run, and how.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Line {
     pub(crate) command: String,
@@ -25,7 +25,7 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// Starts it.
+    /// Starts the line.
     ///
     /// # Errors
     /// As [`atoll_engine::Engine::create_exec`].
@@ -56,7 +56,7 @@ impl Line {
     }
 }
 
-/// Gives a command all of its input. One that ended without reading it has what it wanted.
+/// Gives a command all of its input. A command that ends without reading all of it is no error.
 pub(crate) async fn feed(inside: &Inside, exec: &str, mut input: Bytes) -> Result<(), Error> {
     loop {
         let piece = input.split_to(input.len().min(STDIN_CHUNK_MAX_BYTES));

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::error::{Failure, Result};
 use crate::who::Inside;
 
-/// Pause after which an idle connection is shown to be alive, for proxies in between.
+/// Pause after which the server pings an idle connection, so that proxies in between keep it.
 pub(super) const PING_EVERY: Duration = Duration::from_secs(20);
 /// How long a client may take to answer the closing of the socket.
 const CLOSE_WAIT: Duration = Duration::from_secs(5);
@@ -37,8 +37,8 @@ pub(super) fn protocols(request: &Request) -> Vec<String> {
     lists.flat_map(|list| list.split(',')).map(|name| name.trim().to_owned()).collect()
 }
 
-/// Makes a request a WebSocket and lets `serve` have it, for as long as whoever asked is welcome. One of the offered
-/// subprotocols is taken: some clients break off otherwise.
+/// Makes a request a WebSocket and lets `serve` have it, as long as the caller has its right. The server takes one of
+/// the offered subprotocols: some clients break off otherwise.
 pub(super) async fn open<F>(
     inside: &Inside,
     request: Request,
@@ -64,14 +64,14 @@ where
             let _held = held;
             tokio::select! {
                 () = serve(socket, draining) => {}
-                // Cut, not closed: a client that comes back is told why.
+                // The connection is cut, not closed: a client that comes back is told why.
                 () = engine.until_revoked(&grant) => {}
             }
         },
     ))
 }
 
-/// Waits until the client goes; what it says is of no interest.
+/// Waits until the client goes; its messages are ignored.
 pub(super) async fn gone(stream: &mut Stream) {
     while let Some(Ok(message)) = stream.next().await {
         if matches!(message, Message::Close(_)) {

@@ -13,19 +13,19 @@ use crate::wire::Message;
 
 /// The payload is compressed.
 const COMPRESSED: u8 = 1;
-/// The last one: its payload says how the stream ended.
+/// The last envelope: its payload says how the stream ended.
 pub(super) const END: u8 = 2;
 const HEAD_BYTES: usize = 5;
 /// How long the first message may take.
 const FIRST_WAIT: Duration = Duration::from_secs(60);
-/// How long a client that streams what somebody types may pause.
+/// How long a client may pause that streams what a user types.
 const PAUSE: Duration = Duration::from_secs(3600);
 
 /// One envelope.
 pub(super) fn pack(flags: u8, payload: &[u8]) -> Bytes {
     let mut bytes = BytesMut::with_capacity(HEAD_BYTES + payload.len());
     bytes.put_u8(flags);
-    // Longer ones are not made: output is read in pieces.
+    // The server makes no longer ones: output is read in pieces.
     bytes.put_u32(u32::try_from(payload.len()).unwrap_or(u32::MAX));
     bytes.put_slice(payload);
     bytes.freeze()
@@ -58,7 +58,7 @@ impl<M: Message> Requests<M> {
     /// The next message, or `None` when the client has no more.
     ///
     /// # Errors
-    /// When the body breaks off, or is none of the protocol's.
+    /// When the body breaks off, or is no message of the protocol.
     pub(crate) async fn next(&mut self) -> Result<Option<M>, Fault> {
         if !self.fill(HEAD_BYTES).await? {
             return if self.buffer.is_empty() { Ok(None) } else { Err(broken()) };
@@ -85,7 +85,7 @@ impl<M: Message> Requests<M> {
         self.codec.decode(&plain).map(Some)
     }
 
-    /// Says whether so many bytes are there.
+    /// Reads until so many bytes are there; says whether they are.
     async fn fill(&mut self, bytes: usize) -> Result<bool, Fault> {
         while self.buffer.len() < bytes {
             let wait = if self.begun { PAUSE } else { FIRST_WAIT };

@@ -6,7 +6,7 @@ use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 
-/// The protocol's codes, as far as they are given.
+/// The protocol's codes, as far as this server gives them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Unknown,
@@ -57,7 +57,7 @@ impl Kind {
     }
 }
 
-/// What a call fails with.
+/// The error of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) kind: Kind,
@@ -74,7 +74,7 @@ impl Fault {
         Self::new(Kind::DeadlineExceeded, "the deadline of the call is over")
     }
 
-    /// What the engine says, in the protocol's terms.
+    /// The engine's error, in the protocol's terms.
     pub(crate) fn of(error: &Error) -> Self {
         let kind = match error.code {
             Code::InvalidArgument
@@ -104,7 +104,7 @@ impl Fault {
         Self::new(kind, &error.message)
     }
 
-    /// The object that says it.
+    /// The error as a JSON object.
     pub(crate) fn to_json(&self) -> Value {
         json!({"code": self.kind.as_str(), "message": self.message})
     }
@@ -126,7 +126,7 @@ mod tests {
         for code in Code::ALL {
             let fault = Fault::of(&Error::new(*code, "x"));
             assert!(fault.kind.status().is_client_error() || fault.kind.status().is_server_error());
-            // What a client may try again is not told apart here: only the proxy's own answers are retried.
+            // Here no code tells the client that it may try again: clients retry only the proxy's own answers.
             assert_eq!(fault.to_json()["message"], "x");
         }
     }

@@ -7,7 +7,7 @@
 //!          answer: 200, envelopes, and at the end one with flag 2: `{}` or `{"error":{…}}`
 //! ```
 //!
-//! Bodies that come are bounded before they are kept, compressed ones also by what they become.
+//! Bodies are bounded before they are kept; compressed ones also by their unpacked size.
 
 mod envelope;
 mod fault;
@@ -29,7 +29,7 @@ pub(crate) use envelope::Requests;
 pub(crate) use fault::{Fault, Kind};
 pub(crate) use stream::{Answer, Ending, Once, streamed};
 
-/// Longest message that a client may send, bytes: what is typed into a process travels in one.
+/// Longest message that a client may send, bytes: one message carries the input for a process.
 const MESSAGE_MAX_BYTES: usize = 8 << 20;
 /// Longest time that a client may allow, milliseconds: ten digits.
 const TIMEOUT_MAX_MS: u64 = 9_999_999_999;
@@ -68,7 +68,7 @@ impl Codec {
             Fault::new(Kind::InvalidArgument, format!("the message cannot be read: {error}"))
         };
         match self {
-            // No message at all is one with nothing set.
+            // An empty body is a message with no field set.
             Self::Json if bytes.is_empty() => Ok(M::default()),
             Self::Json => serde_json::from_slice(bytes).map_err(|error| wrong(&error)),
             Self::Proto => M::decode(bytes.clone()).map_err(|error| wrong(&error)),
@@ -127,7 +127,7 @@ fn too_large() -> Fault {
 /// How long the client allows the call to take, if it says so.
 ///
 /// # Errors
-/// For anything that is no number of milliseconds.
+/// For a text that is no number of milliseconds.
 pub(crate) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, Fault> {
     let Some(value) = headers.get("connect-timeout-ms") else { return Ok(None) };
     let number = value.to_str().ok().and_then(|text| text.parse::<u64>().ok());
@@ -137,7 +137,7 @@ pub(crate) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, Fault> {
     }
 }
 
-/// Answers a content type that is none of the protocol's.
+/// Answers a request whose content type is none of the protocol's.
 fn unsupported() -> Response {
     let accept = "application/json, application/proto, application/connect+json, application/connect+proto";
     (StatusCode::UNSUPPORTED_MEDIA_TYPE, [("accept-post", accept)]).into_response()

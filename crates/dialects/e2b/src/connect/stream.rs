@@ -17,11 +17,11 @@ use super::envelope::{END, pack};
 use super::{Codec, Fault, Requests, unsupported};
 use crate::wire::Message;
 
-/// What answers a streaming call, one message after the other.
+/// The source of a streaming call's answer, one message after the other.
 pub(crate) trait Answer: Send + 'static {
     type Item: Message;
 
-    /// The next message; `Ok(None)` ends the stream well, an error as the protocol says it. Cancelling the wait
+    /// The next message; `Ok(None)` ends the stream well, an error ends it with a fault or cuts it. Cancelling the wait
     /// loses nothing.
     fn next(&mut self) -> impl Future<Output = Result<Option<Self::Item>, Ending>> + Send;
 }
@@ -29,9 +29,9 @@ pub(crate) trait Answer: Send + 'static {
 /// How a stream ends that does not end well.
 #[derive(Debug)]
 pub(crate) enum Ending {
-    /// The client is told.
+    /// The last envelope tells the client.
     Fault(Fault),
-    /// The connection breaks: what answered is gone, and the client looks whether the sandbox is.
+    /// The connection breaks: the sandbox no longer answers, and the client looks whether the sandbox is gone.
     Cut,
 }
 
@@ -41,8 +41,8 @@ impl From<Fault> for Ending {
     }
 }
 
-/// Answers a call whose request is one or more enveloped messages with a stream. What `begin` fails with is told
-/// in the stream, as the protocol wants it.
+/// Answers a call whose request is one or more enveloped messages with a stream. An error of `begin` is told in the
+/// stream, as the protocol wants it.
 pub(crate) async fn streamed<M: Message, A: Answer>(
     request: Request,
     begin: impl AsyncFnOnce(Requests<M>) -> Result<A, Fault>,
@@ -88,7 +88,7 @@ fn messages<A: Answer>(codec: Codec, answer: A) -> Body {
     }))
 }
 
-/// The one message that a stream of requests is answered with.
+/// The single message that answers a stream of requests.
 pub(crate) struct Once<M>(pub(crate) Option<M>);
 
 impl<M: Message> Answer for Once<M> {

@@ -1,5 +1,5 @@
-//! Who calls envd: whoever has the access token that a creation or a connect gave out. It stands for the API key
-//! that got it, and allows what that key may do with the sandbox now.
+//! The callers of envd. A client shows the access token that a creation or a connect gave out. The token stands for the
+//! API key that got it, and allows what that key may do with the sandbox now.
 
 use atoll_core::id::{KeyId, SandboxId};
 use atoll_core::sharing::Needs;
@@ -17,11 +17,11 @@ use crate::App;
 use crate::connect::{Fault, Kind};
 use crate::error::Failure;
 
-/// What the tokens are for.
+/// The purpose of the tokens.
 const PURPOSE: &str = "e2b envd";
-/// How they begin.
+/// The tokens begin with it.
 const PREFIX: &str = "ea_";
-/// Carries the token.
+/// Header that carries the token.
 const TOKEN: &str = "x-access-token";
 const REFUSED: &str =
     "unauthorized access, please provide a valid access token or method signing if supported";
@@ -35,7 +35,7 @@ pub(crate) fn token(engine: &Engine, key: &KeyId, sandbox: &SandboxId) -> String
     format!("{PREFIX}{}", engine.sandbox_token(PURPOSE, key, sandbox).reveal())
 }
 
-/// What lets somebody in to ports that are not public.
+/// The purpose of the tokens for ports that are not public.
 const TRAFFIC: &str = "e2b traffic";
 
 /// The token of a key for the ports of a sandbox.
@@ -43,19 +43,19 @@ pub(crate) fn traffic_token(engine: &Engine, key: &KeyId, sandbox: &SandboxId) -
     engine.sandbox_token(TRAFFIC, key, sandbox).reveal().to_owned()
 }
 
-/// By what right somebody with this token reaches ports.
+/// The right by which a client with this token reaches ports.
 pub(crate) async fn traffic_grant(engine: &Engine, shown: &str, sandbox: &SandboxId) -> Option<Grant> {
     let key = engine.verify_sandbox_token(TRAFFIC, shown, sandbox).ok()?;
     let caller = EngineCaller::of(&key);
     engine.authorize(&caller, Needs::EXEC, Target::Sandbox(sandbox.as_str())).await.ok()
 }
 
-/// Who calls, once it is known that he may.
+/// A caller that may use the sandbox.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
-    /// Who it is, for the engine.
+    /// The caller, for the engine.
     pub(crate) engine: EngineCaller,
-    /// By what right it is here.
+    /// The right by which it is here.
     pub(crate) grant: Grant,
 }
 
@@ -84,7 +84,7 @@ impl Caller {
         let caller = EngineCaller::of(key);
         match engine.authorize(&caller, Needs::EXEC, Target::Sandbox(sandbox.as_str())).await {
             Ok(grant) => Ok(Self { engine: caller, grant }),
-            // It sees the sandbox no longer.
+            // The key sees the sandbox no longer.
             Err(error) if matches!(error.code, Code::Unauthorized | Code::SandboxNotFound) => {
                 Err(Failure::new(StatusCode::UNAUTHORIZED, REFUSED))
             }
@@ -93,13 +93,13 @@ impl Caller {
     }
 }
 
-/// A caller of envd, its sandbox, and who it wants to be there.
+/// A caller of envd, its sandbox, and the user inside that it wants to act as.
 #[derive(Debug, Clone)]
 pub(crate) struct Envd {
     pub(crate) app: App,
     pub(crate) sandbox: SandboxId,
     pub(crate) caller: Caller,
-    /// The user inside; the sandbox's own when it says none.
+    /// The user inside; the sandbox's own when the caller names none.
     pub(crate) user: Option<String>,
 }
 
@@ -131,12 +131,12 @@ impl Envd {
         &self.sandbox
     }
 
-    /// Who calls, for the engine.
+    /// The caller, for the engine.
     pub(crate) const fn recorded(&self) -> &EngineCaller {
         &self.caller.engine
     }
 
-    /// Whether it may do at this moment what it was let in for.
+    /// Checks that the caller still has the right by which it was let in.
     pub(crate) fn recheck(&self) -> Result<(), Error> {
         self.engine().recheck(&self.caller.grant, Needs::EXEC)
     }
@@ -145,7 +145,7 @@ impl Envd {
         self.engine().guest(self.id()).await
     }
 
-    /// The user that files belong to that nobody else is named for.
+    /// The user that owns new files when the request names no other.
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`].
@@ -156,7 +156,7 @@ impl Envd {
         }
     }
 
-    /// What the engine says, with the text that the clients know for a user who is not there.
+    /// The engine's error, with the text that the clients know for a user that the sandbox does not have.
     pub(crate) fn fault(&self, error: &Error) -> Fault {
         if error.code == Code::UserNotFound {
             return unknown_user(self.user.as_deref().unwrap_or("user"));

@@ -1,4 +1,4 @@
-//! The small questions: is it there, what does it use, what is its environment.
+//! The small questions: whether the sandbox is there, what it uses, its environment.
 
 use std::collections::BTreeMap;
 
@@ -16,12 +16,12 @@ use crate::extras::Extras;
 
 const MIB: u64 = 1 << 20;
 
-/// Whoever gets here has a sandbox that runs; the proxy answers for the others.
+/// Only requests to a running sandbox get here; for all other sandboxes the proxy answers.
 pub(crate) async fn health(State(_): State<App>) -> Response {
     StatusCode::NO_CONTENT.into_response()
 }
 
-/// What the sandbox uses now.
+/// The resources that the sandbox uses now.
 pub(crate) async fn metrics(envd: Envd) -> Result<Response> {
     let sample = crate::sandboxes::metrics::sample(envd.engine(), envd.id()).await;
     let sample = sample.map_err(|error: Error| Failure::of_file(&error))?;
@@ -40,7 +40,7 @@ pub(crate) async fn metrics(envd: Envd) -> Result<Response> {
     .into_response())
 }
 
-/// The variables that every process gets that names none.
+/// The variables of a process that names none itself.
 pub(crate) async fn envs(envd: Envd) -> Result<axum::Json<Value>> {
     let record = envd.engine().sandbox(envd.id()).map_err(|error| Failure::of_file(&error))?;
     let mut env = record.spec.exec_env();
@@ -48,7 +48,7 @@ pub(crate) async fn envs(envd: Envd) -> Result<axum::Json<Value>> {
     Ok(axum::Json(json!(env)))
 }
 
-/// What E2B's documentation says that programs find in their environment; nothing in place of what the sandbox was
+/// Variables that E2B's documentation promises to programs; none of them replaces a variable that the sandbox was
 /// given.
 pub(super) fn variables(record: &SandboxRecord) -> BTreeMap<String, String> {
     let mut own = BTreeMap::from([

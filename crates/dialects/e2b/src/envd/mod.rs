@@ -1,7 +1,7 @@
-//! The data plane: envd, as the clients believe it to run in every sandbox, and the ports beside it.
+//! The data plane: envd, which the clients believe to run in every sandbox, and the ports beside it.
 //!
-//! There is no such program inside. The server answers from the engine's own execs and files, so that a process
-//! outlives the connection and the server, and what it writes is there for whoever comes later.
+//! No such program runs inside. The server answers from the engine's own execs and files, so that a process outlives
+//! the connection and the server, and a client that connects later still gets its output.
 
 mod auth;
 pub(crate) mod files;
@@ -25,9 +25,9 @@ use crate::error::Failure;
 
 pub(crate) use auth::{Envd, Sandboxed, token as access_token, traffic_token};
 
-/// The port that envd is believed to listen on.
+/// The port that the clients believe envd to listen on.
 pub(crate) const PORT: u16 = 49_983;
-/// The version of envd whose behaviour this is.
+/// The version of envd that this server behaves like.
 pub(crate) const VERSION: &str = "0.6.13";
 
 /// The routes of envd. Requests carry the [`Sandboxed`] that they are for.
@@ -65,7 +65,7 @@ async fn rpc_filesystem(
     }
 }
 
-/// The caller of an RPC. It is answered as HTTP when it may not call at all, as the true envd does.
+/// The caller of an RPC. If it may not call at all, the answer is plain HTTP, as the true envd's is.
 async fn admitted(app: &App, request: Request) -> Result<(Envd, Request), Response> {
     let (mut parts, body) = request.into_parts();
     let envd = Envd::from_request_parts(&mut parts, app)
@@ -79,7 +79,7 @@ fn no_such_method(method: &str) -> Response {
     Fault::new(Kind::Unimplemented, format!("no method '{method}'")).into_response()
 }
 
-/// The sandbox that a request is for; there is none outside of the data plane.
+/// The sandbox that a request is for; `None` outside of the data plane.
 fn sandbox_of(parts: &Parts) -> Option<SandboxId> {
     parts.extensions.get::<Sandboxed>().map(|sandboxed| sandboxed.0.clone())
 }

@@ -7,10 +7,11 @@ use atoll_guest_protocol::messages::Read;
 use super::auth::{Envd, unknown_user};
 use crate::connect::Fault;
 
-/// Bytes of a user database that are read.
+/// Bytes of `/etc/passwd` that are read.
 const PASSWD_MAX_BYTES: u64 = 1 << 20;
 
-/// Reads who is in the sandbox, and where their homes are. Hostile text: what it says is used inside only.
+/// Reads a user's home from the sandbox's `/etc/passwd`. The text is hostile: it is used only for paths inside the
+/// sandbox.
 async fn home_of(guest: &GuestLease, user: &str) -> Result<Option<String>, Error> {
     let request = Read { path: "/etc/passwd".to_owned(), offset: 0, length: PASSWD_MAX_BYTES };
     let mut text = Vec::new();
@@ -23,7 +24,7 @@ async fn home_of(guest: &GuestLease, user: &str) -> Result<Option<String>, Error
                 }
             }
         }
-        // An image without users has root.
+        // An image without `/etc/passwd` still has root.
         Err(error) if error.code == Code::FileNotFound => {}
         Err(error) => return Err(error),
     }
@@ -41,7 +42,7 @@ fn home_in(passwd: &str, user: &str) -> Option<String> {
     }
 }
 
-/// Without `.`, `..`, and double slashes, as the clients are told it.
+/// Removes `.`, `..` and double slashes: the clients are told the path in this form.
 fn clean(path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {
@@ -54,7 +55,7 @@ fn clean(path: &str) -> String {
     format!("/{}", parts.join("/"))
 }
 
-/// The path that is meant, absolute. An unknown user is an error, also where the path does not need one.
+/// The absolute path that the client means. An unknown user is an error, also where the path does not need one.
 pub(crate) async fn resolve(envd: &Envd, guest: &GuestLease, path: &str) -> Result<String, Fault> {
     let below_home = match path.strip_prefix('~') {
         Some("") => Some(""),

@@ -1,12 +1,12 @@
-//! The door of the data plane: which sandbox and port a request is for, whether the sandbox can answer, and who.
+//! The door of the data plane: it decides which sandbox and port a request is for, whether the sandbox can answer, and
+//! which part answers.
 //!
 //! | asked for | answered by |
 //! |---|---|
 //! | 49983 | envd, which is here |
 //! | any other | the server inside that listens there |
 //!
-//! What is said about a sandbox that does not run and a port that nothing listens on are texts that the clients
-//! look for.
+//! The texts about a sandbox that does not run and about a port without a listener are those that the clients look for.
 
 use atoll_core::access::parse_port;
 use atoll_core::id::SandboxId;
@@ -30,13 +30,13 @@ use crate::error::Failure;
 use crate::extras::Extras;
 use crate::sandboxes::lifecycle::resume_on_traffic;
 
-/// Names the sandbox.
+/// Header that names the sandbox.
 pub(crate) const SANDBOX_HEADER: HeaderName = HeaderName::from_static("e2b-sandbox-id");
-/// Names the port.
+/// Header that names the port.
 pub(crate) const PORT_HEADER: HeaderName = HeaderName::from_static("e2b-sandbox-port");
-/// Lets in where ports are not public.
+/// Header with the token for ports that are not public.
 const TRAFFIC_HEADER: HeaderName = HeaderName::from_static("e2b-traffic-access-token");
-/// Paths of envd that are its host's alone.
+/// Paths of envd that only its host may call.
 const INTERNAL: [&str; 7] =
     ["/init", "/upgrade", "/freeze", "/unfreeze", "/collapse", "/fsfreeze", "/fsthaw"];
 
@@ -47,15 +47,15 @@ pub(crate) struct Destination {
     pub(crate) port: u16,
 }
 
-/// What the headers say; `None` when they name no sandbox.
+/// The destination that the headers name; `None` when they name no sandbox.
 ///
 /// # Errors
-/// 400 for a port that is none.
+/// 400 for more than one sandbox, and for a port that is not valid.
 pub(crate) fn by_headers(headers: &HeaderMap) -> Option<Result<Destination, Failure>> {
     let mut named = headers.get_all(SANDBOX_HEADER).iter();
     let sandbox = named.next()?;
     let text = |value: &HeaderValue| value.to_str().ok().map(str::to_owned);
-    // Two names would be read differently by whoever stands before this server.
+    // A proxy in front of this server might pick the other one of two names.
     let sandbox = text(sandbox).filter(|_| named.next().is_none());
     let mut ports = headers.get_all(PORT_HEADER).iter();
     let port = match (ports.next(), ports.next()) {
@@ -70,14 +70,14 @@ pub(crate) fn by_headers(headers: &HeaderMap) -> Option<Result<Destination, Fail
     })
 }
 
-/// What a host name says: `49983-sb….` before the domain.
+/// The destination that a host name names: `49983-sb….` before the domain.
 pub(crate) fn by_host(label: &str) -> Option<Destination> {
     let (port, sandbox) = label.split_once('-')?;
     let port = parse_port(port)?;
     (!sandbox.is_empty()).then(|| Destination { sandbox: sandbox.to_owned(), port })
 }
 
-/// What a signed address means that names no sandbox at all.
+/// The destination of a signed address that names no sandbox.
 pub(crate) fn by_signature(app: &App, request: &Request) -> Option<Destination> {
     let operation = match *request.method() {
         http::Method::GET => files::Operation::Read,
@@ -109,7 +109,7 @@ pub(crate) async fn serve(app: &App, envd: &Router, to: Destination, mut request
     forward(app, sandbox, &record, to, request).await
 }
 
-/// The sandbox, if it can be used; one that wants to be is woken first.
+/// The sandbox, if it can be used. A paused sandbox with `auto_resume` is woken first.
 async fn usable(app: &App, to: &Destination) -> Result<(SandboxId, SandboxRecord), Response> {
     let engine = app.host.engine();
     let gone = || unavailable(to, "The sandbox was not found", None);
@@ -127,7 +127,7 @@ async fn usable(app: &App, to: &Destination) -> Result<(SandboxId, SandboxRecord
                 Err(error) => Err(Failure::of(&error).into_response()),
             }
         }
-        // Somebody resumes it by a call; so much later it is known whether it runs.
+        // A client's call resumes or creates it; when the guest answers, it runs.
         SandboxState::Resuming | SandboxState::Creating => match engine.guest(&id).await {
             Ok(_lease) => Ok((id, record)),
             Err(_) => Err(gone()),
@@ -161,7 +161,7 @@ async fn forward(
 ) -> Response {
     let engine = app.host.engine();
     let extras = Extras::of(record);
-    // Whoever comes, or whoever has the token.
+    // A public port is open to every client; other ports are open to clients with the token.
     let shown = request.headers_mut().remove(TRAFFIC_HEADER);
     let grant = match engine.public_access(&sandbox, to.port) {
         Some(access) => Some(Grant::of_link(access)),

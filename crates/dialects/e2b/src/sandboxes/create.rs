@@ -29,12 +29,12 @@ use crate::secrets;
 use crate::templates;
 use crate::view::Sandbox;
 
-/// Time to live when the client does not say, seconds: of the two generations.
+/// Time to live when the client gives none, seconds: of the two generations.
 const TIMEOUT_V1_S: u64 = 15;
 const TIMEOUT_V2_S: u64 = 300;
-/// What the accesses are called that let everybody reach ports.
+/// Name of the accesses that let every client reach ports.
 const ANYBODY: &str = "e2b public traffic";
-/// Who runs commands where nobody says.
+/// The user that runs commands where the template names none.
 const USER: &str = "user";
 
 /// A creation. Fields that are not named here are ignored.
@@ -112,7 +112,7 @@ async fn create(
         Err(failure) => return failure.into_response(),
     };
     let Some(key) = key else { return made(app, caller, request, timeout_s, None).await };
-    // What is understood of the body, so that a retry may spell it in another way.
+    // The parsed body, so that a retry may spell it in another way.
     let print = serde_json::to_string(&(uri.path(), &request)).unwrap_or_default();
     let kept = super::idempotency::kept(&key, &print);
     let (app_in, caller_in) = (app.clone(), caller.clone());
@@ -129,7 +129,7 @@ async fn made(
 ) -> Response {
     let (engine, key) = (app.host.engine().clone(), caller.key());
     let by = caller.engine().clone();
-    // When the client goes away half-way it is made all the same: it may ask for it by its key.
+    // If the client goes away half-way, the sandbox is made all the same: the client may ask for it by its key.
     let making = atoll_engine::spawn(async move {
         let record = make(&engine, &by, request, timeout_s, kept).await?;
         Ok::<Sandbox, Failure>(Sandbox::new(&engine, &record, &key))
@@ -154,21 +154,21 @@ async fn make(
     let public = !extras.private_ports;
     let draft = SandboxDraft { request: kept, ..draft };
     let record = engine.create_sandbox(draft, by).await.map_err(|error| refused(&error))?;
-    // An earlier server may have made it, with its ports or without.
+    // An earlier server may have made the sandbox, and opened its ports or not.
     let open = engine.accesses(&record.id).map_err(|error| Failure::of(&error))?;
     let open = open.iter().any(|access| access.name.as_deref() == Some(ANYBODY));
     if public
         && !open
         && let Err(failure) = open_ports(engine, &record, by).await
     {
-        // Nobody knows of it.
+        // The client was never told of the sandbox.
         drop(engine.delete_sandbox(&record.id).await);
         return Err(failure);
     }
     Ok(record)
 }
 
-/// Lets everybody reach the ports of a sandbox, as the clients expect it.
+/// Lets every client reach the ports of a sandbox, as E2B's clients expect it.
 pub(super) async fn open_ports(engine: &Engine, record: &SandboxRecord, by: &EngineCaller) -> Result<()> {
     let access =
         AccessDraft { target: Target::Ports, public: true, name: Some(ANYBODY.to_owned()), ttl_ms: None };
@@ -176,13 +176,13 @@ pub(super) async fn open_ports(engine: &Engine, record: &SandboxRecord, by: &Eng
     Ok(())
 }
 
-/// What cannot be made, in the clients' terms.
+/// The error of a creation, in the clients' terms.
 fn refused(error: &Error) -> Failure {
     match error.code {
-        // What the body names is not there: nothing the path names.
+        // A thing that the body names is missing: 404 would be about the path.
         Code::VolumeNotFound | Code::SecretNotFound => Failure::bad(crate::error::sentence(error)),
         Code::IdempotencyMismatch => super::idempotency::mismatch(),
-        // What the template starts does not work: making another sandbox of it changes nothing.
+        // The template's start command fails: making another sandbox of the template changes nothing.
         Code::StartFailed => Failure::bad(crate::error::sentence(error)).with_code("start_failed"),
         Code::SandboxFailed => Failure::new(StatusCode::INTERNAL_SERVER_ERROR, crate::error::sentence(error)),
         _ => Failure::of(error),
@@ -246,7 +246,7 @@ async fn draft(
     Ok((draft, extras))
 }
 
-/// Whether it is paused at its end, and if so with its memory; whether traffic wakes it.
+/// Whether the sandbox is paused at its end, and if so with its memory; and whether traffic wakes it.
 fn lifecycle(request: &Create) -> Result<(Option<bool>, bool)> {
     let pause = request.auto_pause.unwrap_or_default();
     let memory = request.auto_pause_memory.unwrap_or(true);
@@ -260,7 +260,7 @@ fn lifecycle(request: &Create) -> Result<(Option<bool>, bool)> {
     Ok((pause.then_some(memory), resume))
 }
 
-/// How a sandbox of a level is paused with its memory: to disk where that can be, else where it is.
+/// How a sandbox of a level is paused with its memory: to disk where the level can do that, else frozen in memory.
 pub(super) const fn full_pause(level: IsolationLevel) -> PauseMode {
     match level {
         IsolationLevel::Microvm => PauseMode::Memory,
@@ -268,7 +268,7 @@ pub(super) const fn full_pause(level: IsolationLevel) -> PauseMode {
     }
 }
 
-/// Metadata as labels, as far as it has their form: what the native API shows.
+/// The metadata that have the form of labels, as labels: the native API shows those.
 fn labels(metadata: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     use atoll_core::limits::{LABEL_KEY_MAX_BYTES, LABEL_VALUE_MAX_BYTES, LABELS_MAX_COUNT};
     let fits = |(key, value): &(&String, &String)| {

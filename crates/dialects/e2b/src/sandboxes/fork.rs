@@ -1,4 +1,4 @@
-//! Forks: several sandboxes that go on from where one is.
+//! Forks: several sandboxes that go on from the state of one.
 
 use std::collections::BTreeMap;
 
@@ -22,10 +22,10 @@ use crate::view::Sandbox;
 
 /// Most children at once.
 const CHILDREN_MAX: u32 = 100;
-/// Life of a child when the client does not say, seconds.
+/// Life of a child when the client gives none, seconds.
 const TIMEOUT_S: u64 = 15;
 
-/// A fork that is wanted.
+/// The fork that a client asks for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Order {
@@ -33,7 +33,7 @@ pub(super) struct Order {
     count: Option<u32>,
 }
 
-/// Makes children; each or its error.
+/// Makes children; answers with each child or its error.
 pub(super) async fn fork(
     caller: Caller<Manage>,
     State(app): State<App>,
@@ -80,7 +80,7 @@ fn error(failure: &Failure) -> Value {
     json!({"error": {"code": failure.status.as_u16(), "message": failure.message}})
 }
 
-/// Gives a child what its parent's clients know it by.
+/// Gives a child its parent's annotation and open ports, by which its clients know it.
 async fn dress(
     engine: &Engine,
     child: &SandboxRecord,
@@ -100,7 +100,7 @@ async fn dress(
     match dressed.await {
         Ok(record) => Ok(record),
         Err(failure) => {
-            // Nobody knows of it.
+            // The client was never told of the child.
             drop(engine.delete_sandbox(&child.id).await);
             Err(failure)
         }

@@ -1,7 +1,7 @@
-//! `Idempotency-Key`: the same creation asked for again gets the first one's answer.
+//! `Idempotency-Key`: a client that asks for the same creation again gets the first one's answer.
 //!
-//! Answers are kept in memory, for a day. A server that was started anew does not know them any more, but finds the
-//! sandbox by the key, which is kept with it ([`kept`]); a creation that was interrupted has been undone.
+//! Answers are kept in memory, for a day. A restarted server does not know them any more, but finds the sandbox by the
+//! key, which is kept with it ([`kept`]); a creation that was interrupted has been undone.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -19,19 +19,19 @@ use http::{HeaderMap, StatusCode};
 use crate::error::Failure;
 use crate::time::now_ms;
 
-/// Carries the key.
+/// Header that carries the key.
 const HEADER: &str = "idempotency-key";
 const KEY_MAX_BYTES: usize = 255;
-/// Answers that are kept.
+/// Most answers that are kept.
 const ANSWERS_MAX: usize = 10_000;
-/// The same, of one API key: nobody uses up what is everybody's.
+/// Most answers of one API key: no key uses up the room that all share.
 const OF_CALLER_MAX: usize = 2000;
 /// How long, milliseconds.
 const KEPT_MS: u64 = 24 * 3600 * 1000;
 /// Bytes of an answer that is kept.
 const ANSWER_MAX_BYTES: usize = 64 << 10;
 
-/// What was answered. Clones share it.
+/// The answers. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Answers(Arc<Mutex<HashMap<(KeyId, String), Kept>>>);
 
@@ -39,14 +39,14 @@ pub(crate) struct Answers(Arc<Mutex<HashMap<(KeyId, String), Kept>>>);
 struct Kept {
     print: String,
     at_ms: u64,
-    /// Absent while it is under way.
+    /// Absent while the request is under way.
     answer: Option<(StatusCode, Bytes)>,
 }
 
 /// The key of a request, if it has one.
 ///
 /// # Errors
-/// 400 for one that is none.
+/// 400 for a key that is not valid.
 pub(super) fn key(headers: &HeaderMap) -> Result<Option<String>, Failure> {
     let mut all = headers.get_all(HEADER).iter();
     let Some(first) = all.next() else { return Ok(None) };
@@ -75,11 +75,11 @@ pub(super) fn mismatch() -> Failure {
 
 impl Answers {
     fn table(&self) -> std::sync::MutexGuard<'_, HashMap<(KeyId, String), Kept>> {
-        // A map is usable whatever panicked.
+        // The map stays usable when a task panics while it holds the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters a request, or says what is to be answered at once.
+    /// Enters a request, or gives the answer for it if there is one.
     fn begin(&self, id: &(KeyId, String), print: &str) -> Option<Response> {
         let now = now_ms();
         let mut table = self.table();
@@ -107,7 +107,7 @@ impl Answers {
         }
     }
 
-    /// Does `make` once for a key, whether its client waits or not.
+    /// Runs `make` once for a key, whether the client waits or not.
     pub(super) async fn once(
         &self,
         caller: &KeyId,

@@ -20,16 +20,16 @@ use crate::extras::Extras;
 use crate::request::{Caller, Exec, Id, Json, Manage};
 use crate::view::Sandbox;
 
-/// Life of a sandbox that is connected to, when the client does not say, seconds.
+/// Life of a sandbox that a client connects to, when the client gives none, seconds.
 const CONNECT_S: u64 = 300;
-/// The same, for the older way.
+/// The same, for `resume` of older clients.
 const RESUME_S: u64 = 15;
 /// Shortest extension, seconds.
 const REFRESH_S: u64 = 15;
 /// Shortest life of a sandbox that traffic woke, seconds.
 const WOKEN_S: u64 = 300;
 
-/// A number of seconds that a sandbox may live.
+/// Checks a number of seconds that a sandbox may live.
 pub(super) fn limit_s(seconds: i64, least: u64) -> Result<u64> {
     const MAX_S: u64 = DURATION_MAX_MS / 1000;
     match u64::try_from(seconds) {
@@ -50,7 +50,7 @@ fn find(engine: &Engine, id: &SandboxId) -> Result<SandboxRecord> {
     }
 }
 
-/// What the engine says about a sandbox that was there a moment ago.
+/// The engine's error about a sandbox that was there a moment ago.
 fn told(id: &SandboxId, error: &Error) -> Failure {
     match error.code {
         Code::SandboxNotFound | Code::SandboxFailed => Failure::no_sandbox(id.as_str()),
@@ -65,14 +65,14 @@ pub(super) async fn kill(_: Caller<Manage>, State(app): State<App>, Id(id): Id) 
         return Err(Failure::no_sandbox(id.as_str()));
     }
     let of_task = id.clone();
-    // Begun, it is brought to its end, whether the client waits or not.
+    // Once it has begun, it runs to its end, whether the client waits or not.
     let killing = tokio::spawn(async move { engine.delete_sandbox(&of_task).await });
     let killed = killing.await.unwrap_or_else(|_panic| Err(Error::new(Code::Internal, "the kill failed")));
     killed.map_err(|error| told(&id, &error))?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// How long it lives from now on.
+/// How long the sandbox lives from now on.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Timeout {
@@ -83,7 +83,7 @@ pub(super) struct Timeout {
 }
 
 async fn end_in(engine: &Engine, id: &SandboxId, seconds: u64) -> Result<SandboxRecord> {
-    // An end that is now is a moment away.
+    // A time to live of 0 becomes one millisecond.
     let ttl_ms = Some(Some((seconds * 1000).max(1)));
     let update = SandboxUpdate { ttl_ms, ..SandboxUpdate::default() };
     engine.update_sandbox(id, update).await.map_err(|error| told(id, &error))
@@ -104,7 +104,7 @@ pub(super) async fn timeout(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// A sandbox that runs. One that is paused has no end: the clients are told that it is not there.
+/// A sandbox that runs. A paused sandbox has no end: the clients are told that it is not there.
 fn running(engine: &Engine, id: &SandboxId) -> Result<SandboxRecord> {
     let record = find(engine, id)?;
     match record.state {
@@ -116,7 +116,7 @@ fn running(engine: &Engine, id: &SandboxId) -> Result<SandboxRecord> {
     }
 }
 
-/// By how much.
+/// By how many seconds.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Refresh {
@@ -143,7 +143,7 @@ async fn extend(engine: &Engine, record: &SandboxRecord, seconds: u64) -> Result
     if later { Ok(record.clone()) } else { end_in(engine, &record.id, seconds).await }
 }
 
-/// `connect`: makes sure that it runs, and tells how to reach it.
+/// `connect`: makes sure that the sandbox runs, and tells how to reach it.
 pub(super) async fn connect(
     caller: Caller<Exec>,
     State(app): State<App>,
@@ -162,7 +162,7 @@ pub(super) async fn connect(
     Ok((status, axum::Json(Sandbox::new(engine, &record, &caller.key()))).into_response())
 }
 
-/// `resume`, as older clients do it: one that runs is an error.
+/// `resume`, as older clients do it: a sandbox that runs is an error.
 pub(super) async fn resume(
     caller: Caller<Exec>,
     State(app): State<App>,
@@ -186,17 +186,17 @@ pub(super) async fn resume(
     Ok((StatusCode::CREATED, answer).into_response())
 }
 
-/// Lets a paused sandbox go on, for so long; without its memory when that is not wanted.
+/// Resumes a paused sandbox, for so long; without its memory when the client does not want it.
 async fn wake(engine: &Engine, id: &SandboxId, seconds: u64, memory: Option<bool>) -> Result<SandboxRecord> {
     if memory == Some(false) {
         engine.pause_sandbox(id, PauseMode::Filesystem).await.map_err(|error| told(id, &error))?;
     }
-    // Its end first: one that is past would pause it again at once.
+    // The end is set first: an end in the past would pause the sandbox again at once.
     end_in(engine, id, seconds.max(1)).await?;
     engine.resume_sandbox(id).await.map_err(|error| told(id, &error))
 }
 
-/// Wakes a sandbox that wants to be when somebody comes.
+/// Wakes a sandbox whose client asked for it to wake on traffic.
 ///
 /// # Errors
 /// As [`Engine::resume_sandbox`].
@@ -213,14 +213,14 @@ pub(crate) async fn resume_on_traffic(
     engine.resume_sandbox(id).await
 }
 
-/// How to pause.
+/// The way to pause.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Pause {
     memory: Option<bool>,
 }
 
-/// Pauses a sandbox; one that is paused already is told so.
+/// Pauses a sandbox; answers 409 if it is paused already.
 pub(super) async fn pause(
     _: Caller<Manage>,
     State(app): State<App>,
@@ -238,10 +238,10 @@ pub(super) async fn pause(
         PauseMode::Filesystem
     };
     let (engine, of_task) = (engine.clone(), id.clone());
-    // Begun, it is brought to its end, whether the client waits or not.
+    // Once it has begun, it runs to its end, whether the client waits or not.
     let pausing = tokio::spawn(async move {
         let paused = engine.pause_sandbox(&of_task, mode).await?;
-        // A paused one has no end: who connects gives it another.
+        // A paused sandbox has no end: the client that connects gives it another.
         let update = SandboxUpdate { ttl_ms: Some(None), ..SandboxUpdate::default() };
         match paused.expires_ms {
             Some(_) => engine.update_sandbox(&of_task, update).await.map(drop),

@@ -19,14 +19,14 @@ use crate::templates;
 use crate::time;
 use crate::view::{self, Listed};
 
-/// Where the next page begins; absent on the last one.
+/// Header that says where the next page begins; absent on the last page.
 pub(crate) const NEXT: HeaderName = HeaderName::from_static("x-next-token");
-/// How many run.
+/// Header that says how many run.
 const RUNNING: HeaderName = HeaderName::from_static("x-total-running");
-/// Items of a page.
+/// Most items of a page.
 pub(crate) const PAGE_MAX: usize = 100;
 
-/// Which sandboxes.
+/// The sandboxes that the client asks for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct List {
@@ -41,7 +41,7 @@ pub(super) struct List {
     limit: Option<i64>,
 }
 
-/// What a listing is narrowed down to.
+/// The conditions of a listing.
 #[derive(Debug, Default)]
 struct Filter {
     states: Vec<&'static str>,
@@ -90,7 +90,7 @@ fn metadata(text: &str) -> Result<BTreeMap<String, String>> {
     pairs.iter().map(|(key, value)| Ok((again(key)?, again(value)?))).collect()
 }
 
-/// Decodes percent signs; `None` for what is no UTF-8.
+/// Decodes percent signs; `None` when the result is no UTF-8.
 fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -114,7 +114,7 @@ fn decoded(text: &str) -> Option<String> {
 impl Filter {
     fn matches(&self, record: &SandboxRecord) -> bool {
         let Some(state) = view::state(record) else { return false };
-        // What builds templates is none of the clients' sandboxes.
+        // The sandboxes that build templates are not shown to clients.
         if record.spec.build.is_some() || !(self.states.is_empty() || self.states.contains(&state)) {
             return false;
         }
@@ -135,7 +135,7 @@ fn is_of(record: &SandboxRecord, template: &str) -> bool {
         || extras.template_id.as_deref() == Some(&templates::id_of(name))
 }
 
-/// All that a key may see, newest first.
+/// All sandboxes that match and that a key may see, newest first.
 async fn all(engine: &Engine, caller: &EngineCaller, filter: &Filter) -> Result<Vec<SandboxRecord>> {
     let mut query = SandboxQuery { limit: Some(PAGE_MAX_COUNT), ..SandboxQuery::default() };
     let mut found = Vec::new();
@@ -150,7 +150,7 @@ async fn all(engine: &Engine, caller: &EngineCaller, filter: &Filter) -> Result<
     Ok(found)
 }
 
-/// Cuts one page out. The token is the place of the last one of the page before.
+/// Cuts one page out. The token is the place of the last sandbox of the page before.
 fn page(
     mut records: Vec<SandboxRecord>,
     ascending: bool,
@@ -170,7 +170,7 @@ fn page(
     (records, next)
 }
 
-/// How many items a page has.
+/// The number of items that a page has.
 pub(crate) fn limit(asked: Option<i64>) -> Result<usize> {
     let Some(asked) = asked else { return Ok(PAGE_MAX) };
     let limit = usize::try_from(asked).ok().filter(|limit| (1..=PAGE_MAX).contains(limit));
@@ -209,7 +209,7 @@ pub(super) async fn v2(
     Ok(response)
 }
 
-/// `GET /sandboxes`: what runs, all at once.
+/// `GET /sandboxes`: all running sandboxes at once.
 pub(super) async fn v1(
     caller: Caller<Read>,
     State(app): State<App>,

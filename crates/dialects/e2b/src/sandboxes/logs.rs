@@ -1,4 +1,4 @@
-//! The log of a sandbox: which processes began and ended. What they wrote is theirs.
+//! The log of a sandbox: the processes that began and ended, without their output.
 
 use atoll_core::id::SandboxId;
 use atoll_core::limits::PAGE_MAX_COUNT;
@@ -14,7 +14,7 @@ use crate::logs::Wanted;
 use crate::request::{Caller, Id, Query, Read};
 use crate::time::of_ms;
 
-/// Entries of one answer.
+/// Most entries of one answer.
 const LIMIT: usize = 1000;
 /// Characters of a command that are shown.
 const COMMAND_CHARS: usize = 200;
@@ -63,7 +63,7 @@ fn entries(view: &ExecView) -> impl Iterator<Item = Entry> {
     std::iter::once(began).chain(ended)
 }
 
-/// The newest, oldest first.
+/// The newest entries, the oldest of them first.
 async fn all(engine: &Engine, id: &SandboxId) -> Result<Vec<Entry>> {
     let query = ExecQuery { limit: Some(PAGE_MAX_COUNT), ..ExecQuery::default() };
     let (views, _) = engine.execs(id, &query).await.map_err(|error| Failure::of(&error))?;
@@ -72,7 +72,7 @@ async fn all(engine: &Engine, id: &SandboxId) -> Result<Vec<Entry>> {
     Ok(all)
 }
 
-/// Which entries.
+/// The entries that the client asks for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Since {

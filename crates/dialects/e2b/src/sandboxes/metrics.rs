@@ -1,4 +1,4 @@
-//! What sandboxes use. A point is taken when somebody asks: a sampler would keep sandboxes awake.
+//! The resources that sandboxes use. A point is taken when a client asks: a sampler would keep sandboxes awake.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,13 +18,13 @@ use crate::request::{Caller, Id, Query, Read};
 use crate::time::of_ms;
 use crate::view;
 
-/// Points that are kept of a sandbox.
+/// Most points that are kept of a sandbox.
 const POINTS_MAX: usize = 720;
-/// Points that are kept of all.
+/// Most points that are kept of all sandboxes.
 const TOTAL_MAX: usize = 100_000;
 /// Points lie at least so far apart, milliseconds.
 const APART_MS: u64 = 1000;
-/// Sandboxes that are asked for at once.
+/// Most sandboxes that a client may ask for at once.
 const ASKED_MAX: usize = 100;
 
 /// One point, as the clients read it.
@@ -51,10 +51,10 @@ pub(crate) struct Sample {
 pub(crate) struct Samples(Arc<Mutex<HashMap<SandboxId, VecDeque<Sample>>>>);
 
 impl Samples {
-    /// Takes a point and gives those that there are.
+    /// Takes a point and gives all points of the sandbox.
     async fn take(&self, engine: &Engine, id: &SandboxId) -> Result<Vec<Sample>, Error> {
         let mut sample = sample(engine, id).await?;
-        // Maps and queues are usable whatever panicked.
+        // The maps and queues stay usable when a task panics while it holds the lock.
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.values().map(VecDeque::len).sum::<usize>() >= TOTAL_MAX {
             all.retain(|id, _| engine.sandbox(id).is_ok());
@@ -77,7 +77,7 @@ impl Samples {
     }
 }
 
-/// Drops the older half of what there is of each, but for the last point, until there is room.
+/// Drops the older half of each sandbox's points, but not the last point, until there is room.
 fn thin(all: &mut HashMap<SandboxId, VecDeque<Sample>>) {
     while all.values().map(VecDeque::len).sum::<usize>() >= TOTAL_MAX {
         if all.len() >= TOTAL_MAX {
@@ -95,7 +95,7 @@ fn percent(used_us: u64, passed_us: u64) -> f64 {
     if passed_us == 0 { 0.0 } else { (used_us as f64 / passed_us as f64 * 10_000.0).round() / 100.0 }
 }
 
-/// What a sandbox uses now; its share of the processors since it was made.
+/// The resources that a sandbox uses now; its share of the processors is that since it was made.
 ///
 /// # Errors
 /// As [`Engine::metrics`].
@@ -115,7 +115,7 @@ pub(crate) async fn sample(engine: &Engine, id: &SandboxId) -> Result<Sample, Er
         cpu_used_pct: percent(metrics.usage.cpu_us, alive_us),
         mem_used: metrics.usage.memory_bytes,
         mem_total: metrics.memory_limit_bytes,
-        // The kernel counts it with the memory; it is not told apart.
+        // The kernel counts the cache with the memory; it is not told apart.
         mem_cache: 0,
         disk_used: metrics.guest.disk_used_bytes.max(metrics.usage.disk_bytes),
         disk_total,
@@ -155,7 +155,7 @@ pub(super) async fn of_one(
     Ok(axum::Json(samples.into_iter().filter(|sample| range.contains(sample)).collect()))
 }
 
-/// Which sandboxes.
+/// The sandboxes that the client asks for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Many {

@@ -1,4 +1,4 @@
-//! What a sandbox may reach: `network` and `allow_internet_access`, as the engine's egress policy.
+//! The hosts that a sandbox may reach: `network` and `allow_internet_access`, as the engine's egress policy.
 //!
 //! | configuration | policy |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | `rules` with a transform | injection rules; their values are secrets of the sandbox |
 //! | `${e2b.secrets.NAME}` in such a value | that secret of the installation |
 //!
-//! What cannot be had is refused, not ignored: it would be about access.
+//! A setting that this server does not support is refused, not ignored: it would be about access.
 
 use std::collections::BTreeMap;
 
@@ -28,22 +28,22 @@ use crate::extras::{self, Extras};
 use crate::request::{Caller, Id, Json, Manage};
 use crate::secrets;
 
-/// Everything.
+/// Every address.
 const ALL_TRAFFIC: &str = "0.0.0.0/0";
-/// Ports of a host that is named.
+/// Ports of a host that is allowed by name.
 const PORTS: [u16; 2] = [80, 443];
-/// Most ports that are spoken to over HTTPS.
+/// Most ports that the server speaks to over HTTPS.
 const HTTPS_PORTS_MAX_COUNT: usize = 128;
-/// What the names of our rules begin with.
+/// The names of this dialect's rules begin with it.
 const PREFIX: &str = "e2b-";
-/// Begins what stands for a stored secret in a value, up to the next `}`: `Secret.fill` of the clients writes it.
+/// Begins a reference to a stored secret in a value, up to the next `}`: `Secret.fill` of the clients writes it.
 const REFERENCE: &str = "${e2b.secrets.";
-/// Begins whatever the clients have replaced in values.
+/// Begins every placeholder that the clients want replaced in values.
 const PLACEHOLDER: &str = "${e2b.";
 /// A value that is too short to be a secret is no secret.
 const SECRET_MIN_BYTES: usize = atoll_core::limits::SECRET_VALUE_MIN_BYTES;
 
-/// The configuration, as far as it is understood.
+/// The configuration, as far as this server understands it.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Network {
@@ -71,7 +71,7 @@ struct Headers {
     headers: BTreeMap<String, String>,
 }
 
-/// What follows for the engine.
+/// The configuration, as the engine takes it.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) policy: EgressPolicy,
@@ -83,7 +83,7 @@ fn unsupported(what: &str) -> Failure {
 }
 
 impl Network {
-    /// As it is told back: without the values of headers.
+    /// The configuration as clients are told it: without the values of headers.
     pub(super) fn shown(&self) -> Option<Value> {
         let mut shown = self.clone();
         shown.allow_internet_access = None;
@@ -113,17 +113,17 @@ impl Network {
         Ok(())
     }
 
-    /// Whether it says anything about what may be reached.
+    /// Whether it says anything about the hosts that the sandbox may reach.
     const fn limits(&self) -> bool {
         self.allow_out.is_some() || self.deny_out.is_some() || self.rules.is_some()
     }
 }
 
-/// What a configuration means; `None` when it says nothing about what may be reached. `meant` finds the name of the stored
-/// secret that a client names.
+/// The policy for a configuration; `None` when it says nothing about the hosts that the sandbox may reach. `meant`
+/// finds the name of the stored secret that a client names.
 ///
 /// # Errors
-/// 400 for what is malformed or not supported.
+/// 400 for a configuration that is malformed or not supported.
 pub(super) fn plan(
     network: &Network,
     internet: Option<bool>,
@@ -156,7 +156,7 @@ pub(super) fn plan(
     if deny_all {
         let any = allow.iter().any(|target| target == "*" || is_everything(target));
         policy.internet = match (allow.is_empty(), any) {
-            // No network at all is more than one of which nothing passes.
+            // Without any network, less is reachable than with a network through which nothing passes.
             (true, _) => Internet::Off,
             (false, true) => Internet::On,
             (false, false) => Internet::Rules,
@@ -244,7 +244,7 @@ impl Plan {
     }
 }
 
-/// A value as a rule has it, with the secrets that it names. What stands beside them is no secret.
+/// A value as a rule has it, with the secrets that it names. The text beside them is not kept as a secret.
 fn with_secrets(value: &str, meant: impl Fn(&str) -> String) -> Result<String> {
     let bad = |why: &str| Failure::bad(format!("network.rules: a header's value {why}"));
     if value.contains("{secret:") {
@@ -264,7 +264,7 @@ fn with_secrets(value: &str, meant: impl Fn(&str) -> String) -> Result<String> {
     Ok(text)
 }
 
-/// Replaces what a sandbox may reach. What is left out goes.
+/// Replaces the hosts that a sandbox may reach. Settings that the request leaves out are removed.
 pub(super) async fn update(
     caller: Caller<Manage>,
     State(app): State<App>,
@@ -277,7 +277,7 @@ pub(super) async fn update(
     let internet = network.allow_internet_access;
     let plan = match plan(&network, internet, |name| secrets::meant(engine, caller.engine(), name))? {
         Some(plan) => plan,
-        // Nothing said is nothing denied beyond what the server or the template denies.
+        // A request that says nothing denies nothing beyond what the server or the template denies.
         None => Plan {
             policy: engine
                 .egress_unless_told(record.project.as_ref(), record.spec.template.as_deref())
@@ -299,7 +299,8 @@ pub(super) async fn update(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// What is told back after an update: what it says of the ways out, what was said of the ways in.
+/// The configuration that clients are told after an update: from the update all about egress, from before all about
+/// ingress.
 fn merged(before: Option<Value>, update: &Network) -> Option<Value> {
     let mut shown = update.shown().unwrap_or_else(|| json!({}));
     for key in ["allowPublicTraffic", "maskRequestHost", "httpsPorts"] {

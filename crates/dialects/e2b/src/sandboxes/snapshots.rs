@@ -1,4 +1,4 @@
-//! Snapshots: of a sandbox that goes on, usable as a template.
+//! Snapshots of a sandbox, which goes on; a snapshot is usable as a template.
 
 use atoll_core::limits::PAGE_MAX_COUNT;
 use atoll_core::sandbox::SandboxState;
@@ -18,7 +18,7 @@ use crate::error::{Failure, Result};
 use crate::request::{Caller, Id, Json, Manage, Query, Read};
 use crate::templates::DEFAULT_TAG;
 
-/// A snapshot that is wanted.
+/// The snapshot that a client asks for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Order {
@@ -42,7 +42,7 @@ impl Snapshot {
     }
 }
 
-/// `name`, `name:tag`, `namespace/name:tag`: the namespace is everybody's.
+/// `name`, `name:tag`, `namespace/name:tag`: all namespaces share the same names.
 fn reference(text: &str) -> Result<Reference> {
     let bare = text.rsplit('/').next().unwrap_or(text).to_ascii_lowercase();
     let full = if bare.contains(':') { bare } else { format!("{bare}:{DEFAULT_TAG}") };
@@ -82,7 +82,7 @@ pub(super) async fn create(
     Ok((StatusCode::CREATED, axum::Json(Snapshot::new(&taken))).into_response())
 }
 
-/// Which snapshots.
+/// The snapshots that the client asks for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct List {
@@ -103,7 +103,7 @@ pub(super) async fn list(
     let limit = limit(query.limit)?;
     let name = query.name.filter(|name| !name.is_empty());
     let wanted = match name.as_deref().map(reference) {
-        // Nothing has a name that cannot be one.
+        // No snapshot has a name that is not valid.
         Some(Err(_)) => return Ok(axum::Json(Vec::<Snapshot>::new()).into_response()),
         wanted => wanted.transpose()?,
     };
@@ -118,7 +118,7 @@ pub(super) async fn list(
     let mut all: Vec<SnapshotRecord> = Vec::new();
     loop {
         let page = match app.host.engine().snapshots(&wanted_query, caller.engine()).await {
-            // A sandbox that never was has none.
+            // A sandbox that never existed has none.
             Err(error) if error.code == Code::SandboxNotFound => break,
             page => page.map_err(|error| Failure::of(&error))?,
         };

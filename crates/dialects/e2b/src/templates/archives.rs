@@ -1,8 +1,8 @@
-//! The files of builds: archives that the clients send before, found again by the hash that they give them.
+//! The files of builds: archives that the clients send before, and find again by the hash that they give them.
 //!
-//! The address to send one to carries its own authority, because the clients send nothing else: a random text that
-//! is good for one archive of one key, for a while. Archives of different keys are kept apart: a hash is only what a
-//! client says.
+//! The address for an archive carries its own authority, because the clients send nothing else: a random text that is
+//! good for one archive of one key, for a while. Archives of different keys are kept apart, because the server does not
+//! check a client's hash.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -30,27 +30,27 @@ use crate::request::{Caller, Manage, Path, Query, Root};
 
 /// How long an address is good, milliseconds.
 const ADDRESS_MS: u64 = 3600 * 1000;
-/// Addresses at once.
+/// Most addresses at once.
 const ADDRESSES_MAX: usize = 10_000;
-/// The same, of one key: nobody uses up what is everybody's.
+/// Most addresses of one key: no key uses up the room that all share.
 const OF_KEY_MAX: usize = 1000;
-/// How long an archive is kept that nobody sends again.
+/// How long an archive is kept that its client does not send again.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
 /// All archives together, bytes.
 const TOTAL_MAX_BYTES: u64 = 16 << 30;
-/// Those of one key. The oldest go: their client sends them again.
+/// Archives of one key, bytes. The oldest are removed: their client sends them again.
 const OF_KEY_MAX_BYTES: u64 = 4 << 30;
-/// Bytes of a context that are under way.
+/// Bytes of a context that are in the pipe.
 const PIPE_BYTES: usize = 256 << 10;
 
-/// Where archives may be sent to now. Clones share it.
+/// The addresses to which archives may be sent now. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Addresses(Arc<Mutex<HashMap<String, Address>>>);
 
 #[derive(Debug, Clone)]
 struct Address {
     key: KeyId,
-    /// Whose: without its right nothing may be sent any more.
+    /// The right of the key: without it, the client may not use the address any more.
     grant: Grant,
     place: PathBuf,
     until_ms: u64,
@@ -66,7 +66,7 @@ fn place(engine: &Engine, key: &KeyId, hash: &str) -> PathBuf {
     engine.spool_dir().join("e2b").join(format!("{key}-{hash}.tar"))
 }
 
-/// `GET /templates/{template}/files/{hash}`: whether an archive is here, else where to send it.
+/// `GET /templates/{template}/files/{hash}`: whether an archive is here, else the address to send it to.
 pub(super) async fn link(
     caller: Caller<Manage>,
     root: Root,
@@ -101,7 +101,7 @@ fn broken(error: &dyn std::fmt::Display) -> Failure {
     Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "the archive cannot be kept")
 }
 
-/// Where an archive goes. In the query, which is not logged.
+/// The token of an address. It is in the query, which is not logged.
 #[derive(Debug, serde::Deserialize)]
 pub(super) struct Upload {
     token: String,
@@ -116,7 +116,7 @@ pub(super) async fn upload(
 ) -> Result<StatusCode> {
     let address = {
         let mut table = app.addresses.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Good once: whoever needs another try asks for another address.
+        // An address is good for one try: a client that needs another try asks for another address.
         table.remove(&token).filter(|address| address.until_ms > app.host.engine().now_ms())
     };
     let address = address.ok_or_else(|| {
@@ -138,7 +138,8 @@ pub(super) async fn upload(
     kept.map(|()| StatusCode::OK)
 }
 
-/// Removes what is old, and what is too much of one key's; refuses when there is too much of all.
+/// Removes old archives, and the oldest of a key that has too many bytes; refuses when all archives together are too
+/// large.
 async fn make_room(dir: &FsPath, key: &KeyId) -> Result<()> {
     let (dir, own) = (dir.to_path_buf(), format!("{key}-"));
     let work = move || tidy(&dir, &own, OF_KEY_MAX_BYTES);
@@ -152,7 +153,7 @@ async fn make_room(dir: &FsPath, key: &KeyId) -> Result<()> {
     Ok(())
 }
 
-/// Gives what is left in a directory, bytes. Names of what belongs to one key begin with `own`.
+/// Tidies a directory; gives the bytes that are left in it. Names of files that belong to one key begin with `own`.
 fn tidy(dir: &FsPath, own: &str, own_max_bytes: u64) -> io::Result<u64> {
     let (mut total, mut of_key, mut own_bytes) = (0, Vec::new(), 0);
     for entry in std::fs::read_dir(dir)?.flatten() {
@@ -164,7 +165,7 @@ fn tidy(dir: &FsPath, own: &str, own_max_bytes: u64) -> io::Result<u64> {
         }
         total += metadata.len();
         let name = entry.file_name();
-        // What is still coming is not removed from under its client.
+        // An archive that is still coming is not removed: its client is sending it.
         if name.to_string_lossy().starts_with(own) && entry.path().extension() == Some("tar".as_ref()) {
             own_bytes += metadata.len();
             of_key.push((modified, metadata.len(), entry.path()));
@@ -190,10 +191,10 @@ pub(super) struct Context {
 }
 
 impl Context {
-    /// Opens them: what is open stays, whatever is removed meanwhile.
+    /// Opens the archives: open ones stay readable, even if their files are removed meanwhile.
     ///
     /// # Errors
-    /// 400 for one that was not sent.
+    /// 400 for an archive that was not sent.
     pub(super) async fn open(engine: &Engine, key: &KeyId, hashes: &[String]) -> Result<Self> {
         let mut files = Vec::with_capacity(hashes.len());
         for hash in hashes {
@@ -206,14 +207,14 @@ impl Context {
         Ok(Self { files })
     }
 
-    /// One archive of all, made as it is read.
+    /// One archive with the members of all, made while it is read.
     pub(super) fn into_tar(self) -> impl AsyncRead + Send + Unpin + 'static {
         let (reader, writer) = tokio::io::duplex(PIPE_BYTES);
         tokio::task::spawn_blocking(move || {
             let mut all = tar::Builder::new(SyncIoBridge::new(writer));
             for (hash, file) in self.files {
                 if let Err(error) = append(&mut all, &hash, file) {
-                    // Without its end the archive is refused.
+                    // Without its end the engine refuses the archive.
                     tracing::info!(%error, "an archive of a build is malformed");
                     return;
                 }
@@ -240,7 +241,8 @@ fn append<W: io::Write>(all: &mut tar::Builder<W>, below: &str, mut file: File) 
             let path = FsPath::new(below).join(entry.path()?.strip_prefix("/").unwrap_or(&entry.path()?));
             let mut header = entry.header().clone();
             match entry.link_name()? {
-                // A link to another member goes along; what a symbolic link says is its own matter.
+                // The target of a hard link is moved below the directory, too; the target of a symbolic link stays as
+                // it is.
                 Some(target) if header.entry_type() == tar::EntryType::Link => {
                     all.append_link(&mut header, path, FsPath::new(below).join(target))
                 }
@@ -283,7 +285,7 @@ mod tests {
         );
     }
 
-    /// What one build gets of one archive.
+    /// The members that one archive adds to a build's context.
     fn appended(archive: &[u8]) -> io::Result<Vec<String>> {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(archive).unwrap();

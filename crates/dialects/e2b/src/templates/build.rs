@@ -1,4 +1,4 @@
-//! Building a template: what the clients order, as a build of the engine.
+//! Building a template: the clients' orders, as builds of the engine.
 //!
 //! ```text
 //! POST /v3/templates                         a build is ordered: it has an id, and no steps yet
@@ -7,7 +7,7 @@
 //! GET  /templates/{t}/builds/{b}/status      how it stands, and its log                       (status)
 //! ```
 //!
-//! Orders live in memory: a build that a restart interrupts is over, and its id with it.
+//! Orders live in memory: when the server restarts, the interrupted build is over and its id is forgotten.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,9 +29,9 @@ use crate::error::{Failure, Result};
 use crate::request::{Caller, Json, Manage, Path};
 use crate::time::now_ms;
 
-/// Orders that are remembered.
+/// Most orders that are remembered.
 const ORDERS_MAX: usize = 10_000;
-/// The same, of one key: nobody uses up what is everybody's. The oldest goes.
+/// Most orders of one key: no key uses up the room that all share. The key's oldest order is removed.
 const OF_KEY_MAX: usize = 1000;
 /// How long, milliseconds.
 const REMEMBERED_MS: u64 = 24 * 3600 * 1000;
@@ -49,22 +49,22 @@ pub(super) struct Order {
     pub(super) tags: Vec<String>,
     pub(super) resources: ResourcesDraft,
     pub(super) at_ms: u64,
-    /// Somebody sent its steps.
+    /// Whether a client sent its steps.
     pub(super) is_claimed: bool,
-    /// Once its steps are known.
+    /// Present once its steps are known.
     pub(super) begun: Option<Begun>,
 }
 
 #[derive(Debug, Clone)]
 pub(super) struct Begun {
     pub(super) build: BuildId,
-    /// What each instruction of the engine's build is, for its client.
+    /// The client's step for each instruction of the engine's build.
     pub(super) lines: Arc<[Line]>,
 }
 
 impl Orders {
     fn table(&self) -> std::sync::MutexGuard<'_, HashMap<String, Order>> {
-        // A map is usable whatever panicked.
+        // The map stays usable when a task panics while it holds the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -84,7 +84,7 @@ impl Orders {
         Ok(())
     }
 
-    /// One that this key ordered, for whoever begins it: nobody else does.
+    /// An order of this key, for the request that begins it: every later request is refused.
     fn claim(&self, id: &str, key: &KeyId) -> Result<Order> {
         let mut order = self.find(id, key)?;
         if let Some(known) = self.table().get_mut(id) {
@@ -93,14 +93,14 @@ impl Orders {
         if order.is_claimed { Err(Failure::conflict("the build has begun already")) } else { Ok(order) }
     }
 
-    /// Its steps were refused: they may be sent again.
+    /// The steps were refused: the client may send steps again.
     fn release(&self, id: &str) {
         if let Some(order) = self.table().get_mut(id) {
             order.is_claimed = false;
         }
     }
 
-    /// One that this key ordered.
+    /// An order of this key.
     pub(super) fn find(&self, id: &str, key: &KeyId) -> Result<Order> {
         let found = self.table().get(id).filter(|order| order.key == *key).cloned();
         found.ok_or_else(|| {
@@ -109,7 +109,7 @@ impl Orders {
     }
 }
 
-/// A template that is to be built.
+/// The template that a client wants built.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Wanted {
@@ -208,7 +208,7 @@ async fn run(app: &App, caller: &Caller<Manage>, id: &str, order: Order, asked: 
         tags: order.tags,
         dockerfile: None,
         steps: Some(steps),
-        // Everything in the archives is wanted.
+        // All files in the archives belong to the context.
         ignore: Some(String::new()),
         args: std::collections::BTreeMap::new(),
         target: None,
@@ -216,7 +216,7 @@ async fn run(app: &App, caller: &Caller<Manage>, id: &str, order: Order, asked: 
         start,
         ready,
         restart: None,
-        // The clients expect of the build what fails in its end.
+        // The clients expect that a failing start command fails the build.
         verify: true,
         memory: false,
         isolation: None,

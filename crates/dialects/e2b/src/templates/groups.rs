@@ -1,4 +1,4 @@
-//! Tags with what they were assigned to: what they mean now, and meant before they were moved.
+//! Tags with their assignments: the version that each means now, and those that it meant before.
 
 use axum::extract::State;
 use serde::Deserialize;
@@ -12,10 +12,10 @@ use crate::request::{Caller, Path, Query, Read};
 use crate::sandboxes::list::limit;
 use crate::time::of_ms;
 
-/// Assignments that a group shows, where nobody says.
+/// Assignments that a group shows, when the client asks for no other number.
 const SHOWN: i64 = 6;
 
-/// Which tags, and in what order.
+/// The tags that the client asks for, and their order.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Wanted {
@@ -55,7 +55,7 @@ pub(super) async fn all(
     let mut tags = of(&caller, &app, &reference).await?;
     let search = wanted.search.unwrap_or_default().to_ascii_lowercase();
     tags.retain(|one| one.tag.contains(&search));
-    // They come by name, and stay so among those of one time.
+    // The tags come sorted by name; sorting by time keeps that order among those of the same time.
     match wanted.sort.as_deref() {
         Some("name_asc") => {}
         Some("name_desc") => tags.reverse(),
@@ -84,7 +84,7 @@ pub(super) async fn all(
     Ok(axum::Json(json!({"tags": groups, "nextCursor": next})))
 }
 
-/// Which assignments of a tag.
+/// The assignments that the client asks for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Page {
@@ -106,7 +106,7 @@ pub(super) async fn assignments(
     let from = match wanted.cursor.filter(|cursor| !cursor.is_empty()) {
         None => 0,
         Some(cursor) => {
-            // The last, where two were made in one moment: nothing is told without end.
+            // The last one, where two were made in the same moment: else the pages would never end.
             let last = all.iter().rposition(|one| assignment_id(&tag, one) == cursor);
             1 + last.ok_or_else(|| Failure::bad("cursor: pass the nextCursor of the last page as it is"))?
         }

@@ -19,7 +19,7 @@ use crate::time::of_ms;
 
 const MIB: u64 = 1 << 20;
 
-/// A build id in the form that the clients read, made from a template's version: what built it is not remembered.
+/// A build id in the form that the clients read, made from a template's version: the build itself is not remembered.
 pub(super) fn build_id(record: &TemplateRecord) -> String {
     uuid_of(record.id.as_str())
 }
@@ -61,7 +61,7 @@ pub(super) async fn all(_: Caller<Read>, State(app): State<App>) -> Result<axum:
     Ok(axum::Json(all.iter().map(item).collect()))
 }
 
-/// Which page.
+/// The page that the client asks for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Paged {
@@ -71,7 +71,7 @@ pub(super) struct Paged {
 }
 
 impl Paged {
-    /// One page of what comes in an order of its own; `key` is what the token of the next page is.
+    /// One page of records, in the order in which they come; `key` gives the token of the next page.
     fn cut<'r>(
         &self,
         all: &'r [TemplateRecord],
@@ -115,7 +115,7 @@ pub(super) async fn page(
     Ok(with_next(axum::Json(items), next))
 }
 
-/// `GET /default-templates`: what has the names that the clients begin with.
+/// `GET /default-templates`: the templates with the names that the clients use by default.
 pub(super) async fn defaults(_: Caller<Read>, State(app): State<App>) -> Result<axum::Json<Vec<Value>>> {
     let engine = app.host.engine();
     let all = engine.templates().await.map_err(|error| Failure::of(&error))?;
@@ -162,7 +162,7 @@ pub(super) async fn one(
     Ok(with_next(axum::Json(item), next))
 }
 
-/// `PATCH /templates/{template}`: who may use a template is the server's matter; there is nothing to publish.
+/// `PATCH /templates/{template}`: the server decides which keys may use a template; there is nothing to publish.
 pub(super) async fn publish(
     caller: Caller<Manage>,
     State(app): State<App>,
@@ -172,7 +172,7 @@ pub(super) async fn publish(
     Ok(axum::Json(json!({"names": [record.name]})))
 }
 
-/// `GET /teams`: there is one.
+/// `GET /teams`: there is one team.
 pub(super) async fn teams(_: Caller<Read>) -> axum::Json<Value> {
     axum::Json(json!([{"teamID": "atoll", "name": "atoll", "apiKey": "", "isDefault": true}]))
 }

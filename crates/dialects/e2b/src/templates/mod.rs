@@ -1,6 +1,6 @@
 //! Templates: their names, and what a creation that names one begins with.
 //!
-//! A template of the engine has a name; its id here is made from that, so that nothing has to remember it. A
+//! A template of the engine has a name; its id here is made from that name, so that the server need not store it. A
 //! snapshot can stand wherever a template can.
 
 mod archives;
@@ -32,9 +32,9 @@ use crate::request::{Caller, Manage, Path, Read};
 pub(crate) use archives::Addresses;
 pub(crate) use build::Orders;
 
-/// What a client makes a sandbox from that names nothing: a template of that name, or the server's default image.
+/// The template of clients that name none: a template of this name, or else the server's default image.
 pub(crate) const BASE: &str = "base";
-/// The tag of a reference that does not say one.
+/// The tag of a reference that has none.
 pub(crate) const DEFAULT_TAG: &str = "default";
 /// Characters of an id.
 const ID_CHARS: usize = 20;
@@ -70,7 +70,7 @@ pub(crate) fn id_of(name: &str) -> String {
     hash.iter().take(ID_CHARS).map(|byte| char::from(ALPHABET[usize::from(byte & 31)])).collect()
 }
 
-/// The name in `namespace/name:tag`: the namespace is everybody's.
+/// The name in `namespace/name:tag`: all namespaces share the same names.
 pub(crate) fn name_of(reference: &str) -> &str {
     let bare = reference.rsplit('/').next().unwrap_or(reference);
     bare.split(':').next().unwrap_or(bare)
@@ -81,7 +81,7 @@ fn tag_of(reference: &str) -> Option<&str> {
     reference.rsplit('/').next()?.split_once(':').map(|(_, tag)| tag)
 }
 
-/// What a creation begins with.
+/// What a creation begins with: a template, a snapshot, or the default image.
 #[derive(Debug)]
 pub(crate) enum Found {
     Template(Box<TemplateRecord>),
@@ -96,13 +96,13 @@ pub(crate) enum Found {
     Base,
 }
 
-/// What the client is told about it, and what follows for the draft.
+/// What the client is told about the beginning, and the settings that the draft gets from it.
 #[derive(Debug)]
 pub(crate) struct Origin {
     pub(crate) id: String,
     pub(crate) alias: Option<String>,
     pub(crate) isolation: Option<IsolationLevel>,
-    /// Nothing says who runs commands.
+    /// No template or snapshot names the user that runs commands.
     pub(crate) default_user: bool,
 }
 
@@ -150,7 +150,8 @@ async fn template(engine: &Engine, reference: &str) -> Result<Option<TemplateRec
     }
 }
 
-/// The snapshot that a reference means, if the caller may do with it what it needs; none that it may not know of.
+/// The snapshot that a reference means, if the caller may do with it what `needs` says; `None` if it may not know of
+/// it.
 async fn snapshot(
     engine: &Engine,
     reference: &str,
@@ -170,7 +171,7 @@ async fn snapshot(
     }
 }
 
-/// What a creation that names this begins with.
+/// What a creation with this reference begins with.
 ///
 /// # Errors
 /// 404.
@@ -191,7 +192,7 @@ pub(crate) async fn find(engine: &Engine, reference: &str, caller: &EngineCaller
     if name == BASE || name == id_of(BASE) { Ok(Found::Base) } else { Err(no_template(reference)) }
 }
 
-/// Whether there is one of this name.
+/// Whether a template or snapshot with this name exists.
 async fn exists(caller: Caller<Read>, State(app): State<App>, Path(alias): Path<String>) -> Result<Response> {
     let id = match find(app.host.engine(), &alias, caller.engine()).await? {
         Found::Template(record) => id_of(&record.name),
@@ -201,7 +202,7 @@ async fn exists(caller: Caller<Read>, State(app): State<App>, Path(alias): Path<
     Ok(axum::Json(json!({"templateID": id, "public": false})).into_response())
 }
 
-/// Removes a template with all its versions, the one that a tag means, or a snapshot.
+/// Removes a template with all its versions, the version that a tag means, or a snapshot.
 async fn remove(
     caller: Caller<Manage>,
     State(app): State<App>,

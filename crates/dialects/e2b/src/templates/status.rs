@@ -1,4 +1,4 @@
-//! How a build stands, and its log.
+//! The state of a build, and its log.
 
 use atoll_core::build::{BuildEvent, BuildState, StepState};
 use atoll_core::exec::OutputStream;
@@ -15,12 +15,12 @@ use crate::logs;
 use crate::request::{Caller, Path, Query, Read};
 use crate::time::{now_ms, of_ms};
 
-/// Entries of one answer.
+/// Most entries of one answer.
 const ENTRIES_MAX: usize = 100;
-/// Bytes of a log that are read.
+/// Most bytes of a log that are read.
 const LOG_MAX_BYTES: usize = 16 << 20;
 
-/// From which entry on.
+/// The first entry that the client wants, and how many.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct From {
@@ -50,7 +50,7 @@ struct Log {
     entries: Vec<Entry>,
     /// The line that failed.
     failed: Option<Line>,
-    /// A step was begun.
+    /// Whether a step was begun.
     has_begun: bool,
 }
 
@@ -63,7 +63,7 @@ impl Log {
         self.entries.push(Entry { at_ms, level, told });
     }
 
-    /// Reads events. An instruction is known by its text, and by how often that came before.
+    /// Reads events. An instruction is found by its text; one that occurs more than once, in the order of the lines.
     fn read(events: impl Iterator<Item = BuildEvent>, lines: &[Line]) -> Self {
         let mut log = Self::default();
         let mut next = 0;
@@ -187,7 +187,7 @@ fn reason(record: &atoll_store::BuildRecord, failed: Option<&Line>, has_begun: b
         (Some(command), None) => {
             format!("failed to run command '{command}': command failed: {}", user_unknown(said))
         }
-        // What the start command wrote last is in the hint.
+        // The hint holds the last output of the start command.
         (None, _) => match failure.and_then(|failure| failure.hint.as_deref()) {
             Some(hint) => format!("{said}; {hint}"),
             None => said.to_owned(),
@@ -198,7 +198,7 @@ fn reason(record: &atoll_store::BuildRecord, failed: Option<&Line>, has_begun: b
     let entries: Vec<Value> =
         output.lines().map(|line| json!({"timestamp": at, "level": "error", "message": line})).collect();
     let mut reason = json!({"message": message, "logEntries": entries});
-    // What fails before the first line concerns what the build begins with. Clients look for the line of their program there.
+    // A failure before the first line is about the base of the build. Clients look for the line of their program there.
     let step = match failed {
         Some(line) => Some(line.step.as_str()),
         None if record.state == BuildState::Failed && !has_begun => Some("base"),

@@ -1,7 +1,8 @@
 //! Tags: names for versions of a template.
 //!
-//! A build of `name:tag` points the tag to what it makes, one of `name` alone the tag `default`. A reference without a
-//! tag means `default`; where nothing has that tag, as with templates that other clients made, the newest version.
+//! A build of `name:tag` points the tag to the version that it makes, a build of `name` alone the tag `default`. A
+//! reference without a tag means `default`; where no version has that tag, as with templates that other clients made,
+//! it means the newest version.
 
 use std::iter;
 
@@ -48,25 +49,25 @@ pub(super) async fn tagged(engine: &Engine, name: &str, tag: Option<&str>) -> Re
     }
 }
 
-/// A version that a tag means, or has meant.
+/// A version that a tag means, or meant before.
 #[derive(Debug)]
 pub(super) struct Assigned {
     pub(super) record: TemplateRecord,
     pub(super) set_ms: u64,
 }
 
-/// A tag, and what it has meant.
+/// A tag, and the versions that it has meant.
 #[derive(Debug)]
 pub(super) struct Tag {
     pub(super) tag: String,
-    /// What it means now.
+    /// The version that it means now.
     pub(super) now: Assigned,
-    /// What it meant before, the newest first.
+    /// The versions that it meant before, the newest first.
     pub(super) before: Vec<Assigned>,
 }
 
 impl Tag {
-    /// What it means and has meant, the newest first.
+    /// The version that it means, and those that it meant before, the newest first.
     pub(super) fn assignments(&self) -> impl Iterator<Item = &Assigned> {
         iter::once(&self.now).chain(&self.before)
     }
@@ -81,7 +82,7 @@ pub(super) async fn of(caller: &Caller<Read>, app: &App, reference: &str) -> Res
     let versions = engine.template_versions(&meant.name).await.map_err(fail)?;
     let mut found: Vec<Tag> = Vec::new();
     for one in assignments {
-        // A version that went meanwhile took what named it along.
+        // A version that was removed meanwhile took its tags along.
         let Some(record) = versions.iter().find(|version| version.version == one.version) else { continue };
         let assigned = Assigned { record: record.clone(), set_ms: one.set_ms };
         match found.last_mut().filter(|tag| tag.tag == one.tag) {
@@ -117,7 +118,7 @@ pub(super) async fn count(
     Ok(axum::Json(json!({"total": of(&caller, &app, &reference).await?.len()})))
 }
 
-/// Which tag is asked for.
+/// The tag that the client asks for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Which {
@@ -136,7 +137,7 @@ pub(super) async fn exists(
     Ok(axum::Json(json!({"exists": exists, "normalizedTag": tag})))
 }
 
-/// Tags that a template is to have.
+/// Tags that the client wants a template to have.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Assign {
@@ -161,7 +162,7 @@ pub(super) async fn assign(
     Ok((StatusCode::CREATED, axum::Json(json!({"tags": tags, "buildID": build_id(&meant)}))))
 }
 
-/// Tags that a template is to lose.
+/// Tags that the client wants removed from a template.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Remove {

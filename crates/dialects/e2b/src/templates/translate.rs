@@ -1,4 +1,4 @@
-//! The clients' steps as the engine's.
+//! Turns the clients' steps into the engine's.
 
 use atoll_core::build::{
     CommandText, CopyStep, Ready, SNAPSHOT_SCHEME, StartFrom, Step, TEMPLATE_SCHEME, VERIFY_STEP,
@@ -11,17 +11,17 @@ use std::collections::BTreeMap;
 use super::{Found, find};
 use crate::error::{Failure, Result};
 
-/// Who runs steps, and later commands, until a step says otherwise.
+/// The user that runs steps, and later commands, until a step names another.
 const USER: &str = "user";
 const HOME: &str = "/home/user";
-/// What the clients call the end of a build, in which what the template starts has to get ready.
+/// The clients' name for the end of a build, in which the template's start command has to get ready.
 pub(super) const FINALIZE: &str = "finalize";
-/// The image that the clients begin with who name none.
+/// The image of clients that name none.
 const DEFAULT_IMAGE: &str = "e2bdev/base";
-/// How long a template may take to be ready, and how often it is asked, milliseconds.
+/// How long a template may take to be ready, and how often the ready command runs, milliseconds.
 const READY_TIMEOUT_MS: u64 = 600_000;
 const READY_INTERVAL_MS: u64 = 2000;
-/// Makes the user that the clients expect. Every part may be there already.
+/// Makes the user that the clients expect. Each part may be there already.
 const PROVISION: &str = "set -e
 if ! id -u user >/dev/null 2>&1; then
   if command -v useradd >/dev/null; then useradd --create-home --shell /bin/bash user
@@ -34,7 +34,7 @@ if [ -d /etc/sudoers.d ]; then
   chmod 0440 /etc/sudoers.d/user
 fi";
 
-/// What a build is to do.
+/// The build that a client asks for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Asked {
@@ -47,7 +47,7 @@ pub(super) struct Asked {
     ready_cmd: Option<String>,
 }
 
-/// Who the build is to the registry of its image.
+/// The login for the registry of the build's image.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase", rename_all_fields = "camelCase")]
 enum Login {
@@ -55,11 +55,11 @@ enum Login {
         username: String,
         password: Secret,
     },
-    /// A service account of Google's, whose key is the password.
+    /// A Google service account, whose key is the password.
     Gcp {
         service_account_json: Secret,
     },
-    /// Its keys are no password: one would have to be fetched from AWS first.
+    /// AWS keys are no password: the server would have to fetch one from AWS first.
     Aws {},
 }
 
@@ -73,12 +73,12 @@ struct AskedStep {
     force: bool,
 }
 
-/// What an instruction of the engine's build is, for its client.
+/// The client's step for an instruction of the engine's build.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Line {
-    /// As the engine shows it.
+    /// The text that the engine shows.
     pub(super) text: String,
-    /// As the client knows it: `base`, `finalize`, or the number of its step.
+    /// The client's name for it: `base`, `finalize`, or the number of its step.
     pub(super) step: String,
     /// The command, if it is one.
     pub(super) command: Option<String>,
@@ -89,7 +89,7 @@ pub(super) struct Line {
 pub(super) struct Plan {
     pub(super) steps: Vec<Step>,
     pub(super) lines: Vec<Line>,
-    /// Hashes of the archives that its files are in.
+    /// Hashes of the archives that hold its files.
     pub(super) archives: Vec<String>,
     pub(super) no_cache: bool,
     pub(super) start: Option<StartFrom>,
@@ -97,10 +97,10 @@ pub(super) struct Plan {
     pub(super) ready: Option<Ready>,
 }
 
-/// What the engine builds for an order.
+/// The engine's build for an order.
 ///
 /// # Errors
-/// 400 for what is malformed or not supported.
+/// 400 for an order that is malformed or not supported.
 pub(super) async fn plan(engine: &Engine, asked: &Asked, caller: &EngineCaller) -> Result<Plan> {
     let login = login(asked)?;
     let base = base(engine, asked, caller).await?;
@@ -121,8 +121,8 @@ pub(super) async fn plan(engine: &Engine, asked: &Asked, caller: &EngineCaller) 
     translate(plan, base, &asked.steps)
 }
 
-/// Who the build is to the registry of its image. Source of the name of Google's user: their documentation of Docker's
-/// authentication with a service account key.
+/// The login for the registry of the build's image. Source of the name of Google's user: their documentation of
+/// Docker's authentication with a service account key.
 fn login(asked: &Asked) -> Result<Option<ImageLogin>> {
     let (Some(registry), Some(image)) = (&asked.from_image_registry, text(asked.from_image.as_ref())) else {
         return Ok(None);
@@ -147,11 +147,11 @@ fn bash(line: &str) -> CommandText {
     CommandText::Argv(["/bin/bash", "-l", "-c", line].map(str::to_owned).to_vec())
 }
 
-/// What a build begins with.
+/// The beginning of a build.
 #[derive(Debug)]
 struct Base {
     image: String,
-    /// Who runs its commands, and where.
+    /// The user that runs its commands, and their working directory.
     user: String,
     workdir: String,
 }
@@ -266,8 +266,8 @@ impl Plan {
         self.steps.push(step);
     }
 
-    /// A working directory is made by the build, so that one that cannot be made fails there, and belongs to who works
-    /// in it; one that is there stays as it is.
+    /// The build makes the working directory, so that one that cannot be made fails there. It belongs to the user that
+    /// works in it; a directory that exists stays as it is.
     fn workdir(&mut self, dir: &str, user: &str, number: &str) {
         const MAKE: &str = r#"set -e; [ -d "$1" ] && exit; mkdir -p -- "$1"; chown -- "$2": "$1""#;
         self.push(Step::User("root".to_owned()), number, None);
@@ -277,7 +277,7 @@ impl Plan {
         self.push(Step::Workdir(dir.to_owned()), number, None);
     }
 
-    /// Files of an archive, which lie below its hash in the context.
+    /// Copies files of an archive, which lie below its hash in the context.
     fn copy(
         &mut self,
         hash: &str,
@@ -294,7 +294,7 @@ impl Plan {
         }
         let source =
             if bare.is_empty() || bare == "." { format!("{hash}/") } else { format!("{hash}/{bare}") };
-        // Several files go into a directory, whatever it is written like.
+        // Several files go into a directory, even if the client wrote no slash behind it.
         let several = bare.contains(['*', '?', '[']) && !to.ends_with('/');
         let destination = if several { format!("{to}/") } else { to.to_owned() };
         let copy = CopyStep {
@@ -303,7 +303,7 @@ impl Plan {
             from: None,
             user: Some(owner.to_owned()),
             mode: mode.map(str::to_owned),
-            // Who wants what they lead to (`resolve_symlinks`) has put that into the archive.
+            // A client that wants the targets instead of the links (`resolve_symlinks`) has put those into the archive.
             keep_links: true,
         };
         if !self.archives.iter().any(|known| known == hash) {

@@ -1,5 +1,5 @@
-//! Who reads and writes what is in a volume: whoever has the token that came with it. It stands for the API key that
-//! asked for the volume, on that volume, and allows what the key may do now.
+//! The callers that read and write files in a volume: clients that show the token that came with the volume. The token
+//! stands for the API key that asked for the volume, is for that volume alone, and allows what the key may do now.
 
 use std::marker::PhantomData;
 
@@ -14,9 +14,9 @@ use crate::App;
 use crate::error::Failure;
 use crate::request::Requires;
 
-/// What the tokens are for.
+/// The purpose of the tokens.
 const PURPOSE: &str = "e2b volume";
-/// How they begin.
+/// The tokens begin with it.
 const PREFIX: &str = "ev_";
 /// The part of a path that names a volume.
 const VOLUME: &str = "volume";

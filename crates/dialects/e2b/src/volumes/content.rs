@@ -1,4 +1,4 @@
-//! What is in a volume. Sandboxes wrote it, so it is hostile; the engine keeps every path within the volume.
+//! The files in a volume. Sandboxes wrote them, so they are hostile; the engine keeps every path within the volume.
 
 use atoll_core::Code;
 use atoll_core::id::VolumeId;
@@ -21,41 +21,41 @@ use crate::error::{Failure, Result};
 use crate::request::{Exec, Json, Query, Read};
 use crate::time;
 
-/// Whose a new file or directory is when nobody says: the first user of an image.
+/// The owner of a new file or directory when the client names none: the first user of an image.
 const OWNER: u32 = 1000;
 /// The highest id that a user of a sandbox has.
 const ID_MAX: u32 = u16::MAX as u32;
 /// All bits of permissions.
 const MODE_MAX: u32 = 0o7777;
-/// Permissions of what is made when nobody says: every sandbox that has the volume may use it.
+/// Permissions of new files and directories when the client gives none: every sandbox that has the volume may use them.
 const FILE_MODE: u32 = 0o666;
 const DIRECTORY_MODE: u32 = 0o777;
-/// Levels of directories that one listing goes down.
+/// Levels of directories that one listing goes down at most.
 const DEPTH_MAX: usize = 10;
 /// Entries of one listing: the protocol has no pages.
 const LIST_MAX_COUNT: usize = 50_000;
 /// Bytes read from a file at once.
 const PIECE_BYTES: usize = 128 << 10;
 
-/// Which file or directory.
+/// The file or directory that the client names.
 #[derive(Debug, Deserialize)]
 pub(super) struct At {
     path: String,
 }
 
-/// Which directory, and how far down.
+/// The directory to list, and how far down.
 #[derive(Debug, Deserialize)]
 pub(super) struct List {
     path: String,
     depth: Option<u32>,
 }
 
-/// What to make.
+/// The file or directory to make.
 #[derive(Debug, Deserialize)]
 pub(super) struct Make {
     path: String,
-    /// Of a directory: those above it are made, and one that is there is no error. Of a file: the same, and one that is
-    /// there is replaced.
+    /// Of a directory: the directories above it are made, and one that is there is no error. Of a file: the same, and a
+    /// file that is there is replaced.
     #[serde(default)]
     force: bool,
     uid: Option<u32>,
@@ -69,7 +69,7 @@ impl Make {
     }
 }
 
-/// Whose something is, and what they may do with it.
+/// The owner of an entry, and its permissions.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Attributes {
@@ -109,7 +109,7 @@ pub(super) struct Stat {
 }
 
 impl Stat {
-    /// `path` is whole, and begins with a slash.
+    /// `path` is the whole path, and begins with a slash.
     fn new(path: String, file: VolumeFile) -> Self {
         let name = path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or("/");
         Self {
@@ -132,7 +132,7 @@ impl Stat {
         }
     }
 
-    /// Of an answer of the engine's that is about one path.
+    /// The answer of a call of the engine that is about one path.
     fn of(file: VolumeFile) -> axum::Json<Self> {
         axum::Json(Self::new(file.path.clone(), file))
     }
@@ -163,7 +163,7 @@ pub(super) async fn change(
     file.map(Stat::of).map_err(|error| told(&error))
 }
 
-/// A directory goes with everything in it.
+/// Removes a directory together with all entries below it.
 pub(super) async fn remove(
     volume: OnVolume<Exec>,
     State(app): State<App>,
@@ -185,14 +185,14 @@ pub(super) async fn list(
     entries(app.host.engine(), &volume.id, &query.path, depth.max(1)).await.map(axum::Json)
 }
 
-/// What is in a directory, each directory before what is in it.
+/// The entries of a directory; each directory comes before its own entries.
 async fn entries(engine: &Engine, volume: &VolumeId, path: &str, depth: usize) -> Result<Vec<Stat>> {
     let top = inner_path(path).map_err(|error| told(&error))?;
     let top = if top == "." { String::new() } else { format!("/{top}") };
     let mut found = Vec::new();
     let (files, mut more) =
         engine.list_in_volume(volume, path, LIST_MAX_COUNT).await.map_err(|error| told(&error))?;
-    // The directories that are being gone through, each in the one before it.
+    // The directories that are being listed, each inside the one before it.
     let mut within = vec![(top, files.into_iter())];
     while let Some((above, files)) = within.last_mut() {
         let Some(file) = files.next().filter(|_| !more) else {
@@ -212,7 +212,7 @@ async fn entries(engine: &Engine, volume: &VolumeId, path: &str, depth: usize) -
                     more = truncated;
                     within.push((path, files.into_iter()));
                 }
-                // It went, or became another thing, or its name is no text.
+                // The directory was removed or replaced by a file, or its name is no text.
                 Err(error)
                     if matches!(error.code, Code::FileNotFound | Code::NotADirectory | Code::PathInvalid) => {
                 }
@@ -251,7 +251,7 @@ pub(super) async fn read(
     let file = app.host.engine().read_in_volume(&volume.id, &at.path).await;
     let file = tokio::fs::File::from_std(file.map_err(|error| told(&error))?);
     let length = file.metadata().await.map(|meta| meta.len()).unwrap_or_default();
-    // As long as it was when it was opened, whatever is appended meanwhile.
+    // The answer has the length that the file had when it was opened, even if a sandbox appends meanwhile.
     let bytes = ReaderStream::with_capacity(file.take(length), PIECE_BYTES);
     let mut response = Body::from_stream(bytes).into_response();
     let head = response.headers_mut();
@@ -260,7 +260,7 @@ pub(super) async fn read(
     Ok(response)
 }
 
-/// The file is there when all of it has come, or not at all.
+/// The file is there once the whole body has come, or not at all.
 pub(super) async fn write(
     volume: OnVolume<Exec>,
     State(app): State<App>,

@@ -1,5 +1,5 @@
-//! Volumes: made, listed and removed by the control plane; what is in them is read and written with a token of their
-//! own.
+//! Volumes: the control plane makes, lists and removes them; the files in them are read and written with a token of the
+//! volume's own.
 
 mod auth;
 mod content;
@@ -35,7 +35,7 @@ pub(crate) fn routes() -> Router<App> {
         .route("/volumecontent/{volume}/file", get(content::read).put(content::write))
 }
 
-/// An error about what is in a volume, in that API's own form: its code is a word.
+/// An error about the files in a volume, in that API's own form: its code is a word.
 pub(crate) async fn answer(request: Request, next: Next) -> Response {
     let about_content = request.uri().path().starts_with("/volumecontent/");
     let mut response = next.run(request).await;
@@ -49,7 +49,7 @@ pub(crate) async fn answer(request: Request, next: Next) -> Response {
     response
 }
 
-/// What the engine says about a volume, or about what is in one.
+/// The engine's error about a volume, or about a file in one.
 fn told(error: &Error) -> Failure {
     let status = match error.code {
         Code::VolumeNotFound | Code::FileNotFound => StatusCode::NOT_FOUND,
@@ -74,7 +74,7 @@ struct Listed {
     name: String,
 }
 
-/// A volume with what opens it.
+/// A volume, with the token that opens it.
 #[derive(Debug, Serialize)]
 struct Opened {
     #[serde(flatten)]
@@ -89,7 +89,7 @@ impl Opened {
     }
 }
 
-/// The volume that a path names. By its id alone: a name may pass to another one.
+/// The volume that a path names. By its id alone: a name may pass to another volume.
 async fn found<S: Requires>(engine: &Engine, caller: &Caller<S>, text: &str) -> Result<VolumeId> {
     let missing = || told(&VolumeId::not_found(text));
     text.parse::<VolumeId>().map_err(|_malformed| missing())?;
@@ -108,14 +108,14 @@ async fn create(
     let engine = app.host.engine();
     let draft = VolumeDraft { name: request.name, ..VolumeDraft::default() };
     let made = engine.create_volume(draft, caller.engine()).await.map_err(|error| match error.code {
-        // What the clients expect of a name that is taken.
+        // The clients expect 400 for a name that is taken.
         Code::NameTaken => Failure::bad(sentence(&error)),
         _ => told(&error),
     })?;
-    // As its clients know it, everybody may remove everything; ours are like `/tmp`.
+    // The clients expect that every user in a sandbox may remove everything; these volumes are open like `/tmp`.
     let open = VolumeChange { mode: Some(0o777), ..VolumeChange::default() };
     if let Err(error) = engine.change_in_volume(&made.record.id, "/", open).await {
-        // Who is told that there is none must be able to ask again for the name.
+        // The client is told that there is no volume, so it must be able to ask for the name again.
         engine.delete_volume(&made.record.id, caller.engine()).await.map_err(|error| told(&error))?;
         return Err(told(&error));
     }

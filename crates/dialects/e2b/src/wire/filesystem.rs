@@ -106,7 +106,7 @@ pub(crate) enum Watched {
     Keepalive(Empty),
 }
 
-/// What a path is.
+/// The kind of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub(crate) enum FileType {
@@ -116,7 +116,7 @@ pub(crate) enum FileType {
     Symlink = 3,
 }
 
-/// What happened to a path.
+/// The kind of change of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub(crate) enum EventType {

@@ -65,7 +65,7 @@ pub(crate) mod time {
         }
     }
 
-    /// The server is never told a time.
+    /// No client sends the server a time.
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<Timestamp>, D::Error> {

@@ -18,7 +18,7 @@ messages! {
     Pty {
         #[prost(message, optional, tag = "1")] pub(crate) size: Option<Size>,
     }
-    /// What to run.
+    /// The command to run.
     ProcessConfig {
         #[serde(skip_serializing_if = "is_default")]
         #[prost(string, tag = "1")] pub(crate) cmd: String,
@@ -51,7 +51,7 @@ messages! {
         #[prost(message, optional, tag = "1")] pub(crate) process: Option<ProcessSelector>,
         #[prost(message, optional, tag = "2")] pub(crate) pty: Option<Pty>,
     }
-    /// Nothing to say.
+    /// An empty message.
     Empty {}
     StartEvent {
         #[prost(uint32, tag = "1")] pub(crate) pid: u32,
@@ -127,7 +127,7 @@ pub(crate) enum Output {
     Pty(Bytes),
 }
 
-/// What happened to a process.
+/// An event of a process.
 #[derive(Clone, PartialEq, prost::Oneof, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Event {

@@ -151,7 +151,7 @@ impl Feed {
         }
     }
 
-    /// `None` for what the client has already.
+    /// Gives `None` for output that the client has already.
     async fn take(&mut self, event: OutputEvent) -> Result<Option<Event>, Error> {
         match event {
             OutputEvent::Piece(Piece::Output { offset, stream, bytes }) => {
@@ -187,8 +187,8 @@ impl Feed {
         }
     }
 
-    /// The log dropped what lies between. Where the streams are behind it is known if somebody read past
-    /// it before; otherwise all of it counts as standard output.
+    /// Moves past output that the log dropped. Where the two streams stand behind the gap is known if another reader
+    /// passed it before; otherwise all dropped bytes count as standard output.
     async fn jump(&mut self, from: u64, to: u64) -> Result<(), Error> {
         if let Some(mark) = self.marks.first_from(&self.exec, to) {
             self.reader = self.engine.output(&self.sandbox, self.exec.as_str(), mark.at, true).await?;
@@ -213,7 +213,7 @@ impl Feed {
     }
 }
 
-/// What of `text`, which begins at `start`, lies at or behind `from`.
+/// The part of `text`, which begins at offset `start`, that lies at or behind offset `from`.
 fn rest_of_text(stream: OutputStream, start: u64, mut text: String, from: u64) -> Option<Event> {
     let known = from.saturating_sub(start).min(text.len() as u64);
     let mut skip = usize::try_from(known).unwrap_or(text.len());

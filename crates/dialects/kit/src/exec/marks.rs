@@ -1,5 +1,5 @@
-//! Known places in the logs of execs, so that a client that comes back does not make the whole log be read
-//! again. Only a help: without it, reading starts at the beginning and finds the same.
+//! Known places in the logs of execs, so that the server need not read the whole log again for a client that comes
+//! back. They only save time: without them, reading starts at the beginning and finds the same.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +10,7 @@ use super::track::Position;
 
 /// Distance of two marks at first, bytes of log.
 const STEP_BYTES: u64 = 512 << 10;
-/// Marks of one exec; then every second goes, and the distance doubles.
+/// Marks of one exec; with more, every second mark is dropped and the distance doubles.
 const MARKS_MAX_COUNT: usize = 128;
 /// Execs with marks; the oldest goes first.
 const EXECS_MAX_COUNT: usize = 512;
@@ -41,7 +41,7 @@ impl Bookmarks {
         self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The last mark that is not beyond what `is_before` says.
+    /// The last mark for which `is_before` is true.
     pub(crate) fn last(&self, exec: &ExecId, is_before: impl Fn(&Position) -> bool) -> Option<Position> {
         let shelf = self.shelf();
         let marks = shelf.by_exec.get(exec)?;
@@ -56,7 +56,7 @@ impl Bookmarks {
         marks.list.get(marks.list.partition_point(|mark| mark.at < at)).cloned()
     }
 
-    /// Notes a place that was reached, if it is far enough from the last.
+    /// Notes a place that a reader reached, if it is far enough from the last mark.
     pub(crate) fn note(&self, exec: &ExecId, position: &Position) {
         if position.at < STEP_BYTES {
             return;

@@ -1,4 +1,4 @@
-//! Commands by an id of the client, and their output from wherever the client left off.
+//! Commands by an id of the client, and their output from where the client left off.
 
 mod feed;
 mod marks;
@@ -15,12 +15,12 @@ pub use marks::Bookmarks;
 
 /// Shell of commands when the client does not name one.
 pub const SHELL: &str = "/bin/bash";
-/// What stands in for it in images without bash.
+/// The shell in images without bash.
 const PLAIN_SHELL: &str = "/bin/sh";
 
-/// Runs a command, or finds the one that has its id already: the same id is the same command, however often it is
-/// sent. `draft` makes the command for a shell: `shell` if the client names one, else [`SHELL`], or a plain one where
-/// there is no such file.
+/// Runs a command, or finds the command that already has this id: the same id is the same command, however often the
+/// client sends it. `draft` makes the command for a shell: `shell` if the client names one, else [`SHELL`], or a plain
+/// one where the sandbox has no such file.
 ///
 /// # Errors
 /// As [`Engine::create_exec`], and what `draft` gives.
@@ -37,12 +37,12 @@ pub async fn get_or_create(
     let view = engine.create_exec(sandbox, first, caller).await;
     let missing = matches!(&view, Ok(view) if shell == SHELL && is_missing_shell(view));
     match (view, id) {
-        // The sandbox's environment changed between two sendings: it is still the same command.
+        // The sandbox's environment changed between the client's two requests: it is still the same command.
         (Err(error), Some(id)) if error.code == Code::IdempotencyMismatch => {
             engine.exec_by_key(sandbox, id).await
         }
         (Ok(_), id) if missing && !has_file(engine, sandbox, SHELL).await => {
-            // The id's exec is the one that found no bash.
+            // The exec with this id is the one that found no bash.
             let second = ExecDraft { idempotency_key: id.map(plain_key), ..draft(PLAIN_SHELL)? };
             engine.create_exec(sandbox, second, caller).await
         }

@@ -1,20 +1,20 @@
 //! Offsets of output, as the clients count them.
 //!
-//! The engine's log counts bytes of both streams together. The clients count each stream by itself: over
-//! the WebSocket in bytes of the *text* they were sent, in which whatever is no UTF-8 was replaced by
-//! `U+FFFD`, over events in bytes as they are. A [`Position`] is one place in the log, in all these
-//! countings; walking the log from a position gives the next one, the same however it is cut in pieces.
+//! The engine's log counts bytes of both streams together. The clients count each stream by itself: over the WebSocket
+//! in bytes of the *text* that the server sent them, in which `U+FFFD` stands for bytes that are no UTF-8; over events
+//! in bytes as the command wrote them. A [`Position`] is one place in the log, in all these countings. Reading the log
+//! on from a position gives the next position, which is the same however the bytes are cut into pieces.
 
 use atoll_core::exec::OutputStream;
 
-/// What one stream has come to.
+/// How far one stream was read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Track {
     /// Bytes so far.
     pub(crate) raw: u64,
     /// Bytes of text so far.
     pub(crate) text: u64,
-    /// The beginning of a character whose end has not come yet: at most three bytes.
+    /// The first bytes of a character whose last bytes have not come yet: at most three bytes.
     tail: Vec<u8>,
 }
 
@@ -51,7 +51,7 @@ impl Track {
         text
     }
 
-    /// The stream ended: what was begun is no character.
+    /// The stream ended: a character that was begun becomes `U+FFFD`.
     pub(crate) fn finish(&mut self) -> String {
         if self.tail.is_empty() {
             return String::new();
@@ -62,7 +62,7 @@ impl Track {
         text
     }
 
-    /// Bytes that are not there any more: counted, and nothing carries over them.
+    /// Bytes that the log dropped: they are counted, and no character continues across them.
     pub(crate) fn skip(&mut self, bytes: u64) {
         self.raw += bytes;
         self.text += bytes;

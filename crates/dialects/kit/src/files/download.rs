@@ -1,7 +1,7 @@
 //! An answer with a file, or a part of it, if it changed.
 //!
-//! What the kernel makes up (`/proc`, `/sys`) has content of another size than it says, so what says that it is small
-//! is read before the answer begins: the answer tells the size that there really is.
+//! Files that the kernel makes up (`/proc`, `/sys`) have another size than their content. So a file that says it is
+//! small is read before the answer begins: the answer tells the size that the content really has.
 
 use atoll_core::{Code, Error};
 use atoll_engine::{GuestLease, guest_error};
@@ -64,7 +64,7 @@ pub async fn send(
     if ended {
         return small(content, &info, answer, method, headers);
     }
-    // It is larger than it said, nobody knows by how much: all of it goes out, whatever the range.
+    // The file is larger than it said, and its real size is unknown: the answer holds all of it and ignores the range.
     if *method == Method::HEAD {
         return Ok((StatusCode::OK, answer).into_response());
     }
@@ -83,7 +83,7 @@ async fn read_ahead(reader: &mut FileReader) -> Result<(Bytes, bool), Error> {
     Ok((content.freeze(), false))
 }
 
-/// The answer with a file that is here.
+/// The answer with a file whose content was read already.
 fn small(
     content: Bytes,
     info: &FileInfo,

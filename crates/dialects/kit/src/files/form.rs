@@ -4,9 +4,9 @@
 //! --BOUNDARY CRLF headers CRLF CRLF content CRLF --BOUNDARY … CRLF --BOUNDARY--
 //! ```
 //!
-//! What may be the beginning of a delimiter is held back until more is there; everything before it goes on at once,
-//! so that the memory needed depends neither on the files nor on how fast they come. Libraries for this buffer
-//! whatever the connection has.
+//! Bytes that may be the beginning of a delimiter are held back until more bytes are there; all bytes before them go on
+//! at once, so that the memory needed depends neither on the files nor on how fast they come. Libraries for this buffer
+//! all that the connection delivers.
 
 use atoll_core::{Code, Error};
 use atoll_server::dialect::Pieces;
@@ -18,7 +18,7 @@ use memchr::memmem;
 
 /// Longest boundary (RFC 2046).
 const BOUNDARY_MAX_BYTES: usize = 70;
-/// Most that stands before a part's content: a preamble, headers.
+/// Most bytes before a part's content: a preamble, headers.
 const HEAD_MAX_BYTES: usize = 16 << 10;
 
 /// A form that is read part by part, in the order in which they come.
@@ -41,7 +41,7 @@ enum State {
     Done,
 }
 
-/// What a part says of itself. All of it is the client's word.
+/// The headers of a part. The client wrote them: nothing in them is checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Part {
     /// Name of the field.
@@ -73,7 +73,7 @@ impl Form {
         Ok(Self { pieces: Pieces::new(body), delimiter, buffer, state: State::Preamble })
     }
 
-    /// The next part, or `None` at the end. What is left of the one before is skipped.
+    /// The next part, or `None` at the end. Skips the rest of the part before.
     ///
     /// # Errors
     /// [`Code::InvalidArgument`] when the body is malformed or breaks off, [`Code::Timeout`] when it stops coming.
@@ -168,7 +168,7 @@ impl Part {
             match name.to_ascii_lowercase().as_str() {
                 "name" => part.name = Some(value),
                 "filename" if part.file_name.is_none() => part.file_name = Some(value),
-                // RFC 5987: says it better than the plain one.
+                // RFC 5987: it counts more than the plain `filename`.
                 "filename*" => part.file_name = extended(&value).or(part.file_name),
                 _ => {}
             }

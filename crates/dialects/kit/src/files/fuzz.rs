@@ -1,4 +1,5 @@
-//! Uploads and ranges that anybody may send, found by coverage: `make fuzz`. Each runs shortly with the other tests, too.
+//! Uploads and ranges, which any client may send, fuzzed by coverage: `make fuzz`. Each runs shortly with the other
+//! tests, too.
 
 use axum::body::Body;
 use bolero::check;
@@ -9,7 +10,7 @@ use http::{HeaderMap, HeaderValue};
 
 use super::{Form, Wanted, wanted};
 
-/// Parts of a form that arrives in pieces: names and contents, or that it is none.
+/// Parts of a form that arrives in pieces: names and contents; `None` when it is no form.
 fn parts(body: &[u8], piece: usize) -> Option<Vec<(Option<String>, Vec<u8>)>> {
     let pieces: Vec<_> =
         body.chunks(piece).map(|piece| Ok::<_, std::io::Error>(Bytes::copy_from_slice(piece))).collect();

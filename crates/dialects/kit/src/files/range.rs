@@ -1,4 +1,4 @@
-//! `Range`: which part of a file is wanted.
+//! `Range`: which part of a file the client wants.
 
 use http::header::{IF_RANGE, RANGE};
 use http::{HeaderMap, HeaderValue};
@@ -14,7 +14,7 @@ pub enum Wanted {
     Nothing,
 }
 
-/// What a request wants of a file of `size` bytes whose version is `tag`.
+/// The part that a request wants of a file of `size` bytes whose version is `tag`.
 #[must_use]
 pub fn wanted(headers: &HeaderMap, size: u64, tag: &HeaderValue) -> Wanted {
     let stale = headers.get(IF_RANGE).is_some_and(|known| known != tag);
@@ -24,7 +24,7 @@ pub fn wanted(headers: &HeaderMap, size: u64, tag: &HeaderValue) -> Wanted {
     }
 }
 
-/// One range. What is not understood is ignored, as the protocol wants it.
+/// One range. A range that cannot be parsed is ignored, as HTTP wants it.
 fn parse(text: &str, size: u64) -> Wanted {
     let Some((first, last)) = text.strip_prefix("bytes=").and_then(|text| text.split_once('-')) else {
         return Wanted::All;

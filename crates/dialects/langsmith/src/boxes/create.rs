@@ -26,17 +26,17 @@ use crate::request::{Caller, Json, Manage, Root};
 use crate::snapshots;
 use crate::view::Sandbox;
 
-/// How long a creation may take when the client does not say.
+/// How long a creation may take when the client gives no time.
 const CREATE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest time that a client may ask a creation to take.
 const CREATE_TIMEOUT_MAX: Duration = Duration::from_secs(600);
-/// Template of sandboxes that are asked for without a snapshot, if somebody made one of this name.
+/// Template of sandboxes whose client names no snapshot, if there is a template of this name.
 const DEFAULT_TEMPLATE: &str = "langsmith";
 /// Characters of a name that is made up.
 const NAME_RANDOM_CHARS: usize = 12;
-/// Idle time after which a sandbox stops when nobody says: ten minutes, as the clients document it.
+/// Idle time after which a sandbox stops when the client gives none: ten minutes, as the clients document it.
 const IDLE_TTL_MS: u64 = 600 * 1000;
-/// Time after which a stopped sandbox is deleted when nobody says: fourteen days.
+/// Time after which a stopped sandbox is deleted when the client gives none: fourteen days.
 const DELETE_AFTER_STOP_MS: u64 = 14 * 24 * 3600 * 1000;
 
 /// A creation. Fields that are not named here are ignored, as the clients' users expect.
@@ -64,7 +64,7 @@ pub(crate) struct Create {
     tag_value_ids: Option<Value>,
 }
 
-/// A volume of this server, and where it is wanted.
+/// A volume of this server, and the path at which the client wants it.
 #[derive(Debug, Clone, Deserialize)]
 struct Volume {
     volume: String,
@@ -92,7 +92,7 @@ impl Create {
         Ok(())
     }
 
-    /// The draft, but for what it is made from and what it may reach.
+    /// The draft, without its origin and its network policy.
     fn draft(&self, extras: &Extras) -> Result<SandboxDraft> {
         let run = &extras.run_config;
         let volumes = self.volumes.iter().flatten().cloned();
@@ -131,7 +131,7 @@ impl Create {
         }
     }
 
-    /// When it stops by itself and is deleted; `template` is the idle time that its template says.
+    /// When the sandbox stops by itself and is deleted; `template` is its template's idle time.
     fn rest(&self, draft: &mut SandboxDraft, template: Option<u64>) -> Result<()> {
         draft.idle_timeout_ms = match self.idle_ttl_seconds {
             Some(seconds) => ttl_ms("idle_ttl_seconds", seconds)?,
@@ -148,8 +148,8 @@ impl Create {
         Ok(())
     }
 
-    /// What the sandbox is to be made from: a snapshot by UUID or name, in whichever field it stands; a
-    /// template of that name; without any, the template [`DEFAULT_TEMPLATE`] if there is one.
+    /// The origin of the sandbox: a snapshot by UUID or name, in any of the three fields; a template of that name; when
+    /// the client names none, the template [`DEFAULT_TEMPLATE`] if there is one.
     async fn base(&self, engine: &Engine, caller: &EngineCaller) -> std::result::Result<Base, Error> {
         let fields = [&self.snapshot_id, &self.snapshot, &self.snapshot_name];
         let mut given = fields.into_iter().flatten().filter(|text| !text.is_empty());
@@ -180,7 +180,7 @@ impl Create {
     }
 }
 
-/// What a sandbox does that is not used: it keeps its memory where it is, or its disk alone.
+/// What happens to a sandbox that is idle: it is frozen with its memory, or only its disk is kept.
 pub(super) const fn on_idle(preserve_memory: bool) -> OnIdle {
     if preserve_memory { OnIdle::Freeze } else { OnIdle::Hibernate }
 }
@@ -191,14 +191,14 @@ fn is_dockerfile_builder(request: &Create) -> bool {
     random.is_some_and(|random| random.len() == 12 && random.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
-/// What a sandbox is made from.
+/// The origins of a sandbox.
 enum Base {
     Snapshot(SnapshotId),
     Template { name: String, idle_ms: Option<u64> },
     Default,
 }
 
-/// A name that is recognised in messages: `sb-` and letters and digits.
+/// A name that people recognise in messages: `sb-` and letters and digits.
 fn made_up_name() -> Result<String> {
     const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
     let mut random = [0_u8; NAME_RANDOM_CHARS];
@@ -250,13 +250,13 @@ pub(crate) async fn create(
     extras.creation = Some(creation);
     draft.annotations = BTreeMap::from([(extras::KEY.to_owned(), extras.text()?)]);
     let record = within(&host, draft, creation, caller.engine().clone(), request.time()).await?;
-    // The protocol has no key by which a retry finds it: a client that left has lost it.
+    // The protocol has no key by which a retry finds the sandbox: a client that left has lost it.
     let (engine, made) = (host.engine().clone(), record.clone());
     let undo = host.undo_unless_answered(async move { delete(&engine, &made).await });
     Ok((StatusCode::CREATED, Extension(undo), Json(Sandbox::new(record, &root))))
 }
 
-/// Makes a sandbox within `time`. One that takes longer is deleted: nobody knows of it.
+/// Makes a sandbox within `time`. A sandbox that takes longer is deleted: the client was never told of it.
 async fn within(
     host: &Host,
     draft: SandboxDraft,
@@ -273,14 +273,14 @@ async fn within(
     }
     let engine = host.engine().clone();
     tokio::spawn(async move {
-        // Its readiness may be far away. By its name, if it is ours that has it.
+        // The sandbox may need long to be ready. It is found by its name, and deleted if this creation made it.
         if let Some(id) = engine.sandbox_called(&caller, &name)
             && let Ok(record) = engine.sandbox(&id)
             && Extras::of(&record).creation == Some(creation)
         {
             delete(&engine, &record).await;
         }
-        // It may not have been there yet.
+        // The sandbox may not have been there yet.
         if let Ok(Ok(record)) = making.await {
             delete(&engine, &record).await;
         }

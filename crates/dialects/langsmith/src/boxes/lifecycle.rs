@@ -1,7 +1,7 @@
 //! Stopping and starting.
 //!
-//! A stop is the engine's pause: of the disk alone, or, for a sandbox that is to keep its memory, where it is.
-//! Whoever uses a stopped sandbox wakes it, so `start` is a wish like any other.
+//! A stop is the engine's pause: only the disk is kept, or, for a sandbox that is to keep its memory, it is frozen.
+//! Every client that uses a stopped sandbox wakes it, and `start` is such a use.
 
 use atoll_core::idle::OnIdle;
 use atoll_core::sandbox::PauseMode;
@@ -15,8 +15,7 @@ use crate::error::{Failure, Result};
 use crate::request::{Caller, Exec, Json, Manage, Root};
 use crate::view::Sandbox;
 
-/// Makes sure that a sandbox can be used. Answers when it can, at the latest after a few seconds: the client
-/// polls the status.
+/// Makes sure that a sandbox can be used. Answers when it can, or after a few seconds: the client polls the status.
 pub(crate) async fn start(
     caller: Caller<Exec>,
     root: Root,
@@ -33,8 +32,8 @@ pub(crate) async fn start(
     Ok((status, Json(Sandbox::new(find(&host, &caller)?, &root))))
 }
 
-/// Stops a sandbox; one that is stopped stays so. Answers when it is done, at the latest after a few seconds:
-/// the engine goes on.
+/// Stops a sandbox; a stopped sandbox stays so. Answers when the sandbox has stopped, or after a few seconds: the
+/// engine goes on.
 pub(crate) async fn stop(caller: Caller<Manage>, State(host): State<Host>) -> Result<StatusCode> {
     let record = find(&host, &caller)?;
     let mode = match record.spec.idle.on_idle {

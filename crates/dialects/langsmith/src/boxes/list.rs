@@ -13,7 +13,7 @@ use crate::error::{Failure, Result};
 use crate::request::{Caller, Json, Query, Read, Root};
 use crate::view::{self, Sandbox};
 
-/// Which sandboxes to list, by any of the clients' ways to say so.
+/// The sandboxes to list, by any of the clients' ways to name them.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct List {
@@ -61,7 +61,7 @@ impl List {
     }
 }
 
-/// Lists sandboxes. Everything, unless a page is asked for: that is all the hand-written clients see.
+/// Lists sandboxes. Without a page, lists all: the hand-written clients ask for no further page.
 pub(crate) async fn list(
     caller: Caller<Read>,
     root: Root,

@@ -27,7 +27,7 @@ pub(crate) use lifecycle::{start, stop};
 pub(crate) use list::list;
 pub(crate) use update::update;
 
-/// Calls that may take long answer within this and go on: the clients wait for ten seconds.
+/// Calls that may take longer answer after this time, and the work goes on: the clients wait for ten seconds.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// Limits, as the clients write them.
@@ -92,7 +92,7 @@ pub(crate) async fn read(
     Ok(Json(Sandbox::new(find(&host, &caller)?, &root)))
 }
 
-/// What a client that waits polls.
+/// The answer for a client that polls.
 #[derive(Debug, Serialize)]
 pub(crate) struct Status {
     status: &'static str,
@@ -105,7 +105,7 @@ pub(crate) async fn status(caller: Caller<Read>, State(host): State<Host>) -> Re
     Ok(Json(Status { status, status_message }))
 }
 
-/// Deletes a sandbox. Answers when it is marked, at the latest after a few seconds: the engine goes on.
+/// Deletes a sandbox. Answers when it is marked for deletion, or after a few seconds: the engine goes on.
 pub(crate) async fn remove(caller: Caller<Manage>, State(host): State<Host>) -> Result<StatusCode> {
     let id = find(&host, &caller)?.id;
     let engine = host.engine().clone();

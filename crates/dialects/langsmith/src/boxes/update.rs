@@ -37,7 +37,7 @@ impl Update {
     fn apply(self, record: &SandboxRecord, caller: &EngineCaller) -> Result<SandboxUpdate> {
         let ttl = |field, seconds: Option<u64>| seconds.map(|seconds| ttl_ms(field, seconds)).transpose();
         let idle = IdleUpdate {
-            // Whoever says when it stops by itself means that it stops.
+            // A client that sets an idle time wants the sandbox to stop then, not to be deleted.
             on_idle: (self.idle_ttl_seconds.is_some() && record.spec.idle.on_idle == OnIdle::Delete)
                 .then(|| on_idle(false)),
             delete_paused_after_ms: ttl("delete_after_stop_seconds", self.delete_after_stop_seconds)?,
@@ -75,7 +75,7 @@ impl Update {
             asked_by: caller.key().cloned(),
             ..SandboxUpdate::default()
         };
-        // The disk's size is the one limit that cannot change; saying the same is no change.
+        // The disk's size is the one limit that cannot change; the same size again is no change.
         if update.resources.disk_bytes == Some(record.spec.resources.disk_bytes) {
             update.resources.disk_bytes = None;
         }
@@ -83,7 +83,7 @@ impl Update {
     }
 }
 
-/// What makes `old` into `new`.
+/// The changes that make `old` into `new`.
 fn difference(
     old: &BTreeMap<String, String>,
     new: &BTreeMap<String, String>,

@@ -17,10 +17,10 @@ use crate::request::{Caller, Exec, Json};
 
 /// Most output that one answer carries, bytes.
 const OUTPUT_MAX_BYTES: usize = 64 << 20;
-/// Timeout of a command that does not say, seconds.
+/// Timeout of a command whose client gives none, seconds.
 const TIMEOUT_S: f64 = 60.0;
 
-/// How it went.
+/// The result of a command.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Answer {
     stdout: String,
@@ -71,7 +71,7 @@ pub(crate) async fn execute(
     };
     match outcome(&exit) {
         Outcome::Exit(code) => Ok(Json(Answer { exit_code: code, ..answer })),
-        // Never a status that is retried: it would run again.
+        // Never a status that the client retries: the command would run again.
         Outcome::Error("CommandTimeout", message) => {
             Err(Failure::new(StatusCode::REQUEST_TIMEOUT, "CommandError", message))
         }

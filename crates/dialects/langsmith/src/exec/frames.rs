@@ -9,10 +9,10 @@ use super::Request;
 
 /// Longest frame, bytes as they travel. The Python client takes 1 MiB.
 const FRAME_MAX_BYTES: usize = 64 << 10;
-/// What stands around the text of an output frame, bytes at most.
+/// Most bytes around the text of an output frame.
 const FRAME_FRAME_BYTES: usize = 128;
 
-/// What a client says first.
+/// The first message of a client.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum First {
@@ -38,7 +38,7 @@ impl First {
     }
 }
 
-/// What a client says later.
+/// The later messages of a client.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum Later {
@@ -48,7 +48,7 @@ pub(crate) enum Later {
     Resize { cols: u16, rows: u16 },
 }
 
-/// Whether a message is about a command that was named before.
+/// Whether a message is about a command that an earlier message named.
 pub(crate) fn is_later(text: &str) -> bool {
     serde_json::from_str::<Later>(text).is_ok()
 }
@@ -90,7 +90,7 @@ pub(crate) fn output(stream: OutputStream, mut offset: u64, text: &str) -> impl 
         let (now, later) = rest.split_at(fitting(rest, FRAME_MAX_BYTES - FRAME_FRAME_BYTES));
         rest = later;
         let frame = Output { kind: name(stream), data: now, offset };
-        // A struct of texts and numbers can be written.
+        // A struct of texts and numbers can always be written.
         let frame = serde_json::to_string(&frame).unwrap_or_default();
         offset += now.len() as u64;
         Some(frame)

@@ -1,4 +1,4 @@
-//! Commands: what the clients ask for becomes an exec of the engine.
+//! Commands: a command that a client asks for becomes an exec of the engine.
 
 pub(crate) mod blocking;
 pub(crate) mod frames;
@@ -25,7 +25,7 @@ const TTY: TtySize = TtySize { cols: 80, rows: 24 };
 /// Output kept for reconnecting, bytes.
 const KEEP_BYTES: u64 = 1 << 30;
 
-/// A command line for the shell, or words as they are (the command-line client's way).
+/// A command line for the shell, or words as they are (sent by the command-line client).
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum CommandText {
@@ -33,7 +33,7 @@ pub(crate) enum CommandText {
     Words(Vec<String>),
 }
 
-/// A command as it is asked for, whatever the transport.
+/// The command that a client asks for, over any transport.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Request {
@@ -43,7 +43,7 @@ pub(crate) struct Request {
     pub(crate) timeout_seconds: Option<f64>,
     pub(crate) idle_timeout_seconds: Option<f64>,
     pub(crate) kill_on_disconnect: bool,
-    /// Made by the client: the same id is the same command, however often it is sent.
+    /// The client makes it up: the same id is the same command, however often the client sends it.
     pub(crate) command_id: Option<String>,
     pub(crate) env: Option<BTreeMap<String, String>>,
     pub(crate) cwd: Option<String>,
@@ -103,7 +103,7 @@ fn positive_ms(field: &str, seconds: Option<f64>) -> Result<Option<u64>, Error> 
     }
 }
 
-/// Runs a command, or finds the one that has its id already.
+/// Runs a command, or finds the command that already has this id.
 pub(crate) async fn get_or_create(
     engine: &Engine,
     sandbox: &SandboxId,
@@ -121,7 +121,7 @@ pub(crate) async fn get_or_create(
 pub(crate) enum Outcome {
     /// With this code.
     Exit(i32),
-    /// Without one: type and sentence.
+    /// Without a code: type and sentence.
     Error(&'static str, String),
 }
 

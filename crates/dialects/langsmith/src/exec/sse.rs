@@ -1,8 +1,8 @@
 //! Commands over server-sent events: `execute/stream/start` and `/resume`.
 //!
-//! Output travels as bytes in base64. After [`UNACKED_MAX_BYTES`] the answer ends with `ack_required`, and
-//! the client resumes with the offsets it has: that is the protocol's flow control. Nothing is forgotten
-//! here on an acknowledgement: the log has its own limits.
+//! Output travels as bytes in base64. After [`UNACKED_MAX_BYTES`] the answer ends with `ack_required`, and the client
+//! resumes with the offsets that it has: that is the protocol's flow control. The server forgets nothing on an
+//! acknowledgement: the log has its own limits.
 
 use std::time::Duration;
 
@@ -27,9 +27,9 @@ use crate::boxes;
 use crate::error::{Failure, Result, sentence};
 use crate::request::{Caller, Exec, Json};
 
-/// Output in one answer, bytes, before the client has to say what it has.
+/// Output in one answer, bytes, after which the client has to acknowledge what it has.
 const UNACKED_MAX_BYTES: usize = 1 << 20;
-/// Pause after which an idle stream is shown to be alive; the clients give up after a minute.
+/// Pause after which an idle stream sends a comment; the clients give up after a minute.
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(15);
 
 fn failure(error: &Error) -> Failure {
@@ -54,7 +54,7 @@ pub(crate) async fn start(
     stream(&app, &view, command_id, Offsets::default()).await
 }
 
-/// Where to go on.
+/// The command and the offsets to go on from.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Resume {
     command_id: String,
@@ -73,7 +73,7 @@ pub(crate) async fn resume(
     let engine = app.host.engine();
     let sandbox = caller.sandbox().map_err(|error| failure(&error))?;
     let found = match by_id(engine, sandbox, &request.command_id).await {
-        // A client that made no command id was told the exec's.
+        // A client that made up no command id was told the exec's.
         Err(error) if error.code == Code::ExecNotFound => engine.exec(sandbox, &request.command_id).await,
         found => found,
     };
@@ -82,7 +82,7 @@ pub(crate) async fn resume(
     stream(&app, &view, request.command_id, from).await
 }
 
-/// What the stream is made from.
+/// The state of the stream.
 struct Source {
     app: App,
     feed: Feed,

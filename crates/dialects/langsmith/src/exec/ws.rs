@@ -9,7 +9,7 @@
 //! later messages ─▶ stdin, kill, resize ◀─────────────┘
 //! ```
 //!
-//! Nothing is queued but what the socket buffers: a slow client stops only its own reader of the log.
+//! Only the socket buffers output: a slow client stops only its own reader of the log.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,15 +38,15 @@ use crate::boxes;
 use crate::error::{Failure, Result, sentence};
 use crate::request::{Caller, Exec};
 
-/// How long a client may take to say what it wants.
+/// How long a client may take to send its first message.
 const FIRST_WAIT: Duration = Duration::from_secs(30);
-/// Pause after which an idle connection is shown to be alive, for proxies in between.
+/// Pause after which the server pings an idle connection, so that proxies in between keep it.
 const PING_EVERY: Duration = Duration::from_secs(20);
 /// How long a client may take to answer the closing of the socket.
 const CLOSE_WAIT: Duration = Duration::from_secs(5);
 /// Longest message of a client, bytes: a command of 768 KiB in JSON escapes.
 const MESSAGE_MAX_BYTES: usize = 8 << 20;
-/// Messages that may come before the one that says which command they are for.
+/// Messages that may come before the one that names their command.
 const EARLY_MAX_COUNT: usize = 16;
 /// Output that is passed to the socket before it is flushed, bytes.
 const FLUSH_BYTES: usize = 512 << 10;
@@ -61,7 +61,7 @@ pub(crate) async fn attach(
     let upgrade = upgrade.map_err(|rejection| {
         Failure::new(StatusCode::BAD_REQUEST, "InvalidRequest", format!("not a WebSocket: {rejection}"))
     })?;
-    // Wakes it if need be.
+    // Wakes the sandbox if need be.
     let engine = app.host.engine().clone();
     let sandbox = caller.sandbox().map_err(|error| Failure::handshake(&error))?.clone();
     drop(boxes::awake(&engine, &sandbox).await.map_err(|error| Failure::handshake(&error))?);
@@ -79,7 +79,7 @@ pub(crate) async fn attach(
             let (engine, grant) = (session.engine.clone(), session.grant.clone());
             tokio::select! {
                 () = session.run(socket) => {}
-                // Cut, not closed: a client that comes back is told why.
+                // The connection is cut, not closed: a client that comes back is told why.
                 () = engine.until_revoked(&grant) => {}
             }
         },
@@ -88,7 +88,7 @@ pub(crate) async fn attach(
 
 type Sink = SplitSink<WebSocket, Message>;
 
-/// The socket broke, or the client closed it: nobody is there to be told more.
+/// The socket broke, or the client closed it: no further message reaches the client.
 struct Gone;
 
 impl From<axum::Error> for Gone {
@@ -98,13 +98,13 @@ impl From<axum::Error> for Gone {
     }
 }
 
-/// What to close the socket with.
+/// The reason to close the socket.
 enum End {
-    /// All was said: the frames that end it.
+    /// The command has ended: its last message.
     Said(String),
     /// The server stops.
     Away,
-    /// The client sent more at once than is taken.
+    /// The client sent a message that is too large.
     TooLarge,
 }
 
@@ -132,7 +132,7 @@ impl Session {
         };
         let Ok(end) = ended else { return };
         if close(&mut sink, end).await.is_ok() {
-            // The client answers; what it says meanwhile is of no interest.
+            // The client answers; its messages meanwhile are ignored.
             let answered = async { while let Some(Ok(_)) = stream.next().await {} };
             drop(tokio::time::timeout(CLOSE_WAIT, answered).await);
         }
@@ -149,7 +149,7 @@ impl Session {
         let may = || self.engine.recheck(&self.grant, Needs::EXEC).map_err(|error| refused(&error));
         let found = match first {
             First::Execute(mut request) => {
-                // The handshake may be a while ago.
+                // The handshake may have been a while ago.
                 may()?;
                 if request.command_id.is_none() {
                     request.command_id =
@@ -189,7 +189,7 @@ impl Session {
     async fn outgoing(&self, sink: &mut Sink, feed: &mut Feed) -> std::result::Result<End, Gone> {
         loop {
             let mut fed = 0;
-            // What is there already goes out together.
+            // Output that is there already goes out together.
             while fed < FLUSH_BYTES {
                 match feed.next_now().await {
                     Ok(Some(Event::End(exit))) => return Ok(End::Said(last(&outcome(&exit)))),
@@ -226,7 +226,7 @@ impl Session {
         Ok(sent)
     }
 
-    /// Does what the client sends, one after the other, until it goes. What it sent early comes first.
+    /// Handles the client's messages, one after the other, until it goes. Messages that it sent early come first.
     async fn incoming(
         &self,
         stream: &mut SplitStream<WebSocket>,
@@ -244,7 +244,7 @@ impl Session {
                 }
                 Ok(Message::Close(_)) => return Err(Gone),
                 Ok(Message::Binary(_) | Message::Ping(_) | Message::Pong(_)) => {}
-                // The connection broke, and then nobody hears this, or a message is too large to be taken.
+                // Either the connection broke, and the client does not get this, or a message is too large.
                 Err(error) => {
                     tracing::debug!(%error, "a client's message was not taken");
                     return Ok(End::TooLarge);
@@ -256,7 +256,8 @@ impl Session {
 
     /// The protocol has no answer to these but the end of the command, so errors are only logged.
     async fn command(&self, exec: &str, text: &str) {
-        // Asked each time: a role may be taken away, and a lease be taken, while the socket is open.
+        // The right is checked each time: while the socket is open, the key's role may be taken away, or another client
+        // may lease the sandbox.
         if let Err(error) = self.engine.recheck(&self.grant, Needs::EXEC) {
             tracing::debug!(%error, exec, "a client's message was refused");
             return;
@@ -286,11 +287,12 @@ impl Session {
     }
 }
 
-/// How a client begins.
+/// The beginning of a connection.
 struct Opening {
-    /// Which command it wants.
+    /// The message that names the command.
     first: String,
-    /// What it told that command before it said which: clients that reconnect send what they had waiting first.
+    /// Messages for that command that came before it was named: clients that reconnect send their waiting messages
+    /// first.
     early: Vec<String>,
 }
 
@@ -311,7 +313,7 @@ impl Opening {
     }
 }
 
-/// An id for clients that make none.
+/// An id for clients that make up none.
 fn made_up_id() -> std::result::Result<String, Error> {
     let random = getrandom::u64().map_err(|error| {
         tracing::error!(%error, "no randomness for a command id");
@@ -342,7 +344,7 @@ fn last(outcome: &Outcome) -> String {
     }
 }
 
-/// The last message and the closing go out in one write: a client waits for the second.
+/// The last message and the close go out in one write: a client waits for the close.
 async fn close(sink: &mut Sink, end: End) -> std::result::Result<(), axum::Error> {
     let (code, reason) = match end {
         End::Said(frame) => {

@@ -13,7 +13,7 @@ use crate::request::{Caller, Query, Read};
 
 const KIND: &str = "ReadError";
 
-/// The bytes of a file; with `HEAD`, only what it is.
+/// The bytes of a file; with `HEAD`, only its headers.
 pub(crate) async fn download(
     caller: Caller<Read>,
     State(app): State<App>,

@@ -9,17 +9,17 @@ use serde::Deserialize;
 
 use crate::error::{Failure, Result};
 
-/// Where relative paths begin.
+/// The directory at which relative paths begin.
 const HOME: &str = "/home/user";
 
-/// Which file.
+/// The file that the client names.
 #[derive(Debug, Deserialize)]
 pub(crate) struct OfFile {
     path: String,
 }
 
 impl OfFile {
-    /// The absolute path. `kind` is what a client makes of a path that is none.
+    /// The absolute path. `kind` is the client's error for a path that is not valid.
     fn absolute(self, kind: &'static str) -> Result<String> {
         let path = if self.path.starts_with('/') { self.path } else { format!("{HOME}/{}", self.path) };
         spec::path("path", &path).map_err(|error| Failure::data(kind, &error))?;

@@ -12,12 +12,12 @@ use crate::error::{Failure, Result};
 use crate::request::{Caller, Json, Read};
 use crate::time;
 
-/// Matches when the client does not say how many.
+/// Matches when the client gives no number.
 const LIMIT_DEFAULT: u32 = 1000;
 /// Most matches of one answer.
 const LIMIT_MAX: u32 = 100_000;
 
-/// Which files.
+/// The files that the client searches for.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Glob {
     pattern: String,
@@ -25,7 +25,7 @@ pub(crate) struct Glob {
     limit: Option<u32>,
 }
 
-/// Which lines. The text is looked for as it is.
+/// The lines that the client searches for. The text is searched as it is.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Grep {
     pattern: String,
@@ -63,7 +63,7 @@ fn limit(asked: Option<u32>) -> u32 {
     asked.unwrap_or(LIMIT_DEFAULT).clamp(1, LIMIT_MAX)
 }
 
-/// The whole path of something found below `directory`.
+/// The whole path of a file that was found below `directory`.
 fn whole(directory: &str, info: &FileInfo) -> String {
     format!("{}/{}", directory.trim_end_matches('/'), info.path)
 }
@@ -104,7 +104,7 @@ pub(crate) async fn grep(
     if request.pattern.is_empty() {
         return Err(fail(&Error::new(Code::InvalidArgument, "the pattern is empty")));
     }
-    // A bare name is looked for at any depth.
+    // A bare name is searched at any depth.
     let pattern = match request.glob {
         None => String::new(),
         Some(glob) if glob.contains('/') || glob.contains("**") => glob,

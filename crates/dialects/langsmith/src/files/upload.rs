@@ -21,7 +21,7 @@ fn fail(error: &Error) -> Failure {
     Failure::data(KIND, error)
 }
 
-/// Writes a file, whole or not at all, with the directories above it. A file that is there keeps its
+/// Writes a file, with the directories above it; it appears as a whole or not at all. A file that is there keeps its
 /// permissions and its owner.
 pub(crate) async fn upload(
     caller: Caller<Exec>,

@@ -1,4 +1,4 @@
-//! Snapshots that take their time: of Docker images, and of sandboxes with large disks.
+//! Snapshots that take long: of Docker images, and of sandboxes with large disks.
 //!
 //! ```text
 //! POST /snapshots ─ task: pull (unless the image is here) ─ sandbox ─ snapshot ─ sandbox deleted
@@ -6,8 +6,8 @@
 //!        └─ answers when done, or after a few seconds with `building` and the id that it will have
 //! ```
 //!
-//! What is under way is in memory only: a server that ends meanwhile forgets it, keeps the layers that came,
-//! and leaves no sandbox behind, for that one has a time to live.
+//! Work under way is noted in memory only. A server that ends meanwhile forgets it, keeps the layers that it pulled,
+//! and leaves no sandbox behind, because the sandbox has a time to live.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +32,7 @@ use crate::extras::RunConfig;
 use crate::registries;
 use crate::request::{Caller, Json, Manage};
 
-/// Time to live of the sandbox that a snapshot is taken of.
+/// Time to live of the sandbox of which a snapshot is taken.
 const SANDBOX_TTL: Duration = Duration::from_secs(600);
 
 /// A snapshot of an image.
@@ -55,7 +55,7 @@ pub(crate) async fn create(
 ) -> Result<(StatusCode, Json<Snapshot>)> {
     spec::image_reference("docker_image", &request.docker_image).map_err(|error| Failure::control(&error))?;
     if let Some(registry) = request.registry_id.as_deref().filter(|id| !id.is_empty()) {
-        // Its credentials are found by the image's host; this says early that there are none.
+        // The credentials are found by the image's host; this tells the client early if there are none.
         registries::find(&app.host, registry).await?;
     }
     let tag = reference(&request.name, request.tag.as_deref().or_else(|| tag_of(&request.docker_image)))?;
@@ -72,7 +72,7 @@ pub(crate) async fn create(
     let made = app.builds.run(building.clone(), owner, ANSWER_WITHIN, making).await;
     match made.map_err(|error| Failure::control(&error))? {
         Some(Ok(record)) => Ok((StatusCode::CREATED, Json(Snapshot::new(record)))),
-        // The client polls, and is told there what failed.
+        // The client polls, and learns the failure there.
         Some(Err(_)) | None => Ok((StatusCode::ACCEPTED, Json(building))),
     }
 }
@@ -103,7 +103,7 @@ async fn make(
         ttl_ms,
         ..SandboxDraft::default()
     };
-    // It is a step of what is done here.
+    // Creating the sandbox is part of the client's request.
     let making = Arc::new(Asked::part()).scope(engine.create_sandbox(draft, caller));
     let sandbox = making.await?.id;
     let order = super::order(id, tag, Begin::default());
@@ -114,7 +114,7 @@ async fn make(
     taken
 }
 
-/// Pulls an image unless it is here, or another node has it.
+/// Pulls an image, unless this node or another one has it.
 async fn pull(engine: &Engine, image: &str) -> Result<(), Error> {
     engine.obtain_image(image).await?;
     if image == "host" || engine.images().resolve(image).is_ok() {

@@ -1,7 +1,7 @@
 //! Snapshots: `/v2/sandboxes/snapshots`, and capturing a sandbox.
 //!
-//! Both kinds of the protocol are the engine's one: a capture is a snapshot of a sandbox; a snapshot of a
-//! Docker image is one of a sandbox that was made from the image for that and deleted again ([`build`]).
+//! The engine has one kind for both kinds of the protocol: a capture is a snapshot of a sandbox; a snapshot of a Docker
+//! image is a snapshot of a sandbox that was made from the image for that and is deleted again ([`build`]).
 
 pub(crate) mod build;
 
@@ -30,7 +30,7 @@ use crate::ids;
 use crate::request::{Caller, Json, Manage, Name, Query, Read};
 use crate::time::{iso, now_ms};
 
-/// Snapshots of one page when the client does not say.
+/// Snapshots of one page when the client gives no number.
 const PAGE_DEFAULT: usize = 500;
 
 /// A snapshot as the clients read it.
@@ -64,7 +64,7 @@ impl Pending for Snapshot {
 }
 
 impl Snapshot {
-    /// One that is going to be made.
+    /// A snapshot that is going to be made.
     fn building(id: &SnapshotId, tag: &Reference) -> Self {
         let now = iso(now_ms());
         Self {
@@ -87,7 +87,7 @@ impl Snapshot {
 
     pub(crate) fn new(record: SnapshotRecord) -> Self {
         let time = iso(record.created_ms);
-        // One whose tags have all moved on is still known by the name it was made under.
+        // If all tags of a snapshot have moved on, its comment still has the name that it was made under.
         let first = record.tags.first().map(|tag| tag.name.clone());
         let name = first.or_else(|| record.comment.clone()).unwrap_or_default();
         let tags = record.tags.into_iter().filter(|tag| tag.name == name).map(|tag| tag.tag).collect();
@@ -122,7 +122,7 @@ fn fail(error: &Error) -> Failure {
     Failure::control(error)
 }
 
-/// Every snapshot that is for people and that a caller may know of, the newest first.
+/// Every snapshot that was made for users and that a caller may know of, the newest first.
 async fn all(
     engine: &Engine,
     name: Option<String>,
@@ -140,8 +140,8 @@ async fn all(
     }
 }
 
-/// The snapshot that a client means, if it may do with it what it needs: by UUID, by `name:tag`, or by name, which is
-/// its `latest` or else its newest. With it the reference by which it was named, if there is one.
+/// The snapshot that a client means, if the client may do with it what `needs` says: by UUID, by `name:tag`, or by
+/// name, which means its `latest` or else its newest. With it comes the reference that named it, if there is one.
 pub(crate) async fn find(
     engine: &Engine,
     text: &str,
@@ -182,19 +182,19 @@ pub(crate) struct Capture {
     include_memory: bool,
 }
 
-/// What a snapshot will be called.
+/// The reference of a new snapshot.
 pub(crate) fn reference(name: &str, tag: Option<&str>) -> Result<Reference> {
     let text = format!("{name}:{}", tag.unwrap_or(DEFAULT_TAG));
     text.parse().map_err(|error: Error| Failure::field("name", crate::error::sentence(&error)))
 }
 
-/// A snapshot for people. The comment keeps the name that it was made under.
+/// A snapshot for users. The comment keeps the name that it was made under.
 fn order(id: SnapshotId, tag: Reference, begin: Begin) -> SnapshotOrder {
     let comment = Some(tag.name.clone());
     SnapshotOrder { id: Some(id), comment, tags: vec![tag], begin, ..SnapshotOrder::unnamed() }
 }
 
-/// Takes a snapshot of a sandbox. Answers when it is there, at the latest after a few seconds.
+/// Takes a snapshot of a sandbox. Answers when the snapshot is there, or after a few seconds.
 pub(crate) async fn capture(
     caller: Caller<Manage>,
     State(app): State<App>,
@@ -230,7 +230,7 @@ pub(crate) async fn capture(
     }
 }
 
-/// Which snapshots.
+/// The snapshots that the client asks for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct List {
@@ -280,7 +280,7 @@ pub(crate) async fn read(
     Ok(Json(Snapshot::new(record)))
 }
 
-/// Removes a snapshot, by its id or name; or one tag, and the snapshot with its last.
+/// Removes a snapshot, by its id or name; or removes one tag, and with the last tag the snapshot.
 pub(crate) async fn remove(
     caller: Caller<Manage>,
     State(app): State<App>,
@@ -296,7 +296,7 @@ pub(crate) async fn remove(
         None => {}
     }
     let found = find(engine, &name, Needs::MANAGE, caller.engine()).await.map_err(|error| fail(&error))?;
-    // A bare name means the snapshot with all its tags; only a written tag means that one.
+    // A bare name means the snapshot with all its tags; only a tag that the client writes means that one tag.
     let reference = found.reference.filter(|_| name.contains(':'));
     let removed = engine.delete_snapshot(&found.id, reference.as_ref(), caller.engine()).await;
     removed.map_err(|error| fail(&error))?;

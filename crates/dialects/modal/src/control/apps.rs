@@ -1,5 +1,5 @@
-//! Apps and environments: names under which sandboxes are found again. They are not kept: an app is its id, which
-//! follows from its name, and every name is one.
+//! Apps and environments: names under which clients find sandboxes again. The server keeps none: an app is its id,
+//! which follows from its name, and every name is valid.
 
 use crate::auth::{Asker, empty_token};
 use crate::grpc::{Fault, Result};
@@ -12,9 +12,9 @@ use crate::wire::common::Empty;
 
 use super::{Done, id_of};
 
-/// The way in which clients write Dockerfiles: the newest that is stable.
+/// The way in which clients write Dockerfiles: the newest stable one.
 pub(super) const BUILDER_VERSION: &str = "2025.06";
-/// The environment that is meant when none is named.
+/// The environment of requests that name none.
 const ENVIRONMENT: &str = "main";
 /// Names have this many bytes at most.
 const NAME_MAX_BYTES: usize = 255;
@@ -43,7 +43,7 @@ pub(super) async fn auth_token(_: &Asker, _: Empty) -> Result<AuthTokenGetRespon
     Ok(AuthTokenGetResponse { token: empty_token() })
 }
 
-/// What need not be done.
+/// Calls that need no work.
 pub(super) async fn ignored(_: &Asker, _: Empty) -> Done {
     Ok(Empty {})
 }
@@ -67,7 +67,7 @@ pub(super) async fn get_or_create(
     Ok(AppGetOrCreateResponse { app_id: id, handle_metadata: Some(handle_metadata) })
 }
 
-/// `AppCreate`: for as long as a program runs.
+/// `AppCreate`: an app that lives as long as the client's program.
 pub(super) async fn create(_: &Asker, request: AppCreateRequest) -> Result<AppCreateResponse> {
     Ok(AppCreateResponse { app_id: app_id(&request.description) })
 }

@@ -1,8 +1,9 @@
-//! Content that travels over plain HTTP beside the calls: the clients are told an address, and send to it or read from it with
-//! nothing else. An address is a ticket: random, for one purpose, for an hour, and good as long as the key that got it.
+//! Content that travels over plain HTTP beside the calls: the server gives the clients an address, and they send to it
+//! or read from it with nothing else. An address is a ticket: random, for one purpose, for an hour, and valid as long
+//! as the key that got it.
 //!
-//! What is sent is kept by its hash with the files of images ([`images`](super::images)); what is read is a part of a file
-//! of a volume.
+//! Content that clients send is kept by its hash with the files of images ([`images`](super::images)); content that
+//! they read is a part of a file of a volume.
 
 use std::collections::HashMap;
 use std::io::SeekFrom;
@@ -33,13 +34,13 @@ use crate::auth::{Asker, Head};
 use crate::grpc::{Fault, Result};
 use crate::wire::content::{BlobCreateRequest, BlobCreateResponse, UploadUrlList};
 
-/// Where the addresses lie.
+/// The addresses lie below it.
 pub(crate) const PREFIX: &str = "/modal";
 /// Bytes of a block of a file.
 pub(super) const BLOCK_BYTES: u64 = 8 << 20;
-/// Bytes of one content that is sent.
+/// Most bytes of one content that a client sends.
 const BLOB_MAX_BYTES: u64 = 4 << 30;
-/// Tickets of everybody, and of one key.
+/// Most tickets of all keys together, and of one key.
 const TICKETS_MAX: usize = 20_000;
 const OF_KEY_MAX: usize = 5000;
 /// How long a ticket is good, milliseconds.
@@ -47,10 +48,10 @@ const GOOD_MS: u64 = 3600 * 1000;
 /// Bytes read at once.
 const PIECE_BYTES: usize = 128 << 10;
 
-/// What a ticket is for.
+/// The purpose of a ticket.
 #[derive(Debug, Clone)]
 enum For {
-    /// Sending a content of this hash, of at most so many bytes. `tag` is what its sender wants to be told.
+    /// Sending a content with this hash, of at most so many bytes. The answer gives `tag` to the sender.
     Send { sha256: String, max_bytes: u64, tag: Option<String> },
     /// Reading a part of a file of a volume.
     Read { volume: VolumeId, path: String, start: u64, len: u64 },
@@ -68,7 +69,7 @@ struct Ticket {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tickets {
     table: Arc<Mutex<HashMap<String, Ticket>>>,
-    /// Bytes that may come of contents that are being sent.
+    /// Bytes that may still come of contents that are being sent.
     coming: Arc<AtomicU64>,
 }
 
@@ -83,17 +84,17 @@ impl Drop for Room {
 
 impl Tickets {
     fn table(&self) -> std::sync::MutexGuard<'_, HashMap<String, Ticket>> {
-        // A map is usable whatever panicked.
+        // The map stays usable when a task panics while it holds the lock.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for room for so many bytes. Gives it, and how much is asked for together.
+    /// Reserves so many bytes. Gives the reservation, and how many bytes are reserved in all.
     fn room(&self, bytes: u64) -> (Room, u64) {
         let others = self.coming.fetch_add(bytes, Ordering::Relaxed);
         (Room(Arc::clone(&self.coming), bytes), others.saturating_add(bytes))
     }
 
-    /// The address of something that this grant allows.
+    /// Makes the address for a purpose that this grant allows.
     fn issue(&self, asker: &Asker, grant: Grant, what: For) -> Result<(String, String)> {
         let mut random = [0_u8; 32];
         getrandom::fill(&mut random).map_err(|error| {
@@ -119,7 +120,7 @@ impl Tickets {
     }
 }
 
-/// The address to send a content to, as long as its sender may send files.
+/// The address to send a content to; it works as long as its sender may send files.
 pub(super) async fn address_to_send(asker: &Asker, sha256: String, max_bytes: u64) -> Result<String> {
     let grant = asker.grant(Needs::MANAGE, Target::Installation).await?;
     Ok(asker.app.control.tickets.issue(asker, grant, For::Send { sha256, max_bytes, tag: None })?.1)
@@ -146,7 +147,7 @@ fn span(start: u64, len: u64, block: u64) -> Option<(u64, u64)> {
     (from < to).then(|| (from, to - from))
 }
 
-/// `BlobCreate`: a content that is too large for a call is announced.
+/// `BlobCreate`: the client announces a content that is too large for a call.
 pub(super) async fn create(asker: &Asker, request: BlobCreateRequest) -> Result<BlobCreateResponse> {
     asker.needs(Scope::Manage)?;
     let digest = |text: &str, bytes: usize| {
@@ -216,14 +217,14 @@ pub(crate) async fn serve(app: App, head: Head, method: Method, path: &str, body
     }
 }
 
-/// What is sent, and whose it is then.
+/// A content that a client sends, and the key that owns it then.
 struct Sent {
     owner: KeyId,
     sha256: String,
     max_bytes: u64,
 }
 
-/// Keeps a content, whole or not at all.
+/// Keeps a content, as a whole or not at all.
 async fn take(app: &App, to: &Sent, body: Body) -> Result<()> {
     let (_room, together) = app.control.tickets.room(to.max_bytes);
     let beside = images::beside(app.host.engine(), &to.owner, together).await?;
@@ -245,7 +246,7 @@ async fn take(app: &App, to: &Sent, body: Body) -> Result<()> {
     kept
 }
 
-/// Part of a file as it is now.
+/// A part of a file as it is now.
 async fn give(app: &App, volume: &VolumeId, path: &str, (from, len): (u64, u64)) -> Result<Response> {
     let broken = |error: std::io::Error| {
         tracing::error!(%error, "a file of a volume cannot be read");
@@ -253,7 +254,7 @@ async fn give(app: &App, volume: &VolumeId, path: &str, (from, len): (u64, u64))
     };
     let mut file = tokio::fs::File::from_std(app.host.engine().read_in_volume(volume, path).await?);
     let whole = file.metadata().await.map_err(broken)?.len();
-    // It may be shorter than it was when it was asked about: its end is zeros for the clients.
+    // The file may have become shorter since the client asked: the clients read zeros for the rest.
     let len = len.min(whole.saturating_sub(from));
     file.seek(SeekFrom::Start(from)).await.map_err(broken)?;
     let bytes = ReaderStream::with_capacity(file.take(len), PIECE_BYTES);

@@ -23,9 +23,9 @@ use crate::wire::sandboxes::{
 };
 
 const MIB: u64 = 1 << 20;
-/// Tags of a sandbox.
+/// Most tags of a sandbox.
 const TAGS_MAX: usize = 128;
-/// How often it is looked whether a sandbox is ready, when its client does not say, milliseconds.
+/// Pause between two looks whether a sandbox is ready, when its client gives none, milliseconds.
 const PROBE_INTERVAL_MS: u64 = 100;
 
 /// `SandboxCreate`.
@@ -68,34 +68,34 @@ async fn create(
     asker.needs(Scope::Manage)?;
     let mut plan = plan(asker, &definition, &app, tags, sources).await?;
     plan.draft.request = once::kept(asker, "sandbox", &definition.encode_to_vec());
-    // The engine refuses a key that was used before for something else.
+    // The engine refuses a key that was used before for another request.
     let asked = plan.draft.request.as_ref().map(|request| request.digest.as_str());
     let what = format!("sandbox {}", asked.unwrap_or_default());
     let owned = asker.clone();
     let making = async move { make(&owned, plan).await.map(|record| record.id.to_string()) };
     let id = Box::pin(asker.app.control.once.make(asker, &what, making)).await?;
     let id: SandboxId = id.parse().map_err(|_never| Fault::not_found("the sandbox is gone"))?;
-    // A retry of another key's call would be another call: this one made it.
+    // A retry with another key would be another call: this key made the sandbox.
     asker.may(&id, Scope::Read).await?;
     Ok((id, app))
 }
 
-/// What is to be made.
+/// The sandbox that is to be made.
 struct Plan {
     draft: SandboxDraft,
     extras: Extras,
-    /// Files that are put into it.
+    /// Files that are put into the sandbox.
     mounts: Vec<String>,
     /// The first command.
     command: Option<task::First>,
 }
 
-/// Makes it, with all that belongs to it, or nothing.
+/// Makes the sandbox with all that belongs to it, or nothing.
 async fn make(asker: &Asker, plan: Plan) -> Result<SandboxRecord> {
     let (engine, by) = (asker.engine(), asker.caller());
     let named = plan.extras.name.clone().unwrap_or_default();
     let record = engine.create_sandbox(plan.draft, by).await.map_err(|error| match error.code {
-        // As the clients' users know it.
+        // The clients' users know this text.
         Code::NameTaken => {
             Fault::new(Status::AlreadyExists, format!("Sandbox with name '{named}' already exists"))
         }
@@ -110,7 +110,7 @@ async fn make(asker: &Asker, plan: Plan) -> Result<SandboxRecord> {
         Ok::<_, Fault>(())
     };
     if let Err(fault) = finish.await {
-        // Nobody knows of it.
+        // The client was never told of the sandbox.
         drop(engine.delete_sandbox(&record.id).await);
         return Err(fault);
     }
@@ -167,7 +167,7 @@ async fn plan(
     Ok(Plan { draft, extras, mounts: wanted.mount_ids.clone(), command })
 }
 
-/// What this server does not do is refused, not left out.
+/// A setting that this server does not support is refused, not ignored.
 fn check(wanted: &Sandbox) -> Result<()> {
     let gpu = wanted.resources.as_ref().and_then(|resources| resources.gpu_config.as_ref());
     let refused = [
@@ -197,7 +197,7 @@ fn read_tags(tags: &[SandboxTag]) -> Result<BTreeMap<String, String>> {
     Ok(tags.iter().map(|tag| (tag.tag_name.clone(), tag.tag_value.clone())).collect())
 }
 
-/// Tags as labels, as far as they have their form: what the native API shows.
+/// The tags that have the form of labels, as labels: the native API shows those.
 pub(super) fn labels(tags: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     use atoll_core::limits::{LABEL_KEY_MAX_BYTES, LABEL_VALUE_MAX_BYTES, LABELS_MAX_COUNT};
     let fits = |(key, value): &(&String, &String)| {
@@ -210,7 +210,7 @@ pub(super) fn labels(tags: &BTreeMap<String, String>) -> BTreeMap<String, String
     fitting.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-/// A request is what a sandbox is sure to get, a limit the most it gets: there is one number here, the larger.
+/// A request is the least that a sandbox gets, a limit the most: the engine has one number, so it gets the larger.
 fn resources(asked: Option<&Resources>) -> Result<ResourcesDraft> {
     let Some(asked) = asked else { return Ok(ResourcesDraft::default()) };
     let larger = |request: u32, limit: u32| Some(request.max(limit)).filter(|number| *number > 0);

@@ -1,6 +1,7 @@
-//! How sandboxes ended that are gone: clients ask after the end, for the exit code.
+//! How sandboxes ended that are gone: clients ask for the exit code after the end.
 //!
-//! It is remembered of the sandboxes that were made or asked about through this dialect; the oldest is forgotten first.
+//! The server remembers the sandboxes that were made or asked about through this dialect; the oldest is forgotten
+//! first.
 
 use atoll_core::id::{KeyId, SandboxId};
 use atoll_dialect_kit::remembered::Remembered;
@@ -10,9 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::wire::common::GenericResult;
 
-/// Sandboxes that are remembered.
+/// Most sandboxes that are remembered.
 const REMEMBERED_MAX: usize = 10_000;
-/// Ends this close to the time limit are the time limit's, milliseconds.
+/// A sandbox that ends this close to its time limit ended by the limit, milliseconds.
 const SLACK_MS: u64 = 500;
 
 /// `GenericResult.GenericStatus`.
@@ -56,7 +57,7 @@ impl From<Over> for GenericResult {
     }
 }
 
-/// What is remembered. Clones share it.
+/// The ends that are remembered. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct Ended(Remembered<Known>);
 
@@ -79,7 +80,7 @@ impl Ended {
         });
     }
 
-    /// Notes how it ended; the first time counts.
+    /// Notes how a sandbox ended; only the first note counts.
     pub(crate) fn over(&self, sandbox: &SandboxId, result: GenericResult) {
         self.0.change(sandbox, |known| {
             let known = known?;
@@ -88,7 +89,8 @@ impl Ended {
         });
     }
 
-    /// The end of a sandbox that is not there any more, and its app, if this is its maker's to know.
+    /// The end of a sandbox that is not there any more, and its app, if the caller may use things of the sandbox's
+    /// owner.
     pub(crate) fn of(
         &self,
         sandbox: &SandboxId,

@@ -1,7 +1,8 @@
 //! `Sandbox.open` and its like, of clients before 1.6. Each operation has an id, under which its output is fetched.
 //!
-//! An open file is in memory: it was read when it was opened, and is written when it is flushed or closed, as the
-//! clients' own buffer would be. Descriptors and outputs are their sandbox's, and are of no use elsewhere.
+//! An open file is in memory: the server reads it when a client opens it, and writes it when the client flushes or
+//! closes it, as the clients' own buffer would be. Descriptors and outputs belong to their sandbox, and are of no use
+//! elsewhere.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,13 +25,13 @@ use crate::wire::files::{
     FilesystemRuntimeOutputBatch, SystemErrorMessage,
 };
 
-/// Bytes of one file that is open.
+/// Most bytes of one open file.
 pub(super) const FILE_MAX_BYTES: usize = 100 << 20;
-/// Bytes of all files that are open and outputs that wait.
+/// Most bytes of all outputs that wait. The bytes of open files are not counted.
 const TOTAL_MAX_BYTES: usize = 1 << 30;
-/// Files that are open, and outputs that wait, of one sandbox.
+/// Most open files and waiting outputs of one sandbox.
 const OF_SANDBOX_MAX: usize = 256;
-/// Of all together.
+/// The same, of all sandboxes together.
 const COUNT_MAX: usize = 16_384;
 /// Bytes of one piece of output.
 const PIECE_BYTES: usize = 1 << 20;
@@ -59,12 +60,12 @@ type Key = (SandboxId, String);
 struct Table {
     open: BTreeMap<Key, Arc<tokio::sync::Mutex<Opened>>>,
     outputs: BTreeMap<Key, Output>,
-    /// Both, the oldest first.
+    /// Open files and outputs, the oldest first.
     order: VecDeque<Key>,
     next: u64,
 }
 
-/// Files that are open and outputs that wait. Clones share them.
+/// Open files and waiting outputs. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Files(Arc<Mutex<Table>>);
 
@@ -80,7 +81,7 @@ impl Table {
         self.outputs.values().map(|output| output.as_ref().map_or(0, Bytes::len)).sum()
     }
 
-    /// What is too much goes, the oldest first: of this sandbox, and of all.
+    /// Forgets what is too much, the oldest first: of this sandbox, and of all sandboxes.
     fn shrink(&mut self, sandbox: &SandboxId) {
         let own = self.order.iter().filter(|(of, _)| of == sandbox).count();
         if own > OF_SANDBOX_MAX
@@ -103,7 +104,7 @@ impl Table {
 
 impl Files {
     fn table(&self) -> std::sync::MutexGuard<'_, Table> {
-        // A table is usable whatever panicked.
+        // The table stays usable when a task panics while it holds the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -137,7 +138,7 @@ impl Files {
     }
 }
 
-/// A sandbox in which files are reached.
+/// A sandbox whose files a client uses.
 struct Place<'a> {
     files: &'a Files,
     sandbox: &'a SandboxId,
@@ -146,7 +147,7 @@ struct Place<'a> {
     workdir: String,
 }
 
-/// `ContainerFilesystemExec`: does it; its output is fetched later.
+/// `ContainerFilesystemExec`: does the operation; the client fetches its output later.
 pub(super) async fn exec(
     asker: &Asker,
     request: ContainerFilesystemExecRequest,
@@ -166,7 +167,7 @@ pub(super) async fn exec(
     let (output, file_descriptor) = if let Some(open) = request.file_open_request {
         match place.open(&open.path, &open.mode).await {
             Ok(descriptor) => (Ok(Bytes::new()), Some(descriptor)),
-            // The clients want one before they look why there is none.
+            // The clients want a descriptor before they look at the error.
             Err(error) => (Err(error), Some(String::new())),
         }
     } else {
@@ -198,7 +199,7 @@ impl Place<'_> {
         };
         let content = if exists && !mode.truncate { self.read(&path).await? } else { Vec::new() };
         if !exists || mode.truncate {
-            // What cannot be written is told now.
+            // A file that cannot be written is an error at once.
             self.write(&path, &[]).await?;
         }
         Ok(self.files.open(self.sandbox, Opened::new(path, mode, content)))
@@ -287,8 +288,8 @@ impl Place<'_> {
     }
 }
 
-/// `ContainerFilesystemExecGetOutput`: what it wrote, then that it is over. The end is a message of its own, because the
-/// clients look at nothing else in it.
+/// `ContainerFilesystemExecGetOutput`: the operation's output, then its end. The end is a message of its own, because
+/// the clients look at nothing else in it.
 pub(super) async fn output(
     asker: &Asker,
     request: ContainerFilesystemExecGetOutputRequest,

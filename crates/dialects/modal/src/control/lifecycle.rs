@@ -28,7 +28,7 @@ use crate::wire::sandboxes::{
 
 /// Longest that one call waits for an end, seconds. The clients ask again.
 const WAIT_MAX_S: f32 = 55.0;
-/// How often it is looked whether a sandbox is still there.
+/// How often the server looks whether a sandbox is still there.
 const LOOK: Duration = Duration::from_millis(100);
 /// How long a sandbox whose first command ended is kept, so that its output can be read, milliseconds.
 const READABLE_MS: u64 = 60_000;
@@ -39,10 +39,10 @@ const JAVASCRIPT: &str = "8";
 /// Names of this machine, as the clients know them.
 const LOCAL: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
-/// Where commands of a sandbox are run, and by what right: this server.
+/// The address at which a client runs commands of a sandbox, which is this server, and the token for it.
 ///
-/// Clients that reached the server under a name of this machine without TLS may go on so; those of JavaScript want to read
-/// `https` all the same, and dial without. All others want TLS with a certificate that they can verify.
+/// Clients that reached the server under a name of this machine without TLS may go on so. JavaScript clients want to
+/// read `https` all the same, and dial without TLS. All others want TLS with a certificate that they can verify.
 pub(super) fn access(asker: &Asker, sandbox: &SandboxId) -> (String, String) {
     let authority = &asker.head.authority;
     let host = authority.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok());
@@ -53,7 +53,7 @@ pub(super) fn access(asker: &Asker, sandbox: &SandboxId) -> (String, String) {
     (format!("{scheme}://{authority}"), asker.token(sandbox))
 }
 
-/// `SandboxGetTaskId`: it runs as soon as it is there.
+/// `SandboxGetTaskId`: a sandbox's task runs as soon as the sandbox is there.
 pub(super) async fn task_id(
     asker: &Asker,
     request: SandboxGetTaskIdRequest,
@@ -95,13 +95,13 @@ async fn granted(asker: &Asker, id: &SandboxId, named: &str) -> Result<(String, 
     Ok(access(asker, id))
 }
 
-/// A sandbox that is there, or was: its end, if it came, and its app.
+/// A sandbox that is there or was there: its id, how it ended if it has, and its app.
 async fn state(asker: &Asker, text: &str) -> Result<(SandboxId, Option<GenericResult>, String)> {
     let (id, _) = ids::parse_sandbox(text)?;
     match asker.may(&id, Scope::Read).await {
         Ok(()) => {}
         Err(fault) if fault.status == Status::NotFound => {
-            // One that is there and hidden stays so: what is remembered is told to its maker only.
+            // A sandbox that is there but hidden from the key stays hidden: only its maker is told what is remembered.
             let ended =
                 asker.app.control.ended.of(&id, |owner| asker.may_use_of(owner), asker.engine().now_ms());
             let (result, app) = ended.ok_or_else(|| ids::no_sandbox(text))?;
@@ -148,7 +148,7 @@ async fn result(asker: &Asker, record: &SandboxRecord, extras: &Extras) -> Optio
     }
 }
 
-/// The end of a sandbox whose first command ended so.
+/// The end of a sandbox whose first command ended with this exit.
 fn of_exit(exit: &Exit) -> GenericResult {
     let exitcode = exit.code.unwrap_or(1);
     let status = match exit.reason {
@@ -160,7 +160,7 @@ fn of_exit(exit: &Exit) -> GenericResult {
     GenericResult { status, exception: String::new(), exitcode }
 }
 
-/// `SandboxWait`, of both generations: answers when it is over, or the time is.
+/// `SandboxWait`, of both generations: answers when the sandbox has ended, or when the time is over.
 pub(super) async fn wait(asker: &Asker, request: SandboxWaitRequest) -> Result<SandboxWaitResponse> {
     let over = async {
         let end = tokio::time::Instant::now() + super::seconds(request.timeout, WAIT_MAX_S);
@@ -178,7 +178,7 @@ pub(super) async fn wait(asker: &Asker, request: SandboxWaitRequest) -> Result<S
     Ok(SandboxWaitResponse { result, metadata: Some(metadata) })
 }
 
-/// `SandboxTerminate`, of both generations. One that is over already is told so.
+/// `SandboxTerminate`, of both generations. For a sandbox that has ended already, the answer gives its end.
 pub(super) async fn terminate(
     asker: &Asker,
     request: SandboxTerminateRequest,
@@ -199,7 +199,8 @@ pub(super) async fn terminate(
     Ok(SandboxTerminateResponse { existing_result })
 }
 
-/// Waits for the first command of a sandbox, and lets the sandbox go a while after it: its output is read then.
+/// Waits for the first command of a sandbox. Deletes the sandbox a while after the command, in which clients read its
+/// output.
 pub(super) fn end_with_command(app: App, id: SandboxId) {
     let token = app.host.draining_token();
     tokio::spawn(token.run_until_cancelled_owned(async move {
@@ -214,7 +215,7 @@ pub(super) fn end_with_command(app: App, id: SandboxId) {
             }
         };
         let Ok(record) = engine.sandbox(&id) else { return };
-        // What ended with its sandbox says nothing about the command.
+        // A command that ended with its sandbox says nothing about itself.
         if matches!(record.state, SandboxState::Deleting | SandboxState::Failed) {
             return;
         }

@@ -23,7 +23,7 @@ use crate::wire::sandboxes::{
     SandboxTagsGetRequest, SandboxTagsGetResponse, SandboxTagsSetRequest, TaskInfo,
 };
 
-/// Sandboxes of a page. The clients ask for those made before the last one until a page is empty.
+/// Most sandboxes of a page. The clients ask for those made before the last one until a page is empty.
 const PAGE: usize = 100;
 
 /// Seconds since the epoch, as the protocol counts.
@@ -32,7 +32,7 @@ fn time(ms: u64) -> f64 {
 }
 
 fn runs(record: &SandboxRecord) -> bool {
-    // What builds templates is none of the clients' sandboxes.
+    // The sandboxes that build templates are not shown to clients.
     !matches!(record.state, SandboxState::Failed | SandboxState::Deleting) && record.spec.build.is_none()
 }
 
@@ -88,7 +88,7 @@ fn pairs(tags: BTreeMap<String, String>) -> Vec<SandboxTag> {
     tags.into_iter().map(|(tag_name, tag_value)| SandboxTag { tag_name, tag_value }).collect()
 }
 
-/// `SandboxGetFromName`, of both generations: one that runs.
+/// `SandboxGetFromName`, of both generations: finds a sandbox that runs.
 pub(super) async fn from_name(
     asker: &Asker,
     request: SandboxGetFromNameRequest,
@@ -102,7 +102,7 @@ pub(super) async fn from_name(
     let id = grant.sandbox().ok_or_else(missing)?;
     let record = asker.engine().sandbox(id).map_err(|_gone| missing())?;
     let extras = Extras::of(&record);
-    // A sandbox of another API has no app: it is in all of them.
+    // A sandbox of another API has no app: it counts as in every app.
     let of_app = extras.app.is_empty() || extras.app == app_id(&request.app_name);
     if extras::name(&record).as_ref() != Some(&name) || !runs(&record) || !of_app {
         return Err(missing());
@@ -123,7 +123,7 @@ pub(super) async fn tags_get(
     Ok(SandboxTagsGetResponse { tags: pairs(tags(&record)) })
 }
 
-/// `SandboxTagsSet`, of both generations: replaces all.
+/// `SandboxTagsSet`, of both generations: replaces all tags.
 pub(super) async fn tags_set(asker: &Asker, request: SandboxTagsSetRequest) -> super::Done {
     let (id, _) = auth::sandbox(asker, &request.sandbox_id, Scope::Manage).await?;
     let record = asker.engine().sandbox(&id)?;

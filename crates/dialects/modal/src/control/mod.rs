@@ -31,7 +31,7 @@ pub(crate) use network::policy;
 pub(crate) use secrets::given;
 pub(crate) use snapshots::take as snapshot;
 
-/// What calls of the control plane remember.
+/// The state that calls of the control plane share.
 #[derive(Debug, Clone)]
 pub(crate) struct State {
     pub(crate) ended: Ended,
@@ -145,13 +145,13 @@ pub(crate) async fn call(asker: Asker, method: &str, body: Body) -> Response {
     }
 }
 
-/// Seconds of a request as a pause; what is no sensible number is none.
+/// Seconds of a request as a pause; a number that is not finite gives no pause.
 pub(crate) fn seconds(asked: f32, most: f32) -> std::time::Duration {
     let sensible = if asked.is_finite() { asked.clamp(0.0, most) } else { 0.0 };
     std::time::Duration::from_secs_f32(sensible)
 }
 
-/// An id's text, made of a name that may be of any form: the same name gives the same id.
+/// An id made of names of any form: the same names give the same id.
 fn id_of(prefix: &str, context: &str, parts: &[&str]) -> String {
     const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     let mut hasher = blake3::Hasher::new_derive_key(context);
@@ -165,5 +165,5 @@ fn id_of(prefix: &str, context: &str, parts: &[&str]) -> String {
     format!("{prefix}-{body}")
 }
 
-/// A handler's answer to what needs none.
+/// The answer of a handler that has nothing to tell.
 type Done = Result<crate::wire::common::Empty>;

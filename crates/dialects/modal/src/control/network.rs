@@ -1,4 +1,4 @@
-//! What a sandbox may reach.
+//! The hosts that a sandbox may reach.
 
 use atoll_core::policy::{Cidr, EgressPolicy, Internet, Rule};
 use serde_json::{Value, json};
@@ -11,13 +11,13 @@ mod kind {
     pub(super) const BLOCKED: i32 = 2;
     pub(super) const ALLOWLIST: i32 = 3;
 }
-/// Ports by which names are reached: there it is seen which name is meant.
+/// Ports by which names are reached: there the gateway sees which name a connection is for.
 const PORTS: [u16; 2] = [80, 443];
-/// What rules are called.
+/// Name of the rules.
 const NAME: &str = "modal-allow";
 
-/// The policy that a client asks for; `None` where it asks for nothing in particular, and so gets the server's or the
-/// template's default: a client cannot open what the server closes.
+/// The policy that a client asks for; `None` if it asks for none in particular. It gets the server's or the template's
+/// default then: a client cannot open what the server closes.
 ///
 /// # Errors
 /// `INVALID_ARGUMENT`.

@@ -1,8 +1,8 @@
-//! `x-idempotency-key`: what is asked for again, because its answer was lost, gets the first one's answer.
+//! `x-idempotency-key`: a client that sends a call again, because it lost the answer, gets the first call's answer.
 //!
-//! Answers are in memory for an hour: clients send again for some minutes at most. A server that was started anew finds
-//! what was made: with a sandbox its key is kept ([`kept`]), and the id of a snapshot was written down before it was taken
-//! ([`Once::promise`]).
+//! Answers are in memory for an hour: clients send again for some minutes at most. A restarted server still finds the
+//! things that were made: the key is kept with a sandbox ([`kept`]), and the id of a snapshot is written down before it
+//! is taken ([`Once::promise`]).
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -19,15 +19,15 @@ use futures::future::{BoxFuture, FutureExt as _, Shared};
 use crate::auth::Asker;
 use crate::grpc::{Fault, Result};
 
-/// Carries the key.
+/// Header that carries the key.
 pub(super) const HEADER: &str = "x-idempotency-key";
 const KEY_MAX_BYTES: usize = 255;
-/// Answers that are kept.
+/// Most answers that are kept.
 const ANSWERS_MAX: usize = 10_000;
 /// How long, milliseconds.
 const KEPT_MS: u64 = 3600 * 1000;
 
-/// The key of a call as it is kept with the sandbox that it makes, if it has one; `asked` is what it asks for.
+/// The key of a call as it is kept with the sandbox that it makes, if it has one; `asked` is the request.
 pub(super) fn kept(asker: &Asker, what: &str, asked: &[u8]) -> Option<RequestKey> {
     let key = key(asker).filter(|key| is_key(key))?;
     Some(RequestKey { key: format!("modal {what} {key}"), digest: blake3::hash(asked).to_hex().to_string() })
@@ -42,13 +42,13 @@ fn is_key(key: &str) -> bool {
 }
 
 type Answer = Shared<BoxFuture<'static, Result<String>>>;
-/// By whose key and the client's, with when it was begun, in milliseconds.
+/// Answers by API key and the client's key, each with the time when its call began, in milliseconds.
 type Answers = HashMap<(KeyId, String), (u64, Answer)>;
 
 /// The name of the shelf of promises.
 const DIR: &str = "modal-promises";
 
-/// What was begun. Clones share it.
+/// The calls that were begun. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Once {
     answers: Arc<Mutex<Answers>>,
@@ -66,7 +66,7 @@ impl Once {
         Self { answers: Arc::default(), promises: Shelf::new(engine, DIR, KEPT_MS) }
     }
 
-    /// What the call with this key is promised: what an earlier server promised it, if it came before.
+    /// The promise for the call with this key: if an earlier server made one, that one.
     ///
     /// # Errors
     /// `INTERNAL` when the host has no randomness, or its disk fails.
@@ -89,15 +89,15 @@ impl Once {
         })
     }
 
-    /// Nothing came of what was promised.
+    /// Removes a promise: the thing was not made.
     pub(super) async fn forget(&self, key: &KeyId, what: &str, client_key: &str) {
         let (shelf, of) = (self.promises.clone(), (key.clone(), format!("{what} {client_key}")));
-        // A promise that stays is kept for an hour.
+        // If this fails, the promise is kept for an hour.
         drop(tokio::task::spawn_blocking(move || shelf.remove(&of)).await);
     }
 
-    /// Makes something once for a key of the client, and gives its id. Without a key each call makes another. `what`
-    /// tells calls apart that happen to have the same key.
+    /// Runs `make` once for a client's key, and gives the id that it made. Without a key each call makes another.
+    /// `what` keeps calls apart that have the same key.
     pub(super) async fn make(
         &self,
         asker: &Asker,
@@ -108,7 +108,7 @@ impl Once {
         self.make_for(asker, what, key, make).await
     }
 
-    /// The same, for a key that stands elsewhere.
+    /// The same, for a key that the client sends elsewhere in the call.
     pub(super) async fn make_for(
         &self,
         asker: &Asker,
@@ -142,7 +142,7 @@ impl Once {
         if let Some((_, answer)) = table.get(id).filter(|(at, _)| at.saturating_add(KEPT_MS) > now) {
             return answer.clone();
         }
-        // Also when nobody waits any more, it is brought to its end.
+        // The task runs to its end, even if no client waits any more.
         let task = tokio::spawn(make);
         let answer = async move {
             task.await.unwrap_or_else(|_panicked| Err(Fault::new(Status::Internal, "the call failed")))
@@ -155,7 +155,7 @@ impl Once {
     }
 
     fn table(&self) -> std::sync::MutexGuard<'_, HashMap<(KeyId, String), (u64, Answer)>> {
-        // A map is usable whatever panicked.
+        // The map stays usable when a task panics while it holds the lock.
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

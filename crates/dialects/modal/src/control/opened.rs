@@ -1,27 +1,27 @@
-//! A file that is open, as Python's `open` has it.
+//! An open file, as Python's `open` has it.
 
 use atoll_core::{Code, Error};
 use bytes::Bytes;
 
 use super::files::FILE_MAX_BYTES;
 
-/// What a mode such as `r+` allows. Whether it is of text or of bytes is the client's matter.
+/// What a mode such as `r+` allows. Whether the file is text or bytes is up to the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "they are independent of each other")]
 pub(super) struct Mode {
     read: bool,
     write: bool,
     append: bool,
-    /// It is emptied.
+    /// Opening empties the file.
     pub(super) truncate: bool,
-    /// It is made when it is not there.
+    /// Opening makes the file when it is not there.
     pub(super) create: bool,
-    /// It must not be there.
+    /// The file must not be there.
     pub(super) new: bool,
 }
 
 impl Mode {
-    /// Reads one.
+    /// Parses a mode.
     ///
     /// # Errors
     /// [`Code::InvalidArgument`].
@@ -63,7 +63,7 @@ impl Opened {
         Self { path, mode, content, at: 0, changed: false }
     }
 
-    /// So many bytes from where it stands, or all.
+    /// So many bytes from the position, or all up to the end.
     pub(super) fn read(&mut self, n: Option<usize>) -> Result<Bytes, Error> {
         if !self.mode.read {
             return Err(Error::invalid("mode", "the file is not open to be read"));
@@ -74,7 +74,7 @@ impl Opened {
         Ok(Bytes::copy_from_slice(&self.content[from..to]))
     }
 
-    /// To the end of the line.
+    /// Reads to the end of the line.
     pub(super) fn read_line(&mut self) -> Result<Bytes, Error> {
         let rest = self.content.get(self.at..).unwrap_or_default();
         let end = rest.iter().position(|byte| *byte == b'\n');
@@ -98,7 +98,7 @@ impl Opened {
         Ok(())
     }
 
-    /// Moves: `whence` is 0 for the beginning, 1 for where it stands, 2 for the end.
+    /// Moves the position: `whence` is 0 for from the beginning, 1 for from the position, 2 for from the end.
     pub(super) fn seek(&mut self, offset: i64, whence: i32) -> Result<(), Error> {
         let from = match whence {
             0 => 0,
@@ -112,7 +112,7 @@ impl Opened {
         Ok(())
     }
 
-    /// What is to be written, if something is.
+    /// The content, if it was changed since it was written.
     pub(super) fn unwritten(&self) -> Option<&[u8]> {
         self.changed.then_some(&self.content[..])
     }

@@ -1,8 +1,8 @@
-//! Secrets: variables for commands. Newer clients send them with each call; older ones make them first, and name them
-//! then: these wait in memory for as long as a program may need them, each for its sender only.
+//! Secrets: variables for commands. Newer clients send them with each call. Older clients make them first, and name
+//! them then: these secrets wait in memory for as long as a program may need them, each for its sender only.
 //!
-//! One that is asked for by its name alone is the installation's. Its value never enters a sandbox: the variable holds a
-//! placeholder (see [`atoll_dialect_kit::secrets`]).
+//! A secret that a client asks for by its name alone is a secret of the installation. Its value never enters a sandbox:
+//! the variable holds a placeholder (see [`atoll_dialect_kit::secrets`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,11 +20,11 @@ use crate::grpc::{Fault, Result};
 use crate::wire::apps::{SecretGetOrCreateRequest, SecretGetOrCreateResponse, SecretMetadata};
 use crate::wire::common::SecretSource;
 
-/// Secrets that wait.
+/// Most secrets that wait.
 const SECRETS_MAX: usize = 10_000;
-/// Those of one key: nobody uses up what is everybody's.
+/// Most secrets of one key: no key uses up the room that all share.
 const OF_KEY_MAX: usize = 1000;
-/// Bytes of one.
+/// Most bytes of one.
 const SECRET_MAX_BYTES: usize = 256 << 10;
 /// How long, milliseconds.
 const KEPT_MS: u64 = 24 * 3600 * 1000;
@@ -46,7 +46,7 @@ enum What {
     },
 }
 
-/// What follows from the secrets of a call.
+/// The variables from the secrets of a call.
 #[derive(Debug, Default)]
 pub(crate) struct Given {
     pub(crate) env: BTreeMap<String, String>,
@@ -55,7 +55,8 @@ pub(crate) struct Given {
 }
 
 impl Given {
-    /// The variables where nothing can stand for them; `instead` says what there is for those of the installation.
+    /// The variables, for calls where no placeholder can stand for a secret; `instead` advises a client that names
+    /// secrets of the installation.
     ///
     /// # Errors
     /// `FAILED_PRECONDITION`.
@@ -68,7 +69,8 @@ impl Given {
         }
     }
 
-    /// What the sandbox reaches, with the rules for its secrets; `None` where nothing is said about it.
+    /// The policy for the sandbox, with the rules for its secrets; `None` where the client asked for none and has no
+    /// such secrets.
     ///
     /// # Errors
     /// `NOT_FOUND`; `INVALID_ARGUMENT` for a secret that has no hosts.
@@ -100,13 +102,13 @@ impl Given {
     }
 }
 
-/// What waits. Clones share it.
+/// The secrets that wait. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Shelf(Arc<Mutex<HashMap<String, Kept>>>);
 
 impl Shelf {
     fn table(&self) -> std::sync::MutexGuard<'_, HashMap<String, Kept>> {
-        // A map is usable whatever panicked.
+        // The map stays usable when a task panics while it holds the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -135,7 +137,7 @@ pub(super) async fn get_or_create(
     if size > SECRET_MAX_BYTES {
         return Err(Fault::invalid(format!("a secret may have {} KiB at most", SECRET_MAX_BYTES >> 10)));
     }
-    // The same values under the same id, however often they are sent; nobody can guess it from the values.
+    // The same values of one API key get the same id, however often the client sends them.
     let text = serde_json::to_string(&request.env_dict).unwrap_or_default();
     let secret_id = super::id_of("st", "atoll modal secret id", &[asker.key().as_str(), &text]);
     let metadata = SecretMetadata { name: String::new(), keys: request.env_dict.keys().cloned().collect() };
@@ -144,9 +146,10 @@ pub(super) async fn get_or_create(
     Ok(SecretGetOrCreateResponse { secret_id, metadata: Some(metadata) })
 }
 
-/// `Secret.from_name`: a secret of the installation. The variable is the one key that is required, or has the secret's name.
+/// `Secret.from_name`: a secret of the installation. The variable is the one required key, or is made from the secret's
+/// name.
 fn named(asker: &Asker, name: &str, keys: &[String]) -> Result<SecretGetOrCreateResponse> {
-    // Who may not make sandboxes learns nothing of names.
+    // A key that may not make sandboxes learns nothing of names.
     asker.needs(Scope::Manage)?;
     let missing = |_error| {
         let name = atoll_core::error::shorten(name);
@@ -170,7 +173,7 @@ fn named(asker: &Asker, name: &str, keys: &[String]) -> Result<SecretGetOrCreate
     Ok(SecretGetOrCreateResponse { secret_id, metadata: Some(metadata) })
 }
 
-/// What follows from the secrets that a call names and sends; later ones win.
+/// The variables from the secrets that a call names and sends; later ones win.
 ///
 /// # Errors
 /// `NOT_FOUND` for a secret that is not there.
@@ -201,7 +204,7 @@ pub(crate) fn given(asker: &Asker, ids: &[String], sources: &[SecretSource]) -> 
     for source in sources {
         given.env.extend(source.env.iter().flat_map(|env| env.contents.clone()));
     }
-    // What is sent as it is wins over what stands for something.
+    // A value that the client sends wins over a placeholder of the same name.
     let Given { env, named } = &mut given;
     named.retain(|variable, _| !env.contains_key(variable));
     Ok(given)

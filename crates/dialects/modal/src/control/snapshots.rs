@@ -1,4 +1,4 @@
-//! Snapshots: disks as images, and memory to go on from.
+//! Snapshots: of disks, as images, and of memory, to go on from.
 
 use atoll_core::id::SandboxId;
 use atoll_core::key::Scope;
@@ -23,15 +23,15 @@ use crate::wire::sandboxes::{
     SandboxSnapshotRequest, SandboxSnapshotResponse, SandboxSnapshotWaitRequest, SandboxSnapshotWaitResponse,
 };
 
-/// Before the ids of snapshots of memory.
+/// Prefix of the ids of snapshots of memory.
 const MEMORY: &str = "sn";
-/// Before the ids of images.
+/// Prefix of the ids of images.
 const IMAGE: &str = "im";
 
 /// Takes a snapshot once for a key of the client; gives its id in the protocol's form.
 ///
 /// # Errors
-/// What the engine says: `FAILED_PRECONDITION` where a level keeps no memory.
+/// The engine's errors: `FAILED_PRECONDITION` where an isolation level keeps no memory.
 pub(crate) async fn take(
     asker: &Asker,
     sandbox: &SandboxId,
@@ -48,7 +48,7 @@ pub(crate) async fn take(
         let (engine, by) = (owned.engine(), owned.caller());
         let promise = owned.app.control.once.promise(owned.key(), &of.0, &of.1).await?;
         let promised = promise.snapshot();
-        // An earlier server took it, and was killed before it said so.
+        // An earlier server took the snapshot, and was killed before it answered.
         if promise.renewed && engine.usable_snapshot(promised.as_str(), Needs::READ, by).await.is_ok() {
             return Ok(ids::snapshot(prefix, &promised));
         }
@@ -71,7 +71,7 @@ pub(crate) async fn take(
     once.make_for(asker, &what, key, taking).await
 }
 
-/// What is told of a snapshot that was taken.
+/// The result of a snapshot that was taken.
 fn success() -> GenericResult {
     GenericResult { status: status::SUCCESS, ..GenericResult::default() }
 }
@@ -108,7 +108,7 @@ async fn find(asker: &Asker, text: &str) -> Result<atoll_store::SnapshotRecord> 
     found.map_err(|_missing| missing())
 }
 
-/// `SandboxSnapshotWait`: they are there when they are told.
+/// `SandboxSnapshotWait`: a snapshot is complete when the client learns its id.
 pub(super) async fn wait(
     asker: &Asker,
     request: SandboxSnapshotWaitRequest,
@@ -165,12 +165,12 @@ pub(super) async fn restore_v2(
     })
 }
 
-/// Makes a sandbox that goes on from a memory. What its sandbox was called is another's name now.
+/// Makes a sandbox that goes on from a snapshot of memory. It does not get the name of the snapshot's sandbox.
 async fn restore(asker: &Asker, snapshot: &str, name: String) -> Result<SandboxId> {
     asker.needs(Scope::Manage)?;
     let record = find(asker, snapshot).await?;
     let engine = asker.engine();
-    // As long as its sandbox is there, it is known what that told of itself.
+    // While the snapshot's sandbox is there, the server takes its settings from that sandbox.
     let origin = match &record.sandbox {
         Some(id) if asker.may(id, Scope::Read).await.is_ok() => engine.sandbox(id).ok(),
         _ => None,
@@ -191,7 +191,7 @@ async fn restore(asker: &Asker, snapshot: &str, name: String) -> Result<SandboxI
         let (engine, by) = (owned.engine(), owned.caller());
         let record = engine.create_sandbox(draft, by).await?;
         if let Err(fault) = tunnels::open(engine, &record.id, &extras.ports, by).await {
-            // Nobody knows of it.
+            // The client was never told of the sandbox.
             drop(engine.delete_sandbox(&record.id).await);
             return Err(fault);
         }

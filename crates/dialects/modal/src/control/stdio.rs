@@ -1,4 +1,4 @@
-//! Output and input of the first command, as clients before 1.6 reach them.
+//! Output and input of the first command, for clients before 1.6.
 
 use atoll_core::Code;
 use atoll_core::exec::OutputStream;
@@ -16,14 +16,14 @@ use crate::wire::sandboxes::{
 
 /// `FILE_DESCRIPTOR_STDERR`.
 const STDERR: i32 = 2;
-/// Longest that one call lasts, seconds; clients go on with another.
+/// Longest time that one call lasts, seconds; clients go on with another.
 const FOLLOW_MAX_S: f32 = 55.0;
 
 fn end() -> TaskLogsBatch {
     TaskLogsBatch { eof: true, ..TaskLogsBatch::default() }
 }
 
-/// `SandboxGetLogs`: text of one stream, from where the client is.
+/// `SandboxGetLogs`: text of one stream, from where the client left off.
 pub(super) async fn logs(
     asker: &Asker,
     request: SandboxGetLogsRequest,

@@ -1,4 +1,4 @@
-//! Ports of sandboxes, reached from outside: host names of the server's, as everywhere.
+//! Ports of sandboxes, reached from outside: under host names of the server.
 
 use atoll_core::access::{AccessDraft, Target};
 use atoll_core::id::SandboxId;
@@ -15,24 +15,24 @@ use crate::wire::sandboxes::{
     SandboxGetTunnelsResponse, TunnelData,
 };
 
-/// What the accesses are called that make tunnels.
+/// Name of the accesses that make tunnels.
 const NAME: &str = "modal tunnel";
-/// The same, of tokens for a server inside.
+/// Name of the accesses of connect tokens, for a server inside.
 const CONNECT: &str = "modal connect token";
-/// The port for which a token is made when none is named.
+/// The port of a token when the client names none.
 const CONNECT_PORT: u16 = 8080;
 
-/// Lets everybody reach the ports that a client opened, and no others.
+/// Lets every client reach the ports that the sandbox's client opened, and no others.
 ///
 /// # Errors
-/// What the engine says.
+/// The engine's errors.
 pub(super) async fn open(
     engine: &Engine,
     sandbox: &SandboxId,
     ports: &[Port],
     by: &EngineCaller,
 ) -> Result<()> {
-    // Some may be there from an attempt before.
+    // An earlier attempt may have opened some.
     let open = engine.accesses(sandbox)?;
     let is_open = |port: &&Port| {
         open.iter().any(|one| one.name.as_deref() == Some(NAME) && one.target == Target::Port(port.port))
@@ -59,10 +59,10 @@ fn place(asker: &Asker, access: &Access) -> Result<(String, u16)> {
     Ok((uri.host().unwrap_or_default().to_owned(), port))
 }
 
-/// Where the opened ports of a sandbox are reached.
+/// The addresses of the opened ports of a sandbox.
 ///
 /// # Errors
-/// What the engine says.
+/// The engine's errors.
 pub(super) fn of(asker: &Asker, sandbox: &SandboxId, extras: &Extras) -> Result<Vec<TunnelData>> {
     if extras.ports.is_empty() {
         return Ok(Vec::new());

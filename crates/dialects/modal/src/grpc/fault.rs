@@ -1,7 +1,7 @@
 //! Why a call fails: a status, by which the clients choose their exception, and one sentence.
 //!
-//! They try again after `UNAVAILABLE`, `DEADLINE_EXCEEDED`, `CANCELLED`, `INTERNAL` and `UNKNOWN`: these are given
-//! only where that may help.
+//! Clients try again after `UNAVAILABLE`, `DEADLINE_EXCEEDED`, `CANCELLED`, `INTERNAL` and `UNKNOWN`: the server gives
+//! these only where trying again may help.
 
 use atoll_core::{Code, Error};
 use atoll_dialect_kit::sentence;
@@ -13,10 +13,10 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 pub(crate) const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-/// What `grpc-message` may not hold as it is.
+/// Characters that `grpc-message` may not hold as they are.
 const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
 
-/// What handlers fail with.
+/// The error of handlers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) status: Status,
@@ -38,15 +38,15 @@ impl Fault {
         Self::new(Status::NotFound, message)
     }
 
-    /// This server does not do that.
+    /// For a request that this server does not support.
     pub(crate) fn unsupported(message: impl Into<String>) -> Self {
         Self::new(Status::FailedPrecondition, message)
     }
 
-    /// What the engine says.
+    /// The engine's error.
     pub(crate) fn of(error: &Error) -> Self {
         let status = match error.code {
-            // The sandbox is over: the clients tell that apart from a call that came too early.
+            // The sandbox has ended: the clients keep that apart from a call that came too early.
             Code::SandboxFailed => Status::NotFound,
             code => Status::of(code),
         };

@@ -14,7 +14,7 @@ pub(super) fn encode(message: &impl Message) -> Bytes {
     let size = message.encoded_len();
     let mut frame = BytesMut::with_capacity(HEAD_BYTES + size);
     frame.put_u8(0);
-    // Nothing that is sent comes near four gibibytes.
+    // No message that the server sends comes near four gibibytes.
     frame.put_u32(u32::try_from(size).unwrap_or(u32::MAX));
     if let Err(error) = message.encode(&mut frame) {
         // It has room for the message, and grows besides.
@@ -23,7 +23,7 @@ pub(super) fn encode(message: &impl Message) -> Bytes {
     frame.freeze()
 }
 
-/// What came of a byte stream and was not taken yet.
+/// Bytes of a stream that were received and not taken yet.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
     buffer: BytesMut,
@@ -41,7 +41,7 @@ impl Frames {
     /// The next whole message.
     ///
     /// # Errors
-    /// For one that is compressed or too long.
+    /// For a message that is compressed or too long.
     pub(super) fn next(&mut self) -> Result<Option<Bytes>> {
         let Some((head, rest)) = self.buffer.split_at_checked(HEAD_BYTES) else { return Ok(None) };
         if head[0] != 0 {
@@ -59,7 +59,7 @@ impl Frames {
         Ok(Some(self.buffer.split_to(size).freeze()))
     }
 
-    /// Nothing follows.
+    /// Checks that the stream ended after a whole message.
     ///
     /// # Errors
     /// When a message was begun.

@@ -1,7 +1,7 @@
 //! gRPC on the server's one port: messages with a prefix of five bytes in the body, the status in the trailers.
 //!
-//! Nothing of a call but its name is decided by a path, so the two services need no router: [`Call`] reads what is
-//! sent, and answers with one message, with many, or with a [`Fault`].
+//! A path says only the name of a call, so the two services need no router: [`Requests`] reads the messages that the
+//! client sends, and the server answers with one message, with many, or with a [`Fault`].
 
 mod fault;
 mod frames;
@@ -21,7 +21,7 @@ use prost::Message;
 pub(crate) use fault::{Fault, Result};
 use frames::Frames;
 
-/// What answers a call.
+/// Content type of the answers.
 pub(crate) const GRPC: HeaderValue = HeaderValue::from_static("application/grpc+proto");
 
 /// Messages as a client sends them.
@@ -40,7 +40,7 @@ impl Requests {
     /// The next message; `None` at the proper end.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for what is no message, or breaks off.
+    /// `INVALID_ARGUMENT` for a message that cannot be read or that breaks off.
     pub(crate) async fn next<M: Message + Default>(&mut self) -> Result<Option<M>> {
         loop {
             if let Some(frame) = self.frames.next()? {
@@ -91,7 +91,7 @@ pub(crate) fn stream<M: Message + 'static>(
         Ok(messages) => messages,
         Err(fault) => return fault.into_response(),
     };
-    // After a fault nothing more is asked for.
+    // After a fault, the stream of messages is not polled again.
     let frames = messages.map(Some).chain(stream::iter([None])).scan(false, |over, item| {
         if *over {
             return futures::future::ready(None);
@@ -109,7 +109,7 @@ pub(crate) fn stream<M: Message + 'static>(
     ([(CONTENT_TYPE, GRPC)], Body::new(StreamBody::new(frames))).into_response()
 }
 
-/// A call that is not served, with what this server is.
+/// The answer to a call that is not served; it says what this server is.
 pub(crate) fn unimplemented(method: &str) -> Fault {
     let method = atoll_core::error::shorten(method);
     Fault::new(

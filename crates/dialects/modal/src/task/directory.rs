@@ -1,8 +1,9 @@
 //! Directories of a sandbox as images, and images in its directories.
 //!
-//! A mounted image is a copy of its tree: what is written below stays the sandbox's own, as with the vendor. What was at its
-//! place waits beside it, under a name that follows from the place, and is back when the image is unmounted. So the sandbox's
-//! disk alone says what is mounted: in snapshots and forks, and whatever ends in between.
+//! A mounted image is a copy of its tree: changes below it stay the sandbox's own, as with the vendor. The directory
+//! that was at its place waits beside it, under a name that follows from the place, and comes back when the image is
+//! unmounted. So the sandbox's disk alone says what is mounted: in snapshots and forks, and also when a call breaks
+//! off.
 
 use atoll_core::Code;
 use atoll_core::key::Scope;
@@ -24,7 +25,7 @@ use crate::wire::router::{
 
 /// Bytes of a path.
 const PATH_MAX_BYTES: usize = 1024;
-/// Directories that are the kernel's.
+/// Directories of the kernel.
 const KERNEL: [&str; 3] = ["dev", "proc", "sys"];
 
 /// A directory in a sandbox, absolute and without detours.
@@ -36,7 +37,7 @@ struct Place {
 
 impl Place {
     /// # Errors
-    /// `INVALID_ARGUMENT` for what names none, or the root.
+    /// `INVALID_ARGUMENT` for a path that names no directory, or the root.
     fn of(path: &[u8]) -> Result<Self> {
         let bad = |why: &str| Fault::invalid(format!("path: {why}"));
         let text = std::str::from_utf8(path).map_err(|_bytes| bad("must be UTF-8"))?;
@@ -52,17 +53,18 @@ impl Place {
         Ok(Self { path: format!("{above}/{name}"), above, name: (*name).to_owned() })
     }
 
-    /// Where something waits, or is made, beside the place.
+    /// A path beside the place, for the directory that waits or that is being made.
     fn beside(&self, what: &str) -> String {
         format!("{}/.atoll-{what}-{}", self.above, self.name)
     }
 
-    /// What was at the place before something was mounted.
+    /// The directory that was at the place before an image was mounted.
     fn covered(&self) -> String {
         self.beside("under")
     }
 
-    /// Checks that nothing lies at, above or below the place that a sandbox does not keep on its own disk.
+    /// Checks that the place is on the sandbox's own disk: no volume, file system of the kernel or agent layer lies at,
+    /// above or below it.
     ///
     /// # Errors
     /// `FAILED_PRECONDITION`.
@@ -85,7 +87,7 @@ impl Place {
     }
 }
 
-/// `TaskSnapshotDirectory`. It stays until it is deleted, whatever its time to live.
+/// `TaskSnapshotDirectory`. The server ignores the time to live: the snapshot stays until it is deleted.
 pub(super) async fn snapshot(
     inside: &Inside,
     request: TaskSnapshotDirectoryRequest,
@@ -107,7 +109,7 @@ pub(super) async fn snapshot(
     Ok(TaskSnapshotDirectoryResponse { image_id: taken.await? })
 }
 
-/// `TaskMountDirectory`: the directory becomes the image's; an image that was there before goes.
+/// `TaskMountDirectory`: the image takes the directory's place; an image that was mounted there before is removed.
 pub(super) async fn mount(inside: &Inside, request: TaskMountDirectoryRequest) -> Result<Empty> {
     inside.is(&request.task_id)?;
     no_container(&request.container_id)?;
@@ -117,7 +119,7 @@ pub(super) async fn mount(inside: &Inside, request: TaskMountDirectoryRequest) -
     let _turn = turn(inside).await;
     let lease = inside.asker.engine().guest(inside.id()).await?;
     let new = place.beside("new");
-    // What a mount left that was broken off.
+    // Left by a mount that broke off.
     remove(&lease, &new).await?;
     let placed = async {
         let tree = if request.image_id.is_empty() {
@@ -134,7 +136,7 @@ pub(super) async fn mount(inside: &Inside, request: TaskMountDirectoryRequest) -
     Ok(Empty {})
 }
 
-/// `TaskUnmountDirectory`: what was there before is there again.
+/// `TaskUnmountDirectory`: puts back the directory that was there before.
 pub(super) async fn unmount(inside: &Inside, request: TaskUnmountDirectoryRequest) -> Result<Empty> {
     inside.is(&request.task_id)?;
     no_container(&request.container_id)?;
@@ -149,7 +151,7 @@ pub(super) async fn unmount(inside: &Inside, request: TaskUnmountDirectoryReques
     Ok(Empty {})
 }
 
-/// One after the other in one sandbox.
+/// Mounts and unmounts of one sandbox happen one after the other.
 async fn turn(inside: &Inside) -> impl Drop + use<> {
     inside.asker.app.task.turns.take(inside.id().as_str()).await
 }
@@ -161,7 +163,7 @@ fn no_key(key: Option<&Bytes>) -> Result<()> {
     }
 }
 
-/// Copies the tree of an image below a new directory; says where it is then.
+/// Copies the tree of an image below a new directory; gives the path of the tree.
 async fn copy(inside: &Inside, image: &str, to: &GuestLease, new: &str) -> Result<String> {
     inside.asker.needs(Scope::Manage)?;
     let source = control::ImageSource::begin(&inside.asker, image).await?;
@@ -173,7 +175,7 @@ async fn copy(inside: &Inside, image: &str, to: &GuestLease, new: &str) -> Resul
 
 async fn pour(inside: &Inside, source: &control::ImageSource, to: &GuestLease, new: &str) -> Result<()> {
     let from = inside.asker.engine().guest(&source.sandbox).await?;
-    // The root has no name that it could have in the archive: it is given one.
+    // The root has no name in an archive: it is given one.
     let below = if source.is_root() { format!("{new}/{}", source.name) } else { new.to_owned() };
     make(to, new).await?;
     let mut tree = from.pack(&source.path).await.map_err(guest_error)?;
@@ -186,7 +188,7 @@ async fn pour(inside: &Inside, source: &control::ImageSource, to: &GuestLease, n
     Ok(())
 }
 
-/// Puts a tree at a place. What was there waits beside it, unless it was mounted itself.
+/// Puts a tree at a place. The directory that was there waits beside it, unless it was a mounted image.
 async fn put(lease: &GuestLease, place: &Place, tree: &str) -> Result<()> {
     let covered = look(lease, &place.covered(), true).await?;
     match look(lease, &place.path, true).await? {
@@ -219,7 +221,7 @@ async fn rename(lease: &GuestLease, from: &str, to: &str) -> Result<()> {
     Ok(lease.rename(request).await.map_err(guest_error)?)
 }
 
-/// Removes what may not be there.
+/// Removes a path, if it is there.
 async fn remove(lease: &GuestLease, path: &str) -> Result<()> {
     match lease.remove(Remove { path: path.to_owned(), recursive: true }).await.map_err(guest_error) {
         Err(error) if error.code != Code::FileNotFound => Err(error.into()),

@@ -1,5 +1,5 @@
-//! Commands. A client makes up the id of each: it is the exec's idempotency key, so that a start that is sent again
-//! starts nothing.
+//! Commands. A client makes up the id of each: it is the exec's idempotency key, so that a start that the client sends
+//! again starts nothing.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::wire::router::{
     TaskExecWaitRequest, TaskExecWaitResponse,
 };
 
-/// What there is instead of secrets of the installation.
+/// The advice to a client that gives secrets of the installation.
 const OF_COMMAND: &str = "give it to Sandbox.create, whose commands have it";
 
 /// Key of the first command of a sandbox. Clients' ids have no slashes.
@@ -69,7 +69,7 @@ pub(crate) async fn start_first(asker: &Asker, sandbox: &SandboxId, first: First
 /// The first command.
 ///
 /// # Errors
-/// [`Code::ExecNotFound`] when none was given.
+/// [`Code::ExecNotFound`] when the client gave none.
 pub(crate) async fn first(engine: &Engine, sandbox: &SandboxId) -> Result<ExecView, Error> {
     engine.exec_by_key(sandbox, FIRST).await
 }
@@ -132,7 +132,7 @@ pub(super) async fn start(inside: &Inside, request: TaskExecStartRequest) -> Res
     let started = inside.asker.engine().create_exec(inside.id(), draft, inside.asker.caller()).await;
     match started {
         Ok(_) => Ok(TaskExecStartResponse {}),
-        // The sandbox's environment changed between two sendings: it is still the same command.
+        // The sandbox's environment changed between the client's two requests: it is still the same command.
         Err(error) if error.code == Code::IdempotencyMismatch => {
             find(inside, &request.exec_id).await?;
             Ok(TaskExecStartResponse {})
@@ -141,14 +141,14 @@ pub(super) async fn start(inside: &Inside, request: TaskExecStartRequest) -> Res
     }
 }
 
-/// Code and signal of an end, of which a client gets one.
+/// Code and signal of an exit; a client gets one of the two.
 fn end(exit: &Exit) -> (Option<i32>, Option<i32>) {
     match (exit.signal, exit.code) {
-        // The client's own clock says that it took too long; this is what it finds when that is behind.
+        // The client's own clock tells it about the time limit; if that clock is behind, the client gets this code.
         _ if exit.reason == ExitReason::TimedOut => (Some(-1), None),
         (Some(signal), _) => (None, Some(signal)),
         (None, Some(code)) => (Some(code), None),
-        // It ended with its sandbox.
+        // The command ended with its sandbox.
         (None, None) => (None, Some(9)),
     }
 }

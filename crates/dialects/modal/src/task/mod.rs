@@ -19,7 +19,7 @@ use crate::ids;
 pub(crate) use exec::{First, first, size, start_first};
 pub(crate) use stdin::write_numbered;
 
-/// What calls about commands remember.
+/// The state that calls about commands share.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct State {
     marks: atoll_dialect_kit::exec::Bookmarks,
@@ -35,7 +35,7 @@ impl State {
     }
 }
 
-/// Somebody, in the sandbox that their token is for.
+/// A caller, in the sandbox that its token is for.
 #[derive(Debug, Clone)]
 pub(crate) struct Inside {
     pub(crate) asker: Asker,
@@ -65,7 +65,7 @@ impl Inside {
     }
 }
 
-/// What a call needs: what changes the sandbox itself needs more than commands do.
+/// The scope that a call needs: calls that change the sandbox itself need more than commands.
 pub(crate) fn needs(method: &str) -> Scope {
     match method {
         "TaskSetNetworkAccess"

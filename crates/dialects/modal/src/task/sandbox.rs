@@ -1,4 +1,4 @@
-//! What is about the sandbox as a whole: whether it is ready, its network, its snapshots.
+//! Calls about the sandbox as a whole: whether it is ready, its network, its snapshots.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use crate::wire::router::{
 const READY_MAX_S: f32 = 600.0;
 /// Longest that one look at a sandbox lasts.
 const LOOK: Duration = Duration::from_secs(10);
-/// Of a command that looks whether a sandbox is ready, milliseconds.
+/// Time limit of a command that looks whether a sandbox is ready, milliseconds.
 const LOOK_MS: u64 = 10_000;
 
 pub(super) fn no_container(id: &str) -> Result<()> {
@@ -79,10 +79,10 @@ pub(super) async fn set_network_access(
     let record = engine.sandbox(inside.id())?;
     let egress = match control::policy(request.network_access.as_ref(), false)? {
         Some(policy) => policy,
-        // Open is what it would have if nobody had said anything.
+        // Open means the policy that the sandbox would have if its client had asked for none.
         None => engine.egress_unless_told(record.project.as_ref(), record.spec.template.as_deref()).await?,
     };
-    // What stands for secrets stays.
+    // The rules that stand for secrets stay.
     let egress = EgressPolicy { inject: record.spec.egress.inject, ..egress };
     let update = SandboxUpdate {
         egress: Some(egress),
@@ -93,7 +93,7 @@ pub(super) async fn set_network_access(
     Ok(TaskSetNetworkAccessResponse {})
 }
 
-/// `TaskReloadVolumes`: they are as they are.
+/// `TaskReloadVolumes`: volumes are up to date anyway.
 pub(super) async fn reload_volumes(
     inside: &Inside,
     request: TaskReloadVolumesRequest,
@@ -103,7 +103,7 @@ pub(super) async fn reload_volumes(
     Ok(TaskReloadVolumesResponse {})
 }
 
-/// `TaskSnapshotFilesystem`. A snapshot stays until it is deleted, whatever its time to live.
+/// `TaskSnapshotFilesystem`. The server ignores the time to live: the snapshot stays until it is deleted.
 pub(super) async fn snapshot_filesystem(
     inside: &Inside,
     request: TaskSnapshotFilesystemRequest,

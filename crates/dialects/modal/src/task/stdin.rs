@@ -1,4 +1,4 @@
-//! Input, at an offset: what is sent again because its answer was lost is not written again.
+//! Input, at an offset: input that the client sends again, because it lost the answer, is not written again.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -21,13 +21,13 @@ use crate::wire::router::{
     TaskExecStdinWriteStreamRequest, TaskExecStdinWriteStreamResponse,
 };
 
-/// Execs whose input is counted. One that is forgotten takes what comes next as it is.
+/// Execs whose input is counted, at most. A forgotten exec takes the next input as it is.
 const EXECS_MAX: usize = 16_384;
 
-/// How far the input of an exec is.
+/// How far the input of an exec was written.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
-    /// Bytes that it has; `None` before the first came in this run of the server.
+    /// Bytes that were written; `None` before the first came in this run of the server.
     written: Option<u64>,
     closed: bool,
     /// Number of the last piece, where pieces are numbered.
@@ -36,13 +36,13 @@ pub(super) struct Progress {
 
 type Shared = Arc<Mutex<Progress>>;
 
-/// How far inputs are. Clones share it.
+/// The progress of all inputs. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Inputs(Arc<std::sync::Mutex<BTreeMap<ExecId, Shared>>>);
 
 impl Inputs {
     fn of(&self, exec: &ExecId) -> Shared {
-        // A map is usable whatever panicked.
+        // The map stays usable when a task panics while it holds the lock.
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if table.len() >= EXECS_MAX && !table.contains_key(exec) {
             // Ids sort by age.
@@ -52,10 +52,10 @@ impl Inputs {
     }
 }
 
-/// What of `data`, which begins at `offset`, comes behind `written`.
+/// The part of `data`, which begins at `offset`, that comes behind `written`.
 ///
 /// # Errors
-/// `OUT_OF_RANGE` when something is missing between.
+/// `OUT_OF_RANGE` when bytes between the two are missing.
 pub(super) fn rest(data: Bytes, offset: u64, written: u64) -> Result<Bytes> {
     let Some(known) = written.checked_sub(offset) else {
         let why = format!("input at offset {offset}, and {written} bytes were written so far");
@@ -77,7 +77,7 @@ async fn put(
     let mut left = rest(data, offset, written)?;
     progress.written = Some(written);
     if progress.closed {
-        // The end was sent again, or something behind it.
+        // The client sent the end again, or more input behind it.
         return if left.is_empty() { Ok(()) } else { Err(Fault::from(closed())) };
     }
     let engine = inside.asker.engine();
@@ -90,7 +90,7 @@ async fn put(
     if eof {
         match engine.write_stdin(inside.id(), exec.as_str(), Bytes::new(), true).await {
             Ok(_) => {}
-            // Who reads no more needs no end.
+            // A command that reads no more needs no end of input.
             Err(error) if matches!(error.code, Code::ExecEnded | Code::StdinClosed) => {}
             Err(error) => return Err(error.into()),
         }
@@ -120,7 +120,7 @@ pub(super) async fn write(
     Ok(TaskExecStdinWriteResponse {})
 }
 
-/// `SandboxStdinWriteV2`: of the first command.
+/// `SandboxStdinWriteV2`: input of the first command.
 pub(super) async fn write_first(
     inside: &Inside,
     request: SandboxStdinWriteV2Request,
@@ -133,7 +133,7 @@ pub(super) async fn write_first(
     Ok(SandboxStdinWriteV2Response {})
 }
 
-/// A piece of input of the first command that has a number, and is written once.
+/// Writes a numbered piece of input of the first command, once.
 ///
 /// # Errors
 /// As [`write`].
@@ -176,14 +176,14 @@ pub(super) async fn status(
     })
 }
 
-/// Where input goes.
+/// The file operation or the exec that gets the input.
 enum Sink {
     Tool(Arc<Tool>),
     Exec(Shared, ExecId),
 }
 
-/// `TaskExecStdinWriteStream`: which command, then its input as it comes. A stream that breaks off leaves the input
-/// open.
+/// `TaskExecStdinWriteStream`: first the name of the command, then its input as it comes. A stream that breaks off
+/// leaves the input open.
 pub(super) async fn write_stream(
     inside: &Inside,
     requests: &mut Requests,

@@ -1,4 +1,4 @@
-//! Output, from an offset of one stream: the clients come back with what they have.
+//! Output, from an offset of one stream: a client that comes back sends the offset that it has reached.
 
 use atoll_core::exec::OutputStream;
 use atoll_core::{Code, Error};
@@ -17,7 +17,7 @@ use crate::wire::router::{
     TaskExecStdioReadResponse,
 };
 
-/// `TASK_EXEC_STDIO_FILE_DESCRIPTOR_STDERR`, and the same of the first command.
+/// `TASK_EXEC_STDIO_FILE_DESCRIPTOR_STDERR`, and the same number for the first command.
 const STDERR: i32 = 1;
 
 /// Bytes of one stream, with the offset of each piece.
@@ -26,17 +26,17 @@ pub(super) type Pieces = BoxStream<'static, Result<(u64, Bytes)>>;
 /// The output of an exec.
 ///
 /// # Errors
-/// What reading gives.
+/// The errors of reading.
 pub(super) async fn pieces(inside: &Inside, view: &ExecView, descriptor: i32, offset: u64) -> Result<Pieces> {
     let spec = &view.record.spec;
-    // A terminal has one stream, and so has what was asked to.
+    // A terminal has one stream; so has a command whose client asked for one.
     let merged = spec.tty.is_some() || spec.tag.as_deref() == Some(MERGED);
     let wanted = if descriptor == STDERR { OutputStream::Stderr } else { OutputStream::Stdout };
     if merged && wanted == OutputStream::Stderr {
         return Ok(stream::empty().boxed());
     }
     let from = match (merged, wanted) {
-        // Counted together: what is known is skipped by `Counted`.
+        // The streams are counted together: [`Reader::take`] skips the bytes that the client has.
         (true, _) => Offsets::default(),
         (false, OutputStream::Stdout) => Offsets { stdout: offset, stderr: u64::MAX },
         (false, OutputStream::Stderr) => Offsets { stdout: u64::MAX, stderr: offset },
@@ -49,7 +49,7 @@ pub(super) async fn pieces(inside: &Inside, view: &ExecView, descriptor: i32, of
 
 struct Reader {
     feed: Feed,
-    /// Bytes of both streams so far, and those that the client has.
+    /// Bytes of both streams so far, and bytes that the client has.
     merged: Option<(u64, u64)>,
     wanted: OutputStream,
 }
@@ -83,7 +83,7 @@ impl Reader {
     }
 }
 
-/// A server that stops is come back to.
+/// The client comes back to a server that stops.
 fn told(error: &Error) -> Fault {
     match error.code {
         Code::ShuttingDown => Fault::new(Status::Unavailable, "the server is stopping: ask again"),
@@ -107,7 +107,7 @@ pub(super) async fn read(
     Ok(pieces.map(|piece| piece.map(|(_, data)| TaskExecStdioReadResponse { data })).boxed())
 }
 
-/// `SandboxStdioReadV2`: of the first command. A sandbox without one writes nothing.
+/// `SandboxStdioReadV2`: output of the first command. A sandbox without one writes nothing.
 pub(super) async fn read_first(
     inside: &Inside,
     request: SandboxStdioReadV2Request,

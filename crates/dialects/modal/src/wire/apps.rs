@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::messages;
 
 messages! {
-    /// What the server tells first.
+    /// The server's first answer.
     ClientHelloResponse {
         #[prost(string, tag = "1")] pub(crate) warning: String,
         #[prost(string, tag = "2")] pub(crate) image_builder_version: String,
@@ -69,7 +69,7 @@ messages! {
         #[prost(btree_map = "string, string", tag = "5")] pub(crate) env_dict: BTreeMap<String, String>,
         #[prost(string, repeated, tag = "7")] pub(crate) required_keys: Vec<String>,
     }
-    /// What clients may know of a secret: by its keys they tell what kind of login it is.
+    /// The part of a secret that clients may know: by its keys they find out which kind of login it is.
     SecretMetadata {
         #[prost(string, tag = "1")] pub(crate) name: String,
         #[prost(string, repeated, tag = "3")] pub(crate) keys: Vec<String>,
@@ -109,7 +109,7 @@ messages! {
     VolumeCommitRequest {
         #[prost(string, tag = "1")] pub(crate) volume_id: String,
     }
-    /// What follows for the client.
+    /// Tells the client whether to reload.
     VolumeCommitResponse {
         #[prost(bool, tag = "1")] pub(crate) skip_reload: bool,
     }

@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 use super::messages;
 
 messages! {
-    /// Nothing to say.
+    /// An empty message.
     Empty {
     }
     /// Texts by name.
     StringMap {
         #[prost(btree_map = "string, string", tag = "1")] pub(crate) contents: BTreeMap<String, String>,
     }
-    /// How something ended.
+    /// How a command, build or sandbox ended.
     GenericResult {
         #[prost(int32, tag = "1")] pub(crate) status: i32,
         #[prost(string, tag = "2")] pub(crate) exception: String,
@@ -33,7 +33,7 @@ messages! {
         #[prost(string, tag = "4")] pub(crate) env_term: String,
         #[prost(string, tag = "5")] pub(crate) env_colorterm: String,
     }
-    /// What may be reached.
+    /// The hosts that a sandbox may reach.
     NetworkAccess {
         #[prost(int32, tag = "1")] pub(crate) network_access_type: i32,
         #[prost(string, repeated, tag = "2")] pub(crate) allowed_cidrs: Vec<String>,

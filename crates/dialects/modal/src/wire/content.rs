@@ -23,7 +23,7 @@ messages! {
         #[prost(string, repeated, tag = "4")] pub(crate) blob_ids: Vec<String>,
         #[prost(message, optional, tag = "5")] pub(crate) upload_urls: Option<UploadUrlList>,
     }
-    /// What is in a volume?
+    /// Asks for the entries of a directory in a volume.
     VolumeListFilesRequest {
         #[prost(string, tag = "1")] pub(crate) volume_id: String,
         #[prost(string, tag = "2")] pub(crate) path: String,

@@ -1,4 +1,4 @@
-//! Files, as clients before 1.6 reach them.
+//! Files, for clients before 1.6.
 //! Names and numbers are the protocol's, as the descriptors in the wheels of `modal` 1.5 and 1.6 have them. Members of
 //! a `oneof` are optional fields here: on the wire that is the same. Enumerations are numbers.
 
@@ -13,17 +13,17 @@ messages! {
         #[prost(string, tag = "2")] pub(crate) path: String,
         #[prost(string, tag = "3")] pub(crate) mode: String,
     }
-    /// Writes where it stands.
+    /// Writes at the file's position.
     ContainerFileWriteRequest {
         #[prost(string, tag = "1")] pub(crate) file_descriptor: String,
         #[prost(bytes = "bytes", tag = "2")] pub(crate) data: Bytes,
     }
-    /// Reads from where it stands.
+    /// Reads from the file's position.
     ContainerFileReadRequest {
         #[prost(string, tag = "1")] pub(crate) file_descriptor: String,
         #[prost(uint32, optional, tag = "2")] pub(crate) n: Option<u32>,
     }
-    /// Writes what was kept back.
+    /// Writes the bytes that were kept back.
     ContainerFileFlushRequest {
         #[prost(string, tag = "1")] pub(crate) file_descriptor: String,
     }
@@ -31,7 +31,7 @@ messages! {
     ContainerFileReadLineRequest {
         #[prost(string, tag = "1")] pub(crate) file_descriptor: String,
     }
-    /// Moves.
+    /// Moves the file's position.
     ContainerFileSeekRequest {
         #[prost(string, tag = "1")] pub(crate) file_descriptor: String,
         #[prost(int32, tag = "2")] pub(crate) offset: i32,
@@ -50,12 +50,12 @@ messages! {
         #[prost(string, tag = "1")] pub(crate) path: String,
         #[prost(bool, tag = "2")] pub(crate) make_parents: bool,
     }
-    /// Removes.
+    /// Removes a file or directory.
     ContainerFileRmRequest {
         #[prost(string, tag = "1")] pub(crate) path: String,
         #[prost(bool, tag = "2")] pub(crate) recursive: bool,
     }
-    /// Watches.
+    /// Watches a file or directory.
     ContainerFileWatchRequest {
         #[prost(string, tag = "1")] pub(crate) path: String,
         #[prost(bool, tag = "2")] pub(crate) recursive: bool,
@@ -76,22 +76,22 @@ messages! {
         #[prost(message, optional, tag = "14")] pub(crate) file_watch_request: Option<ContainerFileWatchRequest>,
         #[prost(string, tag = "10")] pub(crate) task_id: String,
     }
-    /// Where its output is.
+    /// The id under which the client fetches the output.
     ContainerFilesystemExecResponse {
         #[prost(string, tag = "1")] pub(crate) exec_id: String,
         #[prost(string, optional, tag = "2")] pub(crate) file_descriptor: Option<String>,
     }
-    /// Which output.
+    /// The output that the client fetches.
     ContainerFilesystemExecGetOutputRequest {
         #[prost(string, tag = "1")] pub(crate) exec_id: String,
         #[prost(float, tag = "2")] pub(crate) timeout: f32,
     }
-    /// Why not.
+    /// The error of an operation.
     SystemErrorMessage {
         #[prost(int32, tag = "1")] pub(crate) error_code: i32,
         #[prost(string, tag = "2")] pub(crate) error_message: String,
     }
-    /// A piece of it.
+    /// A piece of output.
     FilesystemRuntimeOutputBatch {
         #[prost(bytes = "bytes", repeated, tag = "1")] pub(crate) output: Vec<Bytes>,
         #[prost(message, optional, tag = "2")] pub(crate) error: Option<SystemErrorMessage>,

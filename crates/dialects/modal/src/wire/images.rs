@@ -36,7 +36,7 @@ messages! {
         #[prost(message, optional, tag = "17")] pub(crate) image_registry_config: Option<ImageRegistryConfig>,
         #[prost(btree_map = "string, string", tag = "22")] pub(crate) build_args: BTreeMap<String, String>,
     }
-    /// An image that is wanted.
+    /// The image that a client wants.
     ImageGetOrCreateRequest {
         #[prost(message, optional, tag = "2")] pub(crate) image: Option<Image>,
         #[prost(string, tag = "4")] pub(crate) app_id: String,
@@ -52,7 +52,7 @@ messages! {
         #[prost(message, optional, tag = "2")] pub(crate) result: Option<GenericResult>,
         #[prost(message, optional, tag = "3")] pub(crate) metadata: Option<ImageMetadata>,
     }
-    /// Whose build to follow.
+    /// The image whose build to follow.
     ImageJoinStreamingRequest {
         #[prost(string, tag = "1")] pub(crate) image_id: String,
         #[prost(float, tag = "2")] pub(crate) timeout: f32,

@@ -1,4 +1,4 @@
-//! The messages of the two services: those that are served, and of them the fields that are looked at or told.
+//! The messages of the two services: those that are served, with the fields that the server reads or sets.
 //! `tests/modal/test_wire.py` compares them with the descriptors of the installed client.
 
 pub(crate) mod apps;

@@ -185,7 +185,7 @@ messages! {
     /// Done.
     TaskReloadVolumesResponse {
     }
-    /// What may be reached from now on.
+    /// The hosts that the sandbox may reach from now on.
     TaskSetNetworkAccessRequest {
         #[prost(string, tag = "1")] pub(crate) task_id: String,
         #[prost(message, optional, tag = "2")] pub(crate) network_access: Option<NetworkAccess>,

@@ -50,7 +50,7 @@ messages! {
     CloudBucketMount {
         #[prost(string, tag = "2")] pub(crate) mount_path: String,
     }
-    /// What to make.
+    /// The sandbox to make.
     Sandbox {
         #[prost(string, repeated, tag = "1")] pub(crate) entrypoint_args: Vec<String>,
         #[prost(string, repeated, tag = "2")] pub(crate) mount_ids: Vec<String>,
@@ -90,7 +90,7 @@ messages! {
         #[prost(string, tag = "3")] pub(crate) environment_name: String,
         #[prost(message, repeated, tag = "4")] pub(crate) tags: Vec<SandboxTag>,
     }
-    /// What was made.
+    /// The sandbox that was made.
     SandboxCreateResponse {
         #[prost(string, tag = "1")] pub(crate) sandbox_id: String,
         #[prost(message, optional, tag = "2")] pub(crate) metadata: Option<SandboxHandleMetadata>,
@@ -111,17 +111,17 @@ messages! {
         #[prost(uint32, optional, tag = "4")] pub(crate) unencrypted_port: Option<u32>,
         #[prost(uint32, tag = "5")] pub(crate) container_port: u32,
     }
-    /// Where commands are run, and by what right.
+    /// The address and the token for commands.
     CommandRouterAccess {
         #[prost(string, tag = "1")] pub(crate) jwt: String,
         #[prost(string, tag = "2")] pub(crate) url: String,
     }
-    /// What is known of a sandbox.
+    /// The app of a sandbox, and how the sandbox ended.
     SandboxHandleMetadata {
         #[prost(message, optional, tag = "1")] pub(crate) result: Option<GenericResult>,
         #[prost(string, tag = "2")] pub(crate) app_id: String,
     }
-    /// What was made.
+    /// The sandbox that was made.
     SandboxCreateV2Response {
         #[prost(string, tag = "1")] pub(crate) sandbox_id: String,
         #[prost(message, repeated, tag = "2")] pub(crate) tunnels: Vec<TunnelData>,
@@ -130,7 +130,7 @@ messages! {
         #[prost(message, optional, tag = "5")] pub(crate) command_router_access: Option<CommandRouterAccess>,
         #[prost(string, tag = "6")] pub(crate) sandbox_token: String,
     }
-    /// Whose ports.
+    /// The sandbox whose ports are asked for.
     SandboxGetTunnelsRequest {
         #[prost(string, tag = "1")] pub(crate) sandbox_id: String,
         #[prost(float, tag = "2")] pub(crate) timeout: f32,
@@ -233,7 +233,7 @@ messages! {
         #[prost(string, tag = "1")] pub(crate) sandbox_id: String,
         #[prost(message, optional, tag = "2")] pub(crate) metadata: Option<SandboxHandleMetadata>,
     }
-    /// Whose tags.
+    /// The sandbox whose tags are asked for.
     SandboxTagsGetRequest {
         #[prost(string, tag = "1")] pub(crate) sandbox_id: String,
     }
@@ -266,7 +266,7 @@ messages! {
         #[prost(string, tag = "1")] pub(crate) url: String,
         #[prost(string, tag = "2")] pub(crate) token: String,
     }
-    /// Whose memory.
+    /// The sandbox whose memory to save.
     SandboxSnapshotRequest {
         #[prost(string, tag = "1")] pub(crate) sandbox_id: String,
     }
@@ -296,7 +296,7 @@ messages! {
         #[prost(string, tag = "1")] pub(crate) snapshot_id: String,
         #[prost(message, optional, tag = "2")] pub(crate) handle_metadata: Option<SandboxSnapshotHandleMetadata>,
     }
-    /// Whose disk.
+    /// The sandbox whose disk to save.
     SandboxSnapshotFsRequest {
         #[prost(string, tag = "1")] pub(crate) sandbox_id: String,
         #[prost(float, tag = "2")] pub(crate) timeout: f32,
@@ -307,7 +307,7 @@ messages! {
         #[prost(message, optional, tag = "2")] pub(crate) result: Option<GenericResult>,
         #[prost(message, optional, tag = "3")] pub(crate) image_metadata: Option<ImageMetadata>,
     }
-    /// What to go on from.
+    /// The snapshot to go on from.
     SandboxRestoreRequest {
         #[prost(string, tag = "1")] pub(crate) snapshot_id: String,
         #[prost(string, tag = "2")] pub(crate) sandbox_name_override: String,
@@ -317,7 +317,7 @@ messages! {
     SandboxRestoreResponse {
         #[prost(string, tag = "1")] pub(crate) sandbox_id: String,
     }
-    /// What to go on from.
+    /// The snapshot to go on from.
     SandboxRestoreV2Request {
         #[prost(string, tag = "1")] pub(crate) snapshot_id: String,
         #[prost(string, tag = "2")] pub(crate) sandbox_name_override: String,

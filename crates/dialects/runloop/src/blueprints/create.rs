@@ -21,7 +21,7 @@ use crate::policies;
 use crate::request::{Caller, Json, Manage, Read};
 use crate::{App, disk};
 
-/// A blueprint that is asked for. Fields that are not named here are ignored.
+/// The blueprint that a client asks for. Fields that are not named here are ignored.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Create {
@@ -68,7 +68,7 @@ impl Create {
         Ok(())
     }
 
-    /// What it begins with, where its Dockerfile does not say.
+    /// The image or template that the build begins with, where its Dockerfile does not say.
     async fn base<S>(&self, caller: &Caller<S>, engine: &Engine) -> Result<String> {
         let named = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
         let asked = (named(&self.parameters.base_blueprint_id), named(&self.parameters.base_blueprint_name));
@@ -82,7 +82,7 @@ impl Create {
             (Some(id), _) => super::by_id(engine, caller, &id).await?,
             (None, Some(name)) => super::by_name(engine, caller, &name).await?,
         };
-        // It may have been deleted since it was built.
+        // The base may have been deleted since it was built.
         engine.find_template(&origin.template).await.map_err(|error| Failure::of(&error))?;
         Ok(format!("{TEMPLATE_SCHEME}{}", origin.template))
     }
@@ -140,7 +140,7 @@ pub(super) async fn create(
     if promise.renewed
         && let Ok(made) = super::find(engine, &caller, Needs::READ, id.as_str()).await
     {
-        // An earlier server began it, and was killed before it said so. One that broke off with it is begun again.
+        // An earlier server began the build, and was killed before it answered. A build that failed is begun again.
         if made.state != BuildState::Failed {
             return Ok(Json(view::view(engine, &made).await));
         }
@@ -164,7 +164,7 @@ pub(super) async fn create(
     Ok(Json(view::view(engine, &made.record).await))
 }
 
-/// `POST /v1/blueprints/preview`: what would be built.
+/// `POST /v1/blueprints/preview`: the Dockerfile that would be built.
 pub(super) async fn preview(
     caller: Caller<Read>,
     State(app): State<App>,

@@ -11,7 +11,7 @@ use crate::error::{Failure, Result};
 use crate::ids;
 use crate::request::{Caller, Json, Query, Read};
 
-/// Which blueprints.
+/// The blueprints that the client asks for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct List {

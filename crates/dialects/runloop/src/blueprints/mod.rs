@@ -1,8 +1,8 @@
-//! Blueprints: builds of the engine, and the template versions that came of them.
+//! Blueprints: builds of the engine, and the template versions that they made.
 //!
-//! A blueprint is a build, with its id. Names of blueprints are any text; the template's is made from it ([`slug`]).
-//! What its clients want to be told back, and devboxes of it begin with, goes along as an argument of the build that
-//! no Dockerfile uses ([`Parameters`]).
+//! A blueprint is a build, with its id. Names of blueprints are any text; the template's name is made from it
+//! ([`slug`]). The parameters that answers must say back, and that devboxes begin with, go along as an argument of the
+//! build that no Dockerfile uses ([`Parameters`]).
 
 mod create;
 mod list;
@@ -30,7 +30,7 @@ use crate::error::{Failure, Result};
 use crate::request::{Caller, Json, Manage, Path, Read};
 use crate::{ids, once};
 
-/// The argument with what is asked of a blueprint.
+/// The argument that holds a blueprint's parameters.
 const ARG: &str = "RUNLOOP_BLUEPRINT";
 
 /// The routes.
@@ -48,7 +48,7 @@ pub(crate) fn routes(app: &App) -> Router<App> {
         .route("/v1/blueprints/{blueprint}/delete", post(remove))
 }
 
-/// What is asked of a blueprint, as it is told back.
+/// The parameters that a client gave a blueprint, as answers say them back.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(default)]
 struct Parameters {
@@ -85,7 +85,7 @@ impl Parameters {
     }
 }
 
-/// The name of the template of a blueprint: its own where it has the form of one, else one made from it.
+/// The name of the template of a blueprint: the blueprint's where it has the form of one, else one made from it.
 fn slug(name: &str) -> String {
     atoll_dialect_kit::names::label(name, "atoll runloop blueprint name", "blueprint")
 }
@@ -119,7 +119,7 @@ async fn find<S>(engine: &Engine, caller: &Caller<S>, needs: Needs, text: &str) 
     Ok(engine.build(&id).await.map_err(told)?.record)
 }
 
-/// What a devbox begins with that names a blueprint.
+/// The template and parameters of a devbox that names a blueprint.
 #[derive(Debug)]
 pub(crate) struct Origin {
     /// `name:version`.
@@ -181,7 +181,7 @@ async fn read(caller: Caller<Read>, State(app): State<App>, Path(id): Path<Strin
     Ok(Json(view::view(engine, &record).await))
 }
 
-/// Removes what was built. Devboxes of it go on.
+/// Removes the template that was built. Devboxes that were made from it go on.
 async fn remove(
     caller: Caller<Manage>,
     State(app): State<App>,

@@ -1,5 +1,4 @@
-//! The Dockerfile of a blueprint: the one that it has, or one on the server's default image, then its files and
-//! commands.
+//! The Dockerfile of a blueprint: its own, or one on the server's default image, and then its files and commands.
 
 use atoll_core::spec;
 
@@ -11,7 +10,7 @@ fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// Words of a `RUN` in the form that no shell reads first.
+/// A `RUN` in the form that no shell reads first.
 fn run(script: &str) -> Result<String> {
     let words = serde_json::to_string(&["/bin/sh", "-c", script])
         .map_err(|error| Failure::bad(format!("system_setup_commands: {error}")))?;

@@ -15,14 +15,15 @@ use crate::error::{Failure, Result};
 use crate::ids;
 use crate::request::{Caller, Json, Path, Read};
 
-/// Bytes of a log that are told.
+/// Most bytes of a log in one answer.
 const LOG_MAX_BYTES: usize = 4 << 20;
 /// Bytes that are read at once.
 const READ_BYTES: usize = 1 << 20;
 
 pub(super) const fn status(record: &BuildRecord) -> &'static str {
     match record.state {
-        // Its files are on their way from here: clients take a state in which they would have to send them for an end.
+        // This server is about to send the files to the engine. The clients know a state in which they would have to
+        // send them themselves, and take it for an end.
         BuildState::Waiting | BuildState::Queued => "queued",
         BuildState::Running => "building",
         BuildState::Succeeded => "build_complete",
@@ -30,7 +31,7 @@ pub(super) const fn status(record: &BuildRecord) -> &'static str {
     }
 }
 
-/// All that is said about one blueprint.
+/// The whole answer about one blueprint.
 pub(super) async fn view(engine: &Engine, record: &BuildRecord) -> Value {
     let parameters = Parameters::of(record);
     let deleted = match record.template_version {
@@ -64,7 +65,7 @@ fn line(at_ms: u64, level: &str, message: &str) -> Value {
 
 fn lines(event: BuildEvent) -> Vec<Value> {
     match event {
-        // That our own argument is not used is nobody's matter.
+        // A note that no Dockerfile uses this dialect's own argument is left out.
         BuildEvent::Note { text, .. } if text.contains(ARG) => Vec::new(),
         BuildEvent::Note { at_ms, text } => vec![line(at_ms, "info", &text)],
         BuildEvent::Step { at_ms, step, total, text, state, .. } => {

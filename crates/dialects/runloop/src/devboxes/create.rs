@@ -29,11 +29,11 @@ use crate::request::{Caller, Json, Manage};
 use crate::tunnel::Tunnel;
 use crate::{blueprints, ids, once, snapshots, tunnel};
 
-/// The template of devboxes that name nothing; without one, the server's default image.
+/// The template of devboxes whose client names none; without such a template, the server's default image.
 pub(crate) const DEFAULT_TEMPLATE: &str = "runloop";
-/// Who runs commands where nobody says.
+/// The user that runs commands where the template names none.
 pub(crate) const USER: &str = "user";
-/// How long a creation waits until its devbox is set up; the clients wait for the rest.
+/// How long a creation waits until its devbox is set up; the clients wait for the rest of the time.
 const WAIT: Duration = Duration::from_secs(20);
 
 /// A creation. Fields that are not named here are ignored.
@@ -57,7 +57,7 @@ pub(super) struct Create {
     mcp: Option<Value>,
 }
 
-/// What is put into a devbox before it runs.
+/// A file, repository, object or agent that is put into a devbox before it runs.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(tag = "type")]
 enum Mount {
@@ -74,7 +74,7 @@ enum Mount {
 }
 
 impl Create {
-    /// Refuses what this server does not do: what is asked for is had, or is said not to be.
+    /// Refuses settings that this server does not support: they are not ignored.
     fn check(&self) -> Result<()> {
         let unsupported = |what: &str, hint: &str| {
             Err(Failure::bad(format!("{what}: not supported by this server; {hint}")))
@@ -96,7 +96,7 @@ impl Create {
         Ok(())
     }
 
-    /// Whether it names what this node keeps for itself: then the devbox is made here.
+    /// Whether the request names things that this node keeps for itself: then the devbox is made here.
     fn is_bound(&self) -> bool {
         let policy = |launch: &Value| launch.get("network_policy_id").is_some_and(|id| !id.is_null());
         let kept = |mount: &Mount| matches!(mount, Mount::Object { .. } | Mount::Agent(_));
@@ -105,7 +105,7 @@ impl Create {
             || self.mounts.iter().flatten().any(kept)
     }
 
-    /// What has to be done in the devbox before it runs.
+    /// The work that has to be done in the devbox before it runs.
     async fn plan<S>(&mut self, launch: &Launch, app: &App, caller: &Caller<S>) -> Result<Plan> {
         let (mut plan, mut commands) = (Plan::default(), Vec::new());
         plan.files.extend(self.file_mounts.take().unwrap_or_default());
@@ -135,7 +135,8 @@ impl Create {
     }
 }
 
-/// `POST /v1/devboxes` and `/v1/devboxes/create_and_await_running`: answers when it runs, or is being set up for long.
+/// `POST /v1/devboxes` and `/v1/devboxes/create_and_await_running`: answers when the devbox runs, or when its setup
+/// takes long.
 pub(super) async fn create(
     caller: Caller<Manage>,
     State(app): State<App>,
@@ -150,7 +151,7 @@ pub(super) async fn create(
     let making = engine.create_sandbox(draft, by);
     let made = if is_bound { Arc::new(Asked::part()).scope(making).await } else { making.await };
     let record = made.map_err(|error| match error.code {
-        // What the body names is not there: nothing that the path names.
+        // A thing that the body names is missing: 404 would be about the path.
         Code::VolumeNotFound | Code::SecretNotFound => Failure::bad(error.message),
         Code::IdempotencyMismatch => once::mismatch(),
         _ => Failure::of(&error),
@@ -158,11 +159,11 @@ pub(super) async fn create(
     if let Some(tunnel) = tunnel
         && let Err(error) = tunnel.open(engine, &record.id, by).await
     {
-        // Nobody knows of it.
+        // The client was never told of the devbox.
         drop(engine.delete_sandbox(&record.id).await);
         return Err(Failure::of(&error));
     }
-    // One that an earlier server made may be set up already; where that was broken off, it is done again.
+    // A devbox that an earlier server made may be set up already; if that setup broke off, it is done again.
     let waits = Extras::of(&record).phase == Some(Phase::Initializing) && !app.setups.is_live(&record.id);
     if !plan.is_empty() && waits {
         set_up(&app, &record, plan, by.clone()).await;
@@ -175,7 +176,7 @@ pub(super) async fn create(
     Ok(Json(view))
 }
 
-/// Lets a task of its own set the devbox up, and waits for it a while.
+/// Starts a task that sets the devbox up, and waits for it a while.
 async fn set_up(app: &App, record: &SandboxRecord, plan: Plan, by: EngineCaller) {
     let live = app.setups.begin(&record.id);
     let (engine, id) = (app.host.engine().clone(), record.id.clone());
@@ -183,7 +184,7 @@ async fn set_up(app: &App, record: &SandboxRecord, plan: Plan, by: EngineCaller)
         setup::run(&engine, &id, plan, &by).await;
         drop(live);
     };
-    // How it went stands with the sandbox.
+    // The task notes its outcome in the sandbox's annotation.
     within(WAIT, task).await;
 }
 
@@ -205,7 +206,7 @@ async fn draft(
         launch_parameters: shown,
         ..Extras::default()
     };
-    // That of a blueprint is its template's already.
+    // The template of a blueprint has the blueprint's policy already.
     let policy = launch.network_policy_id.clone();
     let launch = launch.over(begin_with(engine, caller, &request, &mut draft, &mut extras).await?);
     let asked = reach::Asked {
@@ -220,7 +221,7 @@ async fn draft(
     extras.tunnel = request.tunnel.as_ref().map(|asked| asked.tunnel(launch.wakes_on_http())).transpose()?;
     extras.keep_alive_s = launch.apply(&mut draft)?;
     if !launch.is_custom() {
-        // The disk of a named size is the least that there is.
+        // The disk of a named size is a minimum.
         keep_larger_disk(engine, &mut draft).await.map_err(|error| Failure::of(&error))?;
     }
     let plan = request.plan(&launch, app, caller).await?;
@@ -235,7 +236,7 @@ async fn draft(
     Ok((draft, plan, extras.tunnel))
 }
 
-/// Makes the draft begin with what is named. Gives the launch parameters that go along.
+/// Makes the draft begin with the snapshot or blueprint of the request. Gives the blueprint's launch parameters.
 async fn begin_with(
     engine: &Engine,
     caller: &Caller<Manage>,
@@ -263,7 +264,7 @@ async fn begin_with(
     Ok(origin.launch)
 }
 
-/// What a devbox begins with that names nothing.
+/// The beginning of a devbox whose client names none.
 async fn default(engine: &Engine, draft: &mut SandboxDraft) -> Result<()> {
     match engine.template(DEFAULT_TEMPLATE, None).await {
         Ok(record) => {
@@ -278,7 +279,7 @@ async fn default(engine: &Engine, draft: &mut SandboxDraft) -> Result<()> {
     Ok(())
 }
 
-/// Metadata as labels, as far as it has their form: what the native API shows.
+/// The metadata that have the form of labels, as labels: the native API shows those.
 pub(super) fn labels(metadata: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     use atoll_core::limits::{LABEL_KEY_MAX_BYTES, LABEL_VALUE_MAX_BYTES, LABELS_MAX_COUNT};
     let fits = |(key, value): &(&String, &String)| {

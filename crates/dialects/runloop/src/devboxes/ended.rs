@@ -1,5 +1,5 @@
-//! Devboxes that ended. The engine forgets a sandbox with its end; the clients ask for it once more, to see that it
-//! is shut down. What was last said of each devbox is remembered, of the newest few thousand.
+//! Devboxes that ended. The engine forgets a sandbox with its end; the clients ask for it once more, to see that it is
+//! shut down. The server remembers the last answer about each of the newest few thousand devboxes.
 
 use atoll_core::id::{KeyId, SandboxId};
 use atoll_dialect_kit::remembered::Remembered;
@@ -8,9 +8,9 @@ use atoll_store::SandboxRecord;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// Devboxes that are remembered.
+/// Most devboxes that are remembered.
 const KEPT_MAX_COUNT: usize = 5000;
-/// Bytes of what was said of one; beyond that its metadata and parameters are left out.
+/// Bytes of the answer about one devbox; a larger answer is kept without its metadata and parameters.
 const VIEW_MAX_BYTES: usize = 4 << 10;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -19,11 +19,11 @@ struct Seen {
     owner: Option<KeyId>,
     expires_ms: Option<u64>,
     idles: bool,
-    /// When it was shut down over this protocol.
+    /// When a client shut it down over this protocol.
     shut_ms: Option<u64>,
 }
 
-/// What was last said of devboxes. Clones share it.
+/// The last answers about devboxes. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct Ended(Remembered<Seen>);
 
@@ -32,7 +32,7 @@ impl Ended {
         Self(Remembered::new(engine, "runloop", KEPT_MAX_COUNT))
     }
 
-    /// Remembers what was said of a devbox that lives.
+    /// Remembers the answer about a devbox that lives.
     pub(crate) fn note(&self, record: &SandboxRecord, view: &Value) {
         let mut view = view.clone();
         if view.to_string().len() > VIEW_MAX_BYTES {
@@ -47,18 +47,18 @@ impl Ended {
             idles: record.spec.idle_timeout_ms.is_some(),
             shut_ms: None,
         };
-        // One that is being taken apart is looked at, too.
+        // Clients may also read a devbox that is being deleted: its time of shutdown is kept.
         self.0.change(&record.id, |known| {
             Some(Seen { shut_ms: known.and_then(|known| known.shut_ms), ..seen })
         });
     }
 
-    /// It was shut down, by a call.
+    /// Notes that a call shut the devbox down.
     pub(crate) fn shut(&self, id: &SandboxId, now_ms: u64) {
         self.0.change(id, |seen| Some(Seen { shut_ms: Some(now_ms), ..seen? }));
     }
 
-    /// What became of a devbox that the engine does not know, if the key may know of it; `None` sees all.
+    /// The last answer about a devbox that the engine does not know, if the key may know of it; `None` sees all.
     pub(crate) fn find(&self, id: &str, sees: Option<&KeyId>, now_ms: u64) -> Option<Value> {
         let id = id.parse().ok()?;
         let seen = self.0.get(&id)?;
@@ -76,7 +76,7 @@ impl Ended {
             (Some(at), _) => at,
             (None, _) => now_ms,
         };
-        // So that it is the same when it is asked for again.
+        // So that a client that asks again gets the same answer.
         if reason == "api_shutdown" {
             self.0.change(&id, |seen| Some(Seen { shut_ms: Some(end_ms), ..seen? }));
         }

@@ -7,11 +7,11 @@ use serde_json::Value;
 
 use crate::error::{Failure, Result};
 
-/// How long a devbox is kept alive when nobody says, seconds.
+/// How long a devbox is kept alive when the client gives no time, seconds.
 const KEEP_ALIVE_S: u64 = 3600;
 const GIB: u64 = 1 << 30;
 
-/// The parameters, as far as they are understood.
+/// The parameters, as far as this server understands them.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub(crate) struct Launch {
@@ -50,7 +50,7 @@ struct Triggers {
     http: Option<bool>,
 }
 
-/// Who runs commands.
+/// The user that runs commands.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) struct User {
     pub(crate) uid: u32,
@@ -64,7 +64,7 @@ fn seconds(field: &str, asked: i64) -> Result<u64> {
     }
 }
 
-/// Whether a JSON value says anything.
+/// Whether a JSON value has any content.
 pub(crate) fn says(value: Option<&Value>) -> bool {
     match value {
         None | Some(Value::Null) => false,
@@ -75,7 +75,7 @@ pub(crate) fn says(value: Option<&Value>) -> bool {
 }
 
 impl Launch {
-    /// Reads them.
+    /// Parses the parameters.
     ///
     /// # Errors
     /// 400.
@@ -83,7 +83,7 @@ impl Launch {
         serde_json::from_value(value).map_err(|error| Failure::bad(format!("launch_parameters: {error}")))
     }
 
-    /// What nobody says here is what `base` says: the parameters of the blueprint.
+    /// Takes from `base`, the parameters of the blueprint, what the client left out.
     pub(crate) fn over(self, base: Self) -> Self {
         Self {
             after_idle: self.after_idle.or(base.after_idle),
@@ -101,7 +101,7 @@ impl Launch {
         }
     }
 
-    /// Refuses what this server does not do.
+    /// Refuses parameters that this server does not support.
     ///
     /// # Errors
     /// 400.
@@ -133,12 +133,12 @@ impl Launch {
         Ok(())
     }
 
-    /// Whether traffic wakes it, if that is said.
+    /// Whether traffic wakes the devbox, if the client said so.
     pub(crate) fn wakes_on_http(&self) -> Option<bool> {
         self.lifecycle.as_ref()?.resume_triggers.as_ref()?.http
     }
 
-    /// Makes a draft have this size and life. Gives the seconds of each keep-alive; `None` where it ends by idling.
+    /// Gives a draft this size and life. Gives the seconds of each keep-alive; `None` where the devbox ends by idling.
     ///
     /// # Errors
     /// 400.
@@ -176,12 +176,12 @@ impl Launch {
         Ok(None)
     }
 
-    /// Whether the size is given in numbers rather than by a name.
+    /// Whether the client gave the size in numbers, and not by a name.
     pub(crate) fn is_custom(&self) -> bool {
         self.resource_size_request.as_deref() == Some("CUSTOM_SIZE")
     }
 
-    /// Cores, memory and disk of the size that is asked for; the server's own where none is.
+    /// Cores, memory and disk of the size that the client asks for; the server's own where it names none.
     pub(crate) fn resources(&self) -> Result<ResourcesDraft> {
         let (cpu_millis, memory, disk) = match self.resource_size_request.as_deref() {
             None => return Ok(ResourcesDraft::default()),

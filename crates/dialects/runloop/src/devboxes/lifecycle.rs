@@ -17,10 +17,10 @@ use crate::error::{Failure, Result};
 use crate::extras::Extras;
 use crate::request::{self, Caller, Exec, Json, Manage, Path};
 
-/// How long a call waits for what it began; the clients wait for the rest.
+/// How long a call waits for the work that it began; the clients wait for the rest of the time.
 const WAIT: Duration = Duration::from_secs(20);
 
-/// What the engine says about a devbox that was there a moment ago.
+/// The engine's error about a devbox that was there a moment ago.
 fn told(id: &str, error: &Error) -> Failure {
     match error.code {
         Code::SandboxNotFound | Code::SandboxFailed => Failure::no_devbox(id),
@@ -28,7 +28,7 @@ fn told(id: &str, error: &Error) -> Failure {
     }
 }
 
-/// `POST …/shutdown`: ends a devbox. One that ended already is told so again.
+/// `POST …/shutdown`: ends a devbox. For a devbox that ended already, the answer is its last state.
 pub(super) async fn shutdown(
     caller: Caller<Manage>,
     State(app): State<App>,
@@ -41,7 +41,7 @@ pub(super) async fn shutdown(
     let mut last = view(&app, &record);
     let sandbox = record.id.clone();
     app.ended.shut(&sandbox, app.host.engine().now_ms());
-    // Begun, it is brought to its end, whether the client waits or not.
+    // Once it has begun, it runs to its end, whether the client waits or not.
     match within(WAIT, async move { engine.delete_sandbox(&sandbox).await }).await {
         Some(Err(error)) if error.code != Code::SandboxNotFound => return Err(told(&id, &error)),
         Some(_) | None => {}
@@ -68,7 +68,7 @@ pub(super) async fn suspend(
     let sandbox = record.id.clone();
     let pausing = async move {
         let paused = engine.pause_sandbox(&sandbox, PauseMode::Filesystem).await?;
-        // A suspended one has no end: a resume gives it another.
+        // A suspended devbox has no end: a resume gives it another.
         match paused.expires_ms {
             Some(_) => ttl(&engine, &paused, None).await,
             None => Ok(paused),
@@ -86,7 +86,7 @@ async fn ttl(engine: &Engine, record: &SandboxRecord, ms: Option<u64>) -> Result
     engine.update_sandbox(&record.id, update).await
 }
 
-/// Starts a suspended devbox again, with its time anew: an end that is past would end it at once.
+/// Starts a suspended devbox again, and starts its time anew: an end in the past would end it at once.
 ///
 /// # Errors
 /// As [`Engine::resume_sandbox`].
@@ -121,7 +121,7 @@ pub(super) async fn resume(
     Ok(Json(view(&app, &record)))
 }
 
-/// `POST …/keep_alive`: its time begins again.
+/// `POST …/keep_alive`: the devbox's time begins again.
 pub(super) async fn keep_alive(
     caller: Caller<Exec>,
     State(app): State<App>,
@@ -133,7 +133,7 @@ pub(super) async fn keep_alive(
         Some(seconds) => {
             ttl(engine, &record, Some(seconds * 1000)).await.map_err(|error| told(&id, &error))?;
         }
-        // It ends when it idles: being asked for is no idling.
+        // The devbox ends when it idles: this call counts as use.
         None => drop(engine.guest(&record.id).await.map_err(|error| told(&id, &error))?),
     }
     Ok(Json(json!({})))

@@ -14,7 +14,7 @@ use crate::error::{Failure, Result};
 use crate::ids;
 use crate::request::{Caller, Json, Query, Read};
 
-/// Items of a page where nobody says, and at most.
+/// Items of a page when the client gives no number, and at most.
 pub(crate) const PAGE_COUNT: usize = 20;
 pub(crate) const PAGE_MAX_COUNT: usize = 5000;
 /// Every status.
@@ -31,7 +31,7 @@ const STATUSES: [&str; 10] = [
     "shutdown",
 ];
 
-/// Which devboxes.
+/// The devboxes that the client asks for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct List {
@@ -41,7 +41,7 @@ pub(super) struct List {
     include_total_count: Option<bool>,
 }
 
-/// How many items a page has.
+/// The number of items that a page has.
 ///
 /// # Errors
 /// 400.
@@ -54,7 +54,7 @@ pub(crate) fn limit(asked: Option<i64>) -> Result<usize> {
     }
 }
 
-/// Checks a word for a status.
+/// Checks that a word is a status.
 pub(super) fn known(word: &str) -> Result<()> {
     if STATUSES.contains(&word) {
         return Ok(());
@@ -62,7 +62,7 @@ pub(super) fn known(word: &str) -> Result<()> {
     Err(Failure::bad(format!("there is no devbox status '{}'", atoll_core::error::shorten(word))))
 }
 
-/// `GET /v1/devboxes`: those that have not ended, newest first.
+/// `GET /v1/devboxes`: the devboxes that have not ended, newest first.
 pub(super) async fn list(
     caller: Caller<Read>,
     State(app): State<App>,

@@ -51,7 +51,7 @@ pub(crate) fn routes(app: &App) -> Router<App> {
 /// One devbox, also one that ended.
 async fn read(caller: Caller<Read>, State(app): State<App>, Path(id): Path<String>) -> Result<Json<Value>> {
     let mut view = look(&app, &caller, &id)?;
-    // The token is the caller's own: it opens no more than its key does.
+    // The token stands for the caller's key: it opens no more than that key does.
     if let Ok(record) = request::record(app.host.engine(), &caller, &id)
         && let Some(tunnel) = Extras::of(&record).tunnel
     {
@@ -66,14 +66,14 @@ fn look<S>(app: &App, caller: &Caller<S>, id: &str) -> Result<Value> {
     match request::record(app.host.engine(), caller, id) {
         Ok(record) => {
             let now = view(app, &record);
-            // While it is taken apart it has ended for its clients.
+            // While the devbox is being deleted, it has ended for its clients.
             if now["status"] == "shutdown" { Ok(ended().unwrap_or(now)) } else { Ok(now) }
         }
         Err(failure) => ended().ok_or(failure),
     }
 }
 
-/// A devbox that takes commands and files now. One that is suspended is woken by a resume alone.
+/// A devbox that takes commands and files now. Only a resume wakes a suspended devbox.
 pub(crate) fn usable<S>(app: &App, caller: &Caller<S>, id: &str) -> Result<atoll_store::SandboxRecord> {
     let record = request::record(app.host.engine(), caller, id)?;
     match status(app, &record) {

@@ -1,12 +1,12 @@
-//! What a devbox may reach, and what stands for secrets in it.
+//! The hosts that a devbox may reach, and the variables that stand for secrets in it.
 //!
-//! | asked for | what comes of it |
+//! | request | result |
 //! |---|---|
 //! | a network policy | the egress policy that it means |
 //! | `secrets` | a variable with a placeholder, which the gateway replaces in requests to the hosts that the secret is for |
 //! | `gateways` | a variable with a placeholder and one with the service's address; the gateway puts the secret in |
 //!
-//! Which hosts those are is said in [`atoll_dialect_kit::secrets`].
+//! [`atoll_dialect_kit::secrets`] says which hosts those are.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ pub(super) struct GatewaySpec {
     secret: String,
 }
 
-/// What is asked for.
+/// The policy, secrets and gateways that a client asks for.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
     pub(super) policy: Option<String>,
@@ -38,13 +38,13 @@ pub(super) struct Asked {
     pub(super) gateways: BTreeMap<String, GatewaySpec>,
 }
 
-/// What comes of it.
+/// The settings that follow for the sandbox.
 #[derive(Debug, Default)]
 pub(super) struct Reach {
-    /// `None`: what the template or the server says.
+    /// `None` means the policy of the template or the server.
     pub(super) egress: Option<EgressPolicy>,
     pub(super) env: BTreeMap<String, String>,
-    /// To be told back.
+    /// For answers, which say it back.
     pub(super) gateway_specs: Option<Value>,
 }
 

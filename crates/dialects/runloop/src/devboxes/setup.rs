@@ -1,7 +1,7 @@
-//! What is done in a devbox before it is `running`: its user, files, code, launch commands.
+//! The work in a devbox before it is `running`: its user, files, code, launch commands.
 //!
-//! A task does it; while that lives the devbox is `initializing`. How it went is kept with the sandbox, so that a
-//! devbox whose setup a restart of the server broke off is told as failed, not as running.
+//! A task does it; while the task lives the devbox is `initializing`. The outcome is kept with the sandbox, so that a
+//! devbox whose setup broke off with a restart of the server is told as failed, not as running.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,9 +25,9 @@ use crate::objects::Opened;
 
 /// Most steps of one setup.
 const STEPS_MAX_COUNT: usize = 256;
-/// How long each wait for a command is.
+/// How long each wait for a command lasts.
 const WAIT: Duration = Duration::from_secs(30);
-/// Characters of a failed command's output that are told.
+/// Most characters of a failed command's output in the failure.
 const TOLD_MAX_CHARS: usize = 1000;
 /// Clones a repository. The token comes over standard input, so that it stands in no command line, no record and no
 /// file of the repository.
@@ -42,7 +42,7 @@ else
 fi || exit
 [ -z "$3" ] || git -C "$2" checkout -q "$3"
 "#;
-/// Unpacks an archive, with whatever it is compressed, and removes it.
+/// Unpacks an archive, compressed or not, and removes it.
 const UNPACK: &str = r#"mkdir -p -- "$2" && tar -xf "$1" -C "$2"
 code=$?
 rm -f -- "$1"
@@ -68,7 +68,7 @@ pub(crate) struct CodeMount {
 
 impl CodeMount {
     /// # Errors
-    /// 400 for what are no names of an account and a repository: they stand in an address.
+    /// 400 for names that are not of an account and a repository: they stand in an address.
     pub(super) fn checkout(self) -> Result<Checkout> {
         let fits = |name: &String| {
             (1..=100).contains(&name.len())
@@ -89,16 +89,16 @@ impl CodeMount {
 #[derive(Debug, Clone)]
 pub(crate) struct Checkout {
     pub(crate) url: String,
-    /// Where: a path, from the home.
+    /// The directory: a path, from the home.
     pub(crate) dir: String,
     pub(crate) reference: Option<String>,
     pub(crate) token: Option<atoll_core::secret::Secret>,
-    /// What is run in it then.
+    /// The command that runs in it then.
     pub(crate) install: Option<String>,
 }
 
 impl Checkout {
-    /// Checks what git gets as arguments.
+    /// Checks the arguments for git.
     ///
     /// # Errors
     /// 400.
@@ -116,21 +116,21 @@ impl Checkout {
     }
 }
 
-/// What has to be done, in this order.
+/// The work to do, in this order.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
-    /// Who runs commands, if not the usual user.
+    /// The user that runs commands, if it is not the usual user.
     pub(crate) user: Option<User>,
     /// Paths and contents.
     pub(crate) files: Vec<(String, String)>,
-    /// Objects, and where they go: archives are unpacked there.
+    /// Objects, and their paths: archives are unpacked there.
     pub(crate) objects: Vec<(Opened, String)>,
     pub(crate) code: Vec<Checkout>,
     pub(crate) commands: Vec<String>,
 }
 
 impl Plan {
-    /// Whether nothing has to be done: root is there already.
+    /// Whether there is nothing to do: root is there already.
     pub(crate) fn is_empty(&self) -> bool {
         self.files.is_empty()
             && self.objects.is_empty()
@@ -165,7 +165,7 @@ impl Plan {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Setups(Arc<Mutex<HashSet<SandboxId>>>);
 
-/// A setup that goes on as long as this lives.
+/// Marks a setup as under way until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Live {
     setups: Setups,
@@ -174,7 +174,7 @@ pub(crate) struct Live {
 
 impl Setups {
     fn set(&self) -> std::sync::MutexGuard<'_, HashSet<SandboxId>> {
-        // A set is usable whatever panicked.
+        // The set stays usable when a task panics while it holds the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -194,7 +194,7 @@ impl Drop for Live {
     }
 }
 
-/// Does what is planned and notes how it went.
+/// Does the planned work and notes the outcome.
 pub(crate) async fn run(engine: &Engine, id: &SandboxId, plan: Plan, by: &EngineCaller) {
     let done = steps(engine, id, plan, by).await;
     if let Err(error) = &done {
@@ -279,7 +279,7 @@ impl Setup<'_> {
         Ok(())
     }
 
-    /// Runs a script with its arguments in a login shell and waits for its end, which must be a good one.
+    /// Runs a script with its arguments in a login shell and waits for its end. Every exit code but 0 is an error.
     async fn command(
         &self,
         what: &str,

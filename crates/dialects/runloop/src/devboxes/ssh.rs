@@ -1,5 +1,5 @@
-//! SSH: a key for one devbox. It is good at the address by which the API was reached, for as long as the devbox and the API
-//! key that asked for it are there.
+//! SSH: a key for one devbox. It works at the address by which the client reached the API, for as long as the devbox
+//! and the API key that asked for it exist.
 
 use atoll_core::limits::DURATION_MAX_MS;
 use atoll_server::dialect::Origin;
@@ -12,7 +12,7 @@ use crate::error::{Failure, Result};
 use crate::ids;
 use crate::request::{Caller, Exec, Json, Path};
 
-/// What the accesses behind keys are called.
+/// Name of the accesses behind keys.
 const NAME: &str = "runloop ssh";
 
 /// `POST /v1/devboxes/{devbox}/create_ssh_key`.

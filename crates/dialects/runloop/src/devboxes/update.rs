@@ -1,4 +1,4 @@
-//! Changing what a devbox is called and what is noted on it.
+//! Changing the name and the metadata of a devbox.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::error::{Failure, Result};
 use crate::extras::{self, Extras};
 use crate::request::{self, Caller, Json, Manage, Path};
 
-/// What is new. What is absent stays.
+/// The new values. A value that is absent stays.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Update {

@@ -8,13 +8,13 @@ use crate::App;
 use crate::extras::{self, Extras, Phase};
 use crate::ids;
 
-/// The word for how a devbox is.
+/// The word for the state of a devbox.
 pub(crate) fn status(app: &App, record: &SandboxRecord) -> &'static str {
     match record.state {
         SandboxState::Creating => "provisioning",
         SandboxState::Running => match Extras::of(record).phase {
             Some(Phase::Initializing) if app.setups.is_live(&record.id) => "initializing",
-            // Whoever set it up is gone: with the server that was told to.
+            // The task that set it up is gone: the server stopped.
             Some(Phase::Initializing | Phase::Failed) => "failure",
             None => "running",
         },
@@ -26,7 +26,7 @@ pub(crate) fn status(app: &App, record: &SandboxRecord) -> &'static str {
     }
 }
 
-/// All that is said about one devbox. It is remembered, for when it will have ended.
+/// The whole answer about one devbox. It is remembered for the time after the devbox's end.
 pub(crate) fn view(app: &App, record: &SandboxRecord) -> Value {
     let value = render(app, record);
     app.ended.note(record, &value);
@@ -68,7 +68,7 @@ fn render(app: &App, record: &SandboxRecord) -> Value {
     view
 }
 
-/// As they were asked for, with what holds where nothing was.
+/// The parameters that the client gave, and the values in force for those that it left out.
 fn launch_parameters(record: &SandboxRecord, extras: &Extras) -> Value {
     let mut shown = extras.launch_parameters.clone().filter(Value::is_object).unwrap_or_else(|| json!({}));
     if shown.get("keep_alive_time_seconds").is_none_or(Value::is_null)

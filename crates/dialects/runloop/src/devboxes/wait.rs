@@ -13,10 +13,10 @@ use crate::request::{Caller, Json, Path, Read};
 
 /// Longest wait of one request, seconds; the clients ask again.
 const WAIT_MAX_S: f64 = 30.0;
-/// How often a devbox is looked at meanwhile. A look is one in memory.
+/// How often the server looks at the devbox meanwhile. It looks in memory only.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
 
-/// What for, and for how long.
+/// The statuses to wait for, and for how long.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Wait {
@@ -26,7 +26,7 @@ pub(super) struct Wait {
 
 /// How long a request waits.
 pub(crate) fn duration(asked: Option<f64>, most_s: f64) -> Duration {
-    // NaN too becomes a number of seconds that is one.
+    // NaN becomes a valid number of seconds, too.
     Duration::from_secs_f64(asked.unwrap_or(most_s).max(0.0).min(most_s))
 }
 

@@ -1,11 +1,11 @@
-//! Executions: what is asked to run becomes an exec of the engine.
+//! Executions: a command that a client asks to run becomes an exec of the engine.
 //!
-//! | asked over | the same one is found again by |
+//! | call | the server finds the same one again by |
 //! |---|---|
-//! | `execute` | `command_id`, which the client makes |
+//! | `execute` | `command_id`, which the client makes up |
 //! | `execute_async`, `execute_sync` | the request's idempotency key |
 //!
-//! So a request that is sent again runs nothing twice, also when the server was started anew in between.
+//! So a request that the client sends again runs nothing twice, also after a restart of the server.
 
 mod run;
 mod shell;

@@ -24,10 +24,10 @@ use crate::request::{self, Caller, Exec, Json, Path, Query, Read};
 
 /// Longest wait of one request, seconds; the clients ask again.
 const WAIT_MAX_S: f64 = 25.0;
-/// Length of each of the waits that one without an end is made of.
+/// Length of one wait; a wait without an end is made of several.
 const WAIT: Duration = Duration::from_secs(60);
 
-/// A command that is asked for.
+/// The command that a client asks to run.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Asked {
@@ -38,7 +38,7 @@ pub(super) struct Asked {
     optimistic_timeout: Option<f64>,
 }
 
-/// How much of the output is wanted.
+/// How much of the output the client wants.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Shown {
@@ -66,12 +66,12 @@ async fn start<S>(
     })
 }
 
-/// The key of an exec that is known by its request.
+/// The key of an exec that is found by its request's idempotency key.
 fn key_of(headers: &HeaderMap) -> Option<String> {
     once::id(headers).map(|id| format!("request/{}", blake3::hash(id.as_bytes()).to_hex()))
 }
 
-/// `execute`: answers when it has ended, or after a while with what it is doing.
+/// `execute`: answers when the command has ended, or after a while with its state.
 pub(super) async fn execute(
     caller: Caller<Exec>,
     State(app): State<App>,
@@ -89,7 +89,7 @@ pub(super) async fn execute(
     view(&app, &exec, last).await.map(Json)
 }
 
-/// `execute_async`: answers when it has begun.
+/// `execute_async`: answers when the command has begun.
 pub(super) async fn execute_async(
     caller: Caller<Exec>,
     State(app): State<App>,
@@ -101,7 +101,7 @@ pub(super) async fn execute_async(
     view(&app, &exec, None).await.map(Json)
 }
 
-/// `execute_sync`: answers when it has ended, however long that takes.
+/// `execute_sync`: answers when the command has ended, however long that takes.
 pub(super) async fn execute_sync(
     caller: Caller<Exec>,
     State(app): State<App>,
@@ -125,7 +125,7 @@ pub(super) async fn execute_sync(
     })))
 }
 
-/// Waits until a command has ended, for so long, or without an end.
+/// Waits until a command has ended: for at most this time, or without a limit.
 async fn ended(
     app: &App,
     client: &ClientGone,
@@ -142,7 +142,7 @@ async fn ended(
         let next = engine.wait_exec(&sandbox, id.as_str(), most.unwrap_or(WAIT));
         exec = tokio::select! {
             next = client.unless_gone(next) => next.flatten().map_err(|error| Failure::of(&error))?,
-            // Sent again, it finds the same command.
+            // When the client sends the request again, it finds the same command.
             () = app.host.draining() => {
                 let error = atoll_core::Error::new(Code::ShuttingDown, "the server is shutting down");
                 return if most.is_some() { Ok(exec) } else { Err(Failure::of(&error)) };
@@ -177,7 +177,7 @@ pub(super) async fn read(
     view(&app, &exec, last).await.map(Json)
 }
 
-/// What to wait for, and for how long.
+/// The statuses to wait for, and for how long.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Wait {
@@ -211,7 +211,7 @@ pub(super) async fn wait(
     view(&app, &exec, last).await.map(Json)
 }
 
-/// `kill`: ends a command with all its processes. One that has ended already is told so.
+/// `kill`: ends a command with all its processes. For a command that has ended already, the answer is its state.
 pub(super) async fn kill(
     caller: Caller<Exec>,
     State(app): State<App>,

@@ -1,8 +1,8 @@
 //! The shell of a command: a fresh login shell, or one with a name, which goes on where its last command left off.
 //!
-//! A named shell is no process. Its working directory, variables, functions, aliases and options are written down at
-//! the end of each command, in the sandbox, and read at the beginning of the next, which waits until the one before
-//! has ended. So nothing is lost when the server is started anew, every command has an output and an end of its own,
+//! A named shell is no process. At the end of each command its working directory, variables, functions, aliases and
+//! options are written to a file in the sandbox. The next command reads them at its beginning; it waits until the one
+//! before has ended. So nothing is lost in a restart of the server, every command has an output and an end of its own,
 //! and a command that calls `exit` or is killed takes no other with it.
 
 use atoll_core::Error;
@@ -14,8 +14,8 @@ use crate::error::{Failure, Result};
 const NAME_MAX_BYTES: usize = 128;
 /// Runs the line `$2` in the shell whose state is kept under the name `$1`.
 ///
-/// `flock` lets commands wait for each other, and is done without where an image lacks it. The state is of the user's
-/// own: it is read as a script, and whoever can write it can run commands as that user anyway.
+/// `flock` lets commands wait for each other; in an image without it they do not wait. The state belongs to the user:
+/// the shell reads it as a script, and a program that can write it can run commands as that user anyway.
 const NAMED: &str = r#"__dir=${XDG_STATE_HOME:-$HOME/.local/state}/devbox-shells
 mkdir -p -- "$__dir" && chmod 700 -- "$__dir"
 set -- "$__dir/$1" "$2"
@@ -36,7 +36,7 @@ trap __keep EXIT
 eval "$__line" 9>&-
 "#;
 
-/// A shell's name, as the name of a file: any text is one.
+/// A shell's name, as the name of a file: a name may be any text.
 fn file_name(name: &str) -> Result<String> {
     if name.is_empty() || name.len() > NAME_MAX_BYTES {
         return Err(Failure::bad(format!("shell_name: must have 1 to {NAME_MAX_BYTES} bytes")));
@@ -47,7 +47,7 @@ fn file_name(name: &str) -> Result<String> {
 /// The draft of a command line for `shell`.
 ///
 /// # Errors
-/// 400 for a name that is none.
+/// 400 for a name that is not valid.
 pub(super) fn draft(
     line: &str,
     named: Option<&str>,
@@ -64,7 +64,7 @@ pub(super) fn draft(
     })
 }
 
-/// The line that a command was asked to run, from its arguments.
+/// The line that a client asked to run, from the exec's arguments.
 pub(crate) fn line(argv: &[String]) -> &str {
     match argv {
         [_, _, script, _, _, line] if script == NAMED => line,

@@ -11,7 +11,7 @@ use crate::error::{Failure, Result};
 use crate::ids;
 use crate::request::{self, Caller, Exec, Json, Path};
 
-/// What a terminal's interrupt key sends.
+/// The signal of a terminal's interrupt key.
 const INTERRUPT: &str = "SIGINT";
 
 /// A text, or a signal.
@@ -43,7 +43,7 @@ pub(super) async fn send(
         (_, Some(_)) => return Err(Failure::bad("signal: must be EOF or INTERRUPT")),
         (None, None) => return Err(Failure::bad("give a text or a signal")),
     };
-    // What has ended reads no more: there is nothing left to close.
+    // A command that has ended reads no more: there is nothing left to close.
     let sent = match sent {
         Err(error) if error.code == Code::ExecEnded && closes => Ok(()),
         sent => sent,

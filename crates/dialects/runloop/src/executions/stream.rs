@@ -1,7 +1,7 @@
 //! Output as it comes, as server-sent events.
 //!
-//! The `offset` of each event is where the *next* one begins, in bytes of the text of its stream: the clients send
-//! the last one that they saw when they come back, and go on there without a gap and without anything twice.
+//! The `offset` of each event is where the *next* one begins, in bytes of the text of its stream. A client that comes
+//! back sends the last offset that it saw, and goes on there without a gap and without reading anything twice.
 
 use std::time::Duration;
 
@@ -21,10 +21,10 @@ use crate::App;
 use crate::error::{Failure, Result};
 use crate::request::{self, Caller, Path, Query, Read};
 
-/// Pause after which an idle stream is shown to be alive; the clients give up after half a minute.
+/// Pause after which an idle stream sends a comment; the clients give up after half a minute.
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(10);
 
-/// Where to begin.
+/// The offset to begin at.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct From {
@@ -71,7 +71,7 @@ async fn follow(
     let engine = app.host.engine();
     let sandbox = request::record(engine, caller, &path.0)?.id;
     let view = request::execution(engine, &sandbox, &path.1).await?;
-    // All of the other stream counts as known: nothing of it is sent.
+    // All of the other stream counts as known, so the feed sends nothing of it.
     let from = match wanted {
         OutputStream::Stdout => Offsets { stdout: offset, stderr: u64::MAX },
         OutputStream::Stderr => Offsets { stdout: u64::MAX, stderr: offset },
@@ -106,7 +106,7 @@ impl Source {
             }
             Err(error) => {
                 self.over = true;
-                // 408 is what the clients come back from, to go on behind what they have.
+                // After 408 the clients come back, and go on behind the output that they have.
                 let stops = error.code == Code::ShuttingDown;
                 let failure = if stops { Failure::not_yet() } else { Failure::of(&error) };
                 format!("event: error\ndata: {}\n\n", failure.body())
@@ -118,9 +118,9 @@ impl Source {
 /// Most lines of one piece of output that are events of their own.
 const LINES_MAX: usize = 100;
 
-/// One event for each line: the clients hand each to a callback that takes a line. What has no end yet goes as it came, so
-/// that nothing waits for the rest; much at once is one event, because the clients take long for each. Each offset is
-/// where the next event begins.
+/// One event for each line: the clients hand each to a callback that takes a line. A line without an end goes out as it
+/// is, so that the client need not wait for the rest. Many lines at once are one event, because the clients take long
+/// for each event. Each offset is where the next event begins.
 fn events(mut offset: u64, text: &str) -> String {
     let mut events = String::new();
     let lines: Vec<&str> = text.split_inclusive('\n').take(LINES_MAX + 1).collect();

@@ -10,12 +10,12 @@ use crate::App;
 use crate::error::{Failure, Result};
 use crate::ids;
 
-/// Output of each stream that one answer carries, bytes. The clients read the streams where it was more.
+/// Output of each stream in one answer, bytes. If there is more, the clients read the streams.
 const OUTPUT_MAX_BYTES: usize = 4 << 20;
-/// Exit code of a command whose end nobody saw: as of one that was killed.
+/// Exit code of a command whose end the server did not see: that of a killed command.
 const KILLED: i32 = 137;
 
-/// The end of what a stream wrote.
+/// The end of a stream's output.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Tail {
     pub(super) text: String,
@@ -55,7 +55,7 @@ impl Tail {
     }
 }
 
-/// What a command wrote so far.
+/// The output of a command so far.
 async fn output(app: &App, view: &ExecView) -> Result<(Tail, Tail), Error> {
     let (mut stdout, mut stderr) = (Tail::default(), Tail::default());
     let engine = app.host.engine();
@@ -85,7 +85,7 @@ pub(super) fn exit_status(view: &ExecView) -> i32 {
     view.record.exit.as_ref().and_then(|exit| exit.code).unwrap_or(KILLED)
 }
 
-/// How many of the last lines are wanted; all, as far as they fit, when nobody says.
+/// How many of the last lines the client wants; all that fit when it gives no number.
 pub(super) fn lines(asked: Option<&str>) -> Result<Option<usize>> {
     let parse = |text: &str| {
         text.parse::<usize>().map_err(|_not_a_number| Failure::bad("last_n: must be a number of lines"))

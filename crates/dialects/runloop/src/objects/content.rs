@@ -1,4 +1,4 @@
-//! The content of objects: sent to and read from signed addresses, and read by builds and devboxes.
+//! The content of objects: clients send it to and read it from signed addresses, and builds and devboxes read it.
 
 use std::fs::File;
 use std::io::{self, Read, Seek as _};
@@ -26,20 +26,20 @@ use crate::disk::{broken, work};
 use crate::error::{Failure, Result};
 use crate::request::{Caller, Query};
 
-/// All objects together, bytes.
+/// Most bytes of all objects together.
 const TOTAL_MAX_BYTES: u64 = 64 << 30;
-/// Bytes of content that are under way.
+/// Bytes of content that are in the pipe.
 const PIPE_BYTES: usize = 256 << 10;
 
-/// What an address says. In the query, which is not logged.
+/// The signature in an address. It is in the query, which is not logged.
 #[derive(Debug, Deserialize)]
 pub(super) struct Signed {
     signature: String,
-    /// Of an address to read from: when it ends, milliseconds.
+    /// Only in an address to read from: the time when it ends, milliseconds.
     until: Option<u64>,
 }
 
-/// The signature of an address: to send to, or to read from until then.
+/// The signature of an address: to send to, or to read from until `until`.
 fn sign(object: &Object, until: Option<u64>) -> blake3::Hash {
     let key = blake3::derive_key("atoll runloop object address", object.secret.as_bytes());
     let what = until.map_or_else(|| "send".to_owned(), |until| format!("read {until}"));
@@ -55,7 +55,7 @@ pub(super) fn download_address(root: &Root, object: &Object, until: u64) -> Stri
     format!("{root}/v1/objects/{}/content?until={until}&signature={signature}", object.id)
 }
 
-/// The object of an address, if that is good, and by what right.
+/// The object of a valid address, and the right of its key.
 async fn by_address(app: &App, id: &str, signed: &Signed, needs: Needs) -> Result<(Object, Grant)> {
     let refused =
         || Failure::new(StatusCode::FORBIDDEN, "forbidden", "this address is not good, or not any more");
@@ -143,7 +143,7 @@ pub(super) async fn give(
     Ok(([(CONTENT_TYPE, kind.to_owned()), (CONTENT_LENGTH, length)], body).into_response())
 }
 
-/// Whether content can be read.
+/// Checks that the content can be read.
 ///
 /// # Errors
 /// 400.
@@ -154,7 +154,7 @@ pub(super) fn check_closed(object: &Object) -> Result<()> {
     Err(Failure::bad(format!("object {}: was not completed yet", object.id)))
 }
 
-/// An object whose content can be read, whatever becomes of it.
+/// An object whose content can be read, even if the object is deleted meanwhile.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) id: String,
@@ -186,12 +186,12 @@ impl Opened {
         tokio::fs::File::from_std(self.file)
     }
 
-    /// The archive that it is, without compression.
+    /// The content as an archive without compression.
     pub(crate) fn into_tar(self) -> impl AsyncRead + Send + Unpin + 'static {
         let (reader, writer) = tokio::io::duplex(PIPE_BYTES);
         tokio::task::spawn_blocking(move || {
             if let Err(error) = unzip(self.file, &mut SyncIoBridge::new(writer)) {
-                // Without its end the archive is refused.
+                // Without its end the engine refuses the archive.
                 tracing::info!(%error, "an object is no archive");
             }
         });

@@ -1,8 +1,9 @@
-//! Objects: files that are sent once and read many times, as contexts of builds and as files of devboxes.
+//! Objects: files that a client sends once and that are read many times, as contexts of builds and as files of
+//! devboxes.
 //!
-//! An object is made, its content is sent to the address in the answer, then it is closed. Addresses carry their own
-//! authority, because the clients send nothing else with them: a signature by a key of the object's own. It holds as long as
-//! the API key that made the object does. Objects are seen by that key alone.
+//! A client makes an object, sends its content to the address in the answer, and then closes it. Addresses carry their
+//! own authority, because the clients send nothing else with them: a signature by a key of the object's own. It is
+//! valid as long as the API key that made the object. Only that API key sees the object.
 
 mod content;
 mod shelf;
@@ -31,13 +32,13 @@ pub(crate) use content::Opened;
 pub(crate) use shelf::Shelf;
 use shelf::{ContentType, Object, Totals};
 
-/// Objects of everybody, and of one key.
+/// Most objects of all keys together, and of one key.
 const MAX_COUNT: usize = 10_000;
 const OF_KEY_MAX_COUNT: usize = 2000;
-/// Bytes of a name, and of one part of what is noted on an object.
+/// Bytes of a name, and of one entry of an object's metadata.
 const NAME_MAX_BYTES: usize = 255;
 const METADATA_MAX_BYTES: usize = 1024;
-/// How long an address to read from is good where nobody says, and at most, seconds.
+/// How long an address to read from is good when the client gives no time, and at most, seconds.
 const ADDRESS_S: u64 = 3600;
 const ADDRESS_MAX_S: u64 = 7 * 24 * 3600;
 
@@ -74,7 +75,7 @@ fn missing(id: &str) -> Failure {
     Failure::not_found(format!("Object {} not found", atoll_core::error::shorten(id)))
 }
 
-/// The object that a key means.
+/// The object that a client names, if the caller's key made it.
 async fn find<S>(app: &App, caller: &Caller<S>, id: &str) -> Result<Object> {
     let (shelf, name) = (app.objects.clone(), id.to_owned());
     let found = work(move || shelf.find(&name)).await?;
@@ -86,7 +87,7 @@ async fn all<S>(app: &App, caller: &Caller<S>) -> Result<(Vec<Object>, Totals)> 
     work(move || shelf.list(&owner)).await
 }
 
-/// An object that is asked for.
+/// The object that a client asks for.
 #[derive(Debug, Deserialize)]
 struct Create {
     name: String,
@@ -124,7 +125,7 @@ async fn create(
 ) -> Result<Json<Value>> {
     asked.check()?;
     let id = shelf::id_of(&promise);
-    // An earlier server made it, and was killed before it said so.
+    // An earlier server made the object, and was killed before it answered.
     if promise.renewed
         && let Ok(made) = find(&app, &caller, &id).await
     {
@@ -157,14 +158,14 @@ async fn create(
     Ok(Json(answer))
 }
 
-/// An object whose content may be sent, as whoever made it sees it.
+/// An object whose content may be sent, with the address for it.
 fn uploading(root: &Root, object: &Object) -> Value {
     let mut answer = view(object);
     answer["upload_url"] = content::upload_address(root, object).into();
     answer
 }
 
-/// Which objects.
+/// The objects that the client asks for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct List {
@@ -209,12 +210,12 @@ async fn list(
     Ok(Json(json!({"objects": items, "has_more": rest.len() > limit, "total_count": matching.len()})))
 }
 
-/// `GET /v1/objects/list_public`: nobody's are everybody's here.
+/// `GET /v1/objects/list_public`: there are no public objects.
 async fn list_public(_: Caller<Read>) -> Json<Value> {
     Json(json!({"objects": [], "has_more": false, "total_count": 0}))
 }
 
-/// `GET /v1/objects/{object}`: also one that was deleted, for a while.
+/// `GET /v1/objects/{object}`: also an object that was deleted, for a while.
 async fn one(caller: Caller<Read>, State(app): State<App>, Path(id): Path<String>) -> Result<Json<Value>> {
     match find(&app, &caller, &id).await {
         Ok(object) => Ok(Json(view(&object))),

@@ -1,7 +1,8 @@
-//! Objects on disk: a directory each below the server's spool, with `object.json` and, once it was sent, `content`.
+//! Objects on disk: a directory each below the server's spool, with `object.json` and, once the client sent it,
+//! `content`.
 //!
-//! What is answered for is flushed before. Changes of one object exclude each other by a lock of the process; content is
-//! received beside, and put in place under that lock.
+//! Changes are flushed before the server answers. Changes of one object exclude each other by a lock of the process;
+//! content is received beside its place, and put there under that lock.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,14 +18,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::disk::{self, flush_dir, random};
 
-/// What ids begin with.
+/// Prefix of ids.
 const PREFIX: &str = "obj_";
 /// Hexadecimal digits of an id.
 const ID_DIGITS: usize = 24;
 /// How long an object waits for its content, milliseconds.
 const UPLOAD_MS: u64 = 24 * 3600 * 1000;
 
-/// What content is, as its owner says: archives are unpacked where they are mounted.
+/// The kind of the content, as the client says it: archives are unpacked where they are mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ContentType {
@@ -36,21 +37,21 @@ pub(crate) enum ContentType {
     Tgz,
 }
 
-/// Whether its content can be read.
+/// Whether the content can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub(crate) enum State {
-    /// Its content may be sent.
+    /// The client may send the content.
     Uploading,
-    /// Its content stays as it is.
+    /// The content stays as it is.
     ReadOnly,
 }
 
-/// What is known of an object.
+/// The record of an object.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Object {
     pub(crate) id: String,
-    /// The key that made it: nobody else sees it.
+    /// The key that made it: no other key sees it.
     pub(crate) owner: String,
     pub(crate) name: String,
     pub(crate) content_type: ContentType,
@@ -59,7 +60,7 @@ pub(crate) struct Object {
     pub(crate) delete_after_ms: Option<u64>,
     pub(crate) size_bytes: Option<u64>,
     pub(crate) state: State,
-    /// What its addresses are signed with, hexadecimal.
+    /// The secret from which its signing key is derived, hexadecimal.
     pub(crate) secret: String,
 }
 
@@ -70,7 +71,7 @@ impl std::fmt::Debug for Object {
 }
 
 impl Object {
-    /// Whether its time is over.
+    /// Whether it has expired.
     fn is_over(&self, now: u64) -> bool {
         let waits = self.state == State::Uploading && now > self.created_at_ms + UPLOAD_MS;
         waits || self.delete_after_ms.is_some_and(|at| now > at)
@@ -91,7 +92,7 @@ fn is_id(text: &str) -> bool {
     })
 }
 
-/// The id of an object that was promised.
+/// The id of an object for which there is a promise.
 pub(crate) fn id_of(promise: &Promise) -> String {
     format!("{PREFIX}{}", promise.digits(ID_DIGITS))
 }
@@ -102,7 +103,7 @@ impl Shelf {
     }
 
     fn lock(&self) -> MutexGuard<'_, ()> {
-        // Nothing is behind it that a panic could leave half done.
+        // The lock guards no data that a panic could leave half done.
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -122,7 +123,7 @@ impl Shelf {
         disk::save(&self.place(&object.id), "object.json", &serde_json::to_vec(object)?)
     }
 
-    /// The object with this id, whoever has it.
+    /// The object with this id, of any key.
     pub(crate) fn find(&self, id: &str) -> io::Result<Option<Object>> {
         if !is_id(id) {
             return Ok(None);
@@ -135,7 +136,7 @@ impl Shelf {
         Ok(Some(object).filter(|object| !object.is_over(now_ms())))
     }
 
-    /// The objects of a key, newest first, and how many there are of everybody; those whose time is over are removed.
+    /// The objects of a key, newest first, and the totals of all keys. Removes objects that have expired.
     pub(crate) fn list(&self, owner: &KeyId) -> io::Result<(Vec<Object>, Totals)> {
         let mut found = Vec::new();
         let mut totals = Totals::default();
@@ -164,13 +165,13 @@ impl Shelf {
         Ok((found, totals))
     }
 
-    /// Removes an object. Who reads it reads on.
+    /// Removes an object. A client that is reading it reads on.
     pub(crate) fn remove(&self, id: &str) -> io::Result<()> {
         let _lock = self.lock();
         self.remove_locked(id)
     }
 
-    /// The same, if its time is over: it may have been made just now.
+    /// The same, if the object has expired: it may have been made just now.
     fn remove_over(&self, id: &str) -> io::Result<()> {
         let _lock = self.lock();
         if self.find(id)?.is_none() { self.remove_locked(id) } else { Ok(()) }
@@ -183,12 +184,12 @@ impl Shelf {
         }
     }
 
-    /// Where content may be received.
+    /// A path at which content may be received.
     pub(crate) fn beside(&self, id: &str) -> io::Result<PathBuf> {
         Ok(self.place(id).join(format!("{}.part", &random()?[..16])))
     }
 
-    /// Puts content in its place that was received. `None` when the object takes none any more.
+    /// Puts received content in its place. `None` when the object takes no content any more.
     pub(crate) fn fill(&self, id: &str, received: &Path, size: u64) -> io::Result<Option<()>> {
         File::open(received)?.sync_all()?;
         let _lock = self.lock();
@@ -218,7 +219,7 @@ impl Shelf {
     }
 }
 
-/// What there is of everybody.
+/// Number and bytes of the objects of all keys.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Totals {
     pub(crate) count: usize,

@@ -11,23 +11,23 @@ use crate::error::Result;
 use crate::once::Promised;
 use crate::request::{Caller, Json, Manage, Path, Query, Read};
 
-/// A kind of record as clients make, see and change it.
+/// A kind of record that clients make, see and change.
 pub(crate) trait Api: Kind + Default {
-    /// What a request says; what is absent stays as it is.
+    /// The fields of a request; a field that is absent stays as it is.
     type Asked: DeserializeOwned + Send + 'static;
-    /// Under which name lists have them.
+    /// The field under which lists have the records.
     const PLURAL: &'static str;
 
-    /// Where they are.
+    /// The records of this kind.
     fn records(app: &App) -> &Records<Self>;
 
-    /// Takes what is asked for, and checks what comes of it.
+    /// Applies a request's fields, and checks the result.
     ///
     /// # Errors
     /// 400.
     fn apply(&mut self, asked: Self::Asked, app: &App, caller: &EngineCaller) -> Result<()>;
 
-    /// One as its clients see it.
+    /// A record as its clients see it.
     fn view(record: &Record<Self>) -> Value;
 }
 
@@ -58,7 +58,7 @@ pub(crate) async fn one<T: Api>(
     Ok(Json(T::view(&T::records(&app).find(&caller, &id).await?)))
 }
 
-/// Holds for what begins from now on.
+/// The change holds for devboxes and builds that begin from now on.
 pub(crate) async fn update<T: Api>(
     caller: Caller<Manage>,
     State(app): State<App>,

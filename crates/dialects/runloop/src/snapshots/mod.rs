@@ -1,6 +1,6 @@
 //! Snapshots of disks: `/v1/devboxes/disk_snapshots`.
 //!
-//! A snapshot's name, message and metadata are in its comment, which is short: what does not fit is refused.
+//! A snapshot's name, message and metadata are in its comment, which is short: if they do not fit, they are refused.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -43,10 +43,10 @@ pub(crate) fn routes(app: &App) -> Router<App> {
         .route("/v1/devboxes/disk_snapshots/{snapshot}/delete", post(remove))
 }
 
-/// What is told of a snapshot that an earlier server began to take.
+/// The message about a snapshot that an earlier server began to take.
 const NOT_THERE: &str = "the server was started anew, and the snapshot is not there";
 
-/// What somebody notes on a snapshot.
+/// The name, message and metadata that a client gives a snapshot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 struct Noted {
@@ -64,7 +64,7 @@ struct Noted {
 impl Noted {
     fn of(record: &SnapshotRecord) -> Self {
         let Some(text) = &record.comment else { return Self::default() };
-        // A comment of another API's is a message.
+        // A comment of another API is taken for the message.
         serde_json::from_str(text)
             .unwrap_or_else(|_| Self { commit_message: Some(text.clone()), ..Self::default() })
     }
@@ -84,7 +84,7 @@ impl Noted {
     }
 }
 
-/// A snapshot that is being taken, or could not be.
+/// A snapshot that is being taken, or that failed.
 #[derive(Debug, Clone)]
 pub(crate) struct Taking {
     id: String,
@@ -116,7 +116,7 @@ fn view(record: &SnapshotRecord) -> Value {
     })
 }
 
-/// What is to be taken of a devbox.
+/// The snapshot to take of a devbox.
 struct Order {
     sandbox: atoll_core::id::SandboxId,
     id: SnapshotId,
@@ -124,7 +124,7 @@ struct Order {
     noted: Noted,
 }
 
-/// What an earlier server took for this request, and was killed before it said so.
+/// The snapshot that an earlier server took for this request, before it was killed without an answer.
 async fn made<S>(app: &App, caller: &Caller<S>, promise: &Promise) -> Option<Json<Value>> {
     if !promise.renewed {
         return None;
@@ -149,7 +149,7 @@ fn order<S>(
     Ok(Order { sandbox: record.id, id, order, noted })
 }
 
-/// A devbox that has a disk: a suspended one too.
+/// A devbox that has a disk, also when it is suspended.
 fn usable_or_suspended<S>(app: &App, caller: &Caller<S>, devbox: &str) -> Result<atoll_store::SandboxRecord> {
     let record = request::record(app.host.engine(), caller, devbox)?;
     if crate::devboxes::status(app, &record) == "suspended" {
@@ -159,7 +159,7 @@ fn usable_or_suspended<S>(app: &App, caller: &Caller<S>, devbox: &str) -> Result
     }
 }
 
-/// `snapshot_disk`: answers when it is there.
+/// `snapshot_disk`: answers when the snapshot is there.
 async fn take(
     caller: Caller<Manage>,
     State(app): State<App>,
@@ -175,7 +175,7 @@ async fn take(
     taken.map(|record| Json(view(&record))).map_err(|error| Failure::of(&error))
 }
 
-/// `snapshot_disk_async`: answers at once; the clients ask for its status.
+/// `snapshot_disk_async`: answers at once; the clients ask for the snapshot's status.
 async fn begin(
     caller: Caller<Manage>,
     State(app): State<App>,
@@ -204,10 +204,10 @@ async fn begin(
     Ok(Json(view))
 }
 
-/// A snapshot that can be used, and the caller may use for what it needs.
+/// A snapshot that is ready, if the caller may do with it what `needs` says.
 ///
 /// # Errors
-/// 404, also for one that the caller may not know of; 403.
+/// 404, also for a snapshot that the caller may not know of; 403.
 pub(crate) async fn find<S>(
     engine: &Engine,
     caller: &Caller<S>,
@@ -223,7 +223,7 @@ pub(crate) async fn find<S>(
     engine.usable_snapshot(id.as_str(), needs, caller.engine()).await.map_err(told)
 }
 
-/// How taking a snapshot goes.
+/// The state of a snapshot that is being taken.
 async fn status(
     caller: Caller<Read>,
     State(app): State<App>,
@@ -241,7 +241,8 @@ async fn status(
             if let Some(view) = gone {
                 return Ok(Json(json!({"status": "deleted", "snapshot": view})));
             }
-            // Promised, and not there: taking it broke off with the server, or it was deleted before that ended.
+            // There is a promise and no snapshot: taking it broke off with the server, or it was deleted before that
+            // ended.
             let view = app.answers.told(&caller.key(), &text).ok_or(failure)?;
             return Ok(Json(json!({"status": "error", "error_message": NOT_THERE, "snapshot": view})));
         }
@@ -272,7 +273,7 @@ async fn remove(
     Ok(Json(json!({})))
 }
 
-/// What is noted on a snapshot stands from its beginning.
+/// The name, message and metadata of a snapshot cannot change.
 async fn update(
     caller: Caller<Manage>,
     State(app): State<App>,
@@ -284,7 +285,7 @@ async fn update(
     ))
 }
 
-/// Which snapshots.
+/// The snapshots that the client asks for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct List {

@@ -11,7 +11,7 @@ use crate::who::Inside;
 
 /// Clicks of one call.
 const CLICKS: std::ops::RangeInclusive<i64> = 1..=10;
-/// Between two of them, milliseconds.
+/// Pause between two clicks, milliseconds.
 const CLICK_PAUSE_MS: &str = "50";
 /// Steps of the wheel in one call.
 const STEPS_MAX_COUNT: i64 = 1000;
@@ -20,7 +20,7 @@ const DELAY_MAX_MS: i64 = 10_000;
 /// Text of one call, bytes.
 const TEXT_MAX_BYTES: usize = 64 << 10;
 
-/// What is asked of the mouse.
+/// What a client asks of the mouse.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Mouse {
@@ -38,7 +38,7 @@ pub(super) struct Mouse {
     modifiers: Option<Vec<String>>,
 }
 
-/// What is asked of the keyboard.
+/// What a client asks of the keyboard.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Keyboard {
@@ -59,7 +59,7 @@ impl Chain {
         self
     }
 
-    /// With these keys held.
+    /// Does the same while these keys are held.
     fn holding(mut self, modifiers: Option<&Vec<String>>) -> Result<Self> {
         let (mut before, mut after) = (Self::default(), Self::default());
         for name in modifiers.into_iter().flatten() {
@@ -76,7 +76,7 @@ impl Chain {
         self
     }
 
-    /// Does it, and tells where the mouse is then.
+    /// Runs the chain, and tells where the mouse is then.
     async fn run(self, inside: &Inside) -> Result<Json<Value>> {
         let mut words = vec!["xdotool"];
         words.extend(self.0.iter().map(String::as_str));
@@ -91,13 +91,13 @@ impl Mouse {
         keys::button(self.button.as_deref())
     }
 
-    /// Moves where is said.
+    /// Moves the mouse to the place in the request.
     fn moved(&self) -> Result<Chain> {
         let (x, y) = (coordinate("x", self.x)?, coordinate("y", self.y)?);
         Ok(Chain::default().then(&["mousemove", &x, &y]))
     }
 
-    /// The same, if anything is said.
+    /// The same, if the request has a place.
     fn moved_if_said(&self) -> Result<Chain> {
         if self.x.is_none() && self.y.is_none() { Ok(Chain::default()) } else { self.moved() }
     }

@@ -2,7 +2,8 @@
 
 use crate::error::{Failure, Result};
 
-/// Keys that are not named after what they write. The clients say them in small letters, some in several ways.
+/// Keys that are not named after the character that they write. The clients send small letters, and several names for
+/// some keys.
 const KEYS: [(&[&str], &str); 39] = [
     (&["enter", "return"], "Return"),
     (&["escape", "esc"], "Escape"),
@@ -62,7 +63,7 @@ fn unknown(what: &str, name: &str) -> Failure {
     Failure::bad_daemon(format!("{what}: there is no '{}'", atoll_core::error::shorten(name)))
 }
 
-/// A key that is held while something else is done.
+/// A key that is held while others are pressed.
 ///
 /// # Errors
 /// 400.
@@ -102,7 +103,7 @@ pub(super) fn together(names: &str) -> Result<String> {
     Ok(keys.join("+"))
 }
 
-/// A button of the mouse; the left one when nobody says.
+/// A button of the mouse; the left one when the client names none.
 ///
 /// # Errors
 /// 400.

@@ -1,5 +1,6 @@
-//! The desktop of a sandbox: `/computeruse`. What the image has (`Xvfb`, `xdotool`, `scrot`, and Xfce and a viewer if there are any)
-//! is run and driven by execs of one script, as its user. Where the image has none, the answer says so.
+//! The desktop of a sandbox: `/computeruse`. Execs of one script run and drive the programs that the image has (`Xvfb`,
+//! `xdotool`, `scrot`, and Xfce and a viewer if there are any), as the sandbox's user. If the image has no desktop, the
+//! answer says so.
 
 mod input;
 mod keys;
@@ -67,10 +68,10 @@ async fn unserved(_: Inside) -> Failure {
     crate::unsupported("this part of computer use", "take screenshots; record inside with ffmpeg")
 }
 
-/// Has the script do something; gives what it said on its standard output.
+/// Runs the script; gives the text that it wrote on its standard output.
 ///
 /// # Errors
-/// 501 for an image without a desktop, 400 for one that does not run, and what else the script failed with.
+/// 501 for an image without a desktop, 400 for a desktop that does not run, and other failures of the script.
 async fn desktop(inside: &Inside, arguments: &[&str]) -> Result<String> {
     run(inside, arguments, None).await
 }
@@ -105,7 +106,7 @@ async fn run(inside: &Inside, arguments: &[&str], input: Option<Bytes>) -> Resul
     }
 }
 
-/// A coordinate, checked: what begins with a hyphen would be an option.
+/// A coordinate, checked: xdotool would take a text that begins with a hyphen for an option.
 fn coordinate(field: &str, value: Option<i64>) -> Result<String> {
     let fits = value.filter(|value| (0..=COORDINATE_MAX).contains(value));
     let bad = || Failure::bad_daemon(format!("{field}: must be a number from 0 to {COORDINATE_MAX}"));

@@ -1,4 +1,4 @@
-//! What the desktop is made of: processes of the sandbox, which go on without a command of their own.
+//! The programs of the desktop: processes of the sandbox, which go on without a command of their own.
 
 use serde_json::{Map, Value, json};
 
@@ -10,7 +10,7 @@ use crate::who::Inside;
 /// The processes, in the order in which they start.
 const NAMES: [&str; 4] = ["xvfb", "xfce4", "x11vnc", "novnc"];
 
-/// Which of those that the image has run, and as which process.
+/// The programs that the image has, each with its process if it runs.
 async fn statuses(inside: &Inside, what: &str) -> Result<Vec<(&'static str, Option<u32>)>> {
     let told = desktop(inside, &[what]).await?;
     let line = |line: &str| {
@@ -53,7 +53,7 @@ pub(super) async fn stop(inside: Inside) -> Result<Json<Value>> {
     Ok(Json(json!({"message": "Computer use processes stopped successfully", "status": shown(&all)})))
 }
 
-/// In one word.
+/// The state of the desktop in one word.
 pub(super) async fn status(inside: Inside) -> Result<Json<Value>> {
     let all = statuses(&inside, "status").await?;
     let running = all.iter().filter(|(_, pid)| pid.is_some()).count();

@@ -8,10 +8,10 @@ use crate::error::{Failure, Result, Source};
 use crate::request::{Json, Query};
 use crate::who::Inside;
 
-/// How good a picture is when nobody says.
+/// Quality of a picture when the client gives none.
 const QUALITY: i64 = 85;
 
-/// Which picture.
+/// The picture that a client asks for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Picture {
@@ -98,7 +98,7 @@ pub(super) async fn compressed_region(inside: Inside, Query(asked): Query<Pictur
     asked.take(&inside, Some(part)).await
 }
 
-/// There is one.
+/// There is one display.
 pub(super) async fn displays(inside: Inside) -> Result<Json<Value>> {
     let told = desktop(&inside, &["xdotool", "getdisplaygeometry", "--shell"]).await?;
     let (width, height) = (number(&told, "WIDTH"), number(&told, "HEIGHT"));
@@ -106,7 +106,7 @@ pub(super) async fn displays(inside: Inside) -> Result<Json<Value>> {
     Ok(Json(json!({"displays": [display]})))
 }
 
-/// A window as the script tells it: number, place, size, whether it has the keyboard, title.
+/// A window in the script's form: number, place, size, whether it has the keyboard, title.
 fn window(line: &str) -> Option<Value> {
     let mut words = line.splitn(7, ' ');
     let mut next = || words.next()?.parse::<i64>().ok();

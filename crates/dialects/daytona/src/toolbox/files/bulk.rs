@@ -1,7 +1,7 @@
-//! Several files in one answer: `multipart/form-data`, a part for each file or for what is wrong with it.
+//! Several files in one answer: `multipart/form-data`, with a part for each file or for its error.
 //!
-//! The parts tell their length, for clients that show how far they are. A file that grows meanwhile is cut where it
-//! ended; one that shrinks breaks the answer off, and so the client notices.
+//! The parts tell their length, for clients that show their progress. A file that grows meanwhile is cut at its old
+//! end; a file that shrinks breaks the answer off, so that the client notices.
 
 use atoll_core::{Code, Error};
 use atoll_engine::{GuestLease, guest_error};
@@ -22,10 +22,10 @@ use crate::who::Inside;
 
 /// Files of one answer.
 const FILES_MAX_COUNT: usize = 10_000;
-/// Small files, and those of which the kernel does not tell the size, are read before their part begins, bytes.
+/// Small files, and files whose size the kernel does not tell, are read before their part begins, bytes.
 const READ_AHEAD_BYTES: u64 = 64 << 10;
 
-/// Which files.
+/// The files that a client asks for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Wanted {
@@ -70,12 +70,12 @@ struct Sending {
 enum State {
     /// The next file is due.
     Between,
-    /// So many bytes of a file are still due.
+    /// So many bytes of a file still have to be sent.
     Content(Box<FileReader>, u64),
     Done,
 }
 
-/// A part's content: all of it, or what is still to be read.
+/// A part's content: all of it, or a reader and the bytes that it still has to read.
 enum Content {
     Whole(Bytes),
     Stream(Box<FileReader>, u64),
@@ -104,7 +104,7 @@ impl Sending {
         }
     }
 
-    /// The head of the next part, with its content if that is here; after the last, the end.
+    /// The head of the next part, with its content if that was read already; after the last part, the end of the form.
     async fn part(&mut self) -> Bytes {
         let Some(asked) = self.paths.next() else {
             return format!("--{}--\r\n", self.boundary).into();
@@ -158,7 +158,7 @@ impl Sending {
     }
 }
 
-/// `filename="…"`, with the name in plain characters, and in all its own beside it.
+/// `filename="…"` with the name in plain characters, and beside it the name with all characters.
 fn file_name(path: &str) -> String {
     let plain = |c: char| if c == ' ' || (c.is_ascii_graphic() && c != '"' && c != '\\') { c } else { '_' };
     let name: String = path.chars().map(plain).collect();

@@ -15,7 +15,7 @@ use crate::who::Inside;
 /// Largest file in which a text is replaced, bytes.
 const REPLACE_MAX_BYTES: u64 = 32 << 20;
 
-/// Which file, and what becomes of it.
+/// A file, and the change that a client wants.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Change {
@@ -35,7 +35,7 @@ fn bits(mode: Option<&String>) -> Result<Option<u32>> {
     bits.map(Some).ok_or_else(|| Failure::bad_daemon("mode: must be octal digits such as 0755"))
 }
 
-/// Makes a directory, with those above it.
+/// Makes a directory, with the directories above it.
 pub(super) async fn make_folder(inside: Inside, Query(change): Query<Change>) -> Result<StatusCode> {
     let path = resolve(&inside, &change.path).await?;
     let mode = bits(change.mode.as_ref())?;
@@ -50,7 +50,7 @@ pub(super) async fn make_folder(inside: Inside, Query(change): Query<Change>) ->
     Ok(StatusCode::CREATED)
 }
 
-/// Removes a file; a directory only when that is said.
+/// Removes a file; removes a directory only when the client says so.
 pub(super) async fn remove(inside: Inside, Query(change): Query<Change>) -> Result<StatusCode> {
     let path = resolve(&inside, &change.path).await?;
     let guest = guest(&inside).await?;
@@ -69,7 +69,7 @@ pub(super) async fn rename(inside: Inside, Query(change): Query<Change>) -> Resu
     let (from, to) = (resolve(&inside, &change.source).await?, resolve(&inside, &change.destination).await?);
     let guest = guest(&inside).await?;
     let stat = Stat { path: to.clone(), no_follow: false };
-    // A directory that is there is where it goes to.
+    // If the destination is a directory, the file goes into it.
     let to = match guest.stat(stat).await {
         Ok(info) if info.kind() == FileKind::Directory => {
             format!("{}/{}", to.trim_end_matches('/'), paths::name(&from))
@@ -104,14 +104,14 @@ pub(super) async fn permissions(inside: Inside, Query(change): Query<Change>) ->
     Ok(StatusCode::OK)
 }
 
-/// Who owns a file now.
+/// The user that owns a file now.
 async fn current(inside: &Inside, path: &str) -> Result<String> {
     let stat = Stat { path: path.to_owned(), no_follow: false };
     let info = guest(inside).await?.stat(stat).await.map_err(|error| fail(guest_error(error)))?;
     Ok(info.uid.to_string())
 }
 
-/// A text and what takes its place.
+/// The text to replace, and the text in its place.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Replace {
@@ -120,7 +120,7 @@ pub(super) struct Replace {
     new_value: String,
 }
 
-/// Replaces a text in files. What is wrong with a file is told for it alone.
+/// Replaces a text in files. An error with one file is told for that file alone.
 pub(super) async fn replace(inside: Inside, Json(asked): Json<Replace>) -> Result<Json<Vec<Value>>> {
     if asked.pattern.is_empty() {
         return Err(Failure::bad_daemon("pattern is required"));

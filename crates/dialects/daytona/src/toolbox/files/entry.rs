@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::paths;
 
-/// `info` of the file at `path`, which is told when the listing is deeper than one level.
+/// `info` of the file at `path`; the path is included when the listing is deeper than one level.
 pub(super) fn entry(path: &str, info: &FileInfo, deep: bool) -> Value {
     let ms = u64::try_from(info.modified_ns.div_euclid(1_000_000)).unwrap_or_default();
     let mut entry = json!({

@@ -11,12 +11,12 @@ use crate::error::{Failure, Result};
 use crate::request::{Json, Query};
 use crate::who::Inside;
 
-/// Entries of one listing, or of what was found.
+/// Most entries of one listing or one search.
 const ENTRIES_MAX: u32 = 100_000;
 /// Levels of one listing.
 const DEPTH_MAX: u32 = 64;
 
-/// Which files.
+/// The files that a client asks for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Wanted {
@@ -26,7 +26,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// The path, or where commands run.
+    /// The path, or else the directory in which commands run.
     fn path(&self) -> &str {
         self.path.as_deref().filter(|path| !path.is_empty()).unwrap_or(".")
     }
@@ -66,7 +66,7 @@ pub(super) async fn info(inside: Inside, Query(wanted): Query<Wanted>) -> Result
     Ok(Json(entry(&path, &info, false)))
 }
 
-/// Files whose name has this pattern, at any depth.
+/// Files whose name matches this pattern, at any depth.
 pub(super) async fn search(inside: Inside, Query(wanted): Query<Wanted>) -> Result<Json<Value>> {
     let base = resolve(&inside, wanted.path()).await?;
     let pattern = wanted.pattern()?;
@@ -98,7 +98,7 @@ pub(super) async fn find(inside: Inside, Query(wanted): Query<Wanted>) -> Result
     Ok(Json(matches.collect()))
 }
 
-/// A name as a pattern that only it has.
+/// A pattern that matches only this name.
 fn plain(name: &str) -> String {
     let special = |c: char| matches!(c, '*' | '?' | '[');
     name.chars().map(|c| if special(c) { format!("[{c}]") } else { c.to_string() }).collect()

@@ -41,12 +41,12 @@ fn fail(error: Error) -> Failure {
     Failure::of_file(&error)
 }
 
-/// The agent of the sandbox, which is woken if need be.
+/// The guest agent of the sandbox. Wakes the sandbox if need be.
 async fn guest(inside: &Inside) -> Result<GuestLease> {
     sandboxes::awake(inside.engine(), inside.id()).await.map_err(fail)
 }
 
-/// The user that new files belong to.
+/// The user that owns new files.
 fn owner(inside: &Inside) -> Result<String> {
     Ok(inside.record()?.spec.user)
 }

@@ -1,4 +1,4 @@
-//! What the clients' paths mean: relative ones begin where commands run.
+//! The clients' paths: relative ones begin at the directory in which commands run.
 
 use atoll_core::{Code, Error, spec};
 use atoll_dialect_kit::sandboxes;
@@ -7,13 +7,13 @@ use atoll_guest_protocol::messages::Read;
 
 use crate::who::Inside;
 
-/// Bytes of a user database that are read.
+/// Bytes of `/etc/passwd` that are read.
 const PASSWD_MAX_BYTES: u64 = 1 << 20;
 
 /// The home of the sandbox's user.
 ///
 /// # Errors
-/// What waking the sandbox and reading gives.
+/// The errors of waking the sandbox and of reading.
 pub(crate) async fn home(inside: &Inside) -> Result<String, Error> {
     let user = inside.engine().sandbox(inside.id())?.spec.user;
     let user = user.split(':').next().unwrap_or("root");
@@ -22,12 +22,12 @@ pub(crate) async fn home(inside: &Inside) -> Result<String, Error> {
     Ok(home_in(&text, user).unwrap_or_else(|| "/".to_owned()))
 }
 
-/// Reads who is in the sandbox. Hostile text: what it says is used inside only.
+/// Reads the sandbox's `/etc/passwd`. The text is hostile: it is used only for paths inside the sandbox.
 async fn passwd(guest: &GuestLease) -> Result<String, Error> {
     let request = Read { path: "/etc/passwd".to_owned(), offset: 0, length: PASSWD_MAX_BYTES };
     let mut reader = match guest.read(request).await.map_err(guest_error) {
         Ok(reader) => reader,
-        // An image without users has root.
+        // An image without `/etc/passwd` still has root.
         Err(error) if error.code == Code::FileNotFound => return Ok(String::new()),
         Err(error) => return Err(error),
     };
@@ -52,7 +52,7 @@ fn home_in(passwd: &str, user: &str) -> Option<String> {
     }
 }
 
-/// Where commands run.
+/// The directory in which commands run.
 ///
 /// # Errors
 /// As [`home`].
@@ -63,7 +63,7 @@ pub(crate) async fn base(inside: &Inside) -> Result<String, Error> {
     }
 }
 
-/// The path that is meant, absolute.
+/// The absolute path that the client means.
 ///
 /// # Errors
 /// [`Code::PathInvalid`], and as [`home`].
@@ -82,7 +82,7 @@ pub(crate) async fn absolute(inside: &Inside, path: &str) -> Result<String, Erro
     Ok(full)
 }
 
-/// Without `.`, `..`, and double slashes, as the clients are told it.
+/// Removes `.`, `..` and double slashes: the clients are told the path in this form.
 fn clean(path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {

@@ -1,4 +1,4 @@
-//! Signed addresses of files: for whoever has no key, such as a browser.
+//! Signed addresses of files: for clients that have no key, such as a browser.
 //!
 //! A client makes them itself, with the signing key of the sandbox:
 //! `signature=v1_BASE64URL(HMAC-SHA256(key, "v1:files:METHOD:PATH:EXPIRES"))`, where `EXPIRES` are seconds since the
@@ -20,7 +20,7 @@ use crate::who::{self, Inside};
 /// Length of a signature, bytes: `v1_` and 32 bytes in base 64.
 const SIGNATURE_BYTES: usize = 46;
 
-/// Which file, and by what right if there is no key.
+/// Names the file, and carries the signature if there is no key.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 struct Query {
@@ -29,7 +29,7 @@ struct Query {
     signature: Option<String>,
 }
 
-/// Who asks for a file, and which: with a key, or with a signature.
+/// The caller that asks for a file, with a key or a signature, and the path of the file.
 pub(super) async fn admitted(parts: &mut Parts, app: &App) -> Result<(Inside, String)> {
     let query: Query = serde_html_form::from_str(parts.uri.query().unwrap_or_default())
         .map_err(|error| Failure::bad_daemon(format!("query: {error}")))?;
@@ -42,7 +42,7 @@ pub(super) async fn admitted(parts: &mut Parts, app: &App) -> Result<(Inside, St
     let sandbox: SandboxId = named.parse().map_err(|_malformed| refused())?;
     let expires = query.expires.as_deref().unwrap_or_default();
     let seconds: u64 = expires.parse().map_err(|_malformed| refused())?;
-    // What is hashed for each candidate is small.
+    // So the text that is hashed for each candidate is small.
     if signature.len() != SIGNATURE_BYTES || query.path.len() > PATH_MAX_BYTES || expires.len() > 20 {
         return Err(refused());
     }

@@ -1,7 +1,7 @@
 //! Writing files: one as it is, or any number in a form.
 //!
-//! A form has pairs of fields, `files[0].path` and `files[0].file`. Some clients send all paths first, some each before
-//! its file, and none says how large a file is: contents are written as they come.
+//! A form has pairs of fields, `files[0].path` and `files[0].file`. Some clients send all paths first, some send each
+//! before its file, and no client says how large a file is: the server writes contents as they come.
 
 use std::collections::BTreeMap;
 
@@ -25,10 +25,10 @@ use crate::who::Inside;
 
 /// Longest path in a form, bytes.
 const PATH_MAX_BYTES: usize = 4095;
-/// Files of one form.
+/// Most files of one form.
 const FILES_MAX_COUNT: usize = 10_000;
 
-/// Where files go.
+/// The sandbox that the files go to, and the user that owns them.
 struct Uploads {
     inside: Inside,
     guest: GuestLease,
@@ -42,9 +42,9 @@ fn field(name: &str) -> Option<(usize, &str)> {
     Some((index, kind))
 }
 
-/// What a file is to hold.
+/// The source of a file's content.
 enum Content<'a> {
-    /// The part of a form that is due.
+    /// The current part of a form.
     Part(&'a mut Form),
     /// A whole body.
     Body(Box<Pieces>),
@@ -65,7 +65,7 @@ impl Uploads {
         Ok(Self { inside, guest, owner })
     }
 
-    /// Writes what there is to its end.
+    /// Writes the content to its end.
     async fn write(&self, asked: &str, mut content: Content<'_>) -> Result<(String, u64), Error> {
         let path = paths::absolute(&self.inside, asked).await?;
         let user = self.owner.clone();
@@ -81,7 +81,7 @@ impl Uploads {
     }
 }
 
-/// Every file of a form. What could not be written is told beside what was.
+/// Writes every file of a form. Files that could not be written are told beside those that were.
 pub(super) async fn bulk(inside: Inside, request: Request) -> Result<Response> {
     let (parts, body) = request.into_parts();
     let broken = |error: &Error| Failure::bad_daemon(format!("the form cannot be read: {}", error.message));
@@ -98,7 +98,7 @@ pub(super) async fn bulk(inside: Inside, request: Request) -> Result<Response> {
                     errors.push(format!("files[{index}].path: is missing, or comes after its file"));
                     continue;
                 };
-                // A form that breaks off is told here as well: then there is nothing more to read.
+                // A form that breaks off is reported here as well: then the loop finds nothing more to read.
                 match to.write(path, Content::Part(&mut form)).await {
                     Ok((path, size)) => written.push(json!({"path": path, "bytes": size})),
                     Err(error) => errors.push(format!("{path}: {}", error.message)),

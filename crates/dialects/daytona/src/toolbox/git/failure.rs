@@ -1,13 +1,13 @@
-//! What went wrong, by what git said.
+//! Finds the error for a failed git in git's own texts.
 
 use http::StatusCode;
 
 use crate::error::{Failure, Source};
 
-/// Characters of what git said that a message repeats.
+/// Most characters of git's text that a message repeats.
 const TOLD_MAX_CHARS: usize = 2000;
 
-/// Texts of git, in the order in which they are looked for, with what they mean.
+/// Texts of git, in the order in which they are searched, with their status and code.
 const MEANINGS: [(&str, u16, &str); 25] = [
     ("authentication failed", 401, "GIT_AUTH_FAILED"),
     ("could not read username", 401, "GIT_AUTH_FAILED"),
@@ -36,7 +36,7 @@ const MEANINGS: [(&str, u16, &str); 25] = [
     ("could not read from remote repository", 502, "GIT_TRANSPORT_FAILED"),
 ];
 
-/// The failure of a git that ended with this code and said this.
+/// The error for a git that ended with this code and wrote this text.
 pub(super) fn of(code: i32, said: &str) -> Failure {
     let told: String = said.trim().chars().take(TOLD_MAX_CHARS).collect();
     let lower = said.to_lowercase();
@@ -44,7 +44,7 @@ pub(super) fn of(code: i32, said: &str) -> Failure {
         return Failure::internal(told).from(Source::Daemon);
     }
     let is = |text: &str| lower.contains(text);
-    // Branches are not found in more than one way.
+    // Git has more than one text for a missing branch.
     if is("branch '") && is("not found") {
         return Failure::new(StatusCode::NOT_FOUND, "GIT_BRANCH_NOT_FOUND", told).from(Source::Daemon);
     }

@@ -21,7 +21,7 @@ use crate::App;
 use crate::error::{Failure, Result};
 use crate::who::Inside;
 
-/// What runs git.
+/// The script that runs git.
 const SCRIPT: &str = include_str!("../../../guest/git.sh");
 /// Time of one call, milliseconds.
 const TIMEOUT_MS: u64 = 3600 * 1000;
@@ -47,10 +47,10 @@ pub(super) fn routes() -> Router<App> {
         .route("/git/config/user", post(work::configure_user))
 }
 
-/// What git is given to read.
+/// The input that git reads.
 pub(super) enum Input {
     None,
-    /// For whatever it asks for.
+    /// For any login that git asks for.
     Credentials(String, Secret),
     /// For its own protocol.
     Pass(Secret),
@@ -62,7 +62,7 @@ impl Input {
         let Some(password) = password.filter(|password| !password.reveal().is_empty()) else {
             return Ok(Self::None);
         };
-        // A token alone is a password: hosts take any name with it.
+        // A token alone is a password: git hosts take any user name with it.
         let user = user.filter(|user| !user.is_empty()).unwrap_or_else(|| "git".to_owned());
         if user.contains(['\n', '\r', '\0']) || password.reveal().contains(['\n', '\r', '\0']) {
             return Err(Failure::bad_daemon("username, password: must be one line each"));
@@ -71,10 +71,10 @@ impl Input {
     }
 }
 
-/// Runs git to its end; gives what it said on its standard output.
+/// Runs git to its end; gives the text that it wrote on its standard output.
 ///
 /// # Errors
-/// What it failed with, in the clients' terms.
+/// The error of git, in the clients' terms.
 pub(super) async fn git(inside: &Inside, input: Input, arguments: &[&str]) -> Result<String> {
     let (how, text) = match input {
         Input::None => ("none", None),
@@ -107,7 +107,7 @@ pub(super) async fn git(inside: &Inside, input: Input, arguments: &[&str]) -> Re
     }
 }
 
-/// In a repository.
+/// Runs git in a repository.
 pub(super) async fn within(inside: &Inside, path: &str, input: Input, arguments: &[&str]) -> Result<String> {
     let path = repository(inside, path).await?;
     let all: Vec<&str> = ["-C", path.as_str()].into_iter().chain(arguments.iter().copied()).collect();
@@ -118,7 +118,7 @@ pub(super) async fn repository(inside: &Inside, path: &str) -> Result<String> {
     paths::absolute(inside, path).await.map_err(|error| Failure::of_file(&error))
 }
 
-/// A name or an address: what begins with a hyphen would be an option.
+/// A name or an address: git would take a text that begins with a hyphen for an option.
 pub(super) fn plain<'a>(field: &str, text: &'a str) -> Result<&'a str> {
     if text.is_empty() || text.starts_with('-') || text.contains('\0') {
         return Err(Failure::bad_daemon(format!("{field}: is missing, or begins with a hyphen")));

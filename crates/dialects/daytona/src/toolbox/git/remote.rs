@@ -1,4 +1,4 @@
-//! Other repositories: clone, push, pull, and who one is there.
+//! Other repositories: clone, push, pull, and the login there.
 
 use atoll_core::secret::Secret;
 use http::StatusCode;
@@ -10,7 +10,7 @@ use crate::error::{Failure, Result};
 use crate::request::{Json, Query};
 use crate::who::Inside;
 
-/// The remote that is meant when nobody says.
+/// The remote when the client names none.
 const ORIGIN: &str = "origin";
 
 #[derive(Deserialize)]
@@ -38,7 +38,7 @@ pub(super) async fn clone(inside: Inside, Json(asked): Json<Clone>) -> Result<St
     if let Some(branch) = asked.branch.as_deref().filter(|branch| !branch.is_empty()) {
         arguments.extend(["--branch", plain("branch", branch)?]);
     }
-    // A commit may lie deeper than that.
+    // A commit may lie deeper than the depth.
     arguments.extend(depth.as_deref().filter(|_| commit.is_none()));
     arguments.extend(["--", plain("url", &asked.url)?, &path]);
     git(&inside, Input::credentials(asked.username, asked.password)?, &arguments).await?;
@@ -59,7 +59,7 @@ pub(super) struct Exchange {
     password: Option<Secret>,
 }
 
-/// Pushes a branch: the current one when nobody says.
+/// Pushes a branch: the current one when the client names none.
 pub(super) async fn push(inside: Inside, Json(asked): Json<Exchange>) -> Result<StatusCode> {
     let mut arguments = vec!["push", "--quiet"];
     if asked.set_upstream == Some(true) {
@@ -79,7 +79,7 @@ pub(super) async fn push(inside: Inside, Json(asked): Json<Exchange>) -> Result<
     Ok(StatusCode::OK)
 }
 
-/// Pulls: what the current branch follows when nobody says.
+/// Pulls a branch: when the client names none, the one that the current branch follows.
 pub(super) async fn pull(inside: Inside, Json(asked): Json<Exchange>) -> Result<StatusCode> {
     let mut arguments = vec!["pull", "--quiet", "--no-rebase", "--no-edit"];
     let branch = asked.branch.as_deref().filter(|name| !name.is_empty());
@@ -154,7 +154,7 @@ pub(super) struct Authenticate {
     protocol: Option<String>,
 }
 
-/// Keeps credentials in the sandbox, where everything in it can read them: that is what the call is for.
+/// Keeps credentials in the sandbox, where every program in it can read them: the call is for that.
 pub(super) async fn authenticate(inside: Inside, Json(asked): Json<Authenticate>) -> Result<StatusCode> {
     let host = asked.host.filter(|host| !host.is_empty()).unwrap_or_else(|| "github.com".to_owned());
     let protocol =

@@ -1,4 +1,4 @@
-//! How a repository stands.
+//! The state of a repository.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ pub(super) struct At {
     path: String,
 }
 
-/// The branch, how far it is from what it follows, and what changed.
+/// The branch, how far it is from the branch that it follows, and the changed files.
 pub(super) async fn status(inside: Inside, Query(at): Query<At>) -> Result<Json<Value>> {
     let arguments = ["status", "--porcelain=v2", "--branch", "--untracked-files=all", "-z"];
     Ok(Json(read(&within(&inside, &at.path, Input::None, &arguments).await?)))
@@ -38,7 +38,7 @@ fn file(name: &str, letters: &str, extra: &str) -> Value {
     json!({"name": name, "staging": word(letters.next()), "worktree": word(letters.next()), "extra": extra})
 }
 
-/// Reads what `status --porcelain=v2 --branch -z` says.
+/// Reads the output of `status --porcelain=v2 --branch -z`.
 fn read(said: &str) -> Value {
     let (mut branch, mut upstream, mut ahead, mut behind) = ("", None, 0_u64, 0_u64);
     let mut files = Vec::new();

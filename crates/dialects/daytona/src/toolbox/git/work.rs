@@ -9,7 +9,7 @@ use crate::error::{Failure, Result};
 use crate::request::{Json, Query};
 use crate::who::Inside;
 
-/// Commits that a history tells.
+/// Most commits of a history.
 const HISTORY_MAX: &str = "--max-count=1000";
 
 #[derive(Deserialize)]
@@ -59,7 +59,7 @@ pub(super) async fn add(inside: Inside, Json(asked): Json<Files>) -> Result<Stat
     Ok(StatusCode::OK)
 }
 
-/// Gives files the content that they have elsewhere.
+/// Restores the content that files have in the index or in a source.
 pub(super) async fn restore(inside: Inside, Json(asked): Json<Files>) -> Result<StatusCode> {
     let source = match asked.source.as_deref().filter(|source| !source.is_empty()) {
         Some(source) => Some(format!("--source={}", plain("source", source)?)),
@@ -86,7 +86,7 @@ pub(super) struct Commit {
     allow_empty: Option<bool>,
 }
 
-/// Commits what is staged.
+/// Commits the staged changes.
 pub(super) async fn commit(inside: Inside, Json(asked): Json<Commit>) -> Result<Json<Value>> {
     let (name, email) = (format!("user.name={}", asked.author), format!("user.email={}", asked.email));
     let mut arguments = vec!["-c", &name, "-c", &email, "commit", "--quiet", "--message", &asked.message];
@@ -130,7 +130,7 @@ pub(super) struct Branch {
     name: String,
 }
 
-/// Makes a branch and goes to it.
+/// Makes a branch and switches to it.
 pub(super) async fn create_branch(inside: Inside, Json(asked): Json<Branch>) -> Result<StatusCode> {
     let name = plain("name", &asked.name)?;
     within(&inside, &asked.path, Input::None, &["checkout", "--quiet", "-b", name]).await?;
@@ -144,7 +144,7 @@ pub(super) async fn delete_branch(inside: Inside, Json(asked): Json<Branch>) -> 
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Goes to a branch or a commit.
+/// Switches to a branch or a commit.
 pub(super) async fn checkout(inside: Inside, Json(asked): Json<Branch>) -> Result<StatusCode> {
     let name = plain("branch", &asked.name)?;
     within(&inside, &asked.path, Input::None, &["checkout", "--quiet", name, "--"]).await?;
@@ -159,7 +159,7 @@ pub(super) struct Reset {
     files: Option<Vec<String>>,
 }
 
-/// Takes back commits, or what is staged.
+/// Takes back commits, or staged changes.
 pub(super) async fn reset(inside: Inside, Json(asked): Json<Reset>) -> Result<StatusCode> {
     let target =
         plain("target", asked.target.as_deref().filter(|target| !target.is_empty()).unwrap_or("HEAD"))?;
@@ -192,7 +192,7 @@ pub(super) struct Setting {
 }
 
 impl Setting {
-    /// Where it stands. A repository's own needs a repository.
+    /// The scope of a setting. A local setting needs a repository.
     fn scope(&self) -> Result<Option<&'static str>> {
         let path = self.path.as_deref().is_some_and(|path| !path.is_empty());
         match self.scope.as_deref().unwrap_or("") {
@@ -229,7 +229,7 @@ pub(super) async fn config(inside: Inside, Query(asked): Query<Setting>) -> Resu
     arguments.extend(["--get", plain("key", &asked.key)?]);
     match asked.run(&inside, &arguments).await {
         Ok(value) => Ok(Json(json!({"value": value.trim_end_matches('\n')}))),
-        // It says nothing when there is none.
+        // Git writes nothing when there is no such setting.
         Err(failure) if failure.message.is_empty() => Ok(Json(json!({}))),
         Err(failure) => Err(failure),
     }
@@ -241,7 +241,7 @@ pub(super) async fn set_config(inside: Inside, Json(asked): Json<Setting>) -> Re
     Ok(StatusCode::OK)
 }
 
-/// Says who commits.
+/// Sets the name and address of the author of commits.
 pub(super) async fn configure_user(inside: Inside, Json(asked): Json<Setting>) -> Result<StatusCode> {
     asked.set(&inside, "user.name", &asked.name).await?;
     asked.set(&inside, "user.email", &asked.email).await?;

@@ -25,15 +25,15 @@ use crate::toolbox::execute::ended;
 use crate::toolbox::output::exit_code;
 use crate::who::Inside;
 
-/// What runs a command.
+/// The script that runs a command.
 const SCRIPT: &str = include_str!("../../../guest/session.sh");
 /// Place of the command among the arguments of its exec.
 const COMMAND_ARG: usize = 5;
 /// Longer commands are read from a file, bytes.
 const LINE_MAX_BYTES: usize = ARG_MAX_BYTES - 1024;
-/// How long a command waits for asynchronous ones that run.
+/// How long a command waits for asynchronous commands that run.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// How long a question after a command waits for its end: clients ask again every 0.1 s, and give up after one second.
+/// How long a request for a command waits for its end: clients ask again every 0.1 s, and give up after one second.
 const READ_WAIT: Duration = Duration::from_millis(400);
 
 /// A command.
@@ -53,11 +53,11 @@ impl Run {
     }
 }
 
-/// A command as its session tells it.
+/// A command, as its session shows it.
 pub(super) fn shown(view: &ExecView) -> Value {
     let record = &view.record;
     let id = record.idempotency_key.as_deref().unwrap_or_default();
-    // A plain shell's exec has an id of its own; the client knows the first part.
+    // The exec in a plain shell has an id of its own; the client knows the first part.
     let id = id.split('/').next().unwrap_or_default();
     let command = record.spec.argv.get(COMMAND_ARG).map_or("", String::as_str);
     with_exit(json!({"id": id, "command": command}), view)
@@ -72,7 +72,7 @@ pub(super) fn with_exit(mut shown: Value, view: &ExecView) -> Value {
     shown
 }
 
-/// Runs a command: to its end, or only until it runs.
+/// Runs a command: to its end, or only until it has started.
 pub(crate) async fn run(
     inside: Inside,
     Path((_, session)): Path<(String, String)>,
@@ -101,7 +101,7 @@ pub(crate) async fn run(
     .into_response())
 }
 
-/// Waits a moment for what runs in a session already.
+/// Waits a moment for the commands that run in a session already.
 async fn patient(inside: &Inside, session: &str) -> Result<()> {
     let (tag, until) = (tag(session), Instant::now() + PATIENCE);
     for view in inside.engine().running_execs(inside.id()).map_err(fail)? {
@@ -145,7 +145,7 @@ async fn start(inside: &Inside, dir: &str, session: &str, id: &str, request: &Ru
     made.map_err(fail)
 }
 
-/// Writes a command to a file, and says how to run that.
+/// Writes a command to a file; gives the line that runs it.
 async fn from_file(inside: &Inside, dir: &str, id: &str, command: &str) -> Result<String> {
     let guest = sandboxes::awake(inside.engine(), inside.id()).await.map_err(fail)?;
     let (path, user) = (format!("{dir}/{id}.sh"), inside.record()?.spec.user);
@@ -179,7 +179,7 @@ pub(super) async fn find(inside: &Inside, session: &str, command: &str) -> Resul
     Ok(view)
 }
 
-/// How a command stands.
+/// The state of a command.
 pub(crate) async fn read(
     inside: Inside,
     Path((_, session, command)): Path<(String, String, String)>,

@@ -1,7 +1,7 @@
 //! The output of a command: as JSON so far, or as it comes, over a WebSocket.
 //!
-//! On the WebSocket it comes in binary messages; the bytes `01 01 01` say that what follows is standard output,
-//! `02 02 02` that it is standard error. The socket is closed with 1000 when the command has ended, and only then.
+//! On the WebSocket it comes in binary messages; after the bytes `01 01 01` follows standard output, after `02 02 02`
+//! standard error. The server closes the socket with 1000 only when the command has ended.
 
 use atoll_core::Code;
 use atoll_core::exec::OutputStream;
@@ -25,7 +25,7 @@ use crate::who::Inside;
 /// Bytes of output in one message.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// Tells the output of a command.
+/// Sends the output of a command.
 pub(crate) async fn logs(
     inside: Inside,
     Path((_, session, command)): Path<(String, String, String)>,
@@ -35,7 +35,7 @@ pub(crate) async fn logs(
     tell(&inside, &view, request).await
 }
 
-/// The output of an exec, as the client wants it.
+/// The output of an exec, in the form that the client asks for.
 pub(super) async fn tell(inside: &Inside, view: &ExecView, request: Request) -> Result<Response> {
     let exec = view.record.id.as_str();
     if !socket::is_wanted(&request) {
@@ -53,7 +53,7 @@ async fn all(inside: &Inside, exec: &str) -> Result<Value> {
     Ok(json!({"output": output.both(), "stdout": output.stdout(), "stderr": output.stderr()}))
 }
 
-/// The mark before what a stream said.
+/// The mark before the output of a stream.
 const fn mark(stream: OutputStream) -> [u8; 3] {
     match stream {
         OutputStream::Stdout => [1; 3],
@@ -80,7 +80,7 @@ async fn follow(socket: WebSocket, reader: OutputReader, draining: CancellationT
     }
 }
 
-/// The code to close with; `None` when nobody is there any more.
+/// The code to close the socket with; `None` when the client has gone.
 async fn send(sink: &mut Sink, mut reader: OutputReader, draining: CancellationToken) -> Option<u16> {
     loop {
         let event = tokio::select! {

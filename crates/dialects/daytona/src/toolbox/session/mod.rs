@@ -1,11 +1,11 @@
 //! Sessions: commands that go on where the last one stopped.
 //!
-//! A session is a directory inside the sandbox that holds what one command leaves to the next; each command is an exec of
-//! its own (`guest/session.sh`). So output, input, exit codes and ends are those of execs: whatever a command does to its
-//! shell, it ends, and the session goes on.
+//! A session is a directory inside the sandbox that holds the state that one command leaves to the next. Each command
+//! is an exec of its own (`guest/session.sh`), so it has the exec's output, input, exit code and end. A command that
+//! breaks its shell ends, and the session goes on.
 //!
-//! A command waits for the one before it, but not for one that runs asynchronously and is still at it after a moment: a
-//! server that was started in a session does not block it.
+//! A command waits for the one before it, but not for an asynchronous command that still runs after a moment: a server
+//! that was started in a session does not block it.
 
 pub(super) mod commands;
 pub(super) mod entrypoint;
@@ -25,13 +25,13 @@ use crate::error::{Failure, Result, Source};
 use crate::request::{Json, Path};
 use crate::who::Inside;
 
-/// Where sessions are, inside.
+/// The directory of sessions, inside the sandbox.
 const ROOT: &str = "/tmp/.daytona-sessions";
 /// Longest name of a session, bytes: its directory has two digits for each.
 const NAME_MAX_BYTES: usize = 120;
-/// Sessions of a sandbox, at most, that are listed.
+/// Most sessions of a sandbox that are listed.
 const SESSIONS_MAX: u32 = 10_000;
-/// Commands that a session tells.
+/// Most commands of a session that are shown.
 const COMMANDS_MAX_COUNT: usize = 1000;
 
 fn fail(error: Error) -> Failure {
@@ -50,14 +50,15 @@ fn checked(session: &str) -> Result<()> {
     Ok(())
 }
 
-/// Sessions end with the life of the sandbox in which they began: what was stopped has none.
+/// Sessions end when the sandbox stops: a sandbox that was started again has none.
 fn root(inside: &Inside) -> Result<String> {
     let boot: String =
         inside.record()?.boot_id.chars().filter(char::is_ascii_alphanumeric).take(64).collect();
     Ok(format!("{ROOT}/{boot}"))
 }
 
-/// The directory of a session, whose name is in hexadecimal digits: names are anything.
+/// The directory of a session. Its name is written in hexadecimal digits, because a session's name may have any
+/// characters.
 fn directory(inside: &Inside, session: &str) -> Result<String> {
     let mut path = root(inside)?;
     path.push('/');
@@ -93,7 +94,7 @@ async fn existing(inside: &Inside, session: &str) -> Result<String> {
     }
 }
 
-/// A session that is wanted.
+/// The session that a client asks for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Create {
@@ -127,7 +128,7 @@ pub(super) async fn create(inside: Inside, Json(Create { session_id }): Json<Cre
     }
 }
 
-/// The commands of all sessions, the newest first, as far as they are told.
+/// The commands of one or all sessions, as many as are shown, the oldest first.
 async fn commands_of(inside: &Inside, session: Option<&str>) -> Result<Vec<ExecView>> {
     let wanted = session.map(tag);
     let is = |view: &ExecView| {
@@ -175,7 +176,7 @@ pub(super) async fn list(inside: Inside) -> Result<Json<Vec<Value>>> {
     Ok(Json(names.iter().map(|name| shown(name, &commands)).collect()))
 }
 
-/// Ends a session with all that runs in it.
+/// Ends a session with all commands that run in it.
 pub(super) async fn remove(inside: Inside, Path((_, session)): Path<(String, String)>) -> Result<StatusCode> {
     let path = existing(&inside, &session).await?;
     let tag = tag(&session);

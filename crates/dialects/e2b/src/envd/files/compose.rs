@@ -1,4 +1,4 @@
-//! Several files become one: what a client wrote in parts. The parts are gone then.
+//! Makes one file of several that a client wrote in parts. The parts are removed then.
 
 use atoll_core::Code;
 use atoll_engine::{GuestLease, guest_error};
@@ -13,10 +13,10 @@ use crate::envd::{Envd, paths};
 use crate::error::{Failure, Result};
 use crate::request::Json;
 
-/// Parts of one file.
+/// Most parts of one file.
 const SOURCES_MAX: usize = 10_000;
 
-/// What becomes what.
+/// The parts, and the file that they become.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Order {
@@ -38,7 +38,7 @@ pub(crate) async fn compose(envd: Envd, Json(order): Json<Order>) -> Result<Resp
     }
     let user = order.username.clone().filter(|user| !user.is_empty());
     let envd = Envd { user: user.or_else(|| envd.user.clone()), ..envd };
-    // Begun, it is brought to its end, whether the client waits or not.
+    // Once it has begun, it runs to its end, whether the client waits or not.
     let composing = tokio::spawn(async move { composed(&envd, &order).await });
     let told = composing.await.unwrap_or_else(|_panic| {
         Err(Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "the composition failed"))
@@ -58,7 +58,7 @@ async fn composed(envd: &Envd, order: &Order) -> Result<Value> {
         check(&guest, &source).await?;
         sources.push(source);
     }
-    // What was at the destination stays until all of it is written.
+    // An older file at the destination stays until the new one is written as a whole.
     let request =
         Write { path: destination.clone(), mode: 0, user: envd.owner()?, parents: true, in_place: false };
     let wrong = |error| not_written(envd, guest_error(error), &destination);
@@ -73,7 +73,7 @@ async fn composed(envd: &Envd, order: &Order) -> Result<Value> {
     }
     writer.finish().await.map_err(wrong)?;
     for source in sources {
-        // One that is named twice is gone by now.
+        // A source that is named twice is gone by now.
         if let Err(error) = guest.remove(Remove { path: source, recursive: false }).await.map_err(guest_error)
         {
             tracing::debug!(%error, "a part of a composed file stays");
@@ -82,7 +82,7 @@ async fn composed(envd: &Envd, order: &Order) -> Result<Value> {
     Ok(json!({"name": paths::name(&destination), "type": "file", "path": destination}))
 }
 
-/// Refuses a source that is no file.
+/// Refuses a source that is not a regular file.
 async fn check(guest: &GuestLease, source: &str) -> Result<()> {
     let stat = Stat { path: source.to_owned(), no_follow: false };
     match guest.stat(stat).await.map_err(guest_error) {

@@ -33,9 +33,9 @@ enum Encoding {
     Gzip,
 }
 
-/// Gzip for a client that asks for it, by naming nothing else or by refusing bytes as they are; nothing at all when it
-/// takes neither. Most HTTP libraries name all that they can undo, which asks for nothing: between the two programs
-/// compressing takes longer than what it saves.
+/// Gzip for a client that asks for it, by naming nothing else or by refusing bytes as they are; `None` when it takes
+/// neither. Most HTTP libraries name all encodings that they can undo, and do not ask for gzip with that: between two
+/// programs, compressing takes longer than it saves.
 fn encoding(headers: &HeaderMap) -> Option<Encoding> {
     let Some(accepted) = headers.get(ACCEPT_ENCODING) else { return Some(Encoding::Identity) };
     let text = accepted.to_str().unwrap_or_default();
@@ -63,7 +63,7 @@ fn header(text: &str) -> HeaderValue {
     HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(""))
 }
 
-/// `inline; filename="…"`, with the name in plain characters, and in all its own beside it.
+/// `inline; filename="…"` with the name in plain characters, and beside it the name with all characters.
 fn disposition(name: &str) -> HeaderValue {
     let plain: String = name
         .chars()
@@ -132,7 +132,7 @@ struct Plan {
     status: StatusCode,
     headers: HeaderMap,
     read: Read,
-    /// Bytes that are announced.
+    /// The announced length.
     length: Option<u64>,
 }
 
@@ -173,7 +173,7 @@ fn plan(asked: &HeaderMap, encoding: Encoding, info: &FileInfo, path: &str) -> P
     Plan { status, headers, read, length }
 }
 
-/// A file that is compressed on its way.
+/// A file that is compressed while it is sent.
 fn gzipped(guest: GuestLease, reader: FileReader) -> Body {
     let packer = GzEncoder::new(Vec::new(), Compression::fast());
     Body::from_stream(stream::try_unfold(Some((guest, reader, packer)), |state| async move {

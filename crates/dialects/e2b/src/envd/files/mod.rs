@@ -18,7 +18,7 @@ use crate::connect::{Fault, Kind};
 use crate::error::Failure;
 use http::StatusCode;
 
-/// Which file, and by what right if there is no access token.
+/// Names the file, and carries the signature if there is no access token.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Query {
@@ -28,7 +28,7 @@ pub(crate) struct Query {
     pub(crate) signature_expiration: Option<String>,
 }
 
-/// What a signature allows.
+/// The operation that a signature allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
     Read,
@@ -36,7 +36,7 @@ pub(crate) enum Operation {
 }
 
 impl Query {
-    /// Of a request's address.
+    /// Reads the query of a request's address.
     pub(crate) fn of(parts: &Parts) -> Result<Self, Failure> {
         serde_html_form::from_str(parts.uri.query().unwrap_or_default())
             .map_err(|error| Failure::bad(format!("the query cannot be read: {error}")))
@@ -59,7 +59,7 @@ async fn admitted(parts: &mut Parts, app: &App, operation: Operation) -> Result<
     Ok((Envd { app: app.clone(), sandbox, caller, user }, query))
 }
 
-/// Why a file is not written.
+/// The answer when a file cannot be written.
 fn not_written(envd: &Envd, error: Error, path: &str) -> Failure {
     match error.code {
         Code::UserNotFound => failure(envd.fault(&error)),
@@ -69,7 +69,7 @@ fn not_written(envd: &Envd, error: Error, path: &str) -> Failure {
     }
 }
 
-/// What an RPC would say, as HTTP.
+/// The error of an RPC, as plain HTTP.
 fn failure(fault: Fault) -> Failure {
     let status = match fault.kind {
         Kind::NotFound => StatusCode::NOT_FOUND,

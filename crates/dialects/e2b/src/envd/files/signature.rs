@@ -1,7 +1,7 @@
-//! Signed addresses of files: for whoever has no token, such as a browser.
+//! Signed addresses of files: for clients that have no token, such as a browser.
 //!
-//! The client makes the signature itself from its access token, so it stands for the key that got that token. Which
-//! key it was is found by trying those that may use the sandbox.
+//! The client makes the signature itself from its access token, so it stands for the key that got that token. The
+//! server finds the key by trying those that may use the sandbox.
 
 use atoll_core::id::{KeyId, SandboxId};
 use atoll_core::limits::{PATH_MAX_BYTES, USER_MAX_BYTES};
@@ -19,8 +19,8 @@ fn refused(message: &str) -> Failure {
     Failure::new(StatusCode::UNAUTHORIZED, message)
 }
 
-/// What is signed. Many tokens may be tried on it, for a caller who has shown nothing yet: what is the same for all of them,
-/// and as long as the caller likes, is hashed once.
+/// The text that is signed. The server may try many tokens on it, for a caller that has shown no right yet. The part
+/// that is the same for all tokens can be as long as the caller likes, so it is hashed once.
 struct Signed<'a> {
     begun: Sha256,
     query: &'a Query,
@@ -55,7 +55,7 @@ impl<'a> Signed<'a> {
     }
 }
 
-/// Whether it can be a signature of something at all: what is hashed for each candidate is small then.
+/// Whether it can be a signature at all. If so, the text that is hashed for each candidate is small.
 fn is_sane(query: &Query) -> bool {
     const SIGNATURE_BYTES: usize = 46;
     let short = |text: &Option<String>, max: usize| text.as_ref().is_none_or(|text| text.len() <= max);
@@ -106,13 +106,13 @@ async fn signer(app: &App, sandbox: &SandboxId, query: &Query, operation: Operat
     if let Some(key) = known.into_iter().find(|key| signed.is_by(app, sandbox, key)) {
         return Some(key.clone());
     }
-    // Keys that see it because all do, or because they administer.
+    // Keys that see the sandbox because all keys do, or because they administer.
     let keys = engine.keys().await.ok()?;
     keys.into_iter().map(|record| record.id).find(|key| signed.is_by(app, sandbox, key))
 }
 
-/// The sandbox that a signed address is for that does not say so: clients without host names make such. Only who
-/// made a sandbox is looked for.
+/// The sandbox that a signed address without a sandbox is for: clients without host names make such addresses. Only the
+/// keys that made sandboxes are tried.
 pub(crate) fn sandbox(app: &App, query: &Query, operation: Operation) -> Option<SandboxId> {
     if !is_sane(query) {
         return None;

@@ -25,7 +25,7 @@ use crate::envd::filesystem::ATTRIBUTES;
 use crate::envd::{Envd, paths};
 use crate::error::{Failure, Result};
 
-/// Headers that are a file's metadata begin with this.
+/// Headers that carry a file's metadata begin with it.
 const METADATA: &str = "x-metadata-";
 /// Longest key of metadata, bytes: with its prefix it is the name of an attribute.
 const METADATA_KEY_MAX_BYTES: usize = 246;
@@ -36,7 +36,7 @@ const FIELD: &str = "file";
 /// Bytes that are unpacked before they are passed on.
 const UNPACK_BYTES: usize = 16 << 10;
 
-/// Writes one file or more; tells what was written.
+/// Writes one file or more; tells which.
 pub(crate) async fn upload(State(app): State<App>, request: Request) -> Result<Response> {
     let (mut parts, body) = request.into_parts();
     let (envd, query) = admitted(&mut parts, &app, Operation::Write).await?;
@@ -44,7 +44,7 @@ pub(crate) async fn upload(State(app): State<App>, request: Request) -> Result<R
     let metadata = metadata(&parts.headers)?;
     let level = envd.engine().sandbox(envd.id()).map_err(|error| Failure::of_file(&error))?.spec.isolation;
     if level == IsolationLevel::Gvisor && !metadata.is_empty() {
-        // Before anything is written: its file systems keep none.
+        // Refused before a file is written: the level's file systems keep no attributes.
         return Err(Failure::bad(
             "metadata: sandboxes of the level gvisor keep no extended attributes of files",
         ));
@@ -100,7 +100,7 @@ fn metadata(headers: &HeaderMap) -> Result<BTreeMap<String, String>> {
     Ok(all)
 }
 
-/// Where files go.
+/// The sandbox that the files go to.
 struct Uploads {
     envd: Envd,
     guest: GuestLease,
@@ -117,7 +117,7 @@ impl Uploads {
         not_written(&self.envd, error, path)
     }
 
-    /// Every file of a form. The one path of the address is for a form with one file.
+    /// Writes every file of a form. The one path of the address is for a form with one file.
     async fn form(&self, mut form: Form, path: Option<String>) -> Result<Vec<Value>> {
         let mut written: Vec<Value> = Vec::new();
         while let Some(part) = form.next().await.map_err(|error| broken(&error))? {
@@ -149,7 +149,7 @@ impl Uploads {
         Ok(written)
     }
 
-    /// The body as it is, or unpacked.
+    /// Writes the body as it is, or unpacked.
     async fn plain(&self, asked: &str, headers: &HeaderMap, body: Body) -> Result<Value> {
         let packed = match headers.get(CONTENT_ENCODING).map(http::HeaderValue::as_bytes) {
             None | Some(b"" | b"identity") => false,
@@ -173,7 +173,7 @@ impl Uploads {
         self.close(path, writer).await
     }
 
-    /// Bit by bit: a little that is packed may be very much.
+    /// Unpacks piece by piece: few packed bytes may become very many.
     async fn unpack(
         &self,
         unpacker: &mut MultiGzDecoder<Vec<u8>>,
@@ -211,7 +211,7 @@ impl Uploads {
 
     async fn close(&self, path: String, writer: FileWriter) -> Result<Value> {
         writer.finish().await.map_err(|error| self.told(guest_error(error), &path))?;
-        // Also without any: those that the file had are of what it was.
+        // Also without any metadata: the attributes that the file had are about its old content.
         let attributes = SetAttributes {
             path: path.clone(),
             prefix: ATTRIBUTES.to_owned(),

@@ -5,22 +5,22 @@ use atoll_guest_protocol::messages::{Described, FileInfo, FileKind};
 use crate::envd::paths;
 use crate::wire::filesystem::{EntryInfo, FileType, Timestamp};
 
-/// What the names of the attributes begin with that are a file's metadata.
+/// Attributes whose names begin with it are a file's metadata.
 pub(crate) const ATTRIBUTES: &str = "user.e2b.";
 
-/// The entry of what was described, if it is there.
+/// The entry of a described path, if the path exists.
 pub(crate) fn entry(path: &str, described: Described) -> Option<EntryInfo> {
     let Described { info, resolved, attributes } = described;
     let own = info?;
     let is_symlink = own.kind() == FileKind::Symlink;
-    // Of a link, kind and mode are those of what it leads to.
+    // For a link, kind and mode are those of its target.
     let shown = if is_symlink { resolved.as_ref() } else { Some(&own) };
     let kind = match shown.map(FileInfo::kind) {
         Some(FileKind::File) => FileType::File,
         Some(FileKind::Directory) => FileType::Directory,
         Some(FileKind::Symlink | FileKind::Other) | None => FileType::Unspecified,
     };
-    // A link that leads nowhere leads to itself.
+    // For a link whose target does not exist, the link itself is told as the target.
     let target = is_symlink
         .then(|| resolved.as_ref().map_or_else(|| path.to_owned(), |resolved| resolved.path.clone()));
     let named = |name: &str, id: u32| if name.is_empty() { id.to_string() } else { name.to_owned() };

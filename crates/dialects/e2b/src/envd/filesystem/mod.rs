@@ -20,7 +20,7 @@ use crate::wire::filesystem::{
 pub(crate) use entry::ATTRIBUTES;
 pub(crate) use watchers::Watchers;
 
-/// Entries of one listing.
+/// Most entries of one listing.
 const ENTRIES_MAX: u32 = 100_000;
 
 /// Serves one call.
@@ -66,7 +66,7 @@ pub(crate) async fn described(guest: &GuestLease, path: &str) -> Result<EntryInf
     entry.ok_or_else(|| Fault::new(Kind::NotFound, format!("file not found: path '{path}' does not exist")))
 }
 
-/// What a path leads to.
+/// The file that a path leads to, through links.
 async fn kind(guest: &GuestLease, path: &str) -> Result<Option<FileInfo>, Fault> {
     let request = atoll_guest_protocol::messages::Stat { path: path.to_owned(), no_follow: false };
     match guest.stat(request).await.map_err(guest_error) {
@@ -111,9 +111,9 @@ async fn rename(envd: &Envd, request: MoveRequest) -> Result<EntryResponse, Faul
     let to = paths::resolve(envd, &guest, &request.destination).await?;
     let order = || Rename { from: from.clone(), to: to.clone(), no_replace: false };
     let mut moved = guest.rename(order()).await.map_err(guest_error);
-    // What is missing may be the directory above the destination.
+    // The missing path may be the directory above the destination.
     if moved.as_ref().is_err_and(|error| error.code == Code::FileNotFound) {
-        // The source itself, where it is a link.
+        // Fails when the source itself is missing; a link counts.
         described(&guest, &from).await?;
         if let Some((above, _)) = to.rsplit_once('/').filter(|(above, _)| !above.is_empty()) {
             make_directories(envd, &guest, above).await?;
@@ -128,7 +128,7 @@ async fn remove(envd: &Envd, request: PathRequest) -> Result<Empty, Fault> {
     let guest = guest(envd).await?;
     let path = paths::resolve(envd, &guest, &request.path).await?;
     match guest.remove(Remove { path, recursive: true }).await.map_err(guest_error) {
-        // Who wants it gone has it so.
+        // The client wants the path gone, and it is.
         Err(error) if !matches!(error.code, Code::FileNotFound | Code::NotADirectory) => {
             Err(envd.fault(&error))
         }

@@ -1,4 +1,4 @@
-//! Watching a directory: `WatchDir`, and what both ways of watching share.
+//! Watching a directory: `WatchDir`, and the parts that both ways of watching share.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub(super) struct Watching {
 }
 
 impl Watching {
-    /// Begins: what happens from now on is told.
+    /// Begins to watch: reports the events from now on.
     pub(super) async fn begin(envd: &Envd, request: &WatchRequest) -> Result<Self, Fault> {
         let guest = guest(envd).await?;
         let root = paths::resolve(envd, &guest, &request.path).await?;
@@ -41,7 +41,7 @@ impl Watching {
         Ok(Self { guest, stream, root, with_entries: request.include_entry })
     }
 
-    /// What comes next; `None` when the guest stopped watching. Cancelling the wait loses nothing.
+    /// The next event; `None` when the guest stopped watching. Cancelling the wait loses nothing.
     pub(super) async fn next(&mut self) -> Result<Option<WatchEvent>, Error> {
         tokio::select! {
             event = self.stream.next() => match event.map_err(guest_error) {
@@ -73,7 +73,7 @@ impl Watching {
         told
     }
 
-    /// The path below the directory; `None` for what is not below it.
+    /// The path below the directory; `None` for a path that is not below it.
     fn name<'a>(&self, path: &'a str) -> Option<&'a str> {
         let rest = path.strip_prefix(self.root.trim_end_matches('/'))?;
         match rest.strip_prefix('/') {
@@ -89,7 +89,7 @@ impl Watching {
             return None;
         }
         let request = Describe { paths: vec![path.to_owned()], attributes: ATTRIBUTES.to_owned() };
-        // It may be gone already.
+        // The file may be gone already.
         let described = self.guest.describe(request).await.ok()?.into_iter().next()?;
         entry::entry(path, described)
     }

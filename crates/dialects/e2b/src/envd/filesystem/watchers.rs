@@ -1,7 +1,7 @@
 //! Watching by asking: `CreateWatcher`, `GetWatcherEvents`, `RemoveWatcher`.
 //!
-//! A task of its own reads each watcher's events into a bounded buffer. Before an answer the guest puts a mark
-//! behind everything that has happened, so that whoever wrote a file finds the event of it.
+//! A task of its own reads each watcher's events into a bounded buffer. Before an answer the guest puts a mark behind
+//! all events so far, so that a client that wrote a file finds the event of it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,16 +22,16 @@ use crate::wire::filesystem::{
     CreateWatcherResponse, Empty, FilesystemEvent, GetWatcherEventsResponse, WatchRequest, WatcherRequest,
 };
 
-/// Watchers of all sandboxes.
+/// Most watchers of all sandboxes together.
 const WATCHERS_MAX: usize = 4096;
-/// Watchers of one: no sandbox uses up what is all sandboxes'.
+/// Most watchers of one sandbox: no sandbox uses up the room that all share.
 const OF_SANDBOX_MAX: usize = 64;
-/// Events of a watcher that wait to be asked for, and what they take, bytes; the oldest go first.
+/// Events of a watcher that wait for the client, at most, and the memory that they take, bytes; the oldest go first.
 const EVENTS_MAX: usize = 10_000;
 const EVENTS_MAX_BYTES: usize = 4 << 20;
-/// What an event takes beside its texts, bytes.
+/// Memory of an event beside its texts, bytes.
 const EVENT_BYTES: usize = 64;
-/// How long a watcher lives that nobody asks.
+/// How long a watcher lives that no client asks.
 const UNASKED: Duration = Duration::from_secs(3600);
 /// How long a mark may take to come.
 const MARK_WAIT: Duration = Duration::from_secs(5);
@@ -44,15 +44,15 @@ pub(crate) struct Watchers(Arc<Mutex<HashMap<String, Arc<Watcher>>>>);
 struct Watcher {
     sandbox: SandboxId,
     events: Mutex<Waiting>,
-    /// The last mark that was passed; `None` when there is nothing more to come.
+    /// The last mark that was passed; `None` when no more events will come.
     passed: watch::Sender<Option<u64>>,
-    /// Fires with each question.
+    /// Fires each time a client asks.
     asked: tokio::sync::Notify,
-    /// Fires when it is removed.
+    /// Fires when the watcher is removed.
     removed: CancellationToken,
 }
 
-/// Events that wait to be asked for. What a guest tells is as long as it likes.
+/// Events that wait for the client. A guest may report texts of any length, so their bytes are counted.
 #[derive(Debug, Default)]
 struct Waiting {
     events: VecDeque<FilesystemEvent>,
@@ -84,11 +84,11 @@ static MARK: AtomicU64 = AtomicU64::new(1);
 
 impl Watchers {
     fn table(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Watcher>>> {
-        // A map is usable whatever panicked.
+        // The map stays usable when a task panics while it holds the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One of this sandbox.
+    /// The watcher with this id, if it is one of the caller's sandbox.
     fn find(&self, envd: &Envd, id: &str) -> Result<Arc<Watcher>, Fault> {
         let found = self.table().get(id).cloned();
         found.filter(|watcher| watcher.sandbox == envd.sandbox).ok_or_else(|| {
@@ -103,7 +103,7 @@ impl Watcher {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads until it is removed, nobody asks any more, or the sandbox is gone.
+    /// Reads events until the watcher is removed, no client has asked for [`UNASKED`], or the sandbox is gone.
     async fn run(self: &Arc<Self>, mut watching: Watching) {
         loop {
             let event = tokio::select! {
@@ -122,7 +122,7 @@ impl Watcher {
                     told.into_iter().for_each(|event| events.push(event));
                 }
                 Ok(None) => {
-                    // Its directory is gone; what was seen of that can still be asked for.
+                    // The directory is gone; a client can still ask for the events seen before.
                     self.passed.send_replace(None);
                     tokio::select! {
                         () = self.removed.cancelled() => {}
@@ -140,7 +140,7 @@ impl Watcher {
     }
 }
 
-/// Refuses a watcher too many.
+/// Refuses a new watcher when there are too many.
 fn room(table: &HashMap<String, Arc<Watcher>>, sandbox: &SandboxId) -> Result<(), Fault> {
     if table.values().filter(|other| other.sandbox == *sandbox).count() >= OF_SANDBOX_MAX {
         let why = format!("the sandbox has {OF_SANDBOX_MAX} watchers already: stop some of them");

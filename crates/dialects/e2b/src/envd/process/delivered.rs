@@ -1,21 +1,21 @@
-//! How far the output of a process was delivered: whoever connects goes on from there, and misses nothing that was
-//! written while nobody was connected.
+//! How far the output of a process was delivered: a client that connects goes on from there, and also gets the output
+//! that was written while no client was connected.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_core::id::ExecId;
 
-/// Processes that are remembered. One that is not is told from its beginning.
+/// Processes that are remembered at most. For a process that is not, output starts from its beginning.
 const PROCESSES_MAX: usize = 16_384;
 
-/// Offsets, one for each process that somebody read. Clones share them.
+/// Offsets, one for each process that a client read. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Delivered(Arc<Mutex<HashMap<ExecId, u64>>>);
 
 impl Delivered {
     fn table(&self) -> std::sync::MutexGuard<'_, HashMap<ExecId, u64>> {
-        // A map of numbers is usable whatever panicked.
+        // The map of numbers stays usable when a task panics while it holds the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,4 +1,5 @@
-//! How a process ended, in the words of Go's `os.ProcessState`: the clients show them, and look for some.
+//! How a process ended, in the words of Go's `os.ProcessState`: the clients show these texts, and look for some of
+//! them.
 
 use atoll_core::exec::{Exit, ExitReason};
 
@@ -9,7 +10,7 @@ use crate::wire::process::EndEvent;
 pub(super) fn end(exit: &Exit) -> Result<EndEvent, Ending> {
     match exit.reason {
         ExitReason::TimedOut | ExitReason::IdleTimedOut => Err(Fault::deadline().into()),
-        // What answered is gone: the client looks whether the sandbox is.
+        // The sandbox no longer answers: the client looks whether it is gone.
         ExitReason::SandboxDied | ExitReason::SandboxPaused | ExitReason::RolledBack => Err(Ending::Cut),
         ExitReason::BudgetExhausted => {
             Err(Fault::new(Kind::ResourceExhausted, "the sandbox's budget is used up").into())

@@ -17,7 +17,7 @@ use crate::wire::process::{ConnectRequest, DataEvent, Empty, Event, Output, Star
 /// Bytes of output in one message.
 const CHUNK_BYTES: usize = 32 << 10;
 
-/// What is sent next.
+/// The part of the stream that is sent next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
     Start,
@@ -34,7 +34,7 @@ pub(crate) struct Feed {
     tty: bool,
     next: Next,
     keepalive: Duration,
-    /// When the client's time is over; the stream ends then, not the process.
+    /// When the client's time is over: then the stream ends, but the process goes on.
     until: Option<Instant>,
     delivered: Delivered,
     draining: tokio_util::sync::CancellationToken,
@@ -70,7 +70,7 @@ impl Feed {
         Event::Data(DataEvent { output: Some(output) })
     }
 
-    /// The next event, or `None` where there is nothing to tell.
+    /// The next event, or `None` when the log had only a gap.
     async fn event(&mut self) -> Result<Option<Event>, Ending> {
         let until = self.until;
         let time = async move {
@@ -79,7 +79,7 @@ impl Feed {
                 None => std::future::pending().await,
             }
         };
-        // Asked for more, the connection has taken what came before.
+        // The connection asks for more, so it has taken the messages before.
         self.delivered.note(&self.exec, self.reader.offset());
         let event = tokio::select! {
             biased;
@@ -90,7 +90,7 @@ impl Feed {
         };
         match event {
             Ok(OutputEvent::Piece(Piece::Output { stream, bytes, .. })) => Ok(Some(self.data(stream, bytes))),
-            // The log dropped it: it was written faster than anybody read.
+            // The log dropped this output: the process wrote faster than any client read.
             Ok(OutputEvent::Piece(Piece::Gap { .. })) => Ok(None),
             Ok(OutputEvent::End { exit, .. }) => {
                 self.next = Next::Nothing;
@@ -126,7 +126,7 @@ impl Answer for Feed {
     }
 }
 
-/// Connects to a process that runs, or ended a moment ago.
+/// Connects to a process that runs, or that ended a moment ago.
 pub(super) async fn attach(
     envd: &Envd,
     request: &ConnectRequest,

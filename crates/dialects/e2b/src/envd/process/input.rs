@@ -55,7 +55,7 @@ pub(super) async fn close(envd: &Envd, request: CloseStdinRequest) -> Result<Emp
     Ok(Empty {})
 }
 
-/// `StreamInput`: which process, then its input as it comes.
+/// `StreamInput`: first the name of the process, then its input as it comes.
 pub(super) async fn stream(
     envd: &Envd,
     mut requests: Requests<StreamInputRequest>,
@@ -67,7 +67,7 @@ pub(super) async fn stream(
             Some(StreamInput::Data(data)) => {
                 let view =
                     process.as_ref().ok_or_else(|| mismatch("the first message must name the process"))?;
-                // Asked each time: a lease may be taken while the stream is open.
+                // The right is checked each time: another client may lease the sandbox while the stream is open.
                 envd.recheck().map_err(|error| Fault::of(&error))?;
                 write(envd, view, data.input).await?;
             }

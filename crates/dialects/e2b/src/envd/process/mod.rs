@@ -26,11 +26,11 @@ pub(crate) use delivered::Delivered;
 
 /// How long after its end a process can still be connected to, milliseconds.
 const RETAINED_MS: u64 = 30_000;
-/// Ended processes that are looked through.
+/// Ended processes that are searched.
 const RETAINED_COUNT: u32 = 100;
 /// How long a kill waits for the end.
 const KILL_WAIT: Duration = Duration::from_secs(5);
-/// Pause after which an idle stream is shown to be alive, when the client does not say.
+/// Pause after which an idle stream sends a keepalive, when the client asks for no other.
 const KEEPALIVE: Duration = Duration::from_secs(90);
 
 /// Serves one call.
@@ -72,7 +72,7 @@ pub(crate) async fn call(envd: Envd, method: &str, request: Request) -> Response
     }
 }
 
-/// How often the client wants to hear something, in seconds.
+/// How often the client wants a message, in seconds.
 pub(super) fn keepalive(headers: &HeaderMap) -> Duration {
     let header = headers.get("keepalive-ping-interval").and_then(|value| value.to_str().ok());
     let seconds =
@@ -101,14 +101,14 @@ fn is_it(view: &ExecView, selector: &Selector) -> bool {
     }
 }
 
-/// The running process that is meant.
+/// The running process that the client means.
 fn running(envd: &Envd, process: Option<ProcessSelector>) -> Result<ExecView, Fault> {
     let selector = selector(process)?;
     let running = envd.engine().running_execs(envd.id()).map_err(|error| Fault::of(&error))?;
     running.into_iter().find(|view| is_it(view, &selector)).ok_or_else(|| missing(&selector))
 }
 
-/// The same, or one that ended a moment ago.
+/// The same, or a process that ended a moment ago.
 async fn running_or_retained(envd: &Envd, process: Option<ProcessSelector>) -> Result<ExecView, Fault> {
     let selector = selector(process)?;
     let fault = |error: &atoll_core::Error| Fault::of(error);
@@ -136,7 +136,7 @@ fn list(envd: &Envd) -> Result<ListResponse, Fault> {
         let config = ProcessConfig {
             cmd: argv.next().unwrap_or_default(),
             args: argv.collect(),
-            // What is the sandbox's is not the process's own.
+            // Variables of the sandbox are not the process's own.
             envs: record.spec.env.into_iter().filter(|(name, value)| own.get(name) != Some(value)).collect(),
             cwd: record.spec.cwd,
         };
@@ -157,7 +157,7 @@ async fn update(envd: &Envd, request: UpdateRequest) -> Result<Empty, Fault> {
     Ok(Empty {})
 }
 
-/// A size as the engine takes it; what is out of range it refuses.
+/// A size as the engine takes it; the engine refuses numbers that are out of range.
 fn tty(size: &crate::wire::process::Size) -> TtySize {
     let edge = |number: u32| u16::try_from(number).unwrap_or(u16::MAX);
     TtySize { cols: edge(size.cols), rows: edge(size.rows) }
@@ -175,12 +175,12 @@ async fn signal(envd: &Envd, request: SendSignalRequest) -> Result<Empty, Fault>
             ));
         }
     };
-    // What is killed takes its children along; what is asked to end looks after its own.
+    // SIGKILL also kills the process's children; a process that gets SIGTERM looks after its own children.
     let tree = name == "KILL";
     let sent = envd.engine().signal_exec(envd.id(), view.record.id.as_str(), name, tree).await;
     sent.map_err(|error| envd.fault(&error))?;
     if tree {
-        // Whoever is told that it was killed finds it gone.
+        // The answer waits for the end, so that a client that reads it finds the process gone.
         let ended = envd.engine().wait_exec(envd.id(), view.record.id.as_str(), KILL_WAIT).await;
         ended.map_err(|error| envd.fault(&error))?;
     }

@@ -13,7 +13,7 @@ use crate::connect::{Fault, Kind, Requests};
 use crate::envd::{Envd, info, paths};
 use crate::wire::process::StartRequest;
 
-/// Size of a terminal whose client does not tell its own.
+/// Size of a terminal whose client gives none.
 const TTY: TtySize = TtySize { cols: 80, rows: 24 };
 
 /// Starts a process and follows it. When the client's time is over the process is killed.
@@ -41,7 +41,7 @@ pub(super) async fn start(
     Ok(Feed::new(&envd, &view, reader, keepalive, None))
 }
 
-/// A program that could not be started, as Go's `exec` says it.
+/// The error for a program that could not be started, in the words of Go's `exec`.
 fn not_started(code: Code, command: &str) -> Fault {
     let why = if code == Code::CommandNotFound { "no such file or directory" } else { "permission denied" };
     Fault::new(Kind::InvalidArgument, format!("error starting process: fork/exec {command}: {why}"))
@@ -69,14 +69,14 @@ async fn draft(envd: &Envd, request: StartRequest, limit: Option<Duration>) -> R
         user: envd.user.clone(),
         tty,
         stdin: request.stdin.unwrap_or(true),
-        // Rounded up: nothing lives for no time.
+        // Rounded up: a process cannot live for no time.
         timeout_ms: limit.map(|limit| milliseconds(limit).max(1)),
         tag: request.tag.filter(|tag| !tag.is_empty()),
         ..ExecDraft::new(Command::Argv(argv))
     })
 }
 
-/// The variables by which programs see that they run in a sandbox, and those that were sent, which win.
+/// The variables by which programs see that they run in a sandbox, and those that the client sent, which win.
 fn environment(envd: &Envd, sent: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, Fault> {
     let record = envd.engine().sandbox(envd.id()).map_err(|error| Fault::of(&error))?;
     let mut env = info::variables(&record);
@@ -84,7 +84,7 @@ fn environment(envd: &Envd, sent: BTreeMap<String, String>) -> Result<BTreeMap<S
     Ok(env)
 }
 
-/// The working directory that is meant. The kernel's own error would not say that it is no directory.
+/// The working directory that the client means. The kernel's own error would not say that it is no directory.
 async fn directory(envd: &Envd, cwd: &str) -> Result<String, Fault> {
     let guest = envd.guest().await.map_err(|error| Fault::of(&error))?;
     let path = paths::resolve(envd, &guest, cwd).await?;

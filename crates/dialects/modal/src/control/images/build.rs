@@ -31,7 +31,7 @@ use crate::wire::images::{
 const RECIPES_MAX: usize = 4096;
 /// Bytes of a log that are read at once.
 const LOG_BYTES: usize = 256 << 10;
-/// How often a build is looked at that writes nothing.
+/// How often the server looks at a build that writes nothing.
 const LOOK: Duration = Duration::from_secs(2);
 /// Longest that one call follows a build; clients go on with another.
 const FOLLOW_MAX_S: f32 = 55.0;
@@ -41,27 +41,27 @@ const STDOUT: i32 = 1;
 const REGISTRY_AWS: i32 = 1;
 const REGISTRY_GCP: i32 = 2;
 const REGISTRY_PUBLIC: i32 = 3;
-/// What there is instead of secrets of the installation.
+/// The advice to a client that gives secrets of the installation.
 const OF_BUILD: &str = "values of those enter no build; give it with Secret.from_dict";
 const OF_REGISTRY: &str =
     "credentials of a registry are stored with 'atoll registry login', or given with Secret.from_dict";
 
-/// An image that somebody asked for in this run of the server.
+/// An image that a client asked for in this run of the server.
 #[derive(Debug, Clone)]
 struct Known {
     owner: KeyId,
-    /// Unless something was given that its steps need and nobody keeps.
+    /// Absent if the steps need a login or secrets, which the server does not keep.
     recipe: Option<Arc<Recipe>>,
     build: Option<BuildId>,
 }
 
-/// Images that somebody asked for. Clones share them.
+/// Images that clients asked for. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Builds(Arc<Mutex<HashMap<String, Known>>>);
 
 impl Builds {
     fn table(&self) -> std::sync::MutexGuard<'_, HashMap<String, Known>> {
-        // A map is usable whatever panicked.
+        // The map stays usable when a task panics while it holds the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -106,7 +106,7 @@ pub(in crate::control) async fn get_or_create(
         builds.enter(&id, Known { owner: asker.key().clone(), recipe, build });
         return Ok(ready(id));
     }
-    // One build of an image at a time: whoever comes later follows it.
+    // One build of an image at a time: a client that asks later follows it.
     if let Some(build) = builds.find(&id).and_then(|known| known.build)
         && let Ok(view) = asker.engine().build(&build).await
         && !view.record.state.is_final()
@@ -120,7 +120,7 @@ pub(in crate::control) async fn get_or_create(
     Ok(ImageGetOrCreateResponse { image_id: id, result: None, metadata: None })
 }
 
-/// What a build is given, and nobody keeps: layers on top begin with what came of it.
+/// A login and secrets for one build. The server does not keep them: layers on top begin with the image that was built.
 struct Given {
     login: Option<ImageLogin>,
     secrets: BuildSecrets,
@@ -138,8 +138,8 @@ impl Given {
     }
 }
 
-/// Who the build is to the registry of its image. Source of the name of Google's user: their documentation of Docker's
-/// authentication with a service account key.
+/// The login for the registry of the build's image. Source of the name of Google's user: their documentation of
+/// Docker's authentication with a service account key.
 fn login(asker: &Asker, image: &Image) -> Result<Option<ImageLogin>> {
     let Some(config) = image.image_registry_config.as_ref().filter(|config| !config.secret_id.is_empty())
     else {
@@ -186,7 +186,7 @@ async fn recipe(asker: &Asker, image: &Image, given: &Given) -> Result<Recipe> {
     Recipe::of(Layer { commands: &commands, base, files: files.into() })
 }
 
-/// What the image below a layer is made of: its lines, or where they are not known any more, what came of them.
+/// The recipe of the image below a layer: its lines, or where the server does not know them any more, the built image.
 async fn below(asker: &Asker, id: &str) -> Result<Recipe> {
     let known = asker.app.control.builds.find(id).filter(|known| asker.may_use_of(&known.owner));
     if let Some(recipe) = known.and_then(|known| known.recipe) {
@@ -194,7 +194,7 @@ async fn below(asker: &Asker, id: &str) -> Result<Recipe> {
     }
     let engine = asker.engine();
     match super::find(asker, id, Needs::MANAGE).await? {
-        // On what the template was built on, so that its steps are found again.
+        // On the image that the template was built on, so that the engine finds its steps again.
         Found::DebianSlim => Ok(match engine.template(super::DEBIAN_SLIM_TEMPLATE, None).await {
             Ok(template) => Recipe::debian_slim(&template.spec.image),
             Err(_none) => Recipe::debian_slim(&engine.default_image()),
@@ -223,7 +223,7 @@ async fn begin(
         tags: Vec::new(),
         dockerfile: Some(recipe.text.clone()),
         steps: None,
-        // Everything that was sent is wanted.
+        // All files that the client sent belong to the context.
         ignore: Some(String::new()),
         args: image.build_args.clone(),
         target: None,
@@ -312,7 +312,7 @@ async fn follow(state: Option<Following>) -> Option<(Result<ImageJoinStreamingRe
     }
 }
 
-/// A line of a log, as people read it.
+/// An entry of a log, as text for people.
 fn shown(event: &BuildEvent) -> Option<TaskLogs> {
     let (at_ms, data) = match event {
         BuildEvent::Note { at_ms, text } => (*at_ms, format!("{text}\n")),

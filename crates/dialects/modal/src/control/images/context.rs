@@ -1,5 +1,5 @@
-//! Files of the client, for images and sandboxes. Their content is sent before, each by its hash, and waits in the spool
-//! directory; the contents of different keys are kept apart: a hash is only what a client says.
+//! Files of the client, for images and sandboxes. The client sends their contents before, each by its hash, and they
+//! wait in the spool directory. The contents of different keys are kept apart.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{self, Read as _};
@@ -25,13 +25,13 @@ use crate::wire::apps::{
     MountPutFileResponse,
 };
 
-/// How long a content is kept that nobody sends again.
+/// How long a content is kept that its client does not send again.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
 /// All contents together, bytes.
 const TOTAL_MAX_BYTES: u64 = 8 << 30;
-/// Files of one mount.
+/// Most files of one mount.
 const FILES_MAX: usize = 20_000;
-/// Mounts that are remembered.
+/// Most mounts that are remembered.
 const MOUNTS_MAX: usize = 1024;
 /// Bytes of all files of one image or sandbox, which are in memory while they are packed.
 const PACK_MAX_BYTES: usize = 256 << 20;
@@ -61,10 +61,10 @@ fn place(engine: &Engine, key: &KeyId, hash: &str) -> PathBuf {
     dir(engine).join(format!("{key}-{hash}"))
 }
 
-/// A path below a directory, whatever is sent.
+/// A path below a directory, made from any path that a client sends.
 ///
 /// # Errors
-/// `INVALID_ARGUMENT` for one that leads out of it.
+/// `INVALID_ARGUMENT` for a path that leads out of the directory.
 pub(super) fn relative(path: &str) -> Result<String> {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
     if parts.is_empty() || parts.contains(&"..") || path.contains('\0') || path.len() > 4096 {
@@ -106,7 +106,7 @@ pub(in crate::control) async fn put_file(
 ) -> Result<MountPutFileResponse> {
     asker.needs(Scope::Manage)?;
     check_hash(&request.sha256_hex)?;
-    // What is announced as a blob was sent beside, by its hash.
+    // A client sends a content that it announced as a blob over HTTP, by its hash.
     let Some(data) = request.data else {
         return Ok(MountPutFileResponse { exists: is_here(asker, &request.sha256_hex).await });
     };
@@ -127,7 +127,7 @@ pub(in crate::control) async fn put_file(
     Ok(MountPutFileResponse { exists: true })
 }
 
-/// Where a content of at most so many bytes may be received, once there is room: what is old is removed.
+/// The path at which a content of at most so many bytes may be received, once there is room. Old files are removed.
 ///
 /// # Errors
 /// `RESOURCE_EXHAUSTED`.
@@ -143,7 +143,7 @@ pub(in crate::control) async fn beside(engine: &Engine, key: &KeyId, bytes: u64)
     Err(Fault::new(Status::ResourceExhausted, "there are too many files; try again tomorrow"))
 }
 
-/// Removes what is old; says whether there is room for so many bytes more.
+/// Removes old files; says whether there is room for so many bytes more.
 fn room(dir: &Path, bytes: u64) -> io::Result<bool> {
     std::fs::create_dir_all(dir)?;
     let mut total = bytes;
@@ -159,7 +159,7 @@ fn room(dir: &Path, bytes: u64) -> io::Result<bool> {
     Ok(total <= TOTAL_MAX_BYTES)
 }
 
-/// Puts a content in place that was received and has this hash.
+/// Puts a received content with this hash in its place.
 ///
 /// # Errors
 /// `INTERNAL`.
@@ -184,14 +184,14 @@ pub(in crate::control) async fn is_sent(asker: &Asker, hash: &str) -> Result<boo
 /// The content of this hash.
 ///
 /// # Errors
-/// `NOT_FOUND` for one that the caller has not sent.
+/// `NOT_FOUND` for a content that the caller has not sent.
 pub(in crate::control) async fn sent(asker: &Asker, hash: &str) -> Result<tokio::fs::File> {
     check_hash(hash)?;
     let opened = tokio::fs::File::open(place(asker.engine(), asker.key(), hash)).await;
     opened.map_err(|_missing| Fault::not_found(format!("the file with the hash {hash} was not sent")))
 }
 
-/// The first bytes of it, so many at most.
+/// The first bytes of a content, so many at most.
 ///
 /// # Errors
 /// As reading does.
@@ -235,7 +235,7 @@ pub(in crate::control) async fn get_or_create_mount(
     Ok(MountGetOrCreateResponse { mount_id, handle_metadata })
 }
 
-/// The files of a mount; none where none is named.
+/// The files of a mount; none where the id is empty.
 ///
 /// # Errors
 /// `NOT_FOUND`.
@@ -253,7 +253,7 @@ pub(super) fn mounted(asker: &Asker, id: &str) -> Result<Vec<File>> {
 /// The context of a recipe as an archive.
 ///
 /// # Errors
-/// `NOT_FOUND` for a content that was not sent; `RESOURCE_EXHAUSTED` for too much of it.
+/// `NOT_FOUND` for a content that was not sent; `RESOURCE_EXHAUSTED` when the files are too large together.
 pub(super) async fn tar(asker: &Asker, recipe: &Recipe) -> Result<io::Cursor<Vec<u8>>> {
     let parts: Vec<(String, File)> = recipe
         .parts
@@ -323,7 +323,7 @@ fn read(engine: &Engine, key: &KeyId, content: &Content) -> Result<Vec<u8>> {
 /// Puts the files of mounts into a sandbox, below its root.
 ///
 /// # Errors
-/// As [`mounted`]; what the guest says.
+/// As [`mounted`]; the guest's errors.
 pub(crate) async fn put_mounts(asker: &Asker, sandbox: &SandboxId, mounts: &[String]) -> Result<()> {
     for id in mounts {
         let files = mounted(asker, id)?.into_iter().map(|file| (file.path.clone(), file)).collect();

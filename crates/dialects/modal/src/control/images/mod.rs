@@ -1,8 +1,8 @@
 //! Images.
 //!
-//! A client builds an image layer by layer; each layer is some lines of a Dockerfile on top of another image. The engine
-//! builds whole Dockerfiles, and finds again the steps it has done: so a layer is built as everything from its bottom to
-//! it ([`recipe`]), as a template that is named after its content. An image's id says all that there is to know of it:
+//! A client builds an image layer by layer; each layer is some lines of a Dockerfile on top of another image. The
+//! engine builds whole Dockerfiles, and finds the steps again that it has done. So a layer is built with all layers
+//! below it ([`recipe`]), as a template that is named after its content. An image's id says everything about it:
 //!
 //! ```text
 //! im-debian-slim             the default image: the template `modal-debian-slim`, else the server's default image
@@ -39,15 +39,15 @@ pub(super) use context::{
 };
 pub(crate) use source::{ImageSource, directory_note};
 
-/// The image that clients make sandboxes from when nobody names one: `Image.debian_slim()`.
+/// The image of sandboxes whose client names none: `Image.debian_slim()`.
 const DEBIAN_SLIM: &str = "im-debian-slim";
 /// The template that stands for it.
 const DEBIAN_SLIM_TEMPLATE: &str = "modal-debian-slim";
-/// Before the names of templates that images are.
+/// Prefix of the names of templates that are images.
 const TEMPLATE: &str = "modal-";
 /// Characters of the id of an image that was built.
 const ID_CHARS: usize = 20;
-/// Who runs commands where nobody says.
+/// The user that runs commands in the server's default image.
 const USER: &str = "root";
 
 pub(super) fn metadata() -> ImageMetadata {
@@ -66,14 +66,14 @@ fn no_image(id: &str) -> Fault {
     Fault::not_found(format!("Image '{}' not found", atoll_core::error::shorten(id)))
 }
 
-/// The template that an image is, if it is one that was built.
+/// The template of an image that was built; `None` for other images.
 fn template_of(id: &str) -> Option<String> {
     let body = id.strip_prefix("im-")?;
     let form = body.len() == ID_CHARS && body.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
     form.then(|| format!("{TEMPLATE}{body}"))
 }
 
-/// What an image is.
+/// The kinds of images.
 enum Found {
     DebianSlim,
     Template(String),

@@ -1,17 +1,18 @@
-//! One Dockerfile of the layers of an image.
+//! Makes one Dockerfile of the layers of an image.
 //!
-//! A layer's first line is `FROM base`, and its files lie in a context of its own. In the whole, that line is what the
-//! image below is made of, and its files lie in a directory of the context that is named after their content.
+//! A layer's first line is `FROM base`, and its files lie in a context of its own. In the whole Dockerfile, the lines
+//! of the image below replace that line, and the layer's files lie in a directory of the context that is named after
+//! their content.
 
 use std::sync::Arc;
 
 use crate::grpc::{Fault, Result};
 
-/// The default templates, of which one is what `Image.debian_slim()` has.
+/// The default templates; one of them is the image of `Image.debian_slim()`.
 const DEFAULTS: &str = include_str!("../../../../../../images/Dockerfile");
 /// Bytes of a whole Dockerfile.
 const RECIPE_MAX_BYTES: usize = 256 << 10;
-/// Directories of files of one.
+/// Most directories of files of one recipe.
 const PARTS_MAX: usize = 64;
 
 /// A file of a layer.
@@ -19,12 +20,12 @@ const PARTS_MAX: usize = 64;
 pub(super) struct File {
     /// Below the layer's directory.
     pub(super) path: String,
-    /// Of its content, which was sent before; or the content itself.
+    /// The hash of a content that was sent before, or the content itself.
     pub(super) content: Content,
     pub(super) mode: u32,
 }
 
-/// What is in a file.
+/// The content of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Content {
     Sent(String),
@@ -43,13 +44,13 @@ pub(super) struct Recipe {
 #[derive(Debug)]
 pub(super) struct Layer<'a> {
     pub(super) commands: &'a [String],
-    /// What the `FROM` line calls the image below, and what that is.
+    /// The name of the image below in the `FROM` line, and its recipe.
     pub(super) base: Option<(&'a str, Recipe)>,
     pub(super) files: Arc<[File]>,
 }
 
 impl Recipe {
-    /// That of the default image, on an image of the server's.
+    /// The recipe of the default image, on an image of the server.
     pub(super) fn debian_slim(image: &str) -> Self {
         let stage = format!(" AS {}", super::DEBIAN_SLIM_TEMPLATE);
         let lines = DEFAULTS.lines().skip_while(|line| !line.ends_with(&stage)).skip(1);
@@ -57,12 +58,12 @@ impl Recipe {
         Self { text: format!("FROM {image}\n{}\n", rest.join("\n")), parts: Vec::new() }
     }
 
-    /// On something that is here already, as `FROM` names it.
+    /// A recipe on an image that is here already, by its name in `FROM`.
     pub(super) fn on(base: &str) -> Self {
         Self { text: format!("FROM {base}\n"), parts: Vec::new() }
     }
 
-    /// A layer on top of what is below it.
+    /// The recipe of a layer on top of the image below it.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT`.
@@ -95,7 +96,7 @@ impl Recipe {
         Ok(recipe)
     }
 
-    /// Names what it makes: the same lines and files, the same name.
+    /// The id of the image that it makes: the same lines and files give the same id.
     pub(super) fn id(&self) -> String {
         const ALPHABET: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
         let mut hasher = blake3::Hasher::new_derive_key("atoll modal image id");
@@ -111,7 +112,7 @@ impl Recipe {
     }
 }
 
-/// A directory's name, made of what is in it.
+/// A directory's name, made of the files in it.
 fn directory(files: &[File]) -> String {
     let mut hasher = blake3::Hasher::new_derive_key("atoll modal context directory");
     for file in files {
@@ -128,7 +129,7 @@ fn directory(files: &[File]) -> String {
     format!("layer-{}", &hasher.finalize().to_hex()[..20])
 }
 
-/// Lines, with those that a backslash continues as one, if they copy something.
+/// The lines. A `COPY` or `ADD` that a backslash continues becomes one line.
 fn joined(commands: &[String]) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let mut open = false;
@@ -150,7 +151,7 @@ fn is_copy(line: &str) -> bool {
     word.eq_ignore_ascii_case("COPY") || word.eq_ignore_ascii_case("ADD")
 }
 
-/// A line that copies files of the context, with those in a directory of it.
+/// A line; if it copies files of the context, with their paths below `dir`.
 fn moved(line: &str, dir: &str) -> String {
     if !is_copy(line) {
         return line.to_owned();
@@ -188,14 +189,14 @@ fn moved(line: &str, dir: &str) -> String {
     each.collect::<Vec<_>>().join(" ")
 }
 
-/// The image of a registry that lines begin with.
+/// The registry image of the first `FROM` line.
 pub(super) fn registry_image(commands: &[String]) -> Option<String> {
     let mut words = commands.iter().map(|line| line.split_whitespace());
     let from = words.find_map(|mut words| words.next()?.eq_ignore_ascii_case("FROM").then_some(words))?;
     from.filter(|word| !word.starts_with("--")).map(str::to_owned).next()
 }
 
-/// Lines whose commands have these secrets as variables.
+/// The lines, in which every `RUN` has these secrets as variables.
 pub(super) fn with_secrets<'a>(commands: &[String], names: impl Iterator<Item = &'a String>) -> Vec<String> {
     let mounts: String = names.map(|name| format!(" --mount=type=secret,id={name},env={name}")).collect();
     if mounts.is_empty() {

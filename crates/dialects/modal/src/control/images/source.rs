@@ -1,7 +1,7 @@
-//! The tree of an image, to be copied: as it is in a sandbox that is made of it for that, and goes then.
+//! The tree of an image, to be copied: it is read from a sandbox that is made for that, and deleted then.
 //!
-//! A snapshot of a directory is one of the whole disk, which takes and costs nothing but what changes later, with the
-//! directory in its comment. Nothing else of it is given out.
+//! A snapshot of a directory is a snapshot of the whole disk, with the directory in its comment; it takes no time and
+//! no space but for later changes. Clients get nothing of it but the directory.
 
 use std::sync::Arc;
 
@@ -16,22 +16,22 @@ use super::{Found, begin_with, find};
 use crate::auth::Asker;
 use crate::grpc::{Fault, Result};
 
-/// How long such a sandbox lives if nobody deletes it, milliseconds.
+/// How long such a sandbox lives if the server does not delete it, milliseconds.
 const LIFE_MS: u64 = 3600 * 1000;
-/// What the tree of a whole image is called in its archive.
+/// The name of a whole image's tree in its archive.
 const ROOT: &str = "root";
 
-/// The comment of a snapshot that is one of a directory.
+/// The comment of a snapshot of a directory.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Note {
     modal_directory: String,
 }
 
-/// The comment of a snapshot that is one of this directory.
+/// The comment of a snapshot of this directory.
 ///
 /// # Errors
-/// `INVALID_ARGUMENT` for a path that is too long for it.
+/// `INVALID_ARGUMENT` for a path that is too long for a comment.
 pub(crate) fn directory_note(path: &str) -> Result<String> {
     let note = serde_json::to_string(&Note { modal_directory: path.to_owned() }).unwrap_or_default();
     if note.len() > atoll_core::limits::SNAPSHOT_COMMENT_MAX_BYTES {
@@ -40,7 +40,7 @@ pub(crate) fn directory_note(path: &str) -> Result<String> {
     Ok(note)
 }
 
-/// The directory that a snapshot is one of, by its comment.
+/// The directory in the comment of a snapshot.
 pub(super) fn directory_in(comment: &str) -> Option<String> {
     let note: Note = serde_json::from_str(comment).ok()?;
     note.modal_directory.starts_with('/').then_some(note.modal_directory)
@@ -50,17 +50,17 @@ pub(super) fn directory_in(comment: &str) -> Option<String> {
 #[derive(Debug)]
 pub(crate) struct ImageSource {
     pub(crate) sandbox: SandboxId,
-    /// Where the tree is in it.
+    /// The path of the tree in the sandbox.
     pub(crate) path: String,
-    /// What its directory is called in an archive of it.
+    /// The name of its directory in an archive of it.
     pub(crate) name: String,
 }
 
 impl ImageSource {
-    /// Makes it.
+    /// Makes the sandbox.
     ///
     /// # Errors
-    /// `NOT_FOUND`; what the engine says.
+    /// `NOT_FOUND`; the engine's errors.
     pub(crate) async fn begin(asker: &Asker, image: &str) -> Result<Self> {
         let mut draft = SandboxDraft {
             ttl_ms: Some(LIFE_MS),
@@ -71,7 +71,7 @@ impl ImageSource {
             Found::Directory(id, path) => {
                 draft.snapshot = Some(id.to_string());
                 let name = path.rsplit('/').next().unwrap_or_default().to_owned();
-                // What the directory is, where its name is a link.
+                // Follows a link at the end of the path.
                 (format!("{path}/."), name)
             }
             whole => {
@@ -79,7 +79,7 @@ impl ImageSource {
                 ("/".to_owned(), ROOT.to_owned())
             }
         };
-        // It is a step of what is done here.
+        // Creating the sandbox is part of the client's request.
         let making = Arc::new(Asked::part()).scope(asker.engine().create_sandbox(draft, asker.caller()));
         let made = Box::pin(making).await?;
         Ok(Self { sandbox: made.id, path, name })
@@ -90,7 +90,7 @@ impl ImageSource {
         self.path == "/"
     }
 
-    /// Lets the sandbox go.
+    /// Deletes the sandbox.
     pub(crate) async fn end(self, asker: &Asker) {
         if let Err(error) = asker.engine().delete_sandbox(&self.sandbox).await {
             tracing::warn!(%error, sandbox = %self.sandbox, "the sandbox of an image's tree stays until its time is over");

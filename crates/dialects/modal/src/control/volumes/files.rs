@@ -1,8 +1,8 @@
-//! What is in a volume, without a sandbox. Sandboxes wrote it, so it is hostile; the engine keeps every path within the
-//! volume.
+//! The files in a volume, without a sandbox. Sandboxes wrote them, so they are hostile; the engine keeps every path
+//! within the volume.
 //!
-//! Of each call there are two, of volumes of both versions, with the same fields; but files are sent whole by the hash of
-//! their content, or by the hashes of their blocks.
+//! Each call exists twice, for volumes of both versions, with the same fields. But in one version clients send files
+//! whole, by the hash of their content, and in the other by the hashes of their blocks.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -31,7 +31,7 @@ use crate::wire::content::{
     VolumeRemoveFileRequest,
 };
 
-/// Entries of one listing.
+/// Most entries of one listing.
 const LIST_MAX: usize = 50_000;
 /// Bytes of all paths of one listing.
 const PATHS_MAX_BYTES: usize = 16 << 20;
@@ -41,7 +41,7 @@ const BATCH: usize = 1000;
 const FILES_MAX: usize = 20_000;
 /// Blocks of one file.
 const BLOCKS_MAX: usize = 8192;
-/// Permissions when nobody says.
+/// Permissions when the client gives none.
 const FILE_MODE: u32 = 0o644;
 
 /// `FileEntry.FileType`.
@@ -101,7 +101,7 @@ fn path_of(inner: &str) -> String {
     format!("/{inner}")
 }
 
-/// What is in a directory, and in those below if that is wanted, with whole paths.
+/// The entries of a directory, and with `recursive` of those below it, with whole paths.
 async fn entries(
     asker: &Asker,
     id: &VolumeId,
@@ -114,7 +114,7 @@ async fn entries(
         let room = LIST_MAX - found.len();
         let (files, more) = match asker.engine().list_in_volume(id, &path_of(&dir), room).await {
             Ok(listed) => listed,
-            // It went meanwhile, or its name is no text.
+            // The directory was removed meanwhile, or its name is no text.
             Err(error)
                 if !found.is_empty()
                     && matches!(error.code, Code::FileNotFound | Code::NotADirectory | Code::PathInvalid) =>
@@ -138,7 +138,7 @@ async fn entries(
     Ok(found)
 }
 
-/// `VolumeGetFile2`, of both versions: where the blocks of a file are read.
+/// `VolumeGetFile2`, of both versions: the addresses of the blocks of a file.
 pub(in crate::control) async fn get(
     asker: &Asker,
     request: VolumeGetFile2Request,
@@ -240,7 +240,7 @@ async fn check_new(asker: &Asker, id: &VolumeId, paths: impl Iterator<Item = &St
     Ok(())
 }
 
-/// `VolumePutFiles`: files whose contents were sent before, each as a whole.
+/// `VolumePutFiles`: writes files whose contents the client sent before, each as a whole.
 pub(in crate::control) async fn put(asker: &Asker, request: VolumePutFilesRequest) -> Done {
     let (id, _) = volume(asker, &request.volume_id, Scope::Exec).await?;
     if request.files.len() > FILES_MAX {
@@ -259,8 +259,8 @@ pub(in crate::control) async fn put(asker: &Asker, request: VolumePutFilesReques
     Ok(Empty {})
 }
 
-/// `VolumePutFiles2`: files by the hashes of their blocks. Says which are missing, and where they can be sent; once none is,
-/// the files are written.
+/// `VolumePutFiles2`: files by the hashes of their blocks. Tells the client which blocks are missing, and where to send
+/// them; once none is missing, it writes the files.
 pub(in crate::control) async fn put_blocks(
     asker: &Asker,
     request: VolumePutFiles2Request,

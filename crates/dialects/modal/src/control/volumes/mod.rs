@@ -1,4 +1,4 @@
-//! Volumes. Both versions of the protocol's are the engine's one kind: all sandboxes see each other's changes at once,
+//! Volumes. The engine has one kind for both versions of the protocol: all sandboxes see each other's changes at once,
 //! so there is nothing to commit or to reload.
 
 pub(super) mod files;
@@ -31,10 +31,10 @@ mod creation {
     pub(super) const CREATE_FAIL_IF_EXISTS: i32 = 2;
     pub(super) const EPHEMERAL: i32 = 5;
 }
-/// The version that is told where the client names none.
+/// The version that clients are told when they name none.
 const VERSION: i32 = 2;
 
-/// A volume by its id or name, if it is to be known.
+/// A volume by its id or name, if the caller may know of it.
 async fn find(asker: &Asker, text: &str, needs: Needs) -> Result<VolumeId, Error> {
     match asker.grant(needs, Target::Volume(text)).await?.resource() {
         Resource::Volume(id) => Ok(id.clone()),
@@ -68,7 +68,7 @@ pub(super) async fn get_or_create(
         Err(error) if error.code == Code::VolumeNotFound && kind != creation::GET => {
             let draft = VolumeDraft { name: name.clone(), size_bytes: None, from: None, read_only: false };
             match asker.engine().create_volume(draft, asker.caller()).await {
-                // Somebody else was faster.
+                // Another request has made it in between.
                 Err(error) if error.code == Code::NameTaken => find(asker, &name, Needs::READ).await?,
                 made => made?.record.id,
             }
@@ -131,7 +131,7 @@ pub(super) async fn delete(asker: &Asker, request: VolumeDeleteRequest) -> Done 
     Ok(Empty {})
 }
 
-/// `VolumeCommit`: what is written is there.
+/// `VolumeCommit`: written files are there at once.
 pub(super) async fn commit(asker: &Asker, request: VolumeCommitRequest) -> Result<VolumeCommitResponse> {
     asker.needs(Scope::Exec)?;
     ids::parse_volume(&request.volume_id)?;
@@ -145,7 +145,7 @@ pub(super) async fn reload(asker: &Asker, request: VolumeReloadRequest) -> Done 
     Ok(Empty {})
 }
 
-/// What a sandbox mounts.
+/// The volumes that a sandbox mounts.
 ///
 /// # Errors
 /// `INVALID_ARGUMENT`, `NOT_FOUND`.

@@ -1,4 +1,4 @@
-//! What the commands do.
+//! The work of the commands.
 
 use std::sync::Arc;
 
@@ -10,9 +10,9 @@ use serde::Deserialize;
 use super::{Tool, entry, watch};
 use crate::task::Inside;
 
-/// Bytes of a file that clients read at most, as at Modal.
+/// Most bytes of a file that clients read, as at Modal.
 const READ_MAX_BYTES: u64 = 5 << 30;
-/// Entries of a list.
+/// Most entries of a list.
 const ENTRIES_MAX: u32 = 20_000;
 
 /// A command, as the clients write it.
@@ -49,7 +49,7 @@ pub(super) enum Command {
     },
 }
 
-/// Does it, or begins it.
+/// Does the command's work, or begins it.
 pub(super) async fn begin(inside: &Inside, tool: &Arc<Tool>, command: Command) {
     if let Err(error) = work(inside, tool, command).await {
         tool.failed(&error);
@@ -78,7 +78,7 @@ async fn work(inside: &Inside, tool: &Arc<Tool>, command: Command) -> Result<(),
             });
         }
         Command::WriteFile { path } => {
-            // In place: who has it open, or watches it, sees it change.
+            // In place: programs that have the file open or watch it see it change.
             let request = Write { path, mode: 0, user, parents: true, in_place: true };
             let writer = lease.write(request).await.map_err(guest_error)?;
             tool.input.lock().await.begin(lease, writer);
@@ -90,7 +90,7 @@ async fn work(inside: &Inside, tool: &Arc<Tool>, command: Command) -> Result<(),
         }
         Command::MakeDirectory { path, parents } => {
             if parents {
-                // What is there already is fine if it is a directory.
+                // A directory that is there already is fine.
                 let found = lease.stat(Stat { path: path.clone(), no_follow: false }).await;
                 if found.is_ok_and(|info| info.kind() != FileKind::Directory) {
                     return Err(Error::new(Code::FileExists, "Path already exists"));

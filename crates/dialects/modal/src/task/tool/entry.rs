@@ -1,4 +1,4 @@
-//! What is told of a file, and of what went wrong with it.
+//! The description of a file, and the words for its errors.
 
 use atoll_core::Code;
 use atoll_guest_protocol::messages::{FileInfo, FileKind};
@@ -28,7 +28,7 @@ pub(super) fn describe(path: &str, info: &FileInfo) -> Value {
     let or_number = |name: &str, number: u32| {
         if name.is_empty() { number.to_string() } else { name.to_owned() }
     };
-    // Whole numbers of this size have their nanoseconds rounded, which nobody sees.
+    // As seconds in a float, the nanoseconds of such a time are rounded; no client notices.
     let seconds = std::time::Duration::from_nanos(u64::try_from(info.modified_ns).unwrap_or_default());
     json!({
         "name": path.rsplit('/').next().unwrap_or(path),

@@ -1,8 +1,8 @@
 //! The filesystem API of clients since 1.5: commands of a program that they believe to be in every sandbox.
 //!
-//! There is none. What would be its command is done by the guest's agent, in any image, and looks like a command to the
-//! client: it has an id, takes input at offsets, has output at offsets, and ends with a code. Commands are in memory, for
-//! a while after their end; a client whose server was started anew meanwhile is told that its command is not there.
+//! There is no such program. The guest's agent does the work of its commands, in any image, and to the client it looks
+//! like a command: it has an id, takes input at offsets, has output at offsets, and ends with a code. Commands are in
+//! memory, for a while after their end; after a restart of the server the client is told that its command is not there.
 
 mod command;
 mod entry;
@@ -28,17 +28,17 @@ use crate::grpc::{Fault, Result};
 
 /// The program.
 pub(super) const PATH: &str = "/__modal/.bin/modal-sandbox-fs-tools";
-/// Commands that are remembered.
+/// Most commands that are remembered.
 const COMMANDS_MAX: usize = 4096;
-/// Those of one sandbox.
+/// Most commands of one sandbox.
 const OF_SANDBOX_MAX: usize = 256;
 /// How long, milliseconds.
 const KEPT_MS: u64 = 10 * 60 * 1000;
-/// Bytes of output that wait for their reader: lists and changes.
+/// Most bytes of output that wait for the client: lists and changes.
 const OUTPUT_MAX_BYTES: usize = 8 << 20;
 /// How long one call waits for an end.
 const WAIT: Duration = Duration::from_secs(50);
-/// The exit code of what failed.
+/// The exit code of a command that failed.
 const FAILED: i32 = 1;
 
 /// A command.
@@ -50,7 +50,7 @@ pub(super) struct Tool {
     input: tokio::sync::Mutex<write::Input>,
 }
 
-/// How far it is.
+/// How far a command is.
 #[derive(Debug, Default)]
 struct Progress {
     stdout: BytesMut,
@@ -60,7 +60,7 @@ struct Progress {
     code: Option<i32>,
 }
 
-/// By the sandbox and the client's id.
+/// Commands by the sandbox and the client's id.
 type Table = BTreeMap<(SandboxId, String), Arc<Tool>>;
 
 /// The commands. Clones share them.
@@ -69,7 +69,7 @@ pub(super) struct Tools(Arc<Mutex<Table>>);
 
 impl Tools {
     fn table(&self) -> std::sync::MutexGuard<'_, Table> {
-        // A map is usable whatever panicked.
+        // The map stays usable when a task panics while it holds the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -90,7 +90,7 @@ impl Tools {
         let own = table.range((sandbox.clone(), String::new())..).take_while(|((of, _), _)| of == sandbox);
         let own: Vec<_> = own.map(|(key, tool)| (tool.code().is_some(), tool.at_ms, key.clone())).collect();
         if own.len() >= OF_SANDBOX_MAX || table.len() >= COMMANDS_MAX {
-            // The oldest of this sandbox that has ended goes.
+            // The oldest command of this sandbox that has ended is removed.
             let oldest = own.into_iter().filter(|(over, ..)| *over).min_by_key(|(_, at, _)| *at);
             let (.., oldest) = oldest.ok_or_else(|| {
                 Fault::new(Status::ResourceExhausted, "too many file operations are under way")
@@ -110,7 +110,7 @@ impl Tools {
 /// Starts a command.
 ///
 /// # Errors
-/// When too many are under way; what the guest says is its output.
+/// When too many are under way. An error of the guest is the command's output.
 pub(super) async fn start(inside: &Inside, id: &str, argument: Option<&str>) -> Result<()> {
     let tools = &inside.asker.app.task.tools;
     let Some(tool) = tools.enter(&inside.sandbox, id)? else { return Ok(()) };
@@ -139,12 +139,12 @@ impl Tool {
         }
     }
 
-    /// It ended well.
+    /// Ends the command well.
     fn end(&self) {
         self.progress.send_modify(|progress| progress.code = progress.code.or(Some(0)));
     }
 
-    /// It ended well, and wrote this.
+    /// Ends the command well, with this output.
     fn end_with(&self, output: Vec<u8>) {
         self.progress.send_modify(|progress| {
             if progress.code.is_none() {
@@ -154,7 +154,7 @@ impl Tool {
         });
     }
 
-    /// It ended badly: an object on its error output says why.
+    /// Ends the command badly: an object on its error output says why.
     fn fail(&self, kind: &str, message: &str) {
         let text = serde_json::json!({"error_kind": kind, "message": message, "detail": ""}).to_string();
         self.progress.send_modify(|progress| {
@@ -169,7 +169,7 @@ impl Tool {
         self.fail(entry::kind_of(error.code), &atoll_dialect_kit::sentence(error));
     }
 
-    /// Adds to its output; says whether there was room.
+    /// Adds a line to the output; says whether there was room.
     fn say(&self, line: &[u8]) -> bool {
         let mut fits = true;
         self.progress.send_modify(|progress| {
@@ -185,7 +185,7 @@ impl Tool {
 /// The output of a command from an offset.
 ///
 /// # Errors
-/// What reading the file gives.
+/// The errors of reading the file.
 pub(super) async fn output(
     inside: &Inside,
     tool: &Arc<Tool>,
@@ -219,7 +219,7 @@ pub(super) async fn output(
     .boxed())
 }
 
-/// The content of a file from an offset, as it is read.
+/// The content of a file from an offset; it is sent while it is read.
 async fn content(inside: &Inside, path: String, offset: u64) -> Result<Pieces> {
     let lease = inside.asker.engine().guest(inside.id()).await?;
     let reader = lease.read(Read { path, offset, length: 0 }).await.map_err(guest_error)?;

@@ -12,10 +12,10 @@ use serde_json::json;
 use super::Tool;
 use crate::task::Inside;
 
-/// Longest that one watches, seconds.
+/// Longest time that one command watches, seconds.
 const WATCH_MAX_S: u64 = 24 * 3600;
 
-/// What to watch.
+/// The directory or file to watch, and how.
 #[derive(Debug)]
 pub(super) struct Wanted {
     pub(super) path: String,
@@ -25,10 +25,10 @@ pub(super) struct Wanted {
     pub(super) timeout_secs: Option<u64>,
 }
 
-/// Begins to watch: what happens from now on is told.
+/// Begins to watch: reports the changes from now on.
 ///
 /// # Errors
-/// What the guest says.
+/// The guest's errors.
 pub(super) async fn begin(
     inside: &Inside,
     tool: &Arc<Tool>,

@@ -10,7 +10,7 @@ use super::Tool;
 use crate::grpc::{Fault, Result};
 use crate::task::stdin;
 
-/// How far it is.
+/// How far the input was written.
 #[derive(Debug, Default)]
 pub(super) struct Input {
     writer: Option<(GuestLease, FileWriter)>,
@@ -25,7 +25,7 @@ impl Input {
 }
 
 impl Tool {
-    /// Takes input at an offset; the end of it ends the command.
+    /// Takes input at an offset; the end of the input ends the command.
     ///
     /// # Errors
     /// `FAILED_PRECONDITION` once the command has ended: the clients look at its exit code then.
@@ -55,13 +55,13 @@ impl Tool {
             if let Some((_lease, writer)) = input.writer.take() {
                 writer.finish().await.map_err(guest_error)?;
             }
-            // Also of a watch, which ends when its client says so.
+            // Also the command of a watch, which ends when its client says so.
             self.end();
         }
         Ok(())
     }
 
-    /// Bytes that it has, and whether there are more to come.
+    /// The bytes that were written, and whether the input is closed or the command has ended.
     pub(in crate::task) async fn input(&self) -> (u64, bool) {
         let input = self.input.lock().await;
         (input.written, input.closed || self.code().is_some())
