@@ -168,6 +168,27 @@ def test_network(own):
     assert status == 400 and "networkAllowList" in body["message"]
 
 
+def test_network_settings_that_name_nothing_open_nothing(own):
+    def native(method, body=None):
+        status, told = call(
+            method, f"/v1/sandboxes/{own.id}", body, key=os.environ["ATOLL_API_KEY"], root=os.environ["ATOLL_URL"]
+        )
+        assert status == 200, told
+        return told["egress"]["internet"]
+
+    def settings(body):
+        assert call("POST", f"/sandbox/{own.id}/network-settings", body)[0] == 200
+
+    usual = native("GET")
+    assert native("PATCH", {"egress": {"internet": "off"}}) == "off"
+    settings({})
+    assert native("GET") == "off"
+    # Not blocked means: what it could reach if nothing had been said.
+    settings({"networkBlockAll": True})
+    settings({"networkBlockAll": False})
+    assert native("GET") == usual
+
+
 def test_the_same_sandbox_everywhere(own):
     key = os.environ["ATOLL_API_KEY"]
     status, page = call("GET", "/v1/sandboxes", key=key, root=os.environ["ATOLL_URL"])

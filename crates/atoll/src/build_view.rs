@@ -36,6 +36,8 @@ pub(crate) struct View {
     since_ms: u64,
     /// The part of an output line that has arrived so far; its line break has not.
     line: String,
+    /// When the newest part of it arrived, milliseconds since the epoch.
+    line_at_ms: u64,
 }
 
 impl View {
@@ -48,6 +50,7 @@ impl View {
             running: None,
             since_ms: 0,
             line: String::new(),
+            line_at_ms: 0,
         }
     }
 
@@ -125,6 +128,7 @@ impl View {
 
     fn output(&mut self, at_ms: u64, step: u32, text: &str) {
         self.line.push_str(text);
+        self.line_at_ms = at_ms;
         while let Some(end) = self.line.find('\n') {
             let line: String = self.line.drain(..=end).collect();
             self.output_line(at_ms, step, line.trim_end_matches(['\n', '\r']));
@@ -135,7 +139,7 @@ impl View {
     fn flush(&mut self, step: u32) {
         if !self.line.is_empty() {
             let line = std::mem::take(&mut self.line);
-            self.output_line(self.since_ms, step, &line);
+            self.output_line(self.line_at_ms, step, &line);
         }
     }
 

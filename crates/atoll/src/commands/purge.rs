@@ -67,7 +67,10 @@ fn confirm(path: &Path, keep_data: bool) -> Result<()> {
 /// Ends the running processes of an installation; gives how many there were.
 pub(super) fn end(installation: &str, data_dir: Option<&Path>) -> Result<usize> {
     let ended = thaw_volumes_of(installation, data_dir).and_then(|()| end_installation(installation));
-    leave_kernel(installation);
+    // While a sandbox may still run, the programs in the kernel record it and hold it to its policy.
+    if ended.is_ok() {
+        leave_kernel(installation);
+    }
     ended.map_err(|error| {
         Failure::Plain(
             Error::new(

@@ -165,7 +165,10 @@ impl Engine {
         shared.made().await?;
         self.started(&shared, services).await?;
         // The first state to go back to.
-        self.checkpoint_by_itself(&shared, "when it was made").await?;
+        if let Err(error) = self.checkpoint_by_itself(&shared, "when it was made").await {
+            self.give_up(&shared.id, "has no first checkpoint").await;
+            return Err(error);
+        }
         Ok(shared.record())
     }
 

@@ -79,16 +79,22 @@ impl Engine {
                     return Err(Error::new(Code::ShuttingDown, "the server is shutting down"));
                 }
             };
-            if outcome.is_err()
-                && let Err(error) = engine.delete_sandbox(&sandbox.id).await
-                && error.code != Code::SandboxNotFound
-            {
-                tracing::error!(sandbox = %sandbox.id, %error, "a sandbox that did not start could not be deleted");
+            if outcome.is_err() {
+                engine.give_up(&sandbox.id, "did not start").await;
             }
             outcome
         };
         let started = self.inner.tracker.spawn(starting).await;
         started.unwrap_or_else(|_panicked| Err(Error::new(Code::Internal, "starting broke off")))
+    }
+
+    /// Deletes a sandbox of which its caller was told nothing but the error; `why` is for the log.
+    pub(crate) async fn give_up(&self, sandbox: &SandboxId, why: &str) {
+        if let Err(error) = self.delete_sandbox(sandbox).await
+            && error.code != Code::SandboxNotFound
+        {
+            tracing::error!(sandbox = %sandbox, %error, "a sandbox that {why} could not be deleted");
+        }
     }
 
     /// What is known of a failed start once its sandbox is gone: what `what`, its exec, wrote last.

@@ -268,6 +268,7 @@ impl Images {
                     Some(to) if inner.record_of(to).is_some() => {
                         inner.write_name(name, to, Whose::All)?;
                         inner.renamed(to);
+                        left.insert(found.digest.clone());
                     }
                     // The nodes do not have the name any more, or it stands for an image that is not here. It is
                     // removed, so that a client that asks for it does not get the old image.

@@ -261,21 +261,29 @@ impl Store {
         const FIND: &str = "SELECT sandboxes.id AS id, sandboxes.node AS node, sandboxes.spec AS spec, \
              sandboxes.spec_version AS spec_version FROM sandboxes JOIN nodes ON nodes.id = sandboxes.node \
              WHERE nodes.is_alive = 0 AND sandboxes.state = 'paused' AND sandboxes.paused = 'filesystem' \
-             AND sandboxes.kept_ms IS NOT NULL LIMIT $1";
+             AND sandboxes.kept_ms IS NOT NULL AND sandboxes.id > $2 ORDER BY sandboxes.id LIMIT $1";
         // Waits for the node if it enters at this moment: then it is alive, and keeps its sandboxes.
         const HOLD: &str = "UPDATE nodes SET is_alive = 0 WHERE id = $1 AND is_alive = 0";
         const TAKE: &str = "UPDATE sandboxes SET node = $3, generation = generation + 1 WHERE id = $1 AND node = $2 \
              AND state = 'paused' AND paused = 'filesystem' AND kept_ms IS NOT NULL";
         let Some(heir) = self.node().cloned() else { return Ok(0) };
-        let values = args![BATCH_MAX_COUNT];
-        let found = self.read(move |mut conn| Box::pin(async move { conn.rows(FIND, values).await })).await?;
         let mut wanted: Vec<(SandboxId, NodeId)> = Vec::new();
-        for row in &found {
-            // A sandbox whose spec cannot be read stays where it is.
-            let Ok(spec) = row.spec::<SandboxSpec>(crate::sandboxes::SPEC_VERSION) else { continue };
-            if levels.contains(&spec.isolation) {
+        let (mut after, mut more) = (String::new(), true);
+        // Sandboxes that cannot run here fill no batch: the search goes on behind them.
+        while more && wanted.is_empty() {
+            let values = args![BATCH_MAX_COUNT, after.as_str()];
+            let found =
+                self.read(move |mut conn| Box::pin(async move { conn.rows(FIND, values).await })).await?;
+            more = i64::try_from(found.len()).is_ok_and(|count| count == BATCH_MAX_COUNT);
+            for row in &found {
                 let both = |row: &Row| Ok((row.parse("id")?, row.parse("node")?));
-                wanted.push(row.decode("sandboxes", "id", both)?);
+                let (id, node): (SandboxId, NodeId) = row.decode("sandboxes", "id", both)?;
+                id.as_str().clone_into(&mut after);
+                // A sandbox whose spec cannot be read stays where it is.
+                let spec = row.spec::<SandboxSpec>(crate::sandboxes::SPEC_VERSION);
+                if spec.is_ok_and(|spec| levels.contains(&spec.isolation)) {
+                    wanted.push((id, node));
+                }
             }
         }
         if wanted.is_empty() {
@@ -299,14 +307,17 @@ impl Store {
         .await
     }
 
-    /// Sandboxes that have come to this node and that it has not taken up yet.
+    /// Sandboxes that have come to this node and that it has not taken up yet, by id: the first of them behind `after`.
+    /// An empty answer is the end.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`].
-    pub async fn arrivals(&self) -> Result<Vec<Arrival>, StoreError> {
+    pub async fn arrivals(&self, after: Option<&SandboxId>) -> Result<Vec<Arrival>, StoreError> {
         const SQL: &str = "SELECT arrivals.sandbox_id AS sandbox_id, arrivals.wake AS wake FROM arrivals \
-             JOIN sandboxes ON sandboxes.id = arrivals.sandbox_id WHERE COALESCE(sandboxes.node, '') = $1 LIMIT $2";
-        let values = args![self.node_text(), BATCH_MAX_COUNT];
+             JOIN sandboxes ON sandboxes.id = arrivals.sandbox_id \
+             WHERE COALESCE(sandboxes.node, '') = $1 AND arrivals.sandbox_id > $3 ORDER BY arrivals.sandbox_id LIMIT $2";
+        let after = after.map_or("", SandboxId::as_str);
+        let values = args![self.node_text(), BATCH_MAX_COUNT, after];
         let rows = self.read(move |mut conn| Box::pin(async move { conn.rows(SQL, values).await })).await?;
         let one = |row: &Row| Ok(Arrival { sandbox: row.parse("sandbox_id")?, wake: row.int("wake")? != 0 });
         rows.iter().map(|row| row.decode("arrivals", "sandbox_id", one)).collect()

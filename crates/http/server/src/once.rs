@@ -35,6 +35,8 @@ pub(crate) const HEADER: &str = "idempotency-key";
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 /// How long answers are kept.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
+/// How often answers that are older are removed.
+const SWEEP_EVERY: Duration = Duration::from_secs(3600);
 /// Answers that are kept for one API key; the oldest go first.
 const ANSWERS_MAX: usize = 1000;
 /// Bytes of them.
@@ -59,8 +61,31 @@ pub(crate) const ROUTES: [&str; 12] = [
 /// The answers of all callers.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
-    callers: Mutex<HashMap<KeyId, Caller>>,
+    callers: Mutex<Callers>,
     hasher: RandomState,
+}
+
+#[derive(Debug, Default)]
+struct Callers {
+    by_key: HashMap<KeyId, Caller>,
+    /// When old answers were removed last; also those of keys that come no more.
+    swept: Option<Instant>,
+}
+
+impl Callers {
+    fn sweep(&mut self, now: Instant) {
+        if self.swept.is_some_and(|at| now.duration_since(at) < SWEEP_EVERY) {
+            return;
+        }
+        self.swept = Some(now);
+        self.by_key.retain(|_, caller| {
+            caller.entries.retain(|_, entry| {
+                Arc::strong_count(entry) > 1 || now.saturating_duration_since(entry.at) < KEPT
+            });
+            caller.order.retain(|key| caller.entries.contains_key(key));
+            !caller.entries.is_empty()
+        });
+    }
 }
 
 #[derive(Debug, Default)]
@@ -120,7 +145,7 @@ impl Caller {
 }
 
 impl Answers {
-    fn callers(&self) -> MutexGuard<'_, HashMap<KeyId, Caller>> {
+    fn callers(&self) -> MutexGuard<'_, Callers> {
         // The map is usable even if a task panicked while it held the lock.
         self.callers.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -128,7 +153,8 @@ impl Answers {
     /// The entry of a key: the one that is there, or a new one.
     fn entry(&self, caller: &KeyId, key: &str, print: u64) -> Result<Arc<Entry>, Error> {
         let mut callers = self.callers();
-        let caller = callers.entry(caller.clone()).or_default();
+        callers.sweep(Instant::now());
+        let caller = callers.by_key.entry(caller.clone()).or_default();
         if let Some(entry) = caller.entries.get(key).filter(|entry| entry.at.elapsed() < KEPT) {
             if entry.print == print {
                 return Ok(Arc::clone(entry));
@@ -241,8 +267,11 @@ mod tests {
         assert_eq!(answers.entry(&one, "held", 2).unwrap_err().code, Code::IdempotencyMismatch);
         assert!(answers.entry(&other, "held", 2).is_ok(), "another caller's keys are its own");
         let callers = answers.callers();
-        assert_eq!((callers[&one].entries.len(), callers[&one].order.len()), (ANSWERS_MAX, ANSWERS_MAX));
-        assert!(!callers[&one].entries.contains_key("0"));
+        assert_eq!(
+            (callers.by_key[&one].entries.len(), callers.by_key[&one].order.len()),
+            (ANSWERS_MAX, ANSWERS_MAX)
+        );
+        assert!(!callers.by_key[&one].entries.contains_key("0"));
     }
 
     #[test]
@@ -254,8 +283,25 @@ mod tests {
             entry.bytes.store(1 << 20, std::sync::atomic::Ordering::Relaxed);
         }
         let callers = answers.callers();
-        let bytes: usize = callers[&caller].entries.values().map(|entry| entry.len()).sum();
+        let bytes: usize = callers.by_key[&caller].entries.values().map(|entry| entry.len()).sum();
         assert!(bytes <= ANSWERS_MAX_BYTES + (1 << 20), "{bytes}");
+    }
+
+    #[test]
+    fn answers_of_a_key_that_comes_no_more_go() {
+        let answers = Answers::default();
+        let caller = |number| KeyId::from_parts(1, number);
+        drop(answers.entry(&caller(1), "a", 1).unwrap());
+        let held = answers.entry(&caller(2), "b", 1).unwrap();
+        let mut callers = answers.callers();
+        let begun = callers.swept.unwrap();
+        callers.sweep(begun + KEPT / 2);
+        assert_eq!(callers.by_key.len(), 2);
+        callers.sweep(begun + KEPT + SWEEP_EVERY);
+        assert_eq!(callers.by_key.keys().collect::<Vec<_>>(), [&caller(2)], "a request under way stays");
+        drop(held);
+        callers.sweep(begun + KEPT + 2 * SWEEP_EVERY);
+        assert!(callers.by_key.is_empty());
     }
 
     #[test]

@@ -275,9 +275,9 @@ pub fn end_installation(name: &str) -> Result<usize, IsolationError> {
         if pids.is_empty() {
             break;
         }
-        killed.extend(pids);
+        killed.extend(pids.iter().copied());
         if Instant::now() >= deadline {
-            let why = std::io::Error::other(format!("{} processes do not end", killed.len()));
+            let why = std::io::Error::other(format!("{} processes do not end", pids.len()));
             return Err(failed(format!("end the installation {name}"), why));
         }
         std::thread::sleep(END_PAUSE);

@@ -164,10 +164,11 @@ impl Witness {
             return self.change_gate(sandbox, &gate);
         }
         let Slot { number, ring } = self.shared.rings.claim()?;
-        self.shared.store.reset(number, &ring);
-        self.shared.store.keep(sandbox, "json", &facts)?;
-        self.shared.store.keep(sandbox, "gate", &gate)?;
-        self.shared.bell.add(&ring).map_err(|error| Missing::refused("watch a ring", error))?;
+        if let Err(missing) = self.prepare(sandbox, &facts, &gate, number, &ring) {
+            self.shared.store.forget_facts(sandbox);
+            self.shared.free.give_back(number);
+            return Err(missing);
+        }
         let reading = Mutex::new(Reading { late, ..Reading::default() });
         let kept = Mutex::new(gate.clone());
         let (sandbox, starting) = (sandbox.clone(), Mutex::new(Some(BTreeSet::new())));
@@ -175,6 +176,21 @@ impl Witness {
         let watched = Arc::new(watched);
         lock(&self.shared.watched).insert(cgroup, Arc::clone(&watched));
         self.shared.store.enter(&watched, &gate, late)
+    }
+
+    /// Empties a slot for a sandbox and writes down what the next server needs to know of it.
+    fn prepare(
+        &self,
+        sandbox: &SandboxId,
+        facts: &Facts,
+        gate: &Gate,
+        slot: u32,
+        ring: &ring::Ring,
+    ) -> Result<(), Missing> {
+        self.shared.store.reset(slot, ring);
+        self.shared.store.keep(sandbox, "json", facts)?;
+        self.shared.store.keep(sandbox, "gate", gate)?;
+        self.shared.bell.add(ring).map_err(|error| Missing::refused("watch a ring", error))
     }
 
     /// Changes what may run in a sandbox, from its next start of a program on.

@@ -12,7 +12,8 @@
 //!   └ route: local 0.0.0.0/0 dev lo ─ sk_lookup ─▶ gateway's TCP socket ── accepted by the server ──▶ dial
 //! sendto(10.0.2.3:53)              ─────────────▶ resolver's UDP socket
 //! connect(127.0.0.1:8000), 10.0.2.15 ───────────▶ the server that listens inside
-//! anything else (UDP, ICMP, IPv6)  ── refused at once by the kernel
+//! anything else (UDP, IPv6)        ── refused at once by the kernel
+//! ping                             ── gets no answer
 //! ```
 //!
 //! The [`Gate`] (both sockets and the program or rules that steer to them) is opened *inside* the namespace by the

@@ -40,6 +40,8 @@ fn make_here() -> Result<Slot, NetworkError> {
     // The names below /proc/sys/net mean the calling thread's network namespace.
     std::fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0")
         .step("open all ports to unprivileged programs")?;
+    // All addresses are the namespace's own: the kernel would answer a ping to any of them as if it were there.
+    std::fs::write("/proc/sys/net/ipv4/icmp_echo_ignore_all", "1").step("leave pings without an answer")?;
     let netns = rustix::fs::open("/proc/thread-self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .step("open the network namespace")?;
     let gate = gate::open_here(netns.as_fd())?;

@@ -162,12 +162,17 @@ fn the_way_without_bpf_leads_to_the_same_place() {
 }
 
 #[test]
-fn low_ports_need_no_privilege_and_the_host_is_unchanged() {
-    let path = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
-    let before = std::fs::read_to_string(path).unwrap();
+fn low_ports_need_no_privilege_pings_get_no_answer_and_the_host_is_unchanged() {
     let slot = make().unwrap();
-    inside(&slot.netns, move || assert_eq!(std::fs::read_to_string(path).unwrap().trim(), "0"));
-    assert_eq!(std::fs::read_to_string(path).unwrap(), before);
+    for (name, inside_it) in [("ip_unprivileged_port_start", "0"), ("icmp_echo_ignore_all", "1")] {
+        let path = format!("/proc/sys/net/ipv4/{name}");
+        let on_the_host = std::fs::read_to_string(&path).unwrap();
+        assert_ne!(on_the_host.trim(), inside_it, "{name}");
+        inside(&slot.netns, move || assert_eq!(std::fs::read_to_string(path).unwrap().trim(), inside_it));
+    }
+    let after = make().unwrap();
+    drop((slot, after));
+    assert_eq!(std::fs::read_to_string("/proc/sys/net/ipv4/icmp_echo_ignore_all").unwrap().trim(), "0");
 }
 
 #[test]

@@ -64,6 +64,12 @@ impl Network {
         Ok(Some(policy))
     }
 
+    const fn says_nothing(&self) -> bool {
+        self.network_block_all.is_none()
+            && self.network_allow_list.is_none()
+            && self.domain_allow_list.is_none()
+    }
+
     /// Notes the settings, so that answers can repeat them.
     pub(super) fn note(&self, extras: &mut Extras) {
         let text = |list: &Option<String>| list.clone().filter(|list| !list.trim().is_empty());
@@ -93,7 +99,8 @@ fn rule(field: &str, target: &str, value: Value) -> Result<Rule> {
         .map_err(|error| Failure::bad(format!("{field}: '{}': {error}", atoll_core::error::shorten(target))))
 }
 
-/// Replaces the hosts that a sandbox may reach. Lists that the request leaves out stay.
+/// Replaces the hosts that a sandbox may reach. Lists that the request leaves out stay. A sandbox that is not blocked and
+/// has no lists may reach what its template, its project or the server says.
 pub(super) async fn update(
     on: On<Manage>,
     root: Root,
@@ -102,14 +109,22 @@ pub(super) async fn update(
 ) -> Result<Json<Value>> {
     let engine = app.host.engine();
     let record = engine.sandbox(&on.id)?;
+    if asked.says_nothing() {
+        return Ok(Json(view::sandbox(&record, &root)));
+    }
     let mut extras = Extras::of(&record);
     let network = Network {
         network_block_all: Some(asked.network_block_all.unwrap_or(false)),
         network_allow_list: asked.network_allow_list.or_else(|| extras.network_allow_list.clone()),
         domain_allow_list: asked.domain_allow_list.or_else(|| extras.domain_allow_list.clone()),
     };
-    let egress =
-        network.policy()?.map(|policy| EgressPolicy { inject: record.spec.egress.inject.clone(), ..policy });
+    let policy = match network.policy()? {
+        Some(policy) if policy.internet != Internet::On => policy,
+        _unrestricted => {
+            engine.egress_unless_told(record.project.as_ref(), record.spec.template.as_deref()).await?
+        }
+    };
+    let egress = Some(EgressPolicy { inject: record.spec.egress.inject.clone(), ..policy });
     network.note(&mut extras);
     let annotations = [(crate::extras::KEY.to_owned(), Some(extras.text()?))].into();
     let asked_by = Some(on.caller.key());

@@ -46,8 +46,14 @@ pub(super) async fn fork(
     let extras = Extras { public: false, ..Extras::of(&parent) };
     let annotations = [(extras::KEY.to_owned(), Some(extras.text()?))].into();
     let update = SandboxUpdate { annotations, ..SandboxUpdate::default() };
-    let child = engine.update_sandbox(&child.id, update).await?;
-    Ok(Json(view::in_state(&child, &root, "started")))
+    match engine.update_sandbox(&child.id, update).await {
+        Ok(child) => Ok(Json(view::in_state(&child, &root, "started"))),
+        Err(error) => {
+            // The client was never told of the child.
+            drop(engine.delete_sandbox(&child.id).await);
+            Err(error.into())
+        }
+    }
 }
 
 /// Whether the server is there.

@@ -225,7 +225,8 @@ fn translate(mut plan: Plan, base: Base, steps: &[AskedStep]) -> Result<Plan> {
                 atoll_core::spec::user("user", &user).map_err(|error| Failure::of(&error))?;
                 plan.push(Step::User("root".to_owned()), &number, None);
                 let make = format!(
-                    "id -u '{user}' >/dev/null 2>&1 || useradd --create-home --shell /bin/bash '{user}'"
+                    "id -u '{user}' >/dev/null 2>&1 || if command -v useradd >/dev/null; \
+                     then useradd --create-home --shell /bin/bash '{user}'; else adduser -D -s /bin/bash '{user}'; fi"
                 );
                 plan.push(Step::Run(CommandText::Shell(make)), &number, None);
                 if arg(1) == Some("true") {

@@ -5,6 +5,7 @@
 //! elsewhere.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_core::id::SandboxId;
@@ -27,7 +28,9 @@ use crate::wire::files::{
 
 /// Most bytes of one open file.
 pub(super) const FILE_MAX_BYTES: usize = 100 << 20;
-/// Most bytes of all outputs that wait. The bytes of open files are not counted.
+/// Most bytes of the open files of one sandbox.
+const OPEN_OF_SANDBOX_MAX_BYTES: usize = 256 << 20;
+/// Most bytes of all open files, and the same of all outputs that wait.
 const TOTAL_MAX_BYTES: usize = 1 << 30;
 /// Most open files and waiting outputs of one sandbox.
 const OF_SANDBOX_MAX: usize = 256;
@@ -49,6 +52,7 @@ const fn number(code: Code) -> i32 {
         Code::PathInvalid | Code::InvalidArgument => 22,
         Code::TooLarge => 27,
         Code::DiskFull => 28,
+        Code::LimitExceeded => 12,
         _ => 5,
     }
 }
@@ -56,9 +60,17 @@ const fn number(code: Code) -> i32 {
 type Output = Result<Bytes, Error>;
 type Key = (SandboxId, String);
 
+/// An open file. Its content is in the server's memory.
+#[derive(Debug)]
+struct Held {
+    file: tokio::sync::Mutex<Opened>,
+    /// Bytes of the content. Changed only while the table is locked.
+    bytes: AtomicUsize,
+}
+
 #[derive(Debug, Default)]
 struct Table {
-    open: BTreeMap<Key, Arc<tokio::sync::Mutex<Opened>>>,
+    open: BTreeMap<Key, Arc<Held>>,
     outputs: BTreeMap<Key, Output>,
     /// Open files and outputs, the oldest first.
     order: VecDeque<Key>,
@@ -77,8 +89,28 @@ impl Table {
         key
     }
 
-    fn bytes(&self) -> usize {
+    fn output_bytes(&self) -> usize {
         self.outputs.values().map(|output| output.as_ref().map_or(0, Bytes::len)).sum()
+    }
+
+    /// Refuses `more` bytes for an open file of this sandbox when the sandbox or the server holds too many.
+    fn check_room(&self, sandbox: &SandboxId, more: usize) -> Result<(), Error> {
+        let (mut own, mut all) = (more, more);
+        for ((of, _), held) in &self.open {
+            let bytes = held.bytes.load(Ordering::Relaxed);
+            all += bytes;
+            own += if of == sandbox { bytes } else { 0 };
+        }
+        if own <= OPEN_OF_SANDBOX_MAX_BYTES && all <= TOTAL_MAX_BYTES {
+            return Ok(());
+        }
+        let (whose, most) = if own > OPEN_OF_SANDBOX_MAX_BYTES {
+            ("a sandbox", OPEN_OF_SANDBOX_MAX_BYTES)
+        } else {
+            ("all sandboxes", TOTAL_MAX_BYTES)
+        };
+        let why = format!("the open files of {whose} may have {} MiB", most >> 20);
+        Err(Error::new(Code::LimitExceeded, why).hint("close files, or use Sandbox.filesystem"))
     }
 
     /// Forgets what is too much, the oldest first: of this sandbox, and of all sandboxes.
@@ -89,7 +121,7 @@ impl Table {
         {
             self.forget(at);
         }
-        while self.order.len() > COUNT_MAX || self.bytes() > TOTAL_MAX_BYTES {
+        while self.order.len() > COUNT_MAX || self.output_bytes() > TOTAL_MAX_BYTES {
             self.forget(0);
         }
     }
@@ -116,15 +148,25 @@ impl Files {
         key.1
     }
 
-    fn open(&self, sandbox: &SandboxId, file: Opened) -> String {
+    fn open(&self, sandbox: &SandboxId, file: Opened) -> Result<String, Error> {
         let mut table = self.table();
+        table.check_room(sandbox, file.len())?;
         let key = table.key(sandbox, "fd");
-        table.open.insert(key.clone(), Arc::new(tokio::sync::Mutex::new(file)));
+        let held = Held { bytes: AtomicUsize::new(file.len()), file: tokio::sync::Mutex::new(file) };
+        table.open.insert(key.clone(), Arc::new(held));
         table.shrink(sandbox);
-        key.1
+        Ok(key.1)
     }
 
-    fn find(&self, sandbox: &SandboxId, descriptor: &str) -> Result<Arc<tokio::sync::Mutex<Opened>>, Error> {
+    fn write(&self, sandbox: &SandboxId, held: &Held, file: &mut Opened, data: &[u8]) -> Result<(), Error> {
+        let table = self.table();
+        table.check_room(sandbox, file.growth(data.len()))?;
+        file.write(data)?;
+        held.bytes.store(file.len(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn find(&self, sandbox: &SandboxId, descriptor: &str) -> Result<Arc<Held>, Error> {
         let key = (sandbox.clone(), descriptor.to_owned());
         let found = self.table().open.get(&key).cloned();
         found.ok_or_else(|| Error::invalid("file_descriptor", "no such file is open"))
@@ -202,7 +244,7 @@ impl Place<'_> {
             // A file that cannot be written is an error at once.
             self.write(&path, &[]).await?;
         }
-        Ok(self.files.open(self.sandbox, Opened::new(path, mode, content)))
+        self.files.open(self.sandbox, Opened::new(path, mode, content))
     }
 
     async fn read(&self, path: &str) -> Result<Vec<u8>, Error> {
@@ -239,28 +281,30 @@ impl Place<'_> {
     async fn work(&self, request: ContainerFilesystemExecRequest) -> Output {
         let nothing = Bytes::new();
         if let Some(read) = request.file_read_request {
-            let file = self.files.find(self.sandbox, &read.file_descriptor)?;
+            let held = self.files.find(self.sandbox, &read.file_descriptor)?;
             let n = read.n.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
-            return file.lock().await.read(n);
+            return held.file.lock().await.read(n);
         }
         if let Some(read) = request.file_read_line_request {
-            return self.files.find(self.sandbox, &read.file_descriptor)?.lock().await.read_line();
+            let held = self.files.find(self.sandbox, &read.file_descriptor)?;
+            return held.file.lock().await.read_line();
         }
         if let Some(write) = request.file_write_request {
-            let file = self.files.find(self.sandbox, &write.file_descriptor)?;
-            return file.lock().await.write(&write.data).map(|()| nothing);
+            let held = self.files.find(self.sandbox, &write.file_descriptor)?;
+            let mut file = held.file.lock().await;
+            return self.files.write(self.sandbox, &held, &mut file, &write.data).map(|()| nothing);
         }
         if let Some(seek) = request.file_seek_request {
-            let file = self.files.find(self.sandbox, &seek.file_descriptor)?;
-            return file.lock().await.seek(i64::from(seek.offset), seek.whence).map(|()| nothing);
+            let held = self.files.find(self.sandbox, &seek.file_descriptor)?;
+            return held.file.lock().await.seek(i64::from(seek.offset), seek.whence).map(|()| nothing);
         }
         if let Some(flush) = request.file_flush_request {
-            let file = self.files.find(self.sandbox, &flush.file_descriptor)?;
-            return self.flush(&mut *file.lock().await).await.map(|()| nothing);
+            let held = self.files.find(self.sandbox, &flush.file_descriptor)?;
+            return self.flush(&mut *held.file.lock().await).await.map(|()| nothing);
         }
         if let Some(close) = request.file_close_request {
-            let file = self.files.find(self.sandbox, &close.file_descriptor)?;
-            let flushed = self.flush(&mut *file.lock().await).await;
+            let held = self.files.find(self.sandbox, &close.file_descriptor)?;
+            let flushed = self.flush(&mut *held.file.lock().await).await;
             self.files.close(self.sandbox, &close.file_descriptor);
             return flushed.map(|()| nothing);
         }
@@ -324,4 +368,35 @@ pub(super) async fn output(
         batch.batch_index = number;
     }
     Ok(stream::iter(batches.into_iter().map(Ok)).boxed())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(bytes: usize) -> Opened {
+        Opened::new("/f".to_owned(), Mode::parse("a").unwrap(), vec![0; bytes])
+    }
+
+    #[test]
+    fn a_sandbox_has_a_share_of_the_memory_for_open_files() {
+        let files = Files::default();
+        let [one, other] = [1, 2].map(|number| SandboxId::from_parts(1, number));
+        let first = files.open(&one, file(FILE_MAX_BYTES)).unwrap();
+        files.open(&one, file(FILE_MAX_BYTES)).unwrap();
+        let refused = files.open(&one, file(FILE_MAX_BYTES)).unwrap_err();
+        assert_eq!((refused.code, number(refused.code)), (Code::LimitExceeded, 12));
+        files.open(&other, file(FILE_MAX_BYTES)).unwrap();
+        // Also where an open file grows, and not where another one was closed.
+        let small = files.open(&one, file(0)).unwrap();
+        let held = files.find(&one, &small).unwrap();
+        let mut small = held.file.try_lock().unwrap();
+        let data = vec![1; FILE_MAX_BYTES];
+        let written = files.write(&one, &held, &mut small, &data);
+        assert_eq!(written.unwrap_err().code, Code::LimitExceeded);
+        assert_eq!(small.len(), 0);
+        files.close(&one, &first);
+        files.write(&one, &held, &mut small, &data).unwrap();
+        assert!(files.open(&one, file(FILE_MAX_BYTES)).is_err(), "what was written counts");
+    }
 }

@@ -63,6 +63,17 @@ impl Opened {
         Self { path, mode, content, at: 0, changed: false }
     }
 
+    /// Bytes of the content.
+    pub(super) const fn len(&self) -> usize {
+        self.content.len()
+    }
+
+    /// By how many bytes the content grows when so many are written now.
+    pub(super) const fn growth(&self, written: usize) -> usize {
+        let at = if self.mode.append { self.content.len() } else { self.at };
+        at.saturating_add(written).saturating_sub(self.content.len())
+    }
+
     /// So many bytes from the position, or all up to the end.
     pub(super) fn read(&mut self, n: Option<usize>) -> Result<Bytes, Error> {
         if !self.mode.read {

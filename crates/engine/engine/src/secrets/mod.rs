@@ -165,10 +165,22 @@ impl Engine {
     pub async fn delete_secret(&self, project: Option<&ProjectId>, name: &str) -> Result<()> {
         let secrets = &self.inner.secrets;
         let _turn = secrets.sealing.lock().await;
-        let record = secrets.table.find(Owner::project(project), name).ok_or_else(|| not_found(name))?;
-        // Out of memory first: no request gets it any more, even if the database refuses.
-        secrets.table.remove(&record);
-        self.inner.store.delete_secret(&record.id).await.map_err(store_error)?;
+        let id = match secrets.table.find(Owner::project(project), name) {
+            Some(record) => {
+                // Out of memory first: no request gets it any more, even if the database refuses.
+                secrets.table.remove(&record);
+                record.id.clone()
+            }
+            // The database may have refused an earlier deletion: the row is still there then.
+            None => {
+                let known = self.inner.store.list_secrets().await.map_err(store_error)?;
+                let is_meant = |record: &SecretRecord| {
+                    record.sandbox.is_none() && record.project.as_ref() == project && record.name == name
+                };
+                known.into_iter().find(is_meant).ok_or_else(|| not_found(name))?.id
+            }
+        };
+        self.inner.store.delete_secret(&id).await.map_err(store_error)?;
         Ok(())
     }
 }

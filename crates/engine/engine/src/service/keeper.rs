@@ -264,6 +264,7 @@ impl Keeper {
                     // The service stays, but it is not started again, as the caller wants it gone.
                     status.stopped = true;
                     drop(reply.send(Err(store_error(error))));
+                    self.save().await;
                     return ControlFlow::Continue(());
                 }
             },

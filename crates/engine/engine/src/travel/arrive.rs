@@ -48,18 +48,23 @@ impl Engine {
                 tracing::info!(sandboxes = taken, "what a dead node had in the object store is this one's");
             }
         }
-        let arrivals = self.inner.store.arrivals().await.map_err(store_error)?;
         not_before.retain(|_, at| *at > Instant::now());
-        for arrival in arrivals {
-            if not_before.contains_key(&arrival.sandbox) {
-                continue;
-            }
-            if let Err(error) = self.take_up_arrival(&arrival).await {
-                tracing::error!(sandbox = %arrival.sandbox, %error, "a sandbox that came is not taken up yet");
-                not_before.insert(arrival.sandbox, Instant::now() + RETRY);
+        let mut after = None;
+        loop {
+            // In batches, each behind the last: sandboxes that fail again and again hold up no others.
+            let arrivals = self.inner.store.arrivals(after.as_ref()).await.map_err(store_error)?;
+            let Some(last) = arrivals.last() else { return Ok(()) };
+            after = Some(last.sandbox.clone());
+            for arrival in arrivals {
+                if not_before.contains_key(&arrival.sandbox) {
+                    continue;
+                }
+                if let Err(error) = self.take_up_arrival(&arrival).await {
+                    tracing::error!(sandbox = %arrival.sandbox, %error, "a sandbox that came is not taken up yet");
+                    not_before.insert(arrival.sandbox, Instant::now() + RETRY);
+                }
             }
         }
-        Ok(())
     }
 
     async fn take_up_arrival(&self, arrival: &Arrival) -> Result<()> {

@@ -367,7 +367,11 @@ impl Engine {
             let seen = self.seen_users_of(&record.id, caller);
             return Err(busy(&record.name, &seen, users.len()));
         }
-        inner.store.set_volume_state(&record.id, VolumeState::Deleting).await.map_err(store_error)?;
+        if let Err(error) = inner.store.set_volume_state(&record.id, VolumeState::Deleting).await {
+            // The volume stays usable and can be deleted again.
+            inner.volumes.set_state(&record.id, VolumeState::Ready);
+            return Err(store_error(error));
+        }
         atoll_failpoint::fail_point!("engine.volume.marked");
         self.remove_volume(&record.id).await
     }

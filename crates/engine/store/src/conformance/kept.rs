@@ -67,14 +67,14 @@ pub(super) async fn what_is_kept_is_so_until_it_is_woken(store: &Store) {
     assert!(!store.hand_over(&record.id, generation, &nobody, true).await.unwrap());
     assert_eq!(store.hold(&record.id, generation).await.unwrap(), Some(generation + 1));
     assert_eq!(store.hold(&record.id, generation).await.unwrap(), None);
-    assert_eq!((store.arrivals().await.unwrap(), store.take_kept(&[]).await.unwrap()), (Vec::new(), 0));
+    assert_eq!((store.arrivals(None).await.unwrap(), store.take_kept(&[]).await.unwrap()), (Vec::new(), 0));
     store.arrived(&record.id).await.unwrap();
     // The node that has it is to wake it.
     store.expect_wake(&record.id).await.unwrap();
     let arrival = crate::Arrival { sandbox: record.id.clone(), wake: true };
-    assert_eq!(store.arrivals().await.unwrap(), [arrival]);
+    assert_eq!(store.arrivals(None).await.unwrap(), [arrival]);
     store.arrived(&record.id).await.unwrap();
-    assert_eq!(store.arrivals().await.unwrap(), []);
+    assert_eq!(store.arrivals(None).await.unwrap(), []);
     let gone = store.expect_wake(&SandboxId::from_parts(9, 9)).await;
     assert!(matches!(gone, Err(StoreError::NotFound)));
 }

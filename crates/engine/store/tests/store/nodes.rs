@@ -176,13 +176,13 @@ mod tests {
         assert_eq!(one.hold(&record.id, 2).await.unwrap(), None);
         assert!(two.changes().await.unwrap()["arrivals"] > before, "the other is told");
         assert_eq!(two.whereabouts(&at).await.unwrap(), Some(to.clone()));
-        assert_eq!(one.arrivals().await.unwrap(), []);
+        assert_eq!(one.arrivals(None).await.unwrap(), []);
         let arrival = Arrival { sandbox: record.id.clone(), wake: true };
-        assert_eq!(two.arrivals().await.unwrap(), std::slice::from_ref(&arrival));
+        assert_eq!(two.arrivals(None).await.unwrap(), std::slice::from_ref(&arrival));
         // The node that gave the sandbox away can begin no upload of it any more.
         assert!(matches!(one.begin_upload(&record.id, "v").await, Err(StoreError::NotFound)));
         two.arrived(&record.id).await.unwrap();
-        assert_eq!(two.arrivals().await.unwrap(), []);
+        assert_eq!(two.arrivals(None).await.unwrap(), []);
         assert_eq!(two.left_on(&to).await.unwrap().sandboxes, 1);
         one.set_stays(&local.id, Some("it has a volume")).await.unwrap();
         let left = two.left_on(&draft(1).id).await.unwrap();
@@ -214,8 +214,8 @@ mod tests {
         // Both nodes at once: each gets some of the sandboxes, or one gets all, and no sandbox goes to both.
         let (a, b) = tokio::join!(two.take_kept(&levels), three.take_kept(&levels));
         assert_eq!(a.unwrap() + b.unwrap(), 2);
-        let mut arrived = two.arrivals().await.unwrap();
-        arrived.extend(three.arrivals().await.unwrap());
+        let mut arrived = two.arrivals(None).await.unwrap();
+        arrived.extend(three.arrivals(None).await.unwrap());
         arrived.sort_by_key(|arrival| arrival.sandbox.clone());
         let wanted = [
             Arrival { sandbox: record.id.clone(), wake: false },
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(back.restored, Some(Restored { checkpoint_ms: 50, at_ms: 99 }));
         assert_eq!(two.exec(&before.id).await.unwrap().unwrap().state, ExecState::Exited);
         assert_eq!(two.exec(&after.id).await.unwrap().unwrap().state, ExecState::Lost);
-        assert_eq!(two.arrivals().await.unwrap(), [Arrival { sandbox: record.id.clone(), wake: true }]);
+        assert_eq!(two.arrivals(None).await.unwrap(), [Arrival { sandbox: record.id.clone(), wake: true }]);
         one.close().await;
         two.close().await;
         postgres.clean().await;

@@ -7,6 +7,7 @@ use axum::body::{Body, BodyDataStream};
 use bytes::{Bytes, BytesMut};
 use futures::stream::{self, BoxStream, SelectAll};
 use futures::{Stream, StreamExt as _};
+use tokio::time::{Instant, Interval, interval_at};
 
 use crate::shared::App;
 
@@ -20,6 +21,8 @@ const END: &[u8] = b"\n\n";
 struct Merge {
     app: App,
     nodes: Vec<NodeId>,
+    /// Ticks every [`LOOK_EVERY`], also while events come faster than that.
+    look: Interval,
     /// `None` where one of them ends.
     all: SelectAll<BoxStream<'static, Option<Bytes>>>,
 }
@@ -33,12 +36,14 @@ fn living(app: &App) -> Vec<NodeId> {
 pub(crate) fn merged(app: App, bodies: Vec<Body>) -> impl Stream<Item = Bytes> + Send + 'static {
     let ending =
         |body: Body| events(body.into_data_stream()).map(Some).chain(stream::once(async { None })).boxed();
-    let merge = Merge { nodes: living(&app), app, all: stream::select_all(bodies.into_iter().map(ending)) };
+    let look = interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
+    let merge =
+        Merge { nodes: living(&app), app, look, all: stream::select_all(bodies.into_iter().map(ending)) };
     stream::unfold(merge, |mut merge| async move {
         loop {
             tokio::select! {
                 event = merge.all.next() => return event.flatten().map(|event| (event, merge)),
-                () = tokio::time::sleep(LOOK_EVERY) => {
+                _ = merge.look.tick() => {
                     if living(&merge.app) != merge.nodes {
                         return None;
                     }
