@@ -168,11 +168,16 @@ def test_network(own):
     assert status == 400 and "networkAllowList" in body["message"]
 
 
+def at_root(method, path, body=None):
+    """A request of the native API."""
+    return call(method, path, body, key=os.environ["ATOLL_API_KEY"], root=os.environ["ATOLL_URL"])
+
+
 def test_network_settings_that_name_nothing_open_nothing(own):
+    made = next(s for s in at_root("GET", "/v1/sandboxes")[1]["items"] if s["labels"].get("for") == "one test")
+
     def native(method, body=None):
-        status, told = call(
-            method, f"/v1/sandboxes/{own.id}", body, key=os.environ["ATOLL_API_KEY"], root=os.environ["ATOLL_URL"]
-        )
+        status, told = at_root(method, f"/v1/sandboxes/{made['id']}", body)
         assert status == 200, told
         return told["egress"]["internet"]
 
@@ -190,10 +195,9 @@ def test_network_settings_that_name_nothing_open_nothing(own):
 
 
 def test_the_same_sandbox_everywhere(own):
-    key = os.environ["ATOLL_API_KEY"]
-    status, page = call("GET", "/v1/sandboxes", key=key, root=os.environ["ATOLL_URL"])
+    status, page = at_root("GET", "/v1/sandboxes")
     assert status == 200
-    native = [s for s in page["sandboxes" if "sandboxes" in page else "items"] if s["labels"].get("for") == "one test"]
+    native = [s for s in page["items"] if s["labels"].get("for") == "one test"]
     assert native
     made = native[0]
     status, told = call("GET", f"/sandbox/{made['id']}")
@@ -201,13 +205,12 @@ def test_the_same_sandbox_everywhere(own):
 
 
 def test_a_sandbox_of_another_api(daytona):
-    key = os.environ["ATOLL_API_KEY"]
-    status, made = call("POST", "/v1/sandboxes", {"name": "native"}, key=key, root=os.environ["ATOLL_URL"])
+    status, made = at_root("POST", "/v1/sandboxes", {"name": "native"})
     assert status in (200, 201)
     sandbox = daytona.get("native")
     assert sandbox.process.exec("echo here").result == "here\n"
     sandbox.delete()
-    assert call("GET", f"/v1/sandboxes/{made['id']}", key=key, root=os.environ["ATOLL_URL"])[0] == 404
+    assert at_root("GET", f"/v1/sandboxes/{made['id']}")[0] == 404
 
 
 def test_errors(daytona, own):
