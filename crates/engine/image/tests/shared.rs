@@ -176,4 +176,17 @@ async fn names_follow_what_all_say() {
     follow(&one, &[], &[], &[&first]).await;
     assert!(one.resolve(second.as_str()).is_err() && one.resolve("app").is_err());
     assert!(one.resolve(first.as_str()).unwrap().names.is_empty());
+
+    // So does an image whose last name has moved to another image.
+    let mut loaded = Vec::new();
+    for name in ["moves", "stays"] {
+        let image = Layout::new(&[vec![Entry::file(name, b"x")]]);
+        let image = one.load(&image.directory(), Some(name), &NoProgress).await.unwrap().remove(0);
+        one.shared(&image.digest, &[name.to_owned()]).await.unwrap();
+        loaded.push(image.digest.clone());
+    }
+    let (old, new) = (&loaded[0], &loaded[1]);
+    follow(&one, &[("moves", new), ("stays", new)], &[new], &[]).await;
+    assert_eq!(one.resolve("moves").unwrap().names, ["moves", "stays"]);
+    assert!(one.resolve(old.as_str()).is_err());
 }

@@ -143,7 +143,12 @@ mod tests {
 
     /// A sandbox that is put to disk and copied to the object store.
     async fn kept(store: &Store, number: u64) -> SandboxRecord {
-        let record = sandbox(number, SandboxState::Paused, Some(PauseMode::Filesystem));
+        kept_at(store, number, IsolationLevel::Container).await
+    }
+
+    async fn kept_at(store: &Store, number: u64, level: IsolationLevel) -> SandboxRecord {
+        let mut record = sandbox(number, SandboxState::Paused, Some(PauseMode::Filesystem));
+        record.spec.isolation = level;
         store.insert_sandbox(&record).await.unwrap();
         store.begin_upload(&record.id, "u").await.unwrap();
         let copy = CopyRecord { upload: "u".to_owned(), digest: "d".to_owned(), bytes: 1, copied_ms: 5 };
@@ -269,6 +274,32 @@ mod tests {
         one.close().await;
         two.close().await;
         postgres.clean().await;
+    }
+
+    /// More of them than a node takes at once.
+    #[tokio::test]
+    async fn sandboxes_that_cannot_run_here_hide_no_others() {
+        let postgres = Postgres::start().await;
+        let url = postgres.fresh().await;
+        let ((one, _), (two, _)) = (enter(&url, 1).await, enter(&url, 2).await);
+        for number in 1..=200 {
+            kept_at(&one, number, IsolationLevel::Microvm).await;
+        }
+        let record = kept(&one, 201).await;
+        once("it is taken over", async || {
+            two.take_over(&record_of(&two, 1).await, &[IsolationLevel::Container], "why", 9).await.unwrap()
+        })
+        .await;
+        assert_eq!(two.take_kept(&[IsolationLevel::Container]).await.unwrap(), 1);
+        let arrival = Arrival { sandbox: record.id.clone(), wake: false };
+        assert_eq!(two.arrivals(None).await.unwrap(), [arrival]);
+        assert_eq!(two.arrivals(Some(&record.id)).await.unwrap(), []);
+        // All others come at once where they can run: in batches, each behind the last.
+        let levels = [IsolationLevel::Microvm];
+        assert_eq!(two.take_kept(&levels).await.unwrap(), 200);
+        let first = two.arrivals(None).await.unwrap();
+        let rest = two.arrivals(first.last().map(|arrival| &arrival.sandbox)).await.unwrap();
+        assert_eq!((first.len(), rest.len()), (200, 1));
     }
 
     #[tokio::test]
