@@ -1,4 +1,4 @@
-# The two commands of the README, and their parts. Logic lives in scripts/ and in the programs.
+# The two commands of the README, and their parts. The work is done by scripts/ and the programs.
 
 .PHONY: demo test test-all fuzz deps build release package bench lint openapi clean
 
@@ -6,18 +6,18 @@ demo: deps
 	cargo build --locked -p atoll
 	ATOLL_BIN=$(CURDIR)/target/debug/atoll scripts/demo
 
-# What CI runs.
+# The tests that CI runs.
 test: deps
 	scripts/test fast
 
-# The same, with what takes longer: every set of clients, machines under the whole LangSmith suite, a release build, fuzzing.
+# The same with slower tests: every set of clients, machines under the whole LangSmith suite, a release build, fuzzing.
 test-all: deps
 	scripts/test all
 	tests/langsmith/run machines
 	ATOLL_TEST_LEVEL=microvm cargo nextest run --locked -p atoll --test network egress_bypass
 	scripts/fuzz 60
 
-# Each fuzz target so long, in seconds: `make fuzz SECONDS=3600`.
+# Seconds that each fuzz target runs: `make fuzz SECONDS=3600`.
 SECONDS ?= 60
 fuzz: deps
 	scripts/fuzz $(SECONDS)
@@ -31,7 +31,7 @@ build:
 release:
 	cargo build --locked --release -p atoll
 
-# Everything that is published, in dist/.
+# Makes everything that is published, in dist/.
 package: deps release
 	ATOLL_BIN=$(CURDIR)/target/release/atoll scripts/package
 

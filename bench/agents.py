@@ -13,7 +13,7 @@ import time
 import urllib.parse
 from pathlib import Path
 
-# It says what it was told, and when: the clock is the host's, too.
+# The agent answers the message N with N texts, each with the time at which it sent it. Its clock is the host's.
 AGENT = """
 import json, sys, time
 for line in sys.stdin:
@@ -81,7 +81,7 @@ def send(agent, text, thread="main"):
 
 
 def events(agent, after, kind, thread="main"):
-    """Events until one of a kind, each with when it was here."""
+    """The events of a session up to the first of a kind, each with the time at which it arrived here."""
     here = []
     while not here or here[-1][1]["kind"] != kind:
         page = api("GET", f"/v1/agents/{agent}/sessions/{thread}/events?after={after}&wait_ms=30000")
@@ -95,7 +95,7 @@ def events(agent, after, kind, thread="main"):
 
 
 def home(name):
-    """A sandbox of the level that the server makes when nobody says."""
+    """Makes a sandbox at the server's default level; returns its id."""
     return api("POST", "/v1/sandboxes", {"name": name})["id"]
 
 
@@ -106,7 +106,7 @@ def up(name, sandbox, **more):
 
 
 def first(agent, text="1"):
-    """From sending a message until the first that the agent says is here."""
+    """Seconds from sending a message until the agent's first text arrives here."""
     began = time.perf_counter()
     events(agent, send(agent, text), "text")
     return time.perf_counter() - began

@@ -35,7 +35,7 @@ class Api:
         return json.loads(content) if content else None
 
     def run(self, image, argv):
-        """Creates, runs, and gives (seconds, exec, sandbox)."""
+        """Creates a sandbox and runs the command; returns (seconds, exec, sandbox)."""
         start = time.perf_counter()
         sandbox = self.call("POST", "/v1/sandboxes", {"image": image})["id"]
         done = self.call("POST", f"/v1/sandboxes/{sandbox}/execs", {"argv": argv, "wait_ms": 60000})

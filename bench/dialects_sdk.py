@@ -90,7 +90,7 @@ VENDORS = {"daytona": Daytona, "runloop": Runloop, "modal": Modal}
 
 
 def once(api):
-    """Seconds until the command has ended, and the sandbox."""
+    """Creates a sandbox and runs the command; returns the seconds until its end, and the sandbox."""
     start = time.perf_counter()
     sandbox = api.create()
     code = api.run(sandbox)

@@ -14,7 +14,7 @@ import urllib.parse
 from e2b import AsyncSandbox, Sandbox
 
 INTERPRETER = "code-interpreter-v1"
-# `base` is the default image where no template has that name: nothing but the way in differs between the rows.
+# `base` is the default image if no template has that name, so the rows differ only in the SDK or API that they use.
 LANGSMITH = """
 import json, os, sys, time, urllib.request
 from langsmith.sandbox import SandboxClient
@@ -71,7 +71,7 @@ class Api:
 
 
 class Pool:
-    """A warm pool for as long as something is measured."""
+    """A warm pool that exists while a block measures."""
 
     def __init__(self, api, size, **of):
         self.api, self.size, self.of = api, size, of
@@ -84,13 +84,13 @@ class Pool:
         self.api.call("DELETE", "/v1/pools?" + urllib.parse.urlencode(self.of))
 
     def full(self):
-        """Waits until it is."""
+        """Waits until the pool is full."""
         while sum(pool["ready"] for pool in self.api.call("GET", "/v1/pools")["items"]) < self.size:
             time.sleep(0.05)
 
 
 def timed(count, work, before=lambda: None, after=lambda made: None):
-    """How long the work takes, each time; once more before, which nobody counts."""
+    """Seconds that the work takes each time. A first run more warms up and is not counted."""
     times = []
     for _ in range(count + 1):
         before()
@@ -102,7 +102,7 @@ def timed(count, work, before=lambda: None, after=lambda made: None):
 
 
 def row(name, times):
-    """A line of the table."""
+    """Prints a line of the table."""
     times = sorted(times)
     at = lambda share: f"{times[min(len(times) - 1, int(len(times) * share))] * 1000:.1f} ms"
     print(f"| {name} | {at(0.5)} | {at(0.99)} | {times[-1] * 1000:.1f} ms | {len(times)} |", flush=True)
@@ -122,7 +122,7 @@ def e2b():
 
 
 def langsmith(args, creates=0, waiting=0, runs=0):
-    """What LangSmith's SDK takes, in a process of its own."""
+    """Measures LangSmith's SDK in a process of its own; returns its figures."""
     url, key = os.environ["ATOLL_URL"] + "/langsmith", os.environ["ATOLL_API_KEY"]
     environment = {**os.environ, "LANGSMITH_ENDPOINT": url, "LANGSMITH_API_KEY": key, "LANGSMITH_TRACING": "false"}
     numbers = [str(number) for number in (creates, waiting, runs, args.megabytes)]
@@ -140,7 +140,7 @@ def creations(api, args, pool=None):
 
 
 async def burst(count):
-    """So many at once, each its own client. How long each took, and what went wrong."""
+    """Creates so many sandboxes at once, each with its own client; returns their seconds. Prints up to three errors."""
 
     async def one():
         start = time.perf_counter()
@@ -157,7 +157,7 @@ async def burst(count):
 
 
 def commands_and_files(api, args):
-    """One sandbox for each way in. How fast files went."""
+    """Measures commands and files in one sandbox for each API or SDK; returns how fast files were sent."""
     rates = []
 
     def rate(name, write, read):
@@ -169,7 +169,7 @@ def commands_and_files(api, args):
     run = {"argv": ["true"], "wait_ms": 60000}
     row("native API: exec `true`, one after another", timed(args.runs, lambda: api.call("POST", box + "/execs", run)))
     file = box + "/files?path=/tmp/large"
-    # The first of each warms up.
+    # The first transfer of each kind warms up.
     rate("native API", min(timed(3, lambda: api.raw("PUT", file, data))), min(timed(3, lambda: api.raw("GET", file))))
     api.call("DELETE", box)
     with Sandbox.create(timeout=3600) as sandbox:

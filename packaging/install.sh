@@ -56,7 +56,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 command -v openssl >/dev/null || fail "openssl is missing: it verifies the signature"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# Of what is verified nobody else can make something else afterwards.
+# Verifies copies in a private directory, so that no other user can change them after the check.
 for file in "$name.tar.gz" SHA256SUMS SHA256SUMS.sig; do
   cp "$here/$file" "$work/" 2>/dev/null || fail "$file is not beside this script"
 done
@@ -80,7 +80,7 @@ mkdir -p "$prefix/lib/atoll" || fail "$prefix cannot be written: run as root"
 find bin lib share -type f | sort >files
 while read -r file; do
   mkdir -p "$prefix/$(dirname "$file")"
-  # A program that runs is replaced, not written to.
+  # Replaces a program that may be running; does not write to it.
   new=$prefix/$file.new
   case $file in
     bin/atoll | lib/atoll/client-config | lib/systemd/*) sed "s|@PREFIX@|$prefix|g" "$file" >"$new" ;;

@@ -1,4 +1,4 @@
-"""Prints a manual page made of what the program says of itself: manpage.py PROGRAM."""
+"""Prints a manual page made from the program's own help: manpage.py PROGRAM."""
 
 import datetime
 import os
@@ -11,12 +11,12 @@ def help_of(program, *command):
     asked = [program, *command, "--help"]
     environment = {"PATH": os.environ["PATH"], "COLUMNS": "100", "HOME": "/nonexistent"}
     done = subprocess.run(asked, capture_output=True, text=True, timeout=60, env=environment, check=True)
-    # What holds for every command is said once.
+    # The options of all commands are printed once, with the program's own.
     return done.stdout if not command else done.stdout.split("\nGlobal options:")[0].rstrip() + "\n"
 
 
 def commands(text):
-    # Every group of them stands before the options.
+    # All groups of commands stand before the options.
     listed = text.split("\nOptions:\n", 1)[0]
     return re.findall(r"^  ([a-z][a-z-]*) ", listed, re.MULTILINE)
 

@@ -1,7 +1,7 @@
 """Prints a CycloneDX bill of materials of the program: sbom.py VERSION.
 
-It names what is linked into the program and into the agent that it carries, from Cargo.lock, and what the dashboard's
-frontend is built of. The same sources give the same bytes.
+It names the crates that are linked into the program and into the agent that it carries, from Cargo.lock, and the npm
+packages that the dashboard's frontend is built of. The same sources give the same bytes.
 """
 
 import datetime
@@ -15,12 +15,12 @@ from pathlib import Path
 from urllib.parse import quote
 
 ROOT = Path(__file__).resolve().parent.parent
-# What is built into the program: itself, and the agent, which a build script compiles.
+# The crates that are built into the program: itself, and the agent, which a build script compiles.
 ROOTS = ("atoll", "atoll-guest")
 
 
 def linked():
-    """Packages of crates that are linked into what is shipped."""
+    """The crates that are linked into the program and the agent."""
     asked = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", "x86_64-unknown-linux-gnu"]
     found = json.loads(subprocess.run(asked, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout)
     packages = {one["id"]: one for one in found["packages"]}
@@ -63,7 +63,7 @@ def crates():
 
 
 def frontend():
-    """npm packages in the dashboard, by its lock file."""
+    """The npm packages in the dashboard, by its lock file."""
     lock = json.loads((ROOT / "dashboard/package-lock.json").read_text())
     for path, package in lock["packages"].items():
         if not path or package.get("dev"):

@@ -1,4 +1,4 @@
-# An agent that knows nothing of profiles: it has something to hide, and starts a program, whose profile is another.
+# An agent that does not know of profiles: it has secrets, and starts a program that gets another profile.
 use strict; use warnings; use Errno (); use Socket;
 my $token = delete $ENV{TOKEN}; our $kept = "$token in memory";
 mkdir for "/opt", "/opt/agent", "/opt/own";

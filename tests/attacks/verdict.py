@@ -1,10 +1,10 @@
-"""What came of a request."""
+"""Verdicts from the answers of the server."""
 
 from world import Broken
 
 
 def must_refuse(*answers):
-    """Refused if all of these answers are refusals by the server; what the server breaks at is none."""
+    """Refused if the server refused all of these requests; an internal error of the server is no refusal."""
     for answer in answers:
         if answer.status < 400:
             return "succeeded", repr(answer)

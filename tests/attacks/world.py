@@ -1,4 +1,4 @@
-"""A real server, and what attackers of it need: requests with any key, sandboxes, commands in them."""
+"""A real server, and tools for attacks on it: requests with any key, sandboxes, commands in them."""
 
 import base64
 import http.client
@@ -15,7 +15,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ATOLL = os.environ.get("ATOLL_BIN", str(REPOSITORY / "target/debug/atoll"))
-# Nothing here may take longer; no verdict depends on how long something took.
+# Seconds that any step may take at most; no verdict depends on the time that a step took.
 PATIENCE = 300
 CACHE = Path("/var/cache/atoll-tests")
 
@@ -67,7 +67,7 @@ class World:
         self.url, self.key = ready["url"], ready["api_key"]
         self.host, self.port = urllib.parse.urlsplit(self.url).hostname, urllib.parse.urlsplit(self.url).port
         self.lock, self.loading, self.count, self.keys = threading.Lock(), threading.Lock(), 0, {}
-        # The operator's own, next to the server: what nobody inside may ever see or change.
+        # A file of the operator's, beside the server's: no sandbox may ever read or change it.
         self.bait = self.dir / "bait"
         self.bait_text = "bait-" + base64.b32encode(os.urandom(10)).decode().lower()
         self.bait.write_text(self.bait_text)
@@ -81,7 +81,7 @@ class World:
         return (self.dir / "log").read_text(errors="replace")[-3000:]
 
     def image(self):
-        """An image with layers; there once it is asked for."""
+        """The name of an image with layers, which the first call loads."""
         with self.loading:
             if not self.loaded:
                 self.load_image()
@@ -112,7 +112,7 @@ class World:
     # --- requests ---
 
     def ask(self, method, path, body=None, key=..., headers=None, host=None):
-        """A request; `body` is JSON unless it is bytes."""
+        """Sends a request; `body` is sent as JSON unless it is bytes."""
         all_headers = {"host": host or f"{self.host}:{self.port}"}
         key = self.key if key is ... else key
         if key is not None:
@@ -174,7 +174,7 @@ class World:
 
 
 def set_up_machines():
-    """The kernel that machines boot: `scripts/install-deps` has fetched it."""
+    """Sets up the kernel that virtual machines boot, which `scripts/install-deps` has fetched."""
     packages = sorted(CACHE.glob("linux-image-*.deb"))
     if not packages:
         raise Broken(f"no linux-image-*.deb in {CACHE} (scripts/install-deps fetches it)")
@@ -183,7 +183,7 @@ def set_up_machines():
 
 
 def host_facts():
-    """What no sandbox may change on the host."""
+    """The settings and files of the host that no sandbox may change."""
     paths = ["/proc/sys/kernel/core_pattern", "/proc/sys/kernel/modprobe", "/proc/sys/kernel/hostname", "/proc/sys/kernel/panic",
              "/proc/sys/net/ipv4/ip_forward", "/proc/sys/vm/overcommit_memory", "/proc/sys/kernel/pid_max", "/etc/passwd",
              "/etc/shadow", "/etc/hosts", "/etc/ld.so.preload"]

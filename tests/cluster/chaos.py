@@ -37,14 +37,14 @@ import time
 from cluster import Cluster, until
 from proxy import REFUSAL, BucketProxy, PostgresProxy
 
-# Clients that use sandboxes; that hibernate them; that have some which outlive their node.
+# How many clients run commands in sandboxes, hibernate sandboxes, and have durable sandboxes, which outlive their node.
 WORKERS, SLEEPERS, SURVIVORS = 3, 2, 1
 LEASE_S = 3
-# Before any moment.
+# Earlier than every time stamp: the sandbox was never restored from a copy.
 NEVER = 0
 KINDS = ["kill", "stop long", "stop short", "cable", "database away long", "database away short", "database slow", "database restarted"]
 DISK_BYTES = 2 << 30
-# What is left of a disk that is full: less than that at which a server lets everything stand still.
+# Free bytes on a disk that this test fills: fewer than those at which a server freezes its sandboxes.
 DISK_LEFT_BYTES = 40 << 20
 BUCKET_KINDS = ["bucket away", "bucket slow", "bucket refuses", "bucket stands still"]
 
@@ -111,10 +111,10 @@ class Disks:
         return self.place / name / "data"
 
     def fill(self, name, seconds):
-        """Takes what there is, no faster than a disk writes, for a while."""
+        """Fills the disk of a node for so many seconds, no faster than the disk writes."""
         ballast, disk = self.place / name / "ballast", self.place / name
         try:
-            # A server may take the last of it before.
+            # A server may write to the last free bytes first.
             with contextlib.suppress(OSError), open(ballast, "wb") as file:
                 while (free := shutil.disk_usage(disk).free) > DISK_LEFT_BYTES:
                     file.write(bytes(min(16 << 20, free - DISK_LEFT_BYTES)))
@@ -126,18 +126,18 @@ class Disks:
 
     def __exit__(self, *_):
         for name in self.names:
-            # The watchdog of a lease ends after its server.
+            # The watchdog of the node's lease ends later than its server.
             until(f"the disk of {name} is free", lambda: subprocess.run(["umount", self.place / name], stderr=subprocess.DEVNULL).returncode == 0)
         shutil.rmtree(self.place)
 
 
 class History:
-    """What clients were told."""
+    """What the servers told the clients."""
 
     def __init__(self):
         self.lock = threading.Lock()
         self.counts, self.wrong = collections.Counter(), []
-        # Of each sandbox that is used: which commands were begun, and which were acknowledged, in order.
+        # For each sandbox: the commands that clients began, and those that a server acknowledged, in order.
         self.begun, self.done, self.execs = collections.defaultdict(set), collections.defaultdict(list), {}
 
     def count(self, what):
@@ -160,7 +160,7 @@ class Chaos:
     # Clients
 
     def ask(self, node, method, path, body=None, headers=None):
-        """What a node answers; `None` when it is not known whether it did anything."""
+        """The answer of a node; `None` when the client cannot know whether the node did anything."""
         try:
             status, answer = node.call(method, path, body, headers=headers, timeout=8)
         except (OSError, http.client.HTTPException, ValueError):
@@ -172,7 +172,7 @@ class Chaos:
         return status, answer
 
     def settled(self, draw, method, path, body=None, headers=None):
-        """The same, asked again at any node until it is known."""
+        """Like `ask`, but repeats the request at nodes chosen at random until one gives an answer."""
         end = time.monotonic() + 90
         while time.monotonic() < end:
             told = self.ask(draw.choice(self.cluster.nodes), method, path, body, headers)
@@ -183,14 +183,14 @@ class Chaos:
         return None
 
     def made(self, draw, name, round_, **spec):
-        """A sandbox with this name; `None` when there is none yet."""
+        """Makes a sandbox with this name and gives its id; `None` when that did not succeed yet."""
         key = {"Idempotency-Key": f"{self.seed}-{name}-{round_}"}
         told = self.settled(draw, "POST", "/v1/sandboxes", {"name": name, **spec}, key)
         if told is None:
             return None
         status, box = told
         if status == 409 and box["code"] == "name_taken":
-            # An earlier one, whose deletion or failure is not over.
+            # An earlier sandbox has the name: it has failed, or its deletion is not over.
             self.settled(draw, "DELETE", f"/v1/sandboxes/{name}")
             return None
         if status not in (200, 201):
@@ -213,7 +213,7 @@ class Chaos:
         self.use(draw, box, draw.randint(3, 25))
 
     def use(self, draw, box, count):
-        """Runs so many commands; says whether the sandbox is there still."""
+        """Runs `count` commands; returns whether the sandbox is still there."""
         history = self.history
         first = len(history.begun[box])
         for number in range(first, first + count):
@@ -241,7 +241,7 @@ class Chaos:
         return True
 
     def sleep(self, draw, box):
-        """Works, is put to disk, and must be there again, as often as it goes."""
+        """Uses the sandbox, hibernates it, wakes it and checks it, up to four times."""
         for _ in range(4):
             if not self.use(draw, box, 3) or not self.kept(draw, box):
                 return
@@ -252,7 +252,7 @@ class Chaos:
             self.history.count("woken")
 
     def kept(self, draw, box):
-        """Puts a sandbox to disk; says whether it is in the bucket then. It is not, when its node died before."""
+        """Hibernates a sandbox; returns whether its copy is in the bucket. It is not, if its node died before."""
         end, boot = time.monotonic() + 120, None
         while not self.over.is_set():
             told = self.settled(draw, "GET", f"/v1/sandboxes/{box}")
@@ -270,7 +270,7 @@ class Chaos:
                 self.settled(draw, "POST", f"/v1/sandboxes/{box}/pause", {"mode": "filesystem"})
             elif seen.get("kept_at_ms"):
                 self.history.count("hibernated and kept")
-                # From here on it cannot fail, until somebody wakes it.
+                # From here on the sandbox cannot fail, until a client wakes it.
                 boot = seen["boot_id"]
                 self.over.wait(draw.uniform(0, 4))
             elif time.monotonic() > end:
@@ -280,7 +280,7 @@ class Chaos:
         return False
 
     def survive(self, draw, box):
-        """Works, and goes on from what was copied when its node dies."""
+        """Uses a durable sandbox, which goes on from its last copy when its node dies."""
         for _ in range(8):
             self.use(draw, box, 3)
             told = self.settled(draw, "GET", f"/v1/sandboxes/{box}")
@@ -289,7 +289,7 @@ class Chaos:
                 return
 
     def check(self, draw, box):
-        """What the sandbox holds is what was acknowledged; says whether it could be looked at."""
+        """Checks that the sandbox has all that was acknowledged; returns whether its log could be read."""
         before = self.restored(draw, box)
         lines = self.lines(draw, box)
         if lines is None or before is None or before != self.restored(draw, box):
@@ -314,12 +314,12 @@ class Chaos:
         return True
 
     def restored(self, draw, box):
-        """Of which moment what a sandbox goes on from is; `None` when it cannot be told."""
+        """The time of the copy that a sandbox was restored from; `None` when no node can tell it."""
         told = self.settled(draw, "GET", f"/v1/sandboxes/{box}")
         return None if told is None or told[0] != 200 else told[1].get("restored_from_ms", NEVER)
 
     def lines(self, draw, box):
-        """The words that a sandbox has on its disk."""
+        """The words in the log on the disk of a sandbox."""
         body = {"argv": ["sh", "-c", "touch /root/log; cat /root/log"], "wait_ms": 4000, "idempotency_key": f"{box}-read-{draw.random()}"}
         told = self.settled(draw, "POST", f"/v1/sandboxes/{box}/execs", body)
         if told is None or told[0] >= 400 or told[1]["exec"]["state"] != "exited":
@@ -328,7 +328,7 @@ class Chaos:
         if output is None or output[0] != 200:
             return None
         if output[1].get("gap_until"):
-            # It was on the disk of the node: then that died, and the sandbox failed with it, or goes on from its last copy.
+            # The output was on the disk of a node that died: the sandbox failed with it, or goes on from its last copy.
             told = self.settled(draw, "GET", f"/v1/sandboxes/{box}")
             seen = {"state": "failed"} if told is None or told[0] != 200 else told[1]
             if seen["state"] != "failed" and "restored_from_ms" not in seen:
@@ -340,13 +340,13 @@ class Chaos:
     # What must hold all the time
 
     def watch(self):
-        # Each question has an answer that was true while it was asked: a node that is back is another.
+        # The epoch tells a node from the same node started again: a line that both queries give held in between, too.
         sql = "SELECT name, epoch FROM nodes WHERE is_alive = 0"
         while not self.over.wait(0.1):
             dead = self.sql(sql)
             for line in dead or []:
                 node = next(node for node in self.cluster.nodes if node.name == line.split("|")[0])
-                # What is killed while it stands still dies in the kernel: that is no running.
+                # A frozen process that is killed dies in the kernel: it does not run, so look twice.
                 if not self.stands_still(node) and not self.stands_still(node, 0.05) and line in (self.sql(sql) or []):
                     self.history.violation(f"{line} was taken over and runs")
             if dead:
@@ -360,7 +360,7 @@ class Chaos:
         try:
             return node.stands_still()
         except OSError:
-            # A cgroup went while it was looked at.
+            # A cgroup was removed while it was read.
             return True
 
     def sql(self, text):
@@ -372,7 +372,7 @@ class Chaos:
     # Faults
 
     def restart(self, node):
-        """What its service manager would do, whatever it is doing."""
+        """Starts the server again if it has ended, as a service manager would; continues it first if it was stopped."""
         if node.process.poll() is None:
             node.signal(signal.SIGCONT)
         for _ in range(20):
@@ -471,7 +471,7 @@ class Chaos:
         return {"seed": self.seed, "faults": dict(self.kinds), "history": dict(self.history.counts), "wrong": self.history.wrong}
 
     def outputs(self):
-        """What was acknowledged of the output of what is still there."""
+        """Checks the output of acknowledged commands in the sandboxes that still run and were never restored."""
         node = self.cluster.nodes[0]
         seen = node.ok("GET", "/v1/sandboxes")["items"]
         alive = {one["id"] for one in seen if one["state"] == "running" and "restored_from_ms" not in one}

@@ -14,12 +14,12 @@ import time
 import urllib.error
 import urllib.request
 
-# Longest that anything here may take, on a busy host.
+# Seconds that anything here may take at most, on a busy host.
 DEADLINE = 120
 
 
 def until(what, so, seconds=DEADLINE):
-    """Waits until something is so; gives it."""
+    """Waits until a function gives a true value; returns that value."""
     end = time.monotonic() + seconds
     while True:
         got = so()
@@ -30,7 +30,7 @@ def until(what, so, seconds=DEADLINE):
 
 
 class Postgres:
-    """Debian's, started here, as the user that its package made."""
+    """Debian's PostgreSQL, started here as the user that its package made."""
 
     def __init__(self, place, name="postgres"):
         versions = pathlib.Path("/usr/lib/postgresql").iterdir()
@@ -69,24 +69,24 @@ class Postgres:
         return self
 
     def kill(self):
-        """It is gone at once; its processes end when they see that."""
+        """Kills the server at once; its other processes end when they notice."""
         self.process.kill()
         self.process.wait()
 
     def stop(self):
-        """As its owner would in a hurry: every session ends."""
+        """Stops the server in its fast mode: every session ends."""
         self.process.send_signal(signal.SIGINT)
         self.process.wait()
 
     def ask(self, sql):
-        """The lines that a query gives."""
+        """The lines that a query returns."""
         done = self.command("psql", "-h", self.place, "-U", "atoll", "-At", "-c", sql, "atoll")
         assert done.returncode == 0, done.stderr
         return done.stdout.decode().splitlines()
 
 
 class Replica(Postgres):
-    """Follows another, which acknowledges nothing that is not here, too."""
+    """A replica of a primary, which acknowledges only what this replica has, too."""
 
     def __init__(self, primary):
         self.primary = primary
@@ -100,12 +100,12 @@ class Replica(Postgres):
         self.command(*command).check_returncode()
 
     def promote(self):
-        """From now on it is the one that writes."""
+        """Makes this replica the primary."""
         self.ask("SELECT pg_promote()")
 
 
 class Bucket:
-    """An S3 server with a bucket: moto, as `tests/objects/moto` starts it. What it has goes with it."""
+    """An S3 server with a bucket: moto, as `tests/objects/moto` starts it. Its objects are gone when it ends."""
 
     def __init__(self):
         with socket.socket() as free:
@@ -128,7 +128,7 @@ class Bucket:
             return False
 
     def request(self, method, name, body=None):
-        # Somebody, but nobody in particular: signatures are not checked.
+        # The server wants a signature, but does not check it.
         signed = "AWS4-HMAC-SHA256 Credential=test/20200101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=none"
         headers = {"Authorization": signed, "Content-Type": "application/octet-stream"}
         request = urllib.request.Request(f"{self.endpoint}/atoll/{name}", method=method, data=body, headers=headers)
@@ -143,14 +143,14 @@ class Bucket:
         return sorted(re.findall("<Key>([^<]*)</Key>", text))
 
     def of(self, sandbox):
-        """The copies of one sandbox. Its journal outlives it, and may come at any time."""
+        """The objects of the copies of one sandbox, without its journal, which outlives it and may come at any time."""
         return [name for name in self.names() if "/kept/" in name and f"/{sandbox}/" in name]
 
     def journal_of(self, sandbox):
         return [name for name in self.names() if f"/trace/{sandbox}/" in name]
 
     def signal(self, which):
-        """The server is its own only process."""
+        """Sends a signal to the S3 server, which is a single process."""
         self.process.send_signal(which)
 
     def stop(self):
@@ -169,7 +169,7 @@ class Node:
         self.listen, self.process = "127.0.0.1:0", None
         self.database, self.prefix = cluster.postgres.url, []
         self.objects_endpoint = cluster.bucket and cluster.bucket.endpoint
-        # Armed when it is started: see ATOLL_FAILPOINTS.
+        # Fail points that the server arms when it starts: see ATOLL_FAILPOINTS.
         self.failpoints = ""
 
     def start(self):
@@ -206,7 +206,7 @@ class Node:
             self.process.wait()
 
     def raw(self, method, path, body=None, key=None, headers=None, timeout=60):
-        """A request as it travels: status, headers and body."""
+        """Sends a request; returns the status, headers and body of the answer, undecoded."""
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         sent = {"Authorization": f"Bearer {key or self.cluster.key}", "Content-Type": "application/json", **(headers or {})}
         request = urllib.request.Request(self.url + path, method=method, data=data, headers=sent)
@@ -217,18 +217,20 @@ class Node:
             return error.code, error.headers, error.read()
 
     def call(self, method, path, body=None, **more):
-        """The same, of JSON."""
+        """Like `raw`, but returns the status and the decoded JSON."""
         status, _, text = self.raw(method, path, body, **more)
         return status, json.loads(text) if text else None
 
     def ok(self, method, path, body=None, **more):
-        """What it answers, which is no refusal."""
+        """The answer to a request that must succeed."""
         status, answer = self.call(method, path, body, **more)
         assert status < 300, (status, answer)
         return answer
 
     def make(self, **spec):
-        """A sandbox on this node, however busy it is, once it takes one: it learns within a second that it may again."""
+        """Makes a sandbox on this node, however busy it is.
+
+        A node that refuses learns within a second that it may take sandboxes again."""
 
         def made():
             status, answer = self.call("POST", "/v1/sandboxes", {"node_labels": {"node": self.name}, **spec})
@@ -238,38 +240,38 @@ class Node:
         return until(f"{self.name} makes a sandbox", made)
 
     def cli(self, *args, input=None, check=True):
-        """Atoll's own client."""
+        """Runs Atoll's own client."""
         environment = {**os.environ, "ATOLL_URL": self.url, "ATOLL_API_KEY": self.cluster.key}
         done = subprocess.run([os.environ["ATOLL_BIN"], *args], env=environment, input=input, capture_output=True, timeout=DEADLINE)
         assert not check or done.returncode == 0, done
         return done
 
     def cgroups(self):
-        """The cgroups of the levels, as far as there are any."""
+        """The cgroups of the isolation levels that exist on this node."""
         installation = (self.data / "installation").read_text().strip()
         roots = [pathlib.Path("/sys/fs/cgroup/unified"), pathlib.Path("/sys/fs/cgroup")]
         root = next(root for root in roots if (root / "cgroup.controllers").exists())
         return [path for path in root.glob(f"atoll-{installation}*") if path.is_dir()]
 
     def stands_still(self):
-        """Whether nothing of its sandboxes can run."""
+        """Whether no process of the node's sandboxes can run."""
         fields = [path.joinpath("cgroup.events").read_text() for path in self.cgroups()]
         return all("frozen 1" in text or "populated 0" in text for text in fields)
 
     def freeze(self):
-        """Makes all of it stand still."""
+        """Freezes all sandboxes of the node."""
         for path in self.cgroups():
             path.joinpath("cgroup.freeze").write_text("1")
 
     def child_of_the_server(self):
-        """A process in a sandbox's cgroup that is the server's copy still: it has not become a program of its own."""
+        """A process in a sandbox's cgroup that still runs the server's program: it has not executed its own yet."""
         pids = [pid for path in self.cgroups() for file in path.glob("**/cgroup.procs") for pid in file.read_text().split()]
         program = os.path.realpath(os.environ["ATOLL_BIN"])
         return next((pid for pid in pids if os.path.realpath(f"/proc/{pid}/exe") == program), None)
 
 
 class Cluster:
-    """Three nodes, unless something else is said."""
+    """Three nodes, unless the caller names others."""
 
     def __init__(self, *names, objects=False):
         self.bucket = Bucket() if objects else None
@@ -287,7 +289,7 @@ class Cluster:
         return self
 
     def node_of(self, sandbox):
-        """The name of the node that has a sandbox, by the database."""
+        """The name of the node that has a sandbox, as the database says."""
         sql = f"SELECT n.name FROM sandboxes s JOIN nodes n ON n.id = s.node WHERE s.id = '{sandbox}' OR s.name = '{sandbox}'"
         return (self.postgres.ask(sql) or [None])[0]
 

@@ -17,9 +17,9 @@ def timed(work):
 
 
 def of_an_image(cluster, mib):
-    """One of so many MiB, in two layers, that a node loads and another then needs."""
+    """An image of so many MiB in two layers, which one node loads and the other then needs."""
     a, b = cluster.nodes
-    # Of what programs are made of, about: half of it can be compressed.
+    # Compresses about as programs do: half of it is zeros.
     half = lambda: b"".join(os.urandom(2048) + bytes(2048) for _ in range(mib * 128))
     image = Image("reg.test/large:1", shell(), layer({"one": half()}), layer({"two": half()}))
     figures = {"image_packed_mb": round(sum(map(len, image.blobs.values())) / 1e6)}
@@ -58,7 +58,7 @@ def main():
         run(b, "durable", "echo x > /root/x")
         time.sleep(5)
         b.kill()
-        # Of this the lease is six seconds.
+        # Six seconds of this are the lease.
         figures["failover_s"] = timed(lambda: until("it runs", lambda: seen(a, "durable").get("state") == "running"))
         b.start()
         figures |= of_an_image(cluster, mib)

@@ -19,7 +19,7 @@ PROGRAMS = ("/usr/bin/dash", "/usr/bin/cat", "/usr/bin/sha256sum")
 
 
 def layer(files):
-    """An archive: of bytes by path, the same for the same."""
+    """A tar archive of files, given as bytes by path; the same files give the same archive."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
         for path, content in files.items():
@@ -35,7 +35,7 @@ def layer(files):
 
 
 def shell():
-    """A layer with what a command needs."""
+    """A layer with a shell, two more programs, and the libraries that they need."""
     files = {"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64", "usr/bin/sh": "dash"}
     for program in PROGRAMS:
         files[program[1:]] = pathlib.Path(program).read_bytes()
@@ -47,7 +47,7 @@ def shell():
 
 
 class Image:
-    """Of these archives, one on top of the other."""
+    """An image whose layers are these archives, one on top of the other."""
 
     def __init__(self, name, *layers):
         self.name, self.blobs = name, {}
@@ -81,7 +81,7 @@ class Image:
         return out.getvalue()
 
     def load(self, node):
-        """Loads it; gives what the node says at the end."""
+        """Loads the image into a node; returns the image that the node reports at the end."""
         headers = {"Content-Type": "application/x-tar"}
         status, _, text = node.raw("POST", "/v1/images/load", self.archive(), headers=headers)
         assert status == 200, text
@@ -91,18 +91,18 @@ class Image:
 
 
 def place(node, image):
-    """Where a node says that an image is; nothing when it does not know it."""
+    """Where a node says that an image is; `None` when it does not know the image."""
     found = [one for one in node.ok("GET", "/v1/images")["items"] if one["digest"] == image.digest]
     return found[0]["place"] if found else None
 
 
 def shared(node, image):
-    """Waits until every node can have an image that a node has."""
+    """Waits until every node can fetch an image that this node has."""
     until("every node can have it", lambda: place(node, image) == "shared")
 
 
 class Registry:
-    """Debian's, with what it keeps in a directory."""
+    """Debian's docker-registry, with its images in a directory."""
 
     def __init__(self):
         self.place = pathlib.Path(tempfile.mkdtemp(prefix="atoll-registry-"))
@@ -125,7 +125,7 @@ class Registry:
             return False
 
     def push(self, image, name):
-        """Puts an image there; gives the reference."""
+        """Pushes an image to the registry; returns its reference."""
         archive = self.place / "image.tar"
         archive.write_bytes(image.archive())
         reference = f"{self.host}/{name}"
@@ -134,7 +134,7 @@ class Registry:
         return reference
 
     def lose(self, digest):
-        """It does not have a blob any more."""
+        """Removes a blob from the registry."""
         shutil.rmtree(self.place / "storage/docker/registry/v2/blobs/sha256" / digest[7:9] / digest[7:])
 
     def stop(self):

@@ -4,18 +4,18 @@ import socket
 import threading
 import time
 
-# What an object store says that has too much to do.
+# The answer of an overloaded object store.
 REFUSAL = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
 class Proxy:
-    """Passes on what comes to `listener`."""
+    """Passes connections to `listener` on to a server."""
 
     def __init__(self, listener):
         self.sent = self.received = 0
-        # Seconds that each piece takes.
+        # Seconds to wait before each piece is passed on.
         self.delay = 0
-        # Said to whoever asks anything, instead.
+        # If set, the proxy answers every request with this and does not pass it on.
         self.refusal = None
         self.open = threading.Event()
         self.open.set()
@@ -24,11 +24,11 @@ class Proxy:
         threading.Thread(target=self.accept, daemon=True).start()
 
     def connect(self):
-        """To what it stands before."""
+        """Connects to the server behind the proxy."""
         raise NotImplementedError
 
     def cut(self):
-        """From now on nothing comes through, as on a network that swallows everything."""
+        """Passes nothing on from now, as a network that drops all packets."""
         self.open.clear()
 
     def mend(self):
@@ -70,12 +70,12 @@ class Proxy:
 
 
 class PostgresProxy(Proxy):
-    """Before PostgreSQL: clients connect to `url`."""
+    """A proxy in front of PostgreSQL: clients connect to `url`."""
 
     def __init__(self, postgres, name):
         place = postgres.place / f"proxy-{name}"
         place.mkdir()
-        # Which server that is may change.
+        # A test may put another server here later.
         self.postgres = postgres
         self.url = f"postgres:///atoll?host={str(place).replace('/', '%2F')}&user=atoll"
         listener = socket.socket(socket.AF_UNIX)
@@ -89,7 +89,7 @@ class PostgresProxy(Proxy):
 
 
 class BucketProxy(Proxy):
-    """Before an object store: clients connect to `endpoint`."""
+    """A proxy in front of an object store: clients connect to `endpoint`."""
 
     def __init__(self, bucket, address):
         self.bucket = bucket

@@ -14,7 +14,7 @@ from cluster import Cluster, until
 from way import Way, join
 
 DOMAIN = "boxes.test"
-# Long enough for a busy host to be between two, short enough to be waited for.
+# Seconds that a certificate lives: enough for a busy host to see it, few enough for a test to wait for the next.
 LIFE_S = 90
 
 
@@ -25,7 +25,7 @@ def free_port():
 
 
 class Gate(Way):
-    """A way to a port that holds everybody until it is opened."""
+    """A way to a port that holds every connection until the test opens it."""
 
     def __init__(self, to):
         self.to, self.is_open = to, threading.Event()
@@ -37,7 +37,7 @@ class Gate(Way):
 
 
 class Pebble:
-    """Let's Encrypt's server for tests, and a DNS server that leads every name here."""
+    """Let's Encrypt's server for tests, and a DNS server that resolves every name to this host."""
 
     def __init__(self, place, http):
         self.place, self.port, dns, management = place, free_port(), free_port(), free_port()
@@ -109,7 +109,7 @@ def test_one_orders_and_the_other_answers(place):
     cluster = Cluster("a", "b")
     a, b = cluster.nodes
     doors = {a: free_port(), b: free_port()}
-    # Challenges come to the node that does not order.
+    # Pebble sends its challenges to b, which does not order.
     pebble = Pebble(place, doors[b])
     gate = Gate(pebble.port)
     for node in cluster.nodes:
@@ -124,7 +124,7 @@ def test_one_orders_and_the_other_answers(place):
             assert orders(a) + orders(b) == orders(a) >= 1, (a.log.read_text(), b.log.read_text())
             until("both show the same", lambda: shown(a) == shown(b))
             first = shown(b)
-            # Who has ordered dies: the other renews, and whoever comes back takes what is there.
+            # Node a, which ordered, dies: b renews, and a takes b's certificate when it is back.
             a.kill()
             until("b renews it", lambda: shown(b) != first)
             before = orders(a)

@@ -1,4 +1,4 @@
-"""Three nodes: whatever one has, each of them answers for."""
+"""Three nodes: each of them answers requests for what any of them has."""
 
 import hashlib
 import json
@@ -117,7 +117,7 @@ def test_snapshots_and_forks_follow_the_sandbox(cluster, box):
     execute(b, box, "sh", "-c", "echo kept > /root/kept")
     snapshot = c.ok("POST", f"/v1/sandboxes/{box}/snapshots", {"comment": "of the cluster"})
     assert b.ok("GET", f"/v1/snapshots/{snapshot['id']}")["id"] == snapshot["id"]
-    # Its data is on the first node, and so is what is made of it.
+    # The snapshot's data is on the first node, so the sandbox is made there.
     made = c.ok("POST", "/v1/sandboxes", {"snapshot": snapshot["id"]})
     assert cluster.node_of(made["id"]) == "a"
     assert b.cli("exec", made["id"], "--", "cat", "/root/kept").stdout == b"kept\n"
@@ -183,7 +183,7 @@ def test_a_client_cannot_pass_for_a_node(cluster, box):
     headers = {"atoll-node-client": "10.9.8.7:1", "atoll-node-client-encrypted": "1", "atoll-node-not-here": "1"}
     status, answered, _ = b.raw("GET", f"/v1/sandboxes/{box}", headers=headers)
     assert status == 200 and "atoll-node-not-here" not in answered
-    # Still passed on: nobody can say that it was already.
+    # The node still passes the request on: the client's headers do not make it look as if another node had done so.
     assert b.raw("GET", f"/v1/sandboxes/{box}", key="wrong", headers=headers)[0] == 401
 
 

@@ -1,4 +1,4 @@
-"""What a cluster shares, backed up while it runs and restored into another database and bucket, where other nodes go on with it."""
+"""The database and bucket of a running cluster are backed up, and restored into others, where other nodes go on."""
 
 import contextlib
 import os
@@ -49,7 +49,7 @@ def test_a_cluster_comes_back_on_another_database_and_bucket(original, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [file.name], "nothing is left beside it"
     assert atoll("restore", file, "--verify").returncode == 0
     assert seen(a, "runs")["state"] == "running", "it went on"
-    # What is there already, or is something else, is refused.
+    # `restore` refuses a target that is not empty, and a data directory, because this backup is of none.
     refused("not empty", "restore", file, *shared(original))
     refused("has no data directory", "restore", file, "--data-dir", tmp_path / "data")
     broken = tmp_path / "broken"
@@ -62,7 +62,7 @@ def test_a_cluster_comes_back_on_another_database_and_bucket(original, tmp_path)
     done = atoll("restore", file, *shared(other))
     assert done.returncode == 0, done
     assert other.bucket.names() == original.bucket.names()
-    # The originals go on; nobody asks them any more.
+    # The original nodes still run, but the test sends them no more requests.
     with contextlib.ExitStack() as stack:
         stack.push(other.__exit__)
         c, d = [node.start() for node in other.nodes]

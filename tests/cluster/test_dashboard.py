@@ -1,4 +1,4 @@
-"""Two nodes and the dashboard: what one shows and does is on the other. The browser is a real one."""
+"""Two nodes and the dashboard: the dashboard of one shows and changes what is on the other. The browser is real."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import pytest
 from cluster import DEADLINE, Cluster, until
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# What is shown of a sandbox, made on the other node; and that the list hears of what happens there.
+# The dashboard shows a sandbox that is made on the other node, and its list follows events of that node.
 STORIES = "create, type, edit, look back|the list is live"
 
 
@@ -24,7 +24,7 @@ def cluster():
 
 
 class Browser:
-    """What a browser sends to the dashboard at a node, and keeps of it."""
+    """Sends requests to the dashboard of a node as a browser does, and keeps its cookie."""
 
     def __init__(self):
         self.cookie = None
@@ -113,7 +113,7 @@ def test_nobody_passes_for_a_session(cluster):
         for node in (a, b):
             assert browser.ask(node, "GET", f"/v1/sandboxes/{box}", **headers).status == 401, headers
     assert a.raw("GET", "/nodes/session", headers={"atoll-node-token": "0" * 64})[0] == 404
-    # Another site's page cannot use a session for what is elsewhere, nor what has no token.
+    # A page of another site cannot use the session for a sandbox of another node, nor can a change without a token.
     assert browser.log_in(b, link(b)) == 303
     path = f"/v1/sandboxes/{box}"
     assert browser.ask(b, "GET", path).status == 200
@@ -139,7 +139,7 @@ def test_a_session_ends_with_its_key_everywhere(cluster):
 @pytest.mark.long
 def test_stories_of_a_browser(cluster, tmp_path):
     a, b = cluster.nodes
-    # Nothing is made where the browser is.
+    # The node that the browser talks to makes no sandboxes.
     a.cli("node", "drain", "a")
     until("it drains", lambda: a.ok("GET", "/v1/nodes")["items"][0]["state"] == "draining")
     subprocess.run([ROOT / "tests/dashboard/clients", "fast"], check=True)

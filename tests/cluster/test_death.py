@@ -1,4 +1,4 @@
-"""Nodes that die, stand still, or cannot reach the database. No sandbox may run twice, and nobody may write for another."""
+"""Nodes that die, stand still, or cannot reach the database. No sandbox runs twice, and no node writes for another."""
 
 import contextlib
 import os
@@ -21,13 +21,13 @@ def cluster():
 
 
 def make(node, name):
-    """A sandbox with a command that goes on."""
+    """Makes a sandbox with a command that does not end; returns the id of the exec."""
     node.make(name=name)
     return node.ok("POST", f"/v1/sandboxes/{name}/execs", {"argv": ["sleep", "100000"], "wait_ms": 1})["exec"]["id"]
 
 
 def runs(pid):
-    """Whether a process is there and has not ended, whoever is to hear of that."""
+    """Whether a process runs. A zombie does not: it has ended, even if its parent has not waited for it."""
     try:
         return "\nState:\tZ" not in pathlib.Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -55,7 +55,7 @@ def test_what_ran_on_a_node_that_dies_has_failed_and_its_name_can_be_had_again(c
     b.ok("DELETE", "/v1/sandboxes/web")
     b.make(name="web")
     assert cluster.node_of("web") == "b"
-    # It comes back, takes nothing of that for its own, and wakes what slept.
+    # Node a comes back, claims none of the sandboxes that b took over, and wakes the one that was hibernated.
     a.start()
     until("it is back", lambda: b.call("GET", "/v1/sandboxes/asleep")[0] == 200)
     b.ok("POST", "/v1/sandboxes/asleep/resume", {})
@@ -74,7 +74,7 @@ def test_a_node_that_stood_still_writes_nothing_more(cluster):
     b.make(name="web")
     before = cluster.postgres.ask("SELECT id, node, state, generation FROM sandboxes")
     a.signal(signal.SIGCONT)
-    # It says so and ends, and what starts it again has a node without sandboxes.
+    # Node a logs that it was taken over, and ends; started again it has no sandboxes.
     assert a.process.wait(timeout=120) != 0
     assert "taken over" in a.log.read_text()
     assert cluster.postgres.ask("SELECT id, node, state, generation FROM sandboxes") == before
@@ -87,7 +87,8 @@ def test_a_node_that_stood_still_writes_nothing_more(cluster):
 def test_a_child_that_was_born_where_everything_stands_still_is_in_no_servers_way(cluster):
     a, b = cluster.nodes
     a.make(name="web")
-    # As the watchdog does at the end of a lease; what is made just then is cloned into it, with the server's lock and port.
+    # As the watchdog does at the end of a lease. A sandbox made now is cloned into a frozen cgroup, and holds the
+    # server's lock and port.
     a.freeze()
 
     def make_late():
@@ -129,7 +130,7 @@ def test_without_the_database_everything_stands_still_and_goes_on(cluster):
     status, answer = b.call("GET", "/v1/sandboxes/web")
     assert (status, answer["code"]) == (503, "store_unavailable")
     assert a.raw("GET", "/readyz")[0] == 503 and a.raw("GET", "/healthz")[0] == 200
-    # Longer than the lease: nobody saw the other live, and nobody may take it for dead.
+    # Longer than the lease: neither node saw the other renew it, and neither may take the other for dead.
     time.sleep(8)
     cluster.postgres.start()
     until("it goes on", lambda: a.call("GET", "/v1/sandboxes/web")[1].get("state") == "running")

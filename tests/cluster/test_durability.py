@@ -15,7 +15,7 @@ def cluster():
 
 
 def copied(cluster, id):
-    """The moment that the copy of a sandbox is of, milliseconds; 0 without one."""
+    """The time of a sandbox's last copy, in milliseconds; 0 if there is none."""
     found = cluster.postgres.ask(f"SELECT taken_ms FROM kept WHERE sandbox_id = '{id}' AND taken_ms IS NOT NULL")
     return int(found[0]) if found else 0
 
@@ -37,11 +37,11 @@ def test_it_goes_on_from_its_last_copy(cluster):
     first = a.ok("GET", f"/v1/sandboxes/{box}/execs")["items"][0]["id"]
     copied_after(cluster, id, ended_ms(a, box))
     before = set(cluster.bucket.of(id))
-    # A small change is a small copy.
+    # After a small change only that is copied: earlier objects are used again.
     run(a, box, "echo second >> /root/note")
     copied_after(cluster, id, ended_ms(a, box))
     assert before & set(cluster.bucket.of(id))
-    # Not in any copy: it never ends.
+    # This command never ends, so no copy has its change.
     lost = a.ok("POST", f"/v1/sandboxes/{box}/execs", {"argv": ["sh", "-c", "echo third >> /root/note; sleep 10000"], "wait_ms": 1000})
     taken = copied(cluster, id)
     a.kill()
@@ -51,7 +51,7 @@ def test_it_goes_on_from_its_last_copy(cluster):
     states = {one["id"]: one["state"] for one in b.ok("GET", f"/v1/sandboxes/{box}/execs")["items"]}
     assert states[lost["exec"]["id"]] == "lost" and states[first] == "exited"
     assert output(b, box, first) == "said\n"
-    # There it is copied again, and its old node has nothing of it.
+    # Node b copies the sandbox again, and its old node has nothing of it.
     copied_after(cluster, id, found["restored_at_ms"])
     a.start()
     assert cluster.node_of(box) == "b" and a.stands_still()
@@ -63,7 +63,7 @@ def test_it_is_copied_by_time(cluster):
     a, b = cluster.nodes
     id = a.make(name="box", durability={"every_ms": 1000})["id"]
     run(a, "box", "echo x > /root/note")
-    # Begun after that.
+    # A copy that was begun after the command ended.
     copied_after(cluster, id, ended_ms(a, "box"))
     a.kill()
     until("it goes on", lambda: seen(b, "box").get("state") == "running")

@@ -11,7 +11,7 @@ from proxy import PostgresProxy
 @pytest.mark.long
 def test_a_replica_takes_the_place_of_the_database():
     cluster = Cluster("a", "b")
-    # Longer than that takes on a busy host.
+    # Longer than a failover takes on a busy host.
     cluster.lease = "20s"
     proxies = [PostgresProxy(cluster.postgres, node.name) for node in cluster.nodes]
     for node, proxy in zip(cluster.nodes, proxies):
@@ -37,18 +37,18 @@ def test_a_replica_takes_the_place_of_the_database():
                 seen = node.ok("GET", f"/v1/sandboxes/{client.box['id']}")
                 assert (seen["state"], seen["boot_id"]) == ("running", client.box["boot_id"])
                 text = node.cli("exec", client.box["name"], "--", "cat", "/root/log").stdout.decode()
-                # Each word once; the last one may have been written though nobody heard of it.
+                # Each word once; the last one may have been written although the client got no answer.
                 lines = text.split()
                 assert lines[: len(client.done)] == client.done and len(lines) <= len(client.done) + 1, (lines, client.done)
                 listed = {one["argv"][-1]: one["state"] for one in node.ok("GET", f"/v1/sandboxes/{client.box['id']}/execs?limit=500")["items"]}
                 assert all(listed.get(f"echo {word} >> /root/log") == "exited" for word in client.done)
-        # What is made from here on is there, too.
+        # Both nodes know a sandbox that is made after the failover.
         made = cluster.nodes[0].make(name="after")
         assert cluster.nodes[1].ok("GET", "/v1/sandboxes/after")["id"] == made["id"]
 
 
 class Client(threading.Thread):
-    """Runs one command after the other, each until it is acknowledged."""
+    """Runs one command after the other, and repeats each until the node acknowledges it."""
 
     def __init__(self, node, name):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Images once for all nodes: one node pulls or loads them, the others have them from the object store."""
+"""One node pulls or loads an image; the other nodes fetch it from the object store."""
 
 import os
 import threading
@@ -13,7 +13,7 @@ SHELL = shell()
 
 
 def image(name, *files):
-    """A shell, and a layer with something of its own."""
+    """An image with a shell, and on top a layer for each of `files`."""
     return Image(name, SHELL, *(layer({path: content}) for path, content in files))
 
 
@@ -24,7 +24,7 @@ def cluster():
 
 
 def objects(cluster):
-    """Every layer that lies in the bucket: diff id and upload."""
+    """Every layer in the bucket, as diff id and upload."""
     names = [name.split("/layers/") for name in cluster.bucket.names() if "/images/" in name]
     return sorted(tuple(name[1].split("/")) for name in names)
 
@@ -40,7 +40,7 @@ def run(node, box, *argv):
 
 
 def make(node, **spec):
-    """A sandbox at this node, whatever others are better off."""
+    """Makes a sandbox on this node, even if other nodes are less busy; returns its id."""
     return node.make(**spec)["id"]
 
 
@@ -52,7 +52,7 @@ def test_what_one_node_loaded_another_has_when_that_one_is_dead(cluster):
     shared(a, one)
     two.load(a)
     shared(a, two)
-    # What they have in common was sent once, and nothing is kept here for it any more.
+    # The layer that both images have was sent once, and the node no longer keeps packed layers.
     assert [diff_id for diff_id, _ in objects(cluster)] == layers_of(one, two)
     until("packed layers go", lambda: not os.listdir(a.data / "images" / "packed"))
     assert (place(b, one), place(b, two)) == ("elsewhere", "elsewhere")
@@ -62,7 +62,7 @@ def test_what_one_node_loaded_another_has_when_that_one_is_dead(cluster):
     box = make(b, image="reg.test/one:1", name="named")
     assert run(b, box, "cat", "/note") == "first\n"
     assert run(b, box, "sh", "-c", "echo $OF") == "image\n"
-    # By digest, of which one layer is here already.
+    # By digest; b has one of its layers already.
     box = make(b, image=two.digest[:30])
     assert run(b, box, "cat", "/note") == "second\n"
     assert (place(b, one), place(b, two)) == ("shared", "shared")
@@ -95,7 +95,7 @@ def test_a_name_means_the_same_on_every_node(cluster):
     one.load(a)
     shared(a, one)
     first = make(b, image="reg.test/app:1")
-    # The name goes to another image, on the node that did not load the first.
+    # The name goes to another image, on b, which did not load the first.
     two.load(b)
     shared(b, two)
     second = make(b, image="reg.test/app:1")
@@ -109,7 +109,7 @@ def test_a_name_means_the_same_on_every_node(cluster):
 def test_who_gave_a_name_last_is_right_whoever_tells_it_last(cluster):
     for number, (first, second) in enumerate((cluster.nodes, cluster.nodes[::-1])):
         name = f"reg.test/app:{number}"
-        # The earlier one takes longer to send.
+        # The earlier image takes longer to send.
         early, late = image(name, ("big", os.urandom(6 << 20))), image(name, ("note", f"of {number}\n".encode()))
         cluster.bucket.signal(19)
         early.load(first)
@@ -122,7 +122,7 @@ def test_who_gave_a_name_last_is_right_whoever_tells_it_last(cluster):
 
 
 def named(node, name):
-    """The image that a name stands for."""
+    """The digest of the image that a node has under a name."""
     return next((one["digest"] for one in node.ok("GET", "/v1/images")["items"] if name in one["names"]), None)
 
 
@@ -141,7 +141,7 @@ def test_what_was_removed_does_not_come_back_with_a_node_that_was_away(cluster):
     a.start()
     until("it goes there, too", lambda: place(a, one) is None)
     assert place(b, one) is None
-    # Given once more, it is there.
+    # Loaded once more, the image is there again.
     one.load(a)
     shared(a, one)
     assert run(b, make(b, image="reg.test/one:1"), "cat", "/note") == "first\n"
@@ -154,7 +154,7 @@ def test_an_image_that_goes_goes_everywhere(cluster):
         made.load(a)
         shared(a, made)
     box = make(b, image="reg.test/one:1")
-    # A node that does not have it does not take it from another's sandbox.
+    # Node a, which does not have the sandbox, refuses to delete the image that the sandbox on b uses.
     status, answer = a.call("DELETE", "/v1/images/reg.test/one:1")
     assert (status, answer["code"]) == (409, "image_in_use"), answer
     b.ok("POST", "/v1/templates", {"name": "of-two", "image": "reg.test/two:1"})
@@ -166,7 +166,7 @@ def test_an_image_that_goes_goes_everywhere(cluster):
     assert a.call("POST", "/v1/sandboxes", {"image": one.digest})[1]["code"] == "image_not_found"
     until("its own layer goes", lambda: [diff_id for diff_id, _ in objects(cluster)] == layers_of(two))
     a.ok("DELETE", "/v1/templates/of-two")
-    # It comes back when it is loaded again.
+    # The image comes back when it is loaded again.
     one.load(b)
     shared(b, one)
     assert run(a, make(a, image="reg.test/one:1"), "cat", "/note") == "first\n"
@@ -196,7 +196,7 @@ def test_what_was_damaged_there_is_not_used(cluster):
 
 @pytest.mark.long
 def test_what_was_lost_there_is_sent_again(cluster):
-    """By whoever loads it once more; also when somebody had looked for it in vain."""
+    """The node that loads the image once more sends it, also after another node failed to fetch it."""
     a, b = cluster.nodes
     for number, harm in enumerate((None, b"not what it was")):
         one = image(f"reg.test/{number}:1", ("note", f"of {number}\n".encode()))
@@ -230,13 +230,13 @@ def test_a_pulled_image_comes_from_the_bucket_and_else_from_its_registry(registr
         reference = registry.push(one, "one:1")
         a.cli("image", "pull", reference)
         shared(a, one)
-        # The registry says what the tag means; the layers come from the bucket, as it has none any more.
+        # The registry resolves the tag; the layers come from the bucket, as the registry has none any more.
         for digest in one.layers:
             registry.lose(digest)
         b.cli("image", "pull", reference)
         assert place(b, one) == "shared"
         assert run(b, make(b, image=reference), "cat", "/note") == "first\n"
-        # What is damaged in the bucket comes from the registry.
+        # A layer that is damaged in the bucket comes from the registry.
         reference = registry.push(two, "two:1")
         a.cli("image", "pull", reference)
         shared(a, two)
@@ -244,11 +244,11 @@ def test_a_pulled_image_comes_from_the_bucket_and_else_from_its_registry(registr
             if f"/layers/{two.diff_ids[1][7:]}/" in name:
                 cluster.bucket.request("PUT", name, b"damaged")
         assert run(b, make(b, image=reference), "cat", "/note") == "second\n"
-        # From there it is put back.
+        # Node b puts the layer that it pulled back into the bucket.
         there = lambda: [name for name in cluster.bucket.names() if f"/layers/{two.diff_ids[1][7:]}/" in name]
         until("it is whole again", lambda: any(cluster.bucket.request("GET", name)[1] != b"damaged" for name in there()))
         until("every node can have it", lambda: not os.listdir(b.data / "images" / "packed"))
-        # A tag that moved is looked up where it is.
+        # Node b asks the registry for a tag that moved; node a then has the image from the bucket.
         three = image("unused/two:1", ("note", b"third\n"))
         registry.push(three, "two:1")
         b.cli("image", "pull", reference)
@@ -267,7 +267,7 @@ def test_a_node_that_is_killed_while_it_sends(cluster, point):
     a.start()
     one.load(a)
     a.process.wait(timeout=120)
-    # Whatever is there, another node has all of it or nothing.
+    # However far the upload came, the other node can have the whole image or does not know it.
     assert place(b, one) == ("elsewhere" if point.endswith("told") else None)
     a.failpoints = ""
     a.start()
@@ -320,7 +320,7 @@ def test_a_moved_sandbox_has_its_image_there(cluster):
 
 
 def build(node, name, tmp_path, text):
-    """A template that is built on a node, from a Dockerfile."""
+    """Builds a template on a node, from a Dockerfile."""
     (tmp_path / "Dockerfile").write_text(text)
     node.cli("template", "build", str(tmp_path), "-t", name)
 
@@ -336,7 +336,7 @@ def test_a_template_that_a_dead_node_built_is_used_on_another(cluster, tmp_path)
     shared(a, one)
     build(a, "app", tmp_path, "FROM reg.test/one:1\nENV SAID=so\nRUN echo built > /root.txt\n")
     until("its disk is in the bucket", lambda: template_disks(cluster))
-    # While both live, it is used where it is asked for.
+    # While both nodes live, each makes sandboxes from the template itself.
     boxes = [make(node, template="app") for node in (a, b)]
     assert [cluster.node_of(box) for box in boxes] == ["a", "b"]
     a.kill()
@@ -349,10 +349,10 @@ def test_a_template_that_a_dead_node_built_is_used_on_another(cluster, tmp_path)
         thread.join()
     assert [run(b, box, "sh", "-c", "cat /root.txt /note; echo $SAID") for box in made] == ["built\nfirst\nso\n"] * 4
     assert b.log.read_text().count("fetching the disk of a template of another node") == 1
-    # Another is built on top of it there.
+    # Node b builds another template on top of it.
     build(b, "more", tmp_path, "FROM template://app\nRUN echo more >> /root.txt\n")
     assert run(b, make(b, template="more"), "cat", "/root.txt") == "built\nmore\n"
-    # What was fetched is known again after a start, and goes when the template does.
+    # After a restart b still knows the disk that it fetched; it removes the disk when the template is deleted.
     b.kill()
     b.start()
     box = make(b, template="app")
@@ -372,7 +372,7 @@ def test_a_damaged_disk_of_a_template_is_not_used(cluster, tmp_path):
     build(a, "app", tmp_path, "FROM host\nRUN head -c 1M /dev/urandom > /root/app\n")
     (name,) = until("its disk is in the bucket", lambda: template_disks(cluster))
     whole = cluster.bucket.request("GET", name)[1]
-    # One that is not what it was is told of no more, and its node sends it anew.
+    # The database no longer lists a damaged disk, and the node that built it sends it anew.
     is_told = lambda: cluster.postgres.ask("SELECT count(*) FROM shared_snapshots") == ["1"]
     for damage in (b"", b"not what it was", whole[: len(whole) // 2], whole[:-1]):
         until("every node can have it", is_told)
@@ -391,7 +391,7 @@ def test_a_template_of_e2b_is_used_on_another_node(cluster, tmp_path):
     key = a.cli("key", "create", "e2b", "--scope", "admin", "--for", "e2b").stdout.decode().strip()
     until("the key is known", lambda: b.raw("GET", "/e2b/v2/sandboxes", headers={"X-API-Key": key})[0] == 200)
     options = lambda node: {"api_key": key, "api_url": f"{node.url}/e2b", "sandbox_url": node.url}
-    # Nothing is on top of its image, so it needs no disk.
+    # This template adds nothing to its image, so it needs no disk.
     build(a, "plain", tmp_path, "FROM host\n")
     Template.build(Template().from_template("plain").run_cmd("echo built > /tmp/built"), "made", **options(a))
     until("its disk is in the bucket", lambda: template_disks(cluster))
@@ -455,7 +455,7 @@ def test_what_others_can_give_makes_room_while_nothing_stands_on_it(cluster):
     until("it makes room", lambda: place(b, two) == "elsewhere", seconds=180)
     assert place(b, one) == "shared" and run(b, stands, "cat", "/note") == "first\n"
     assert (place(a, one), place(a, two)) == ("shared", "shared"), "there is room"
-    # It comes again, although a template that was made here names it, too.
+    # Node b fetches the image again and makes room again, although a template that was made on b names it.
     b.ok("POST", "/v1/templates", {"name": "of-two", "image": "reg.test/two:1"})
     again = make(b, template="of-two")
     assert run(b, again, "cat", "/note") == "second\n"

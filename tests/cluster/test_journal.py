@@ -1,4 +1,4 @@
-"""Two nodes and a bucket: the journal of a sandbox that is gone is read at any node, also when the one that wrote it is dead."""
+"""Two nodes and a bucket: any node shows the journal of a deleted sandbox, also when the node that wrote it is dead."""
 
 import json
 import os
@@ -15,7 +15,7 @@ def cluster():
 
 
 def gone(cluster, node, key):
-    """A sandbox that was on a node; its journal is in the bucket."""
+    """Makes and deletes a sandbox on a node, waits until its journal is in the bucket, and returns its id."""
     made = node.make()
     node.ok("POST", f"/v1/sandboxes/{made['id']}/execs", {"argv": ["echo", "recorded"], "wait_ms": 30000}, key=key)
     node.ok("DELETE", f"/v1/sandboxes/{made['id']}")
@@ -37,7 +37,7 @@ def test_it_is_read_and_verified_at_another_node(cluster):
     assert kinds(there) == kinds(here)[: len(kinds(there))] and "recorded" in json.dumps(there[1])
     report = b.ok("GET", f"/v1/sandboxes/{box}/events/verify")
     assert not report["findings"] and report["ended"], report
-    # Who did not make it, and is no administrator, does not learn of it; nor of what there never was.
+    # A key that did not make the sandbox and is no administrator's gets 404, as for one that never existed.
     other = a.ok("POST", "/v1/keys", {"name": f"other-{box}", "scope": "manage"})
     until("the key is known", lambda: b.raw("GET", "/v1/sandboxes", key=other["secret"])[0] == 200)
     never = box[:-4] + "0000"

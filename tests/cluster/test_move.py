@@ -20,14 +20,14 @@ def cluster():
 
 
 def run(node, box, text):
-    """What a command writes that ends well."""
+    """Runs a command that must succeed; returns its output."""
     made = node.ok("POST", f"/v1/sandboxes/{box}/execs", {"argv": ["sh", "-c", text], "wait_ms": 60000})
     assert made["exec"]["exit"]["code"] == 0, made
     return output(node, box, made["exec"]["id"])
 
 
 def output(node, box, execution):
-    """What an exec wrote, as it is kept."""
+    """The output of an exec, as the server keeps it."""
     return node.cli("logs", box, execution).stdout.decode()
 
 
@@ -37,13 +37,13 @@ def seen(node, box):
 
 
 def hibernate(node, box):
-    """Puts it to disk and waits until it is in the object store, too."""
+    """Hibernates a sandbox and waits until its copy is in the object store."""
     node.ok("POST", f"/v1/sandboxes/{box}/pause", FILESYSTEM)
     return until("it is kept", lambda: seen(node, box).get("kept_at_ms") and seen(node, box))
 
 
 def work(node, name):
-    """A sandbox with something on its disk, and with a command that has ended."""
+    """Makes a sandbox with files and a command that has ended; returns its id, a digest and the exec's id."""
     made = node.make(name=name, labels={"of": "test"})
     digest = run(node, name, "head -c 9M /dev/urandom > /root/big; echo kept > /root/note; sha256sum < /root/big")
     last = node.ok("GET", f"/v1/sandboxes/{name}/execs")["items"][0]["id"]
@@ -51,7 +51,7 @@ def work(node, name):
 
 
 def as_it_was(node, name, id, digest, last):
-    """It is what it was: id, name, files, history."""
+    """Checks that a sandbox has the id, name, files and history that it had."""
     found = node.ok("GET", f"/v1/sandboxes/{name}")
     assert (found["id"], found["labels"]) == (id, {"of": "test"})
     assert output(node, name, last) == digest
@@ -65,7 +65,7 @@ def test_a_hibernated_sandbox_wakes_elsewhere_when_its_node_dies(cluster):
     before = seen(a, "box")
     assert "kept_at_ms" not in before
     hibernate(a, "box")
-    # On one node only, as its disk is.
+    # A sandbox with a volume stays on its node, because the volume is there.
     a.ok("POST", "/v1/volumes", {"name": "vol"})
     a.ok("POST", "/v1/sandboxes", {"name": "bound", "volumes": [{"volume": "vol", "path": "/vol"}]})
     a.ok("POST", "/v1/sandboxes/bound/pause", FILESYSTEM)
@@ -79,7 +79,7 @@ def test_a_hibernated_sandbox_wakes_elsewhere_when_its_node_dies(cluster):
     status, answer = b.call("GET", "/v1/sandboxes/bound")
     assert (status, answer["code"]) == (503, "node_unavailable"), "its volume is there"
     run(b, "box", "echo more >> /root/note")
-    # Its old node finds nothing of it, and what goes on is what was done since.
+    # The old node comes back and no longer has the sandbox; later changes, made on b, are there.
     a.start()
     assert run(a, "box", "cat /root/note") == "kept\nmore\n"
     assert cluster.node_of("box") == "b" and cluster.node_of("bound") == "a"
@@ -95,7 +95,7 @@ def test_what_is_not_in_the_object_store_waits_for_its_node(cluster):
     cluster.bucket.signal(signal.SIGSTOP)
     a.ok("POST", "/v1/sandboxes/box/pause", FILESYSTEM)
     assert "kept_at_ms" not in seen(a, "box"), "it says so"
-    # It is woken at once all the same, and a copy that was begun is no copy.
+    # The node wakes it at once nevertheless, and does not count the copy that it had begun.
     assert run(a, "box", "echo again > /root/note; cat /root/note") == "again\n"
     run(a, "box", "echo kept > /root/note")
     a.ok("POST", "/v1/sandboxes/box/pause", FILESYSTEM)
@@ -140,12 +140,12 @@ def test_it_is_not_woken_without_the_output_of_its_commands(cluster):
     id, digest, last = work(a, "box")
     hibernate(a, "box")
     content = {name: cluster.bucket.request("GET", name)[1] for name in cluster.bucket.of(id) if not name.endswith("/index")}
-    # Two lines of output; every piece of the disk has more.
+    # The smallest object is two lines of output; every piece of the disk is larger.
     smallest = min(content, key=lambda name: len(content[name]))
     cluster.bucket.request("DELETE", smallest)
     a.kill()
     until("it is another node's", lambda: seen(b, "box"))
-    # Awake, its next copy would be without the output, too.
+    # If b woke it, its next copy would lack the output, too.
     status, answer = b.call("POST", "/v1/sandboxes/box/resume", {})
     assert status >= 400 and answer["code"] == "snapshot_not_found", answer
     cluster.bucket.request("PUT", smallest, content[smallest])
@@ -162,7 +162,7 @@ def test_who_stood_still_takes_nothing_away(cluster):
     a.signal(signal.SIGSTOP)
     until("it is another node's", lambda: seen(b, "box"))
     run(b, "box", "echo more >> /root/note")
-    # A copy that refers to what the other sent.
+    # This copy refers to objects that node a sent.
     hibernate(b, "box")
     a.signal(signal.SIGCONT)
     assert a.process.wait(timeout=120) != 0
@@ -195,7 +195,7 @@ def test_what_nobody_refers_to_is_removed(cluster):
     id, _, _ = work(a, "box")
     hibernate(a, "box")
     run(a, "box", "true")
-    # Awake, it has a copy that the next one refers to.
+    # The running sandbox has a copy, which the next copy refers to.
     before = uploads(cluster, id)
     assert len(before) == 1
     a.stop()
@@ -226,7 +226,7 @@ def uploads(cluster, id):
 
 
 def ask_all_the_time(nodes, box, stop, answers):
-    """Asks one after the other; what says that it can be tried again is tried again, as clients do."""
+    """Sends a command to one node after the other; repeats it after a 503, as clients do."""
     number = 0
     while not stop.is_set():
         node = nodes[number % len(nodes)]
@@ -256,7 +256,7 @@ def test_a_node_that_is_drained_gives_away_what_it_has(cluster):
     time.sleep(1)
     stop.set()
     asking.join()
-    # A command that was under way when its sandbox was put to disk says so.
+    # No command is refused for good, although its sandbox is hibernated and moves.
     refused = [(status, answer) for status, answer in answers if status >= 300]
     assert not refused, refused
     assert len(answers) > 3
@@ -266,14 +266,15 @@ def test_a_node_that_is_drained_gives_away_what_it_has(cluster):
         assert cluster.node_of(name) == "b"
         as_it_was(a, name, *was)
     assert cluster.node_of("bound") == "a" and seen(b, "bound")["state"] == "running"
-    # Nothing of them is left there.
+    # Nothing of the sandboxes is left on a.
     until("nothing is left of them", lambda: not a.ok("GET", "/v1/leaks")["items"])
     a.cli("node", "undrain", "a")
     a.make(name="new")
     assert cluster.node_of("new") == "a"
 
 
-# What is killed at which step, of a sandbox that is to be on b in the end, or may still be on a: never on both, never on none.
+# The steps of a move at which a test kills the node that gives the sandbox (a) or the one that takes it (b). In the
+# end the sandbox is on b, or may still be on a: never on both, never on none.
 SENDER = ["engine.travel.begun", "engine.travel.sent", "engine.travel.kept", "engine.move.paused", "engine.move.kept", "engine.move.given", "engine.move.gone"]
 RECEIVER = ["engine.travel.arrived", "engine.travel.fetching", "engine.travel.fetched", "engine.wake.started", "engine.wake.recorded"]
 
@@ -299,7 +300,7 @@ def moved_with_a_crash(cluster, victim, point):
 
 
 def processes():
-    """The environments of the guest agents that run."""
+    """The ATOLL_SANDBOX_ID variables in the environments of all running processes: each guest agent has one."""
     found = []
     for pid in os.listdir("/proc"):
         try:
@@ -329,7 +330,7 @@ def test_a_move_survives_a_crash_at_every_step(cluster):
         moved_with_a_crash(cluster, a, point)
     for point in RECEIVER:
         moved_with_a_crash(cluster, b, point)
-    # What the crashes left in the object store goes when somebody looks.
+    # A server that starts removes what the crashes left in the object store.
     b.stop()
     b.start()
     until("nothing is left", lambda: not kept(cluster))

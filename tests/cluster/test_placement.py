@@ -1,4 +1,4 @@
-"""Which node makes a sandbox, and that what is remembered of other nodes is never wrong for long."""
+"""Which node makes a sandbox, and that what a node remembers of other nodes is never wrong for long."""
 
 import io
 import json
@@ -31,19 +31,19 @@ def test_a_name_that_is_on_another_node_now_is_found_there(cluster):
     a, b, c = cluster.nodes
     for number in range(3):
         first = a.make(name="wanders")["id"]
-        # Both others remember where it is.
+        # Both other nodes remember where it is.
         assert all(node.ok("GET", "/v1/sandboxes/wanders")["id"] == first for node in (b, c))
         remove(a, first)
         second = b.make(name="wanders")["id"]
         assert cluster.node_of(second) == "b"
         assert all(node.ok("GET", "/v1/sandboxes/wanders")["id"] == second for node in (c, a, b))
-        # A request with a body, and one that asks for another protocol.
+        # A request with a body, and one that upgrades to another protocol.
         done = c.ok("POST", "/v1/sandboxes/wanders/execs", {"argv": ["echo", "here"], "wait_ms": 30000})
         assert done["exec"]["exit"]["code"] == 0
         assert c.cli("exec", "wanders", "--", "echo", "on", "b").stdout == b"on b\n"
         remove(c, "wanders")
         assert [node.call("GET", "/v1/sandboxes/wanders")[1]["code"] for node in (a, b, c)] == ["sandbox_not_found"] * 3
-        # On the third, whose memory of it is of the second.
+        # Asks b and c, which last saw the name on b.
         third = a.make(name="wanders")["id"]
         content = os.urandom(1 << 20)
         headers = {"Content-Type": "application/octet-stream"}
@@ -58,7 +58,7 @@ def test_a_full_node_gives_what_it_is_asked_for_to_others(cluster):
     made += [c.ok("POST", "/v1/sandboxes", {"name": f"full-{number}"})["id"] for number in (2, 3)]
     nodes = [cluster.node_of(box) for box in made]
     assert nodes[:2] == ["c", "c"] and not {"c"} & set(nodes[2:]), nodes
-    # Who gives it something all the same is told so, and chooses another.
+    # A node that gives c a sandbox nevertheless is refused, and chooses another node.
     assert c.call("GET", f"/v1/sandboxes/{made[3]}")[0] == 200
     remove(a, *made)
 
@@ -107,13 +107,13 @@ def test_other_protocols_profit_and_what_belongs_together_stays_together(cluster
         assert cluster.node_of(made.sandbox_id) in ("a", "c")
         assert made.commands.run("echo here").stdout == "here\n"
         assert made.kill()
-        # One of several at once is no reason to pass all of them on; each says why not.
+        # A draining node does not pass a batch on; each entry says why it was refused.
         batch = b.ok("POST", "/v1/sandboxes/batch", {"sandboxes": [{}, {}]})["results"]
         assert [one["error"]["code"] for one in batch] == ["node_unavailable"] * 2
     finally:
         a.cli("node", "undrain", "b")
     until("it takes some again", lambda: [n["state"] for n in b.ok("GET", "/v1/nodes")["items"]][1] == "ready")
-    # What is made from a snapshot is made where that is, also when its node takes nothing new: then not at all.
+    # Only the node with a snapshot makes sandboxes from it; while that node drains, they are refused.
     source = a.make()["id"]
     snapshot = c.ok("POST", f"/v1/sandboxes/{source}/snapshots", {})["id"]
     a.cli("node", "drain", "a")
@@ -146,11 +146,11 @@ def test_creations_that_may_be_repeated_are_given_to_others_too(cluster):
         assert len(made) == 1, answers
         found = b.ok("GET", "/v1/sandboxes")["items"]
         assert len(found) == 1 and cluster.node_of(found[0]["id"]) in ("a", "c"), found
-        # Another request under the same key is none.
+        # Another request under the same key is refused.
         status, answer = b.call("POST", path, {**body, "metadata": {"x": "y"}}, headers=headers)
         assert status in (400, 409), (status, answer)
         remove(c, found[0]["id"])
-    # A command in a devbox of another node, which is sent again.
+    # A command for a devbox of another node is sent three times, and runs once.
     devbox = a.ok("POST", "/runloop/v1/devboxes", {"name": "works"})["id"]
     again = {"x-request-id": f"x-{os.urandom(4).hex()}"}
     ran = [node.call("POST", f"/runloop/v1/devboxes/{devbox}/execute_async", {"command": "echo x >> /tmp/x"}, headers=again) for node in (b, c, a)]
@@ -188,7 +188,7 @@ def test_events_of_all_nodes_come_in_one_stream(cluster):
     made = []
 
     def both():
-        # It has to have begun before anything is made.
+        # The stream shows only later events, so make sandboxes until it has begun.
         made.extend(node.make()["id"] for node in (a, b))
         return {cluster.node_of(box) for box in made if box in seen} == {"a", "b"}
 

@@ -1,4 +1,4 @@
-"""Two nodes: whoever logs in at one with SSH reaches what the other has. The clients are OpenSSH's own."""
+"""Two nodes: a client that logs in at one with SSH reaches the sandboxes of the other. The clients are OpenSSH."""
 
 import hashlib
 import os
@@ -26,7 +26,7 @@ def cluster():
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """Where clients keep keys."""
+    """A directory in which the SSH clients keep their keys."""
     home = tmp_path_factory.mktemp("home")
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", home / "id"], check=True)
     return home
@@ -42,14 +42,14 @@ def box(cluster):
 
 @pytest.fixture(scope="module", autouse=True)
 def known(cluster, home):
-    """The key of the operator's, at both."""
+    """Registers the operator's public key, which both nodes then know."""
     public = (home / "id.pub").read_text()
     cluster.nodes[1].ok("POST", "/v1/ssh-keys", {"name": "of the test", "public_key": public})
 
 
 def options(home):
     plain = ["BatchMode=yes", "IdentitiesOnly=yes", f"IdentityFile={home / 'id'}", "LogLevel=ERROR"]
-    # One name for all nodes: who has seen the key of one knows all.
+    # All nodes have one host key, so a client that knows one node knows all.
     plain += [f"UserKnownHostsFile={home / 'known'}", "StrictHostKeyChecking=accept-new", "HostKeyAlias=cluster"]
     return [part for option in plain for part in ("-o", option)]
 
@@ -76,7 +76,7 @@ def test_a_command_its_streams_and_its_end(cluster, home, box):
         assert (done.returncode, done.stdout.splitlines()[0], done.stderr) == (7, b"out", b"err\n"), done
     killed = ssh(cluster.nodes[1], home, box, "kill -TERM $$; sleep 60")
     assert killed.returncode == 255, killed
-    # It is an exec of the sandbox, wherever it came in.
+    # Each is an exec of the sandbox, at whichever node the client logged in.
     listed = cluster.nodes[0].ok("GET", f"/v1/sandboxes/{box}/execs")["items"]
     assert len(listed) == 3
 
@@ -91,7 +91,7 @@ def test_neighbours_that_do_not_read_hold_up_nobody(cluster, home, box):
     b = cluster.nodes[1]
     host, port = b.listen.rsplit(":", 1)
     command = ["ssh", *options(home), "-p", port, "-l", box, host, "cat /dev/zero"]
-    # Several: that one has gone is noticed by what is read of it or by what is written to it, whichever comes first.
+    # Several clients: the server notices that one has gone by a read or by a write, whichever comes first.
     start = lambda: subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     greedy = [start() for _ in range(4)]
     try:
@@ -103,7 +103,7 @@ def test_neighbours_that_do_not_read_hold_up_nobody(cluster, home, box):
         for one in greedy:
             one.kill()
             one.communicate()
-    # What ran for them hears that they have gone.
+    # Their commands end, because their clients have gone.
     until("they end", lambda: all(e["state"] != "running" for e in b.ok("GET", f"/v1/sandboxes/{box}/execs")["items"]))
 
 
@@ -199,7 +199,7 @@ def test_our_own_client(cluster, box):
 
 
 def test_tokens_are_names_to_log_in_with(cluster, home, box):
-    """As Daytona's clients ask for them: no key, no password."""
+    """Daytona's clients log in with such a token as the name: no key, no password."""
     a, b = cluster.nodes
     key = a.cli("key", "create", f"d-{box}", "--scope", "admin", "--for", "daytona").stdout.decode().strip()
     known = lambda: b.raw("GET", "/daytona/api/sandbox", key=key)[0] == 200
@@ -227,7 +227,7 @@ def test_who_may_not_is_not_let_in(cluster, home, box, tmp_path):
     b.ok("POST", "/v1/ssh-keys", {"name": "x", "public_key": public}, key=worker["secret"])
     assert ssh(b, tmp_path, box, "echo in").stdout == b"in\n"
     assert ssh(b, tmp_path, f"{box}x", "true").returncode == 255, "no such sandbox"
-    # A connection that is open ends with its key, though the node where it comes in never asked about the sandbox.
+    # An open connection ends when its key is deleted, although node b, where it came in, does not have the sandbox.
     host, port = b.listen.rsplit(":", 1)
     command = ["ssh", *options(tmp_path), "-p", port, "-l", box, host, "echo begun; exec sleep 600"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as client:
@@ -253,7 +253,7 @@ def test_a_node_that_dies_ends_its_sessions(cluster, home, box):
         assert client.wait(DEADLINE) == 255
     a.start()
     until("the sandbox is there again", lambda: ssh(b, home, box, "echo in").stdout == b"in\n")
-    # Who logs in while it is away waits for it, until its lease is over: then the sandbox is lost.
+    # A client that logs in while a is away waits until a's lease is over: then the sandbox is lost.
     a.kill()
     assert ssh(b, home, box, "true").returncode == 255
     a.start()

@@ -1,15 +1,18 @@
-"""Three nodes get another program one after the other while clients work: no call of a client fails beyond what its SDK repeats.
+"""Three nodes get another program one after the other while clients work.
 
-The program that they have first is ATOLL_OLD_BIN; without it the same: then it is a restart of each. Two ways:
+No call of a client fails except those that the client's SDK repeats.
 
-- In place: the server ends and the other begins on its directory. Sandboxes stay where they are and what runs in them goes on.
-- To another machine: a node is drained before. What is on it goes on elsewhere; a command that is under way for longer than
-  the drain waits ends, so the clients' are short here.
+The nodes begin with the program ATOLL_OLD_BIN. Without it they keep their program, and are only restarted. Two ways:
 
-The SDK of E2B does not take up a command again whose connection ends while it is heard: its user repeats that, and so does the
-client here.
+- In place: the old server ends and the new one starts on its directory. Sandboxes stay and their commands go on.
+- To another machine: the node is drained first. Its sandboxes go on elsewhere; a command that runs for longer than the
+  drain waits ends, so the clients' commands are short here.
 
-Clients reach the cluster as anybody's do, through a balancer that sends connections to nodes that say they are ready.
+The SDK of E2B does not take up a command again whose connection ends while the SDK reads its output: the SDK's
+user must repeat the command, and so does the client here.
+
+Clients reach the cluster as users' clients do, through a balancer that sends connections to nodes that say they are
+ready.
 """
 
 import http.client
@@ -37,7 +40,8 @@ WORKERS = 2
 
 
 class Balancer(Way):
-    """As an ingress does it: TCP, to those whose /readyz answered 200 a moment ago; who cannot be connected to is passed over."""
+    """Balances TCP connections as an ingress does: over the nodes whose /readyz answered 200 a moment ago. A node that
+    it cannot connect to is passed over."""
 
     def __init__(self, nodes):
         self.nodes, self.ready, self.done = nodes, list(nodes), threading.Event()
@@ -77,7 +81,7 @@ class Balancer(Way):
 
 
 class Load:
-    """Clients that work until they are told to stop, and what they could not do."""
+    """Clients that work until the test stops them, and the errors that they met."""
 
     def __init__(self, url, key, e2b_key):
         self.url, self.e2b = url, {"api_key": e2b_key, "api_url": f"{url}/e2b", "sandbox_url": url}
@@ -103,7 +107,7 @@ class Load:
             self.failed.append(f"{work.__name__}: {error!r}")
 
     def stays(self, number):
-        """One sandbox all the time: each command runs once, and what it wrote stays."""
+        """Uses one sandbox all the time: each command runs once, and what it wrote stays."""
         box = self.client.sandboxes.create(name=f"stays-{number}")
         for turn in itertools.count():
             if self.ended.is_set():
@@ -156,11 +160,11 @@ def load(cluster):
 
 
 def is_up(cluster, node):
-    """Everybody says that it is there."""
+    """Whether every node says that this node is ready."""
 
     def state(other):
         status, answer = other.call("GET", "/v1/nodes")
-        # Who starts does not know at once what holds.
+        # A node that starts does not know the states of all nodes at once.
         return {one["name"]: one["state"] for one in answer["items"]}.get(node.name) if status == 200 else None
 
     return all(state(other) == "ready" for other in cluster.nodes)
@@ -168,7 +172,7 @@ def is_up(cluster, node):
 
 def test_in_place(cluster, load):
     with load:
-        # On each node a command that runs all the time, and is heard all the time.
+        # On each node a command runs all the time, and a client reads its output all the time.
         heard, long = [], []
         for node in cluster.nodes:
             made = node.make(name=f"long-{node.name}")
@@ -228,7 +232,7 @@ def test_what_is_on_its_way_to_a_node_that_ends_is_answered(cluster):
     fresh.connect()
     node.signal(signal.SIGTERM)
     until("it takes no more", lambda: not connects(node))
-    # Both were there before, and the server said of neither that it would be closed.
+    # Both connections were open before, and the server had announced the close of neither.
     assert asks(waiting) == asks(fresh) == (200, "close", b"{")
     node.process.wait(timeout=30)
     node.start()

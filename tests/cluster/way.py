@@ -1,4 +1,4 @@
-"""A way to a server over TCP, for tests that stand in it."""
+"""A TCP relay to a server, for tests that hold or choose its connections."""
 
 import socket
 import threading
@@ -25,7 +25,7 @@ class Way:
 
 
 def join(client, server):
-    """Passes on what both say until one of them ends."""
+    """Passes bytes on in both directions until one side ends."""
     threading.Thread(target=copy, args=(server, client), daemon=True).start()
     copy(client, server)
 

@@ -1,8 +1,8 @@
-"""Runs a command as a person would who looks at it: attended.py follow|terminal|answer COMMAND…
+"""Runs a command as a user at a terminal would: attended.py follow|terminal|answer COMMAND…
 
-`follow`: until it ends or has written something, which is shown; then it is interrupted, as with ctrl-c.
-`terminal`: on a terminal, until something is there; then come the keys that detach from it.
-`answer`: on a terminal, where its question is answered with a line.
+`follow`: shows the first output of the command; then interrupts it, as with ctrl-c, unless it has ended.
+`terminal`: runs the command on a terminal; at its first output sends the keys that detach from it.
+`answer`: runs the command on a terminal; answers its question with a line.
 """
 
 import os
@@ -18,7 +18,7 @@ def follow(command):
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     text = os.read(process.stdout.fileno(), 1 << 16)
     os.write(1, text)
-    # Whoever ends a command does not look at its exit code, unless there was nothing to see.
+    # A command that had to be interrupted counts as a success if it wrote something.
     try:
         code = process.wait(1)
     except subprocess.TimeoutExpired:
@@ -36,7 +36,7 @@ def terminal(command, keys=DETACH):
     while True:
         try:
             text = os.read(file, 1 << 16)
-        except OSError:  # what a terminal answers whose program is gone
+        except OSError:  # reading a terminal whose program has ended fails
             break
         if not text:
             break

@@ -26,14 +26,14 @@ def line(text):
     parts = text.split()
     patterns = [token(part) for part in parts]
     for at, part in enumerate(parts[1:]):
-        # '5 MiB': the number, too, is whatever it is.
+        # '5 MiB': any number before the unit matches, too.
         if re.fullmatch(UNIT, part) and re.fullmatch(r"[\d.]+", parts[at]):
             patterns[at] = r"[\d.]+"
     return re.compile(r"\s*" + r"\s+".join(patterns) + r"\s*")
 
 
 def matches(shown, actual):
-    """Whether all of `actual` is what the lines `shown` say; a line with nothing but … stands for any lines."""
+    """Whether all lines of `actual` match the lines `shown`; a line with nothing but … stands for any lines."""
     if all(not text for text in shown):
         return all(not text.strip() for text in actual)
     if shown[0].strip() == "…":

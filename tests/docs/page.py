@@ -1,18 +1,18 @@
-"""A page: its blocks, the script that they make, and what their output should be."""
+"""A page: its blocks, the script that they make, and the output that it shows for them."""
 
 import re
 from dataclasses import dataclass, field
 
 from output import matches
 
-# Languages of blocks that are no commands. Python and TypeScript run in tests/sdk.
+# Languages of blocks that are not run here. Blocks in Python and TypeScript run in tests/sdk.
 DATA = {"python", "ts", "rust", "json", "toml", "text"}
 NOT_RUN = re.compile(r"<!-- not run: (.+) -->")
 BACKGROUND = "<!-- run in the background -->"
 
 
 class Wrong(Exception):
-    """A page that is not what the program does, or not written as the runner reads it."""
+    """The page differs from the program's behaviour, or is not written in a form that the runner reads."""
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Page:
         return "\n".join(lines) + "\n"
 
     def check(self, outputs):
-        """Compares what the commands of console blocks wrote, in files below `outputs`, with what the page shows."""
+        """Compares the output of the commands of console blocks, in files below `outputs`, with the page."""
         for block in self.runnable():
             for command in commands(block) if block.language == "console" else []:
                 file = outputs / str(command.line)
@@ -88,7 +88,7 @@ class Page:
 
 
 def plain(block):
-    """The lines of an sh block with their numbers; the fences hold what puts it into the background."""
+    """The lines of an sh block with their numbers. A background block starts and ends on the lines of its fences."""
     if block.background:
         yield block.first, "{"
     yield from enumerate(block.lines, block.first + 1)
@@ -107,7 +107,7 @@ def commands(block):
             raise Wrong(f"  line {number}: a console block begins with a prompt, '$ ' or '# '")
         elif not current.output and current.text[-1].endswith("\\"):
             current.text.append(line)
-        elif line or current.output:  # what parts commands is no output
+        elif line or current.output:  # an empty line between commands is no output
             current.output.append(line)
     if current:
         yield current
@@ -119,7 +119,7 @@ def console(block):
     for command in commands(block):
         for offset, text in enumerate(command.text):
             lines[command.line + offset] = lines.get(command.line + offset, "") + (text if offset else opening(command) + text)
-        # A comment may stand behind the command: what ends it is on the next line, before the next command.
+        # A comment may follow the command on its line, so its end goes to the next line, before the next command.
         lines[command.line + len(command.text)] = f'}} >"$OUTPUTS/{command.line}" 2>&1; '
     yield from lines.items()
 

@@ -1,9 +1,9 @@
-# What every page's session has besides the program. Sourced by the script that a page becomes.
+# Functions for every page's session. The script made from a page sources this.
 
-# Who runs the tests is root already.
+# The tests run as root already.
 sudo() { "$@"; }
 
-# An answer that refuses is an error.
+# curl fails when the server refuses a request.
 curl() { command curl --fail-with-body "$@"; }
 
 # Commands that do not end by themselves run until they have written something (`follow`), or until they are ready
@@ -12,7 +12,7 @@ atoll() {
   case "${1:-} $*" in
     "serve "*) serve "${@:2}" ;;
     "setup setup microvm")
-      # From the package that is here; the one that a host fetches by itself comes from Debian.
+      # Uses the package on this machine, where `atoll setup microvm` would fetch one from Debian.
       command atoll setup microvm --package "$(ls /var/cache/atoll-tests/linux-image-*.deb | tail -n 1)" \
         --microvm-dir /var/cache/atoll-tests/tested-machines
       ;;
@@ -23,7 +23,7 @@ atoll() {
   esac
 }
 
-# A secret's value is asked for on a terminal, unless the page gives none or it comes from standard input.
+# `atoll secret set` asks for the value on a terminal, unless the page keeps the old value.
 ask() {
   case " $* " in
     *" --keep-value "*) command atoll "$@" ;;
@@ -31,7 +31,7 @@ ask() {
   esac
 }
 
-# A server beside the page's own: on a port of loopback, with a directory that goes away with it.
+# Starts a second server: on a port of loopback, with a directory that it removes at its end.
 serve() {
   local words=()
   while [ $# -gt 0 ]; do

@@ -14,7 +14,7 @@ from page import Wrong
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
 ATOLL = os.environ.get("ATOLL_BIN", str(REPOSITORY / "target/debug/atoll"))
-# No page may take longer. Nothing else depends on how long something takes.
+# Seconds that a page may take at most. No result depends on the time that a step takes.
 PATIENCE = 900
 
 
@@ -38,7 +38,7 @@ class Session:
             shutil.rmtree(self.dir, ignore_errors=True)
 
     def work(self):
-        """Starts the server, runs the page, and ends both; what is left on the host then is an error as well."""
+        """Starts the server, runs the page, and ends both. Anything that they leave on the host is an error as well."""
         (self.dir / "outputs").mkdir()
         (self.dir / "bin").mkdir()
         (self.dir / "bin" / "atoll").symlink_to(ATOLL)
@@ -69,7 +69,7 @@ class Session:
             server.kill()
             server.wait()
             raise Wrong(f"  the server of {self.page.name} did not start:\n{tail(self.dir / 'log', 20)}")
-        # With TLS, too, clients of this host need not trust anything.
+        # A server with TLS also takes plain HTTP from this host, so that clients need not trust its certificate.
         url = ready["url"].replace("https://", "http://")
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("ATOLL_", "BASH_"))},
@@ -81,13 +81,13 @@ class Session:
         return server
 
     def machines(self, directory):
-        """The kernel of virtual machines: `scripts/install-deps` has fetched it."""
+        """Sets up the kernel of virtual machines, which `scripts/install-deps` has fetched."""
         package = sorted(Path("/var/cache/atoll-tests").glob("linux-image-*.deb"))[-1]
         subprocess.run([ATOLL, "setup", "microvm", "--package", package, "--microvm-dir", directory], check=True,
                        stdout=subprocess.DEVNULL, timeout=PATIENCE)
 
     def commands(self):
-        """Runs the page's script in a process group of its own, and ends what it left in the background."""
+        """Runs the page's script in a process group of its own, and kills what it left in the background."""
         sources = f"PS4='+${{BASH_SOURCE##*/}}:$LINENO: '; source {HERE / 'prelude.sh'}" + (f"; source {self.setup}" if self.setup.exists() else "")
         script = self.dir / self.page.path.name
         script.write_text(self.page.script(sources, self.replace))
@@ -112,7 +112,7 @@ class Session:
         return text
 
     def failure(self, code):
-        """Where it failed: the last line of the page that bash traced, and what was written there."""
+        """Describes a failure: the last line of the page that bash traced, and the last output."""
         trace = (self.dir / "trace").read_text(errors="replace")
         name = re.escape(self.page.path.name)
         line = (re.findall(rf"^\++{name}:(\d+): ", trace, re.M) or ["1"])[-1]
@@ -139,7 +139,7 @@ class Session:
 
 
 def cache():
-    """Where the vendors' clients are kept: HOME is another one for pages."""
+    """The directory of the vendors' clients, which pages would not find, because their HOME is another."""
     return os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))
 
 

@@ -1,12 +1,12 @@
 #!/bin/bash
-# Containers on a stock host: what every user of them does, limits, the network, kill -9. Runs inside: container.sh
+# Containers on a stock host: the common commands, limits, the network, kill -9. Runs inside: container.sh
 . "$(dirname "$0")/prelude.sh"
 
 seen=$(atoll doctor)
 missing=$(echo "$seen" | awk '$2 == "missing" && $1 !~ /^(kvm|microvm|gvisor|memory_pause)$/ {print $1}')
 says "what a container lacks here" "$missing" ""
 case $seen in *v2*) ;; *) fail "doctor does not say that cgroups are of version 2" ;; esac
-# Before 6.5 the kernel does not say which programs are the image's.
+# A kernel before 6.5 cannot tell which programs are the image's.
 case $(uname -r) in 6.1.*) witness=limited ;; *) witness=ok ;; esac
 says "the kernel as a witness" "$(status_of trace_host)" $witness
 step "doctor: containers lack nothing"
@@ -71,7 +71,8 @@ atoll create --name small --memory 96MiB --pids 40 --cpu 0.25 --disk 64MiB >/dev
 says "memory: code" "$(code_of atoll exec small -- sh -c 'head -c 400M /dev/zero | tail')" 137
 says "memory: reason" "$(atoll ps small | grep -c 'memory' || true)" 1
 says "it lives on" "$(atoll exec small -- echo alive)" alive
-# The shell ends where it cannot make another, and ends first what it made: however slow the machine is, all of it was there at once.
+# The shell ends when it cannot fork again, and only then kills its children: however slow the machine is, all of
+# them ran at once.
 forks=$(atoll exec small -- sh -c 'trap "kill \$all" EXIT; i=0; while [ $i -lt 100 ]; do sleep 1000 & all="$all $!" i=$((i+1)); echo $i; done' 2>/dev/null | tail -n 1 || true)
 [ "${forks:-0}" -gt 10 ] && [ "$forks" -lt 40 ] || fail "${forks:-no} processes where 40 are allowed"
 cgroup=$(find /sys/fs/cgroup -type d -name "*$(field small id)*" | head -n 1)
@@ -94,7 +95,7 @@ step "ten at once"
 world_outside
 network
 
-# What runs and what connects is told by the kernel of the host.
+# The kernel of the host tells which programs start and which connect.
 atoll create --name told --allow allowed.example:80 >/dev/null
 exec=$(atoll exec -d told -- sh -c 'exec curl -sS --fail --max-time 60 http://allowed.example/')
 for _ in $(seq 100); do atoll trace told --json | grep '"connect"' | grep -q '"host"' && break; sleep 0.1; done

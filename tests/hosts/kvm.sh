@@ -2,7 +2,7 @@
 # Virtual machines on KVM, with Debian's permissions of its device and Debian's QEMU. Runs inside: kvm.sh
 . "$(dirname "$0")/prelude.sh"
 
-# A processor of metal has it loaded by itself.
+# On real hardware the kernel loads the module by itself.
 modprobe kvm_amd
 udevadm settle
 says "/dev/kvm" "$(stat -c '%U:%G %a' /dev/kvm)" "root:kvm 660"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The names of a world outside: a resolver on UDP. outside.py ADDRESS NAME=ADDRESS…
+"""A DNS server on UDP for the names of a world outside. outside.py ADDRESS NAME=ADDRESS…
 
 Answers `A` for the names it was given, and says that all others do not exist.
 """

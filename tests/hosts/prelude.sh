@@ -1,5 +1,6 @@
-# What every story on a stock host begins with: the package is installed, the service runs on a kernel with cgroups of
-# version 2 alone. Read by a story, whose directory holds tell.sh, the package and what else it names.
+# The beginning of every story on a stock host: it installs the package, and checks that the service runs on a kernel
+# with cgroups of version 2 alone. A story sources this; its directory holds tell.sh, the package and the other files
+# that it names.
 set -euo pipefail
 cd "$(dirname "$0")"
 . ./tell.sh
@@ -17,12 +18,12 @@ status_of() { atoll doctor | awk -v check="$1" '$1 == check {print $2}'; }
 field() { atoll inspect "$1" | grep -o "\"$2\": *\"[^\"]*\"" | head -n 1 | sed 's/.*: *"\(.*\)"/\1/'; }
 # The code with which a command ends.
 code_of() { local code=0; "$@" >/dev/null 2>&1 || code=$?; echo $code; }
-# Puts options on the server's command line, and starts it anew.
+# Sets options of the server's command line, and restarts the service.
 serve_with() {
   sed -i "s|^SERVE_ARGS=.*|SERVE_ARGS=$*|" /etc/default/atoll
   systemctl restart atoll.service
 }
-# An image of one program, so that nothing large has to be made ready: image busybox.
+# Imports an image `busybox` of one program, so that the host has no large image to prepare.
 small_image() {
   local root
   root=$(mktemp -d)
@@ -36,7 +37,8 @@ small_image() {
   rm -rf "$root" "$root.tar"
 }
 
-# A world outside, in a network of its own on this host, with addresses that are public elsewhere: a web server, and names.
+# Makes a world outside, in a network namespace of this host, with addresses that are public elsewhere: a web server and
+# a DNS server.
 world_outside() {
   ip netns add outside
   ip link add to-outside type veth peer name inside netns outside
@@ -53,7 +55,7 @@ world_outside() {
   serve_with --resolver 93.184.216.34:53
 }
 
-# What every level does with the network: network OPTIONS-OF-CREATE…
+# Tests the network, which every level treats alike: network OPTIONS-OF-CREATE…
 network() {
   local fetch="wget -q -T 60 -O -"
   [ "${image:-}" = busybox ] || fetch="curl -sS --fail --max-time 60"
@@ -70,7 +72,7 @@ network() {
   step "egress: off, allowed, refused by name and by port, denied meanwhile"
 }
 
-# Nothing of a sandbox is left: processes, cgroups, mounts, disks.
+# Removes all sandboxes, and checks that nothing of them is left: processes, cgroups, mounts, disks.
 nothing_left() {
   atoll rm --all --yes >/dev/null 2>&1
   says "what is left over" "$(atoll doctor --leaks)" "nothing is left over"

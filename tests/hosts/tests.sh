@@ -1,7 +1,7 @@
 #!/bin/bash
 # The program's own black-box tests on a stock host, those that need nothing but the program. Runs inside: tests.sh
 . "$(dirname "$0")/prelude.sh"
-# They start servers of their own.
+# The tests start servers of their own.
 systemctl stop atoll.service
 mkdir -p /var/tmp/program/deps
 cp program/atoll /var/tmp/program/

@@ -1,5 +1,5 @@
 #!/bin/bash
-# What happens to a host on which the package is installed, upgraded, removed and purged, with systemd running. Runs inside:
+# Installs, upgrades, removes and purges the package on a host with systemd, and checks the host. Runs inside:
 # story.sh OLD.deb NEW.deb
 set -euo pipefail
 old=$1

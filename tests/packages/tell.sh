@@ -1,4 +1,4 @@
-# How a story inside a Debian tells what happened; read by its script.
+# Functions with which a story inside a Debian reports its steps; the story sources this.
 step() { printf 'ok  %s\n' "$*"; }
 fail() {
   printf 'NOT OK  %s\n' "$*"
@@ -10,7 +10,7 @@ trap 'fail "line $LINENO: $BASH_COMMAND"' ERR
 # says WHAT SAID EXPECTED
 says() { [ "$2" = "$3" ] || fail "$1: '$2' instead of '$3'"; }
 
-# The command `counting` of the sandbox `box`, which was begun first, is the same one and has gone on.
+# Checks that the command `counting` of the sandbox `box`, which was begun first, still runs and goes on.
 goes_on() {
   local before after
   says "a file after $1" "$(atoll exec box -- cat /home/user/file)" kept
@@ -27,7 +27,7 @@ begin_counting() {
   atoll exec box -- sh -c 'echo kept >/home/user/file'
 }
 main_pid() { systemctl show --property MainPID --value atoll.service; }
-# Until another process serves than before: another_than PID WHAT
+# Waits until the service has another main process than before: another_than PID WHAT
 another_than() {
   for _ in $(seq 600); do
     case $(main_pid) in 0 | "$1") ;; *) if systemctl is-active --quiet atoll.service; then return; fi ;; esac
@@ -35,7 +35,7 @@ another_than() {
   done
   fail "the service does not come back after $2"
 }
-# Ends the server as a crash does.
+# Kills the server as a crash would, and waits for its restart.
 kill_server() {
   local before
   before=$(main_pid)

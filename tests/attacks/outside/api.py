@@ -1,4 +1,4 @@
-"""Clients with a key that want to break or leave what is behind the API."""
+"""Attacks through the API by clients with a key."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""Keys that want more than they may."""
+"""Attacks by clients whose keys have too few rights."""
 
 from verdict import held_if, must_refuse
 from world import Broken

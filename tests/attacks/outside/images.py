@@ -1,4 +1,4 @@
-"""Images and snapshots that want out of where they are unpacked."""
+"""Attacks by images and snapshots that the server unpacks."""
 
 import io
 import tarfile
@@ -8,7 +8,7 @@ from world import Broken
 
 
 def image(world, *entries):
-    """Imports an archive; gives the last line of what the server says."""
+    """Imports an archive; returns whether the image was listed, and the text of the server's answer."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for name, fields in entries:

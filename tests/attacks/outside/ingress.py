@@ -1,4 +1,4 @@
-"""Visitors of ports, and pages in sandboxes that want more than their own origin."""
+"""Attacks by visitors of ports, and by pages in sandboxes on more than their own origin."""
 
 from verdict import held_if, must_refuse
 from world import Broken
@@ -10,7 +10,7 @@ print $c "HTTP/1.1 200 OK\\r\\nContent-Length: " . length($all) . "\\r\\nSet-Coo
 
 
 class Web:
-    """A sandbox in which something listens and repeats what it was sent."""
+    """A sandbox with a server that answers each request with its headers."""
 
     def __init__(self, world):
         self.world, self.name = world, world.new_name("web")

@@ -1,4 +1,4 @@
-"""Ways around a policy that says which programs may run, by means of the API."""
+"""Attacks through the API on a policy that says which programs may run."""
 
 import base64
 
@@ -14,7 +14,7 @@ def locked(world, **more):
 
 
 def killed(world, box, argv):
-    """Whether it is killed at its start; broken if it does something else."""
+    """Refused if the command is killed at its start, succeeded if it runs; any other end raises `Broken`."""
     exit_, out, err = world.run(box, argv)
     if "RAN" in out:
         return "succeeded", out[:100]

@@ -1,4 +1,4 @@
-"""Ways to a secret's value."""
+"""Attacks on the values of secrets."""
 
 from verdict import held_if, must_refuse
 from world import Broken

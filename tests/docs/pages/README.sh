@@ -1,5 +1,5 @@
 # serve: --microvm-dir /var/cache/atoll-tests/tested-machines
-# The SDKs of LangSmith and E2B, as their own tests have them, and the example that the page runs.
+# The SDKs of LangSmith and E2B that tests/langsmith and tests/e2b use, and the example that the page runs.
 langsmith=$("$REPOSITORY/tests/langsmith/clients" py-newest)
 e2b=$("$REPOSITORY/tests/e2b/clients" py-newest)
 for clients in "$langsmith" "$e2b"; do

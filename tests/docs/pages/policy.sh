@@ -1,2 +1,2 @@
-# The policy that the page has at its beginning, without what no image here has.
+# The policy at the beginning of the page, without the programs that no image here has.
 printf '{"programs": "image", "rules": [{"action": "deny", "path": "/usr/bin/curl", "message": "ask the operator"}]}' >policy.json

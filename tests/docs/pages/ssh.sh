@@ -3,7 +3,7 @@
 atoll create --name web
 mkdir -m 700 ~/.ssh
 ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519
-# OpenSSH takes the home of its user from /etc/passwd, which is not the page's.
+# OpenSSH takes the home directory from /etc/passwd, not from the page's HOME.
 ours=(-i "$HOME/.ssh/id_ed25519" -o IdentitiesOnly=yes -o StrictHostKeyChecking=accept-new
   -o "UserKnownHostsFile=$HOME/.ssh/known_hosts")
 ssh() { command ssh "${ours[@]}" "$@"; }

@@ -9,9 +9,9 @@ mkdir service
 printf 'FROM host\n\n\n\n\n\nADD files.tar.gz /srv\n' >service/Dockerfile
 printf 'FROM host\n' >Dockerfile
 echo a-token-of-a-test >token.txt
-# Docker is not needed for anything else: what it would write is there.
+# In place of Docker: the page only saves an image with it, and that image is there already.
 docker() { cat image.tar; }
-# The memory of a template is saved in the background.
+# Waits until the server has saved the memory of a template, which it does in the background.
 saved() {
   local state=saving
   while [ "$state" = saving ]; do

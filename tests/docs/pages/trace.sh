@@ -2,6 +2,6 @@
 # replace: SANDBOX = web
 web=$(atoll create --name web --json | jq -r .id)
 atoll exec web -- ls /
-# What was done last is signed within seconds.
+# The server signs the last events within seconds.
 until atoll trace verify web --json | jq -e .head >/dev/null; do sleep 0.5; done
 mapfile -t kept < <(atoll trace verify web --json | jq -r '.key, .head')
