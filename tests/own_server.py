@@ -1,4 +1,4 @@
-"""A server of a test's own, which it may kill and start anew. The program is ATOLL_BIN."""
+"""A server for one test, which may kill it and start it again. The program is ATOLL_BIN."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import time
 
 
 class OwnServer:
-    """A server with a data directory that goes away with it, and a key for a dialect."""
+    """A server with a data directory that is deleted with it, and an API key for a dialect."""
 
     def __init__(self, dialect):
         self.dialect, self.process, self.listen = dialect, None, "127.0.0.1:0"
@@ -39,13 +39,13 @@ class OwnServer:
             time.sleep(0.05)
         told = json.loads(ready.read_text().splitlines()[0])
         self.url = told["url"]
-        # The next server is where this one was.
+        # The next server listens on the same address.
         self.listen = self.url.removeprefix("http://")
-        # It is told once, by the first server.
+        # Only the first server prints the API key.
         self.admin = told.get("api_key") or self.admin
 
     def kill_and_start(self, failpoints=""):
-        """Armed with fail points, the next server is killed where it comes to one."""
+        """Kills the server and starts the next one, which is killed when it reaches one of the `failpoints`."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
         self.start(failpoints)

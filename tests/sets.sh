@@ -1,14 +1,14 @@
-# Sets of clients: what tests/*/clients have in common, and source. Each set is installed once, in a directory of its own outside
-# the repository, and used as it is from then on.
+# Sets of clients: functions that the scripts tests/*/clients source. Each set is installed once, in a directory of its
+# own outside the repository, and used as it is from then on.
 #
-# Who sources this defines `make_set NAME`, which installs into the directory $new, and calls
+# A script that sources this defines `make_set NAME`, which installs into the directory $new, and calls
 #
 #   sets GROUP NAME "NAMES OF fast" "NAMES OF all"      prints the directory of NAME, or installs those of `fast` or `all`
 
 of_all=${XDG_CACHE_HOME:-$HOME/.cache}/atoll-tests
 python=${PYTHON:-python3}
 
-# Installs packages of PyPI, with the certificates, the index and the directories that pip is told: in a tenth of its time.
+# Installs packages of PyPI with uv, in a tenth of pip's time, with the certificates, index and directories set for pip.
 uv() {
   local version=0.13.9
   local place=$of_all/uv-$version
@@ -23,18 +23,18 @@ uv() {
   local settings=(UV_CACHE_DIR="$of_all/uv" UV_SYSTEM_CERTS=1 UV_PYTHON_DOWNLOADS=never)
   [ -z "${PIP_CERT:-}" ] || settings+=(SSL_CERT_FILE="$PIP_CERT")
   [ -z "${PIP_INDEX_URL:-}" ] || settings+=(UV_DEFAULT_INDEX="$PIP_INDEX_URL")
-  # pip passes over a directory that is not there.
+  # pip ignores a directory that does not exist.
   [ ! -d "${PIP_FIND_LINKS:-}" ] || settings+=(UV_FIND_LINKS="$PIP_FIND_LINKS")
   env "${settings[@]}" "$place/uv" --quiet "$@" >&2
 }
 
-# A virtual environment with these packages.
+# Makes a virtual environment with these packages.
 python_env() {
   "$python" -m venv --without-pip "$new"
   uv pip install --python "$new/bin/python" "$@"
 }
 
-# Packages of npm.
+# Installs packages of npm.
 node_env() {
   mkdir -p "$new"
   printf '{"private": true, "type": "module"}\n' >"$new/package.json"
@@ -49,7 +49,7 @@ one_set() {
   if [ ! -e "$dir/complete" ]; then
     rm -rf "$dir" "$new"
     make_set "$2"
-    # Programs in a virtual environment name its directory: it is made where it stays.
+    # Programs in a virtual environment contain its path, so the new directory's path is replaced by the final one.
     if [ -d "$new/bin" ]; then
       { grep -lI -- "$new" $(find "$new/bin" -type f) "$new/pyvenv.cfg" || true; } | xargs -r sed -i "s|$new|$dir|g"
     fi
@@ -69,7 +69,7 @@ sets() {
   [ "$2" = fast ] || [ "$2" = all ] || echo "${cache:-$of_all}/$group/$2"
 }
 
-# Refuses a name.
+# Reports an unknown set, and exits.
 no_set() {
   echo "no set '$1'" >&2
   exit 2

@@ -25,7 +25,7 @@ def messages(body):
 
 def stream(answer):
     usage = answer["usage"]
-    # The number of output tokens is known at the end.
+    # The number of output tokens is known only at the end of the stream.
     yield event("message_start", message={**answer, "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 1}})
     for index, block in enumerate(answer["content"]):
         if block["type"] == "text":

@@ -1,4 +1,4 @@
-"""What the tests share: the program, its API, a sandbox with an agent of a recipe in it."""
+"""Shared by the tests: the program, its API, a sandbox with an agent of a recipe in it."""
 
 import contextlib
 import ipaddress
@@ -16,12 +16,12 @@ import pytest
 HERE = Path(__file__).parent
 RECIPES = HERE.parent.parent / "agents"
 KEY = os.environ["MODEL_KEY"]
-# Where packages come from while a recipe is built, by the preset that opens it.
+# The hosts that packages come from while a recipe is built, by the preset that allows them.
 REGISTRIES = {"@pypi": ["pypi.org", "files.pythonhosted.org"], "@npm": ["registry.npmjs.org"]}
 
 
 class Recipe:
-    """What a test must know of a recipe: the vendor of its model, where its packages come from, and an image if it wants a certain one."""
+    """A recipe: the vendor of its model, where its packages come from, and the image that it needs, if any."""
 
     def __init__(self, vendor, presets, image=None):
         self.vendor, self.presets, self.image = vendor, presets, image
@@ -61,7 +61,7 @@ def api(method, path, body=None, **headers):
 
 
 def way_out(presets):
-    """Options that let a build reach registries that are mirrors at addresses that are not public."""
+    """Options that let a build reach package registries whose host names lead to mirrors at private addresses."""
     options = []
     for host in [host for preset in presets for host in REGISTRIES[preset]]:
         for address in {found[4][0] for found in socket.getaddrinfo(host, 443, socket.AF_INET)}:
@@ -74,16 +74,18 @@ _built = set()
 
 
 def up(recipe, name, *options):
-    """The one command, with the broken project, and the key in the variable of its name."""
+    """Runs `atoll agent up` with the broken project, and with the key in the environment variable of the recipe."""
     known = KNOWN[recipe]
     options = ["--workdir", str(HERE / "project"), "--secret", known.variable, "--name", name, *options]
     return atoll("agent", "up", recipe, *options, env={**os.environ, known.variable: KEY})
 
 
 def build(name):
-    """Builds a recipe, once, on this machine's own programs, or on an image that was made here: others are not to be had everywhere.
+    """Builds a recipe once, on this machine's own programs or on an image that is made here: not every machine can
+    fetch others.
 
-    The command for agents builds it for its first agent, which may reach what the building does, and is none of the tests'.
+    Without an image, `atoll agent up` builds it for a first agent. That agent may reach the hosts of the build, so
+    this removes it, and no test uses it.
     """
     if name not in _built:
         known = KNOWN[name]
@@ -111,7 +113,7 @@ def agent(recipe, name, *options):
 
 
 def events(name, after, session="main"):
-    """All that is told after a message until it has ended. Whatever the agent asks for is allowed."""
+    """Returns the events after a message, until it is done or failed. Approves every request of the agent."""
     told = []
     deadline = time.monotonic() + 600
     while time.monotonic() < deadline:
@@ -142,5 +144,5 @@ def is_done(told):
 
 
 def requests():
-    """What the model was asked so far."""
+    """The requests that the model has received so far."""
     return [json.loads(line) for line in Path(os.environ["MODEL_LOG"]).read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""A way to the server that cuts streams: a connection ends after so many bytes of answers, in the middle of whatever that is."""
+"""A proxy to the server that cuts connections after a number of bytes of answers, also in the middle of an event."""
 
 import socket
 import threading
@@ -40,7 +40,7 @@ class Cutter:
                     with self.lock:
                         if self.cuts < self.most:
                             self.cuts += 1
-                            # Closing alone tells nobody while another thread reads from it.
+                            # Closing alone sends nothing to the client while another thread reads from the socket.
                             client.shutdown(socket.SHUT_RDWR)
                             return
                 try:

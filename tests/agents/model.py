@@ -1,8 +1,9 @@
-"""A scripted model for agents in sandboxes, and the outside that leads to it: model.py COMMAND…
+"""A scripted model for agents in sandboxes, and the network that leads to it: model.py COMMAND…
 
 Runs a command in a world in which the model vendors' host names lead to one HTTPS server with a certificate of a private
-authority, which speaks OpenAI's and Anthropic's APIs and takes one key. Every other name and address is what it is.
-The server under test is told of it in SERVE_ARGS; MODEL_KEY is the key, MODEL_LOG a file with a line of JSON for each request.
+authority, which speaks OpenAI's and Anthropic's APIs and takes one key. Every other name and address stays as it is.
+The server under test gets their settings in SERVE_ARGS; MODEL_KEY is the key, MODEL_LOG a file with a line of JSON for
+each request.
 """
 
 import json
@@ -21,10 +22,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import as_anthropic
 import as_openai
 
-# An address of nobody's: the proxy of this world leads to the model in its stead.
+# An address that is never contacted: the proxy connects to the model instead.
 ADDRESS = "93.184.216.35"
 HOSTS = ["api.openai.com", "api.anthropic.com"]
-# As long as real ones, and found again wherever it turns up.
+# As long as real keys are. It is random, so the tests can search for it everywhere.
 KEY = "sk-" + secrets.token_hex(24)
 PATHS = {
     "/v1/chat/completions": as_openai.chat,
@@ -89,7 +90,7 @@ def openssl(place, *arguments):
 
 
 def serve(place, log):
-    """The model, on a port of loopback; gives that."""
+    """Starts the model on a port of loopback, and returns the port."""
     key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
     openssl(place, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=Models", *key)
     names = "subjectAltName=" + ",".join(f"DNS:{host}" for host in HOSTS)
@@ -105,7 +106,7 @@ def serve(place, log):
 
 
 def resolver():
-    """A name server: the vendors' names have the one address, others what this host knows of them."""
+    """Starts a name server: it gives ADDRESS for the vendors' names, and this host's answer for other names."""
     server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     server.bind(("127.0.0.1", 0))
 
@@ -135,7 +136,7 @@ def resolver():
 
 
 def proxy(port):
-    """The way out: the one address is the model, others are where they are."""
+    """Starts a proxy: for ADDRESS it connects to the model, for every other address to that address."""
 
     class Connect(socketserver.StreamRequestHandler):
         def handle(self):

@@ -1,8 +1,8 @@
-"""What the scripted model does: it reads the conversation that it was sent, and says the next thing of a fixed plan.
+"""The scripted model: it reads the conversation that an agent sent, and answers with the next step of a fixed plan.
 
-The plan mends the project of `project/`: look at what fails, edit, run the tests, answer. It is one for every agent: which
-tool runs commands, and what its arguments are called, stands in the tools that the agent offers. The mend changes the
-length of the file: Python takes a module that it compiled in the same second, from a file as long, for the same one.
+The plan mends the project of `project/`: look at what fails, edit, run the tests, answer. It is the same for every
+agent: the tools that the agent offers tell the model which of them runs commands, and what its arguments are called.
+The mend changes the length of the file: Python reuses a compiled module if the file has the same second and length.
 """
 
 import json
@@ -13,16 +13,16 @@ PLAN = [
     ("Now the tests again.", "cd /work/project && python3 -m unittest 2>&1 | tail -n 3"),
 ]
 ANSWER = "The tests pass: add() forgot a number, and adds now."
-# A message that begins so names the one command of the plan.
+# A message that begins with this names a command; that one command is then the whole plan.
 RUN = "Run this: "
-# What mini-swe-agent wants to be run at the end instead of an answer.
+# The text that mini-swe-agent wants a command to print at the end, instead of an answer.
 SUBMIT = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 # Names of tools that run a command, in the order in which they are preferred.
 SHELLS = ["bash", "execute", "shell_command", "exec_command", "shell", "run_shell_command"]
 
 
 class Step:
-    """The next thing that is said: words, and a call of a tool or none."""
+    """The next step of the model: words, and at most one call of a tool."""
 
     def __init__(self, text, tool=None, arguments=None):
         self.text, self.tool, self.arguments = text, tool, arguments
@@ -32,7 +32,7 @@ def next_step(conversation, tools, results):
     """`tools` is a list of name and JSON schema; `results` counts what tools have answered so far."""
     shell = next(((name, schema) for wanted in SHELLS for name, schema in tools if name.lower() == wanted), None)
     if not tools:
-        # A title or a summary, asked for on the side.
+        # The agent asks for a title or a summary on the side.
         return Step("Mend the sum")
     if shell is None:
         return Step("I find no tool that runs commands among " + ", ".join(name for name, _ in tools))
@@ -47,7 +47,7 @@ def next_step(conversation, tools, results):
 
 
 def texts(conversation):
-    """What was said in a conversation, whether its messages are texts or have parts."""
+    """The texts of a conversation, whether its messages are texts or have parts."""
     for message in conversation:
         content = message.get("content") or []
         for part in [content] if isinstance(content, str) else content:
@@ -57,7 +57,7 @@ def texts(conversation):
 
 
 def arguments(schema, command):
-    """The command where the tool wants it, and words for whatever else it insists on."""
+    """The arguments of a tool: the command in its parameter, and filler values for other required parameters."""
     filled = {}
     properties = schema.get("properties", {})
     for name in dict.fromkeys([*schema.get("required", []), *(name for name in ("command", "cmd") if name in properties)]):
@@ -70,5 +70,5 @@ def arguments(schema, command):
 
 
 def tokens(step, results):
-    """What the model says that it used: input and output tokens."""
+    """The usage that the model reports: input and output tokens."""
     return 1000 + 100 * results, 10 + len(step.text)

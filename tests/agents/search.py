@@ -1,4 +1,4 @@
-"""Looks for a text in everything that a sandbox is made of, from outside: memory, environment, disk, and what the server keeps."""
+"""Searches a sandbox for a text, from outside: memory, environment, disk, and the server's data directory."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def processes(sandbox):
-    """Pids of what runs in a sandbox, by its id."""
+    """Pids of the processes in a sandbox, by its id."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -17,7 +17,7 @@ def processes(sandbox):
 
 
 def in_memory(pid, texts):
-    """Which of some texts are in the memory of a process, wherever it can be read and written."""
+    """Which of some texts are in the readable and writable memory of a process."""
     found = set()
     longest = max(map(len, texts))
     try:
@@ -38,7 +38,7 @@ def in_memory(pid, texts):
                 except (OSError, ValueError, OverflowError):
                     piece = b""
                 found |= {text for text in texts if text in piece}
-                # In pieces that overlap.
+                # The pieces overlap, so that a text across a border is found.
                 at += max(len(piece) - longest, 1) if len(piece) == 1 << 20 else 1 << 20
     return found
 
@@ -52,14 +52,14 @@ def in_environment(pid, texts):
 
 
 def on_disk(pid, text, since):
-    """Files of a sandbox, as a process of it sees them, that were written since a file was, and hold a text."""
+    """Files of a sandbox, as one of its processes sees them, that changed after the file `since` and contain a text."""
     root = f"/proc/{pid}/root/"
     find = ["find", root, "-xdev", "-type", "f", "-newercm", str(since), "-exec", "grep", "-laF", "-e", text, "{}", "+"]
     return subprocess.run(find, capture_output=True, text=True).stdout.splitlines()
 
 
 def in_data(text):
-    """Files of the server's data directory, disks included, that hold a text. Those are mostly holes."""
+    """Files of the server's data directory, disks included, that contain a text. Disks are mostly holes."""
     each = 'tar --sparse -cf - -- "$1" 2>/dev/null | grep -qaF -e "$0" && echo "$1"; true'
     find = ["find", os.environ["ATOLL_DATA"], "-type", "f", "-exec", "sh", "-c", each, text, "{}", ";"]
     return subprocess.run(find, capture_output=True, text=True, check=True).stdout.splitlines()

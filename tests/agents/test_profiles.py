@@ -1,4 +1,4 @@
-"""What an agent's shell may not: its profile hides the agent's program, and keeps the model's key and the way there for the agent."""
+"""Limits of an agent's shell: its profile keeps it from the agent's program, the model's key and the model's host."""
 
 import json
 
@@ -6,7 +6,7 @@ from conftest import KEY, KNOWN, RECIPES, api, atoll, is_done, say
 from script import RUN
 
 PYTHON = KNOWN["python"]
-# Its own program is the layer's; what it starts is a tool, whatever that is.
+# The agent's own program comes from the layer; every program that it starts gets the profile `tool`.
 AGENT = {"on_exec": {"*": "tool"}, "read_only": ["/opt/agents"]}
 PROFILES = {"default": "agent", "named": {"agent": AGENT, "tool": {"hide": ["/opt/agents"]}}}
 FROM = {"profile": "agent"}
@@ -17,7 +17,7 @@ EGRESS = {
 }
 LOOK = "; ".join([
     "cat /opt/agents/apart/agent.py && echo READ",
-    # Its parent is the agent.
+    # The parent of this shell is the agent.
     "cat /proc/$PPID/environ && echo KNOWN",
     f"curl -sS -m 20 https://{PYTHON.host}/v1/models && echo REACHED",
     "echo LOOKED",
@@ -36,7 +36,7 @@ def test_the_shell_of_an_agent_reaches_neither_its_model_nor_its_program():
         output = next(event["data"]["output"] for event in told if event["kind"] == "tool")
         assert "LOOKED" in output
         assert not {"READ", "KNOWN", "REACHED"} & set(output.split()), output
-        # Both are in the journal.
+        # The journal has entries about the host.
         lines = [json.loads(line) for line in atoll("trace", "--json", sandbox).splitlines()]
         went = [line for line in lines if PYTHON.host in json.dumps(line)]
         assert went, lines

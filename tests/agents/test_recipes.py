@@ -32,7 +32,7 @@ def test_it_mends_a_project_without_the_key(recipe, tmp_path):
         assert any(event["kind"] == "tool" for event in told), told
         passes(name)
         assert "a + b" in atoll("exec", name, "--", "cat", "/work/project/calc.py")
-        # The model was asked by whoever had the key: the gateway.
+        # The gateway, which has the key, made the requests to the model.
         asked = requests()[before:]
         assert len(asked) > len(PLAN) and all(one["status"] == 200 for one in asked), asked
         assert all(one["host"] == KNOWN[recipe].host for one in asked)
@@ -54,7 +54,7 @@ def test_it_mends_a_project_without_the_key(recipe, tmp_path):
 
 
 def test_one_command_makes_all_of_it(tmp_path):
-    """From a recipe and a project to an agent that is talked to; what is there is not made again, and a failure leaves nothing."""
+    """Makes an agent from a recipe and a project. Existing parts are not made again, and a failure leaves nothing."""
     build("python")
     atoll("secret", "rm", "OPENAI_API_KEY", check=False)
     environment = {**os.environ, "OPENAI_API_KEY": KEY}
@@ -67,11 +67,11 @@ def test_one_command_makes_all_of_it(tmp_path):
         assert "a + b" not in (HERE / "project" / "calc.py").read_text(), "the sandbox has a copy"
         again = subprocess.run([os.environ["ATOLL_BIN"], *up, "fix-tests"], capture_output=True, text=True)
         assert again.returncode != 0 and "atoll agent attach fix-tests" in again.stderr, again.stderr
-        # The key is the server's now. A second agent finds it there, and the template.
+        # The server has the key now. A second agent uses it, and the template.
         atoll(*up, "second")
         alone = {name: value for name, value in os.environ.items() if not name.startswith("ATOLL_") or name == "ATOLL_BIN"}
         assert "opencode" in atoll("agent", "recipes", env=alone), "without a server, too"
-        # What is wrong is said before anything is made.
+        # The program reports errors before it makes anything.
         for wrong in (["agent", "up", "nothing", "--name", "third"], [*up[:3], "--workdir", str(tmp_path / "none"), "--name", "third"]):
             said = subprocess.run([os.environ["ATOLL_BIN"], *wrong], capture_output=True, text=True)
             assert said.returncode == 2, said.stderr
@@ -90,18 +90,18 @@ def test_one_command_makes_all_of_it(tmp_path):
 CLIENTS = {
     "ten lines": [sys.executable, str(RECIPES / "talk.py")],
     "python": [sys.executable, str(RECIPES / "client.py")],
-    # What is TypeScript to newer versions of Node is JavaScript to older ones: it names no types.
+    # The file names no types, so Node versions that know no TypeScript run it as JavaScript.
     "typescript": ["node", "--input-type=module", "--eval", (RECIPES / "client.ts").read_text(), "--", "client.ts"],
 }
 
 
-# The image of a Dockerfile of two lines, and the others with the first that is wanted.
+# `deepagents-cli`, whose Dockerfile has two lines, with one client; all clients with the first wanted recipe.
 TALKS = [(client, WANTED[0]) for client in CLIENTS] + [("ten lines", one) for one in WANTED[1:] if one == "deepagents-cli"]
 
 
 @pytest.mark.parametrize(("client", "recipe"), TALKS)
 def test_a_client_of_a_few_lines_reconnects_in_the_middle(client, recipe):
-    """The client's connection is cut after some events; it goes on where it was, and misses nothing."""
+    """The client's connection is cut after some events; the client goes on where it was, and misses no event."""
     from cutter import Cutter
 
     with agent(recipe, f"talks-{client.split()[0]}-{recipe}") as name, Cutter(os.environ["ATOLL_URL"]) as cutter:

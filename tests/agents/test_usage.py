@@ -1,4 +1,4 @@
-"""What sessions spend on models, as the gateway counts it, and budgets that it holds them to."""
+"""The gateway counts the requests and tokens that sessions spend on models, and enforces their budgets."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,7 +10,7 @@ FIRST = {"openai": "python", "anthropic": "typescript"}
 
 
 def used(asked):
-    """What the model says it told, in the fields that the server has."""
+    """The usage that the model reported for these requests, in the fields of the server."""
     names = [("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens")]
     told = {ours: sum(one["usage"].get(ours, one["usage"].get(theirs, 0)) for one in asked) for ours, theirs in names}
     return {"requests": len(asked), **told, "untold": 0}
@@ -42,13 +42,13 @@ def test_what_is_used_is_what_the_model_told():
             a, b = session(name, "a")["usage"], session(name, "b")["usage"]
             assert {field: a[field] + b[field] for field in a} == used(all_asked)
             assert a["requests"] == b["requests"] == len(all_asked) // 2
-            # What a deleted session used stays on the agent's account.
+            # The usage of a deleted session stays on the agent's account.
             whole = api("GET", f"/v1/agents/{name}")["usage"]
             assert whole == used(asked + all_asked)
             api("DELETE", f"/v1/agents/{name}/sessions/a")
             assert api("GET", f"/v1/agents/{name}")["usage"] == whole
             assert f" {whole['input_tokens'] + whole['output_tokens']} " in atoll("agent", "ls")
-            # A request that no session has is the agent's, too; the credential of a session is none for anybody else.
+            # A request outside of any session counts for the agent, too: only a session has its session's credential.
             known = KNOWN[recipe]
             line = f'curl -sS https://{known.host}/v1/embeddings -H "Authorization: Bearer ${known.variable}" -d "{{}}"'
             atoll("exec", name, "--", "sh", "-c", line)
@@ -61,7 +61,7 @@ def test_a_budget_of_requests_is_hard():
         told = failed(say(name, TASK))
         assert told["code"] == "budget" and "2 of 2 requests" in told["text"], told
         assert session(name)["state"] == "failed"
-        # It holds for the next message, and for another session.
+        # The budget holds for the next message, and for another session.
         assert failed(say(name, "Go on."))["code"] == "budget"
         assert failed(say(name, TASK, "other"))["code"] == "budget"
         assert len(requests()) - before == 2
@@ -74,7 +74,7 @@ def test_a_budget_of_tokens_of_each_session():
     with agent("typescript", "few-tokens", "--session-tokens", "2000") as name:
         told = say(name, TASK)
         assert failed(told)["code"] == "budget" and "of 2000 tokens" in failed(told)["text"], told
-        # The answer that went over it was passed on; the next request was not sent.
+        # The gateway passed on the answer that went over the budget; it did not send the next request.
         assert session(name)["usage"]["requests"] == 2
         assert "the budget of this session" in failed(told)["text"]
         told = say(name, TASK, "other")

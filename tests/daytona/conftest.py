@@ -1,4 +1,4 @@
-"""What the Python tests share: sandboxes of the server in DAYTONA_API_URL that go away, and requests as they travel."""
+"""Shared by the Python tests: sandboxes of the server in DAYTONA_API_URL, deleted afterwards, and raw requests."""
 
 import importlib.metadata
 import io
@@ -15,7 +15,7 @@ from daytona import AsyncDaytona, CreateSandboxFromSnapshotParams, Daytona
 VERSION = tuple(int(part) for part in importlib.metadata.version("daytona").split(".")[:2])
 
 
-# Of LangChain's standard tests: see suite_langchain.py.
+# LangChain's standard tests that fail on every server: see suite_langchain.py.
 NOBODY_PASSES = {
     "test_glob",
     "test_glob_basic_pattern",
@@ -34,12 +34,12 @@ def pytest_collection_modifyitems(items):
 
 
 def since(*version):
-    """Marks a test of something that older clients do not have."""
+    """Marks a test of a feature that older clients do not have."""
     return pytest.mark.skipif(VERSION < version, reason=f"daytona {'.'.join(map(str, version))} and newer")
 
 
 def raw(method, path, body=None, key=None, headers=None, root=None):
-    """A request as it travels: status, headers and body."""
+    """Sends a raw request; returns status, headers and body."""
     data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json", **(headers or {})}
     if key != "":
@@ -55,18 +55,18 @@ def raw(method, path, body=None, key=None, headers=None, root=None):
 
 
 def call(method, path, body=None, **more):
-    """The same, of JSON."""
+    """The same, with a JSON body and answer."""
     status, _, text = raw(method, path, body, **more)
     return status, json.loads(text) if text else None
 
 
 def toolbox():
-    """Where toolboxes are."""
+    """The address of the toolboxes."""
     return os.environ["ATOLL_URL"] + "/daytona/toolbox"
 
 
 def until(what, seconds=30):
-    """Waits until something is so."""
+    """Waits until `what` returns true."""
     end = time.monotonic() + seconds
     while True:
         got = what()
@@ -83,7 +83,7 @@ def daytona():
 
 @pytest.fixture(scope="module")
 def box(daytona):
-    """A sandbox of the module's tests. They do not disturb each other."""
+    """A sandbox that the module's tests share. They do not disturb each other."""
     sandbox = daytona.create()
     yield sandbox
     sandbox.delete()
@@ -91,7 +91,7 @@ def box(daytona):
 
 @pytest.fixture
 def own(daytona):
-    """A sandbox of one test's own."""
+    """A sandbox for one test alone."""
     sandbox = daytona.create(CreateSandboxFromSnapshotParams(labels={"for": "one test"}))
     yield sandbox
     try:
@@ -100,7 +100,7 @@ def own(daytona):
         assert "not found" in str(error)
 
 
-# What a language server is asked about.
+# The program that the tests ask a language server about.
 PROGRAM = b"""class Greeter:
     def greet(self):
         return "hello"
@@ -125,7 +125,7 @@ def coder(daytona):
 
 @pytest.fixture
 async def abox():
-    """The same, of the asynchronous client."""
+    """The same, with the asynchronous client."""
     async with AsyncDaytona() as client:
         sandbox = await client.create()
         yield sandbox

@@ -1,4 +1,4 @@
-"""Computer use, in a sandbox of the template `desktop`, or of what DESKTOP names."""
+"""Computer use, in a sandbox of the template `desktop`, or of the one that DESKTOP names."""
 
 import base64
 import os
@@ -24,7 +24,7 @@ def screen(box):
 
 
 def size_of(picture):
-    """Of a PNG."""
+    """Reads the size of a PNG."""
     content = base64.b64decode(picture.screenshot, validate=True)
     assert content.startswith(b"\x89PNG") and len(content) == picture.size_bytes
     return struct.unpack(">II", content[16:24])

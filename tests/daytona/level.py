@@ -19,7 +19,7 @@ def test_from_beginning_to_end(daytona):
     assert sandbox.state == "stopped"
     sandbox.start()
     assert sandbox.fs.download_file("/tmp/file") == b"content"
-    # What the level cannot is refused as the SDK's users know it, and leaves nothing.
+    # The server refuses features that the level does not have with an error of the SDK, and leaves nothing.
     volume = daytona.volume.get("of-the-level", create=True)
     mounts = [VolumeMount(volume_id=volume.id, mount_path="/mnt/data", subpath="a/b")]
     if os.environ["LEVEL"] == "microvm":

@@ -10,7 +10,7 @@ from daytona import AsyncDaytona, CreateSandboxFromImageParams, CreateSandboxFro
 
 @pytest.fixture
 def files(tmp_path):
-    """A file and a directory, of which one file is sent in several parts."""
+    """A file and a directory. The client sends one file of the directory in several parts."""
     (tmp_path / "hello.txt").write_text("hello\n")
     tree = tmp_path / "tree"
     (tree / "below" / "empty").mkdir(parents=True)
@@ -41,7 +41,7 @@ def test_a_sandbox_of_an_image_with_files(daytona, files):
     sandbox = daytona.create(CreateSandboxFromImageParams(image=image_of(files)), timeout=0)
     check(sandbox, files)
     sandbox.delete()
-    # What changed is sent again, and what did not is not.
+    # The client sends the changed file again, and only that.
     (files / "hello.txt").write_text("changed\n")
     sandbox = daytona.create(CreateSandboxFromImageParams(image=image_of(files)), timeout=0)
     assert sandbox.fs.download_file("/opt/files/hello.txt") == b"changed\n"

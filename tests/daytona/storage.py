@@ -1,4 +1,4 @@
-"""Requests to the storage for builds as they travel, signed as AWS Signature Version 4 has it."""
+"""Raw requests to the storage for builds, signed with AWS Signature Version 4."""
 
 import datetime
 import hashlib
@@ -36,7 +36,7 @@ def name_of(hash):
 
 
 def signing(shown, date):
-    """Scope and key of a day."""
+    """The scope and the signing key of a day."""
     scope = f"{date[:8]}/{shown['region']}/s3/aws4_request"
     key = f"AWS4{shown['secret']}".encode()
     for part in scope.split("/"):
@@ -45,7 +45,7 @@ def signing(shown, date):
 
 
 def chunks(shown, pieces, headers):
-    """A body in signed chunks: each signature is made of the one before."""
+    """A body in signed chunks: each signature is computed from the one before."""
     date, last = headers["x-amz-date"], headers["authorization"].rpartition("=")[2]
     scope, key = signing(shown, date)
     body = b""
@@ -71,7 +71,7 @@ def signature(shown, method, url, headers, query, content):
 
 
 def ask(shown, method, path, body=b"", query=None, change=lambda headers: None, content=None):
-    """Status, headers and body of an answer."""
+    """Sends a signed request; returns status, headers and body of the answer."""
     query, url = query or {}, shown["storageUrl"] + path
     content = content or hashlib.sha256(b"" if callable(body) else body).hexdigest()
     headers = {

@@ -1,4 +1,4 @@
-"""The generated client packages, read as a contract: what they ask, and what must be in each answer."""
+"""Reads the generated client packages as a contract: their requests, and the fields that each answer must have."""
 
 import datetime
 import enum
@@ -17,7 +17,7 @@ from conftest import raw
 ASKS = re.compile(r"def _(\w+)_serialize\(.*?method='(\w+)',\s+resource_path='([^']+)'", re.S)
 ANSWER = re.compile(r"'(\d+)': (?:\"([^\"]+)\"|None),")
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
-# Generated enumerations have it for what a client does not know.
+# The member of generated enumerations that stands for values that the client does not know.
 UNKNOWN = "unknown_default_open_api"
 
 
@@ -34,14 +34,14 @@ def operations(package):
 
 
 def faults(value, kind, where):
-    """Why a JSON value is not of a type of the client's: strictly, where its own reading is forgiving."""
+    """Yields why a JSON value is not of a type of the client. This is strict; the client's own parser is lenient."""
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Annotated:
         yield from faults(value, args[0], where)
     elif origin in (typing.Union, types.UnionType):
         each = [list(faults(value, arg, where)) for arg in args]
         if all(each):
-            # Of what could be meant: the one that says most.
+            # Of the alternatives, report the one with the most faults.
             yield from max(each, key=len)
     elif kind in (typing.Any, object):
         pass
@@ -84,7 +84,7 @@ def of_model(value, model, where):
         elif field.is_required():
             found.append(f"{where}: {model.__name__} needs '{sent}', which is missing")
     if not found:
-        # What the fields' types do not say, the model's own checks do.
+        # The model's own checks find faults that the types of the fields do not show.
         try:
             model.from_dict(value)
         except ValueError as error:
@@ -93,7 +93,7 @@ def of_model(value, model, where):
 
 
 class Client:
-    """Asks what a package asks, and notes what its models would not take."""
+    """Sends the requests of a package, and notes the answers that its models would reject."""
 
     def __init__(self, package, root):
         self.operations = operations(importlib.import_module(f"{package}.api"))
@@ -101,7 +101,7 @@ class Client:
         self.root, self.asked, self.faults = root, set(), []
 
     def __call__(self, operation, *names, body=None, headers=None, wants=range(200, 300), **query):
-        """One operation, with what stands in its path; gives the answer."""
+        """Calls one operation; `names` fill the parameters of its path. Returns the answer."""
         assert operation in self.operations, f"the client does not ask {operation} any more"
         self.asked.add(operation)
         method, path = operation.split()
@@ -115,7 +115,7 @@ class Client:
             self.faults.append(f"{operation}: {status}, and the client knows {sorted(answers)}")
             return None
         kind = answers[status]
-        # Files are not JSON, and what is sent in parts is taken apart by the SDK, whatever the generated type is.
+        # Files are not JSON. The SDK itself parses multipart answers, so their generated type does not matter.
         if kind is None or kind == "bytes" or told.get_content_maintype() == "multipart":
             return text
         named = {one: getattr(self.models, one, None) or getattr(typing, one) for one in re.findall(r"\b[A-Z]\w+", kind)}

@@ -1,7 +1,7 @@
 """LangChain's standard tests of sandboxes, as its own package runs them.
 
-Seven of them expect another Deep Agents than the glue takes: names relative to the directory from `glob`, an error when a file
-is written that is there. Whatever the server, they fail (`conftest.py` marks them).
+Seven of them expect another version of Deep Agents than langchain-daytona uses: names relative to the directory from
+`glob`, an error when a file is written that exists. They fail on every server (`conftest.py` marks them).
 """
 
 import pytest
@@ -9,7 +9,7 @@ from daytona import CreateSandboxFromImageParams, Daytona, Image
 from langchain_daytona import DaytonaSandbox
 from langchain_tests.integration_tests import SandboxIntegrationTests
 
-# The tests want a `python`, as the template `daytona` has it.
+# The tests need a program `python`, as the template `daytona` has it.
 IMAGE = (
     Image.base("host")
     .run_commands("mkdir -p /opt/bin && ln -s $(command -v python3) /opt/bin/python")

@@ -1,4 +1,4 @@
-"""Deep Agents in a Daytona sandbox: a scripted model plans, writes a file, runs it, reads what came of it."""
+"""Deep Agents in a Daytona sandbox: a scripted model plans, writes a file, runs it, reads the result."""
 
 from daytona import Daytona
 from deepagents import create_deep_agent
@@ -8,7 +8,7 @@ from langchain_daytona import DaytonaSandbox
 
 
 class Scripted(GenericFakeChatModel):
-    """A model that says what it was told to say, tools or no tools."""
+    """A model that gives its scripted answers, with or without tools."""
 
     def bind_tools(self, tools, **kwargs):
         return self

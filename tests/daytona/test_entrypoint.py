@@ -1,4 +1,4 @@
-"""What an image starts by itself, and its log."""
+"""The entrypoint that an image starts by itself, and its log."""
 
 import uuid
 
@@ -29,7 +29,7 @@ def test_of_an_image(daytona):
     image = Image.base("host").entrypoint(["sh", "-c", LINES])
     sandbox = daytona.create(CreateSandboxFromImageParams(image=image), timeout=0)
     check(sandbox)
-    # It begins again in each life of the sandbox.
+    # The entrypoint runs again after each start of the sandbox.
     sandbox.stop()
     sandbox.start()
     check(sandbox)
@@ -56,7 +56,7 @@ async def test_its_log_as_it_comes(daytona):
     def said(text):
         out.append(text)
         if "three" in "".join(out):
-            # Then the log ends, too.
+            # When the entrypoint ends, the log ends, too.
             sandbox.process.exec("pkill -f 'sleep 3600'")
 
     await sandbox.process.get_entrypoint_logs_async(said, err.append)

@@ -15,7 +15,7 @@ pytestmark = since(0, 220)
 
 @pytest.fixture
 def connected():
-    """Makes clients that collect what they hear."""
+    """Makes clients that collect the events that they receive."""
     made = []
 
     def connect(token):

@@ -6,7 +6,7 @@ from daytona import DaytonaError
 
 REMOTE = "/tmp/git/remote.git"
 
-# What `git http-backend` needs of a web server, with one user.
+# A web server for `git http-backend`, with one user.
 SERVER = r'''
 import base64, os, subprocess
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -165,5 +165,5 @@ def test_a_password(box, remote):
     box.git.push("/tmp/p1", username="me", password="secret")
     box.git.pull("/tmp/p1", username="me", password="secret")
     assert "pushed" in box.process.exec(f"git -C {remote} ls-tree --name-only main").result
-    # Neither in the repository's settings nor in what the sandbox remembers of the commands.
+    # The password is neither in the repository nor in Git's store of credentials.
     assert box.process.exec("grep -r secret /tmp/p1/.git ~/.git-credentials").exit_code != 0

@@ -1,5 +1,6 @@
-"""What the server serves, asked operation by operation as the installed client would ask it: each answer must have what the
-client's generated models need, of the right types. An operation that is served and not asked here fails by its name."""
+"""Calls each operation that the server serves as the installed client would: each answer must have the fields that
+the client's generated models need, of the right types. An operation that is served and not called here fails by its
+name."""
 
 import os
 import uuid
@@ -144,7 +145,7 @@ def entrypoint(ask):
 
 
 def form(*parts):
-    """A body of named parts, and its header."""
+    """A multipart body of named parts, and its header."""
     said = "".join(f'--B\r\nContent-Disposition: form-data; name="{field}"{more}\r\n\r\n{text}\r\n' for field, more, text in parts)
     return {"body": f"{said}--B--\r\n".encode(), "headers": {"Content-Type": "multipart/form-data; boundary=B"}}
 
@@ -210,9 +211,9 @@ def language_server(ask):
 
 
 def complete(ask, left_out):
-    """Nothing that was asked was answered in a way that the client's models would not take, and everything was asked."""
+    """Checks that the client's models would accept every answer, and that every operation was called."""
     assert not ask.faults, "\n".join(ask.faults)
-    # What answers with a WebSocket has no model.
+    # Operations that answer with a WebSocket have no model.
     plain = {one for one, answers in ask.operations.items() if any(200 <= status < 300 for status in answers)}
     new = {one for one in plain - ask.asked if not left_out(*one.split())}
     assert not new, "served, and not asked here: a newer client asks for more\n" + "\n".join(sorted(new))
@@ -222,14 +223,14 @@ def test_the_control_plane():
     ask = Client("daytona_api_client", os.environ["DAYTONA_API_URL"])
     for part in (sandboxes, snapshots, around):
         part(ask)
-    # Over http it says that it does not do it: storage.py.
+    # Over http the server refuses this one: see storage.py.
     ask("GET /object-storage/push-access", wants=[200, 400])
     complete(ask, lambda method, path: (method, path) in UNSERVED or NOT_FOR_USERS.search(path) or REFUSED.search(path))
 
 
 @pytest.fixture
 def started(daytona):
-    """A sandbox of an image that starts something."""
+    """A sandbox of an image with an entrypoint."""
     from daytona import CreateSandboxFromImageParams, Image
 
     image = Image.base("host").entrypoint(["sh", "-c", "echo begun; sleep 3600"])

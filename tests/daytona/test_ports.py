@@ -15,7 +15,7 @@ class Keep(urllib.request.HTTPRedirectHandler):
 
 
 def fetch(url, headers=None):
-    """Asks for a page of a name below `localhost`, which not every resolver knows: at the server's address, by `Host`."""
+    """Gets a page of a name below `localhost`. As not every resolver knows these, it sends the name in `Host`."""
     parts = urllib.parse.urlsplit(url)
     server = urllib.parse.urlsplit(os.environ["ATOLL_URL"])
     assert parts.port == server.port, url

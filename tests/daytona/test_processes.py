@@ -69,7 +69,7 @@ def test_python_with_arguments_and_environment(box):
 
 
 def test_python_that_takes_too_long(box):
-    # The client lets the generated one's own exception through here.
+    # Here the SDK passes on the exception of its generated client.
     request = {"code": "import time; time.sleep(60)", "language": "python", "timeout": 1}
     status, body = call("POST", f"/{box.id}/process/code-run", request, root=toolbox())
     assert (status, body["code"]) == (408, "PROCESS_EXECUTION_TIMEOUT")

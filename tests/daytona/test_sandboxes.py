@@ -1,4 +1,4 @@
-"""Sandboxes: from create to delete, and what is said about them meanwhile."""
+"""Sandboxes: from create to delete, and the answers about them meanwhile."""
 
 import os
 import subprocess
@@ -188,7 +188,7 @@ def test_network_settings_that_name_nothing_open_nothing(own):
     assert native("PATCH", {"egress": {"internet": "off"}}) == "off"
     settings({})
     assert native("GET") == "off"
-    # Not blocked means: what it could reach if nothing had been said.
+    # Not blocked means: the server's default network.
     settings({"networkBlockAll": True})
     settings({"networkBlockAll": False})
     assert native("GET") == usual

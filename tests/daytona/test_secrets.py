@@ -1,5 +1,5 @@
-"""Secrets: made, changed, listed, given to sandboxes, which never see their values. The whole of it needs an outside:
-tests/langsmith/outside.py, which `run` puts around these tests."""
+"""Secrets: made, changed, listed, given to sandboxes, which never see their values. Some checks need the network of
+tests/langsmith/outside.py, in which `run` runs these tests."""
 
 import json
 import os
@@ -28,13 +28,13 @@ def secret(daytona):
 
 
 def native(sandbox):
-    """What the native API says of a sandbox."""
+    """The answer of the native API about a sandbox."""
     root, key = os.environ["ATOLL_URL"], os.environ["ATOLL_API_KEY"]
     return call("GET", f"/v1/sandboxes/{sandbox.name}", root=root, key=key)[1]
 
 
 def seen(sandbox, command):
-    """What the server outside saw of a request."""
+    """The request of a command, as the server of outside.py received it."""
     result = sandbox.process.exec(command)
     assert result.exit_code == 0, result.result
     return json.loads(result.result)
@@ -80,7 +80,7 @@ def test_a_sandbox_uses_what_it_does_not_have(daytona, secret):
     sandbox = daytona.create(CreateSandboxFromSnapshotParams(name=f"s-{uuid.uuid4().hex[:8]}", secrets={"TOKEN": secret.name}))
     assert sandbox.process.exec("printf %s $TOKEN").result == secret.placeholder
     assert native(sandbox)["egress"]["inject"][0]["hosts"] == ["api.example.com"]
-    # Whatever else changes about its network.
+    # The secret stays when other network settings change.
     status, body = call("POST", f"/sandbox/{sandbox.id}/network-settings", {"domainAllowList": "api.example.com"})
     assert status in (200, 201), body
     assert [rule["domain"] for rule in native(sandbox)["egress"]["rules"]] == ["api.example.com"]

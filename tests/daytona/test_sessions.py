@@ -1,4 +1,4 @@
-"""Sessions: what one command leaves to the next, and what none can break."""
+"""Sessions: state that one command leaves to the next, and state that no command can break."""
 
 import uuid
 

@@ -1,4 +1,4 @@
-"""Snapshots, volumes, forks: what outlives a sandbox."""
+"""Snapshots, volumes and forks, which outlive a sandbox."""
 
 import uuid
 
@@ -49,12 +49,12 @@ def test_an_image_that_a_client_describes(daytona):
         .env({"MADE": "yes"})
         .workdir("/opt/made")
     )
-    # At least the disk that is asked for: that of an image with steps is larger.
+    # The sandbox gets at least the disk that it asks for: the disk of an image with steps is larger.
     asked = CreateSandboxFromImageParams(image=image, resources=Resources(cpu=1, memory=1, disk=3))
     sandbox = daytona.create(asked, timeout=0)
     assert sandbox.process.exec("cat file; echo $MADE").result == "made\nyes\n"
     sandbox.delete()
-    # The second of a kind is there already.
+    # The second sandbox of this image uses the build of the first.
     sandbox = daytona.create(CreateSandboxFromImageParams(image=image))
     assert sandbox.fs.download_file("/opt/made/file") == b"made\n"
     sandbox.delete()
@@ -119,7 +119,7 @@ def test_a_directory_of_a_volume(daytona):
     ann.fs.upload_file(b"hers", "/home/data/file")
     assert bob.process.exec("ls -A /home/data").result == ""
     assert whole.process.exec("cd /home/data && find . -type f").result == "./users/ann/file\n"
-    # What leads out is refused, with what is wrong.
+    # The server refuses a subpath that has `..` or a link, or is no directory, and names it.
     whole.process.exec("cd /home/data && ln -s users/ann link && ln -s / root")
     for bad in ("../other", "link", "root/etc", "users/ann/file"):
         status, body = call("POST", "/sandbox", {"volumes": [{"volumeId": volume.id, "mountPath": "/mnt", "subpath": bad}]})

@@ -41,7 +41,7 @@ def test_a_token_is_for_one_sandbox(own, box):
     for wrong in ("", "x", made.token[:-1], made.token + "0", made.token[:-1] + ("1" if made.token[-1] == "0" else "0")):
         assert not own.validate_ssh_access(wrong or "t").valid
     second = own.create_ssh_access()
-    # All that the key made.
+    # This revokes all accesses that the key made.
     assert call("DELETE", f"/sandbox/{own.id}/ssh-access")[0] == 200
     for token in (made.token, second.token):
         assert not own.validate_ssh_access(token).valid

@@ -1,4 +1,4 @@
-"""The storage for files of builds: what it takes, of whom, and what it refuses."""
+"""The storage for files of builds: the requests and keys that it accepts, and those that it refuses."""
 
 import hashlib
 import os
@@ -29,7 +29,7 @@ def send(shown, hash, body):
 
 
 def build(dockerfile, hashes, key=None):
-    """A sandbox of a Dockerfile, or why not."""
+    """Makes a sandbox of a Dockerfile; returns the status and the answer."""
     info = {"dockerfileContent": dockerfile, "contextHashes": hashes}
     return call("POST", "/sandbox", {"buildInfo": info}, key=key)
 
@@ -73,7 +73,7 @@ def test_parts_come_in_any_order_and_again():
     for bad in (wrong, "<C></C>", "x"):
         assert ask(shown, "POST", name_of(hash), bad.encode(), query={"uploadId": upload})[0] == 400
     assert ask(shown, "HEAD", name_of(hash))[0] == 404
-    # The second time as the first: the answer may have been lost.
+    # The second time succeeds like the first: the client may have lost the first answer.
     for _ in range(2):
         status, _, text = ask(shown, "POST", name_of(hash), whole.encode(), query={"uploadId": upload})
         assert status == 200, text
@@ -155,7 +155,7 @@ def test_a_body_that_is_cut_or_too_large_leaves_nothing():
     shown, hash = access(), a_hash()
     assert "EntityTooLarge" in ask(shown, "PUT", name_of(hash), bytes((64 << 20) + 1))[2]
     sent = {}
-    # The head of a request that was signed for more than comes.
+    # This sends the head of a signed request, which announces more bytes than follow.
     ask(shown, "HEAD", name_of(hash))
     ask(shown, "PUT", name_of(hash), b"x", change=lambda headers: (sent.update(headers), headers.pop("authorization")))
     url = urllib.parse.urlsplit(shown["storageUrl"] + name_of(hash))
@@ -176,7 +176,7 @@ def test_archives_are_of_one_key():
     assert "<KeyCount>0" in ask(other, "GET", "/contexts", query={"prefix": f"atoll/{hash}/"})[2]
     status, answer = build(dockerfile, [hash], key=other_key)
     assert (status, "were not uploaded" in answer["message"]) == (400, True), answer
-    # The same name and the same Dockerfile, and other files.
+    # The other key uses the same name and the same Dockerfile, but other files.
     send(other, hash, archive(a=b"other"))
     for key, content in ((None, "own"), (other_key, "other")):
         status, box = build(dockerfile, [hash], key=key)
@@ -235,10 +235,10 @@ def test_the_python_sdk_is_told_what_it_needs(daytona, tmp_path):
 
 
 def test_a_template_of_somebody_else():
-    """What another key has put under the name of a build is not taken for it."""
+    """The server does not use a template that another key made under the name of a build."""
     victim = new_key("manage")
     key, dockerfile = access(victim)["accessKey"], f"FROM host\nRUN mkdir -p /opt && echo {a_hash()} >/opt/own\n"
-    # As the server makes it: its parts, with their lengths.
+    # The name as the server makes it: a hash of the parts with their lengths.
     hasher = hashlib.sha256()
     for part in (key.encode(), dockerfile.encode()):
         hasher.update(len(part).to_bytes(8, "little") + part)

@@ -1,4 +1,4 @@
-"""Terminals and the interpreter: what talks over WebSockets."""
+"""Terminals and the interpreter, which use WebSockets."""
 
 import time
 import uuid

@@ -1,5 +1,5 @@
-"""What the installed client can ask, against what the server answers: every operation of the generated packages, by method
-and path. What is new in a newer client shows here first."""
+"""Calls every operation of the installed client's generated packages, by method and path, and checks that the server
+knows it. Operations that are new in a newer client show here first."""
 
 import os
 import re
@@ -10,12 +10,12 @@ import daytona_api_client.api
 import daytona_toolbox_api_client.api
 from strict import operations
 
-# Of the vendor's own dashboard, administration and runners: no client of users asks for these.
+# Operations of the vendor's own dashboard, administration and runners: no client of users calls these.
 NOT_FOR_USERS = re.compile(
     r"^/(organizations|users|runners|webhooks|audit|jobs|docker-registry|regions|shared-regions|api-keys|admin|preview"
     r"|sandbox/for-runner|workspace|toolbox|snapshots/can-cleanup-image|devcontainer)"
 )
-# Operations that this server does not serve, and says so with 404 as it says it of what it never heard of.
+# Operations that this server does not serve. It answers with 404, as for unknown routes.
 UNSERVED = {
     ("DELETE", "/sandbox/{sandboxIdOrName}/backup"),
     ("POST", "/sandbox/{sandboxIdOrName}/backup"),
@@ -29,10 +29,10 @@ UNSERVED = {
     ("PUT", "/sandbox/{sandboxId}/state"),
     ("POST", "/snapshots/{id}/deactivate"),
     ("POST", "/init"),
-    # Asked by runners, for the values.
+    # Runners call this one, for the values.
     ("GET", "/sandbox/{sandboxId}/secrets"),
 }
-# Said with 501 and a sentence.
+# Operations that the server refuses with 501 and a sentence.
 REFUSED = re.compile(r"^/computeruse/|/telemetry(/|$)")
 
 
@@ -58,7 +58,7 @@ def unserved(root, all_of_them):
         if code == 405 or (code == 404 and "this server has no route" in body):
             found.add((method, path))
         elif REFUSED.search(path):
-            # What of a desktop is wrong in itself is told first; the image has none.
+            # The server checks the request first; the image has no desktop.
             assert code in (400, 404, 501), (method, path, code, body)
         else:
             assert code != 501 and code < 500, (method, path, code, body)

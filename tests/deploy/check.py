@@ -14,9 +14,9 @@ import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 CHART = ROOT / "deploy/helm/atoll"
-# The oldest that the chart is for, and the newest that the schemas have.
+# The oldest version that the chart supports, and the newest that the schemas have.
 KUBERNETES = ("1.27", kubernetes_validate.latest_version())
-# Kinds that others define: their schemas are in no package registry.
+# Kinds that other projects define: no package registry has their schemas.
 FOREIGN = {"ServiceMonitor", "ScaledObject"}
 
 MINIMAL = {"image": {"repository": "registry.internal/atoll"}, "database": {"existingSecret": "db", "key": "url"}, "vault": {"existingSecret": "vault", "key": "key"}}
@@ -68,7 +68,7 @@ def of_kind(documents, kind):
 
 
 def variables(text):
-    """A compose file with the variables that it asks for."""
+    """Fills in the variables that a compose file requires."""
     given = {"ATOLL_IMAGE": "atoll:0.1.0", "ATOLL_VAULT_KEY": "0" * 64, "POSTGRES_PASSWORD": "secret"}
     return re.sub(r"\$\{([A-Z_]+):\?[^}]*\}", lambda found: given[found.group(1)], text)
 
@@ -97,7 +97,7 @@ def check_promises():
     assert container["securityContext"]["privileged"] and pod["automountServiceAccountToken"] is False
     assert container["readinessProbe"]["httpGet"]["path"] == "/readyz" and container["livenessProbe"]["httpGet"]["path"] == "/healthz"
     assert "node drain" in container["lifecycle"]["preStop"]["exec"]["command"][2]
-    # A secret is no argument: those can be read by every process of the machine.
+    # Secrets are not passed as arguments: every process of the machine can read those.
     assert not [argument for argument in container["args"] if "postgres" in argument or "key" in argument]
     names = {variable["name"] for variable in container["env"]}
     assert {"ATOLL_DATABASE", "ATOLL_VAULT_KEY", "ATOLL_API_KEY"} <= names
@@ -126,7 +126,7 @@ def check_promises():
 
 
 def check_options(args, queries):
-    """Options of the chart, the units and the compose file are the program's; so are metrics."""
+    """Checks that the program has the options and metrics that the chart, the units and the compose file name."""
     shown = subprocess.run([os.environ["ATOLL_BIN"], "serve", "--help"], capture_output=True, text=True, check=True).stdout
     known = set(re.findall(r"--[a-z0-9-]+", shown))
     unit = (ROOT / "deploy/systemd/node.conf").read_text()
@@ -153,7 +153,7 @@ def check_units():
     with tempfile.TemporaryDirectory() as place:
         place = pathlib.Path(place)
         unit = (ROOT / "packaging/atoll.service").read_text().replace("@PREFIX@", "/usr")
-        # What is not installed here is not what is looked for.
+        # The programs of the units are not installed here, so /bin/true replaces them.
         for text, name in ((unit, "atoll.service"), ((ROOT / "deploy/systemd/atoll-drain.service").read_text(), "atoll-drain.service")):
             text = text.replace("/usr/lib/atoll/atoll", "/bin/true").replace("/usr/lib/atoll/client-config", "/bin/true").replace("/usr/bin/atoll", "/bin/true")
             (place / name).write_text(text)

@@ -1,4 +1,4 @@
-// E2B's command line over the server in E2B_API_URL.
+// E2B's command-line client against the server in E2B_API_URL.
 
 import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
@@ -36,7 +36,7 @@ test('the life of a sandbox', async () => {
 
 test('a terminal', async () => {
   const id = await create()
-  // `script` is the terminal that the command line wants.
+  // `script` is the terminal that the command-line client needs.
   const command = `stty cols 80 rows 24; exec node_modules/.bin/e2b sandbox connect ${id}`
   const input = 'echo "$((6 * 7)) $(whoami)"\nexit\n'
   const done = spawnSync('script', ['-qec', command, '/dev/null'], { input, encoding: 'utf8', timeout: 60_000 })

@@ -1,4 +1,4 @@
-"""What the Python tests share: sandboxes of the server in E2B_API_URL that go away, and requests as they travel."""
+"""Shared by the Python tests: sandboxes of the server in E2B_API_URL, deleted afterwards, and raw requests."""
 
 import importlib.metadata
 import json
@@ -14,16 +14,16 @@ VERSION = tuple(int(part) for part in importlib.metadata.version("e2b").split(".
 
 
 def since(*version):
-    """Marks a test of something that older clients do not have."""
+    """Marks a test of a feature that older clients do not have."""
     return pytest.mark.skipif(VERSION < version, reason=f"e2b {'.'.join(map(str, version))} and newer")
 
 
-# A test of something that virtual machines do otherwise.
+# Marks a test of a feature that behaves differently in virtual machines.
 containers_only = pytest.mark.skipif("IMAGE" in os.environ, reason="containers only")
 
 
 def raw(method, path, body=None, key=None, headers=None, root=None):
-    """A request as it travels: status, headers and body."""
+    """Sends a raw request; returns status, headers and body."""
     data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
     request = urllib.request.Request(
         (root or os.environ["E2B_API_URL"]) + path,
@@ -39,19 +39,19 @@ def raw(method, path, body=None, key=None, headers=None, root=None):
 
 
 def call(method, path, body=None, **more):
-    """The same, of JSON."""
+    """The same, with a JSON body and answer."""
     status, _, text = raw(method, path, body, **more)
     return status, json.loads(text) if text else None
 
 
 def data_plane(sandbox, method, path, body=None, port=49983, headers=None):
-    """A request to the data plane, as the client would send it but for what `headers` says."""
+    """A request to the data plane, as the client would send it, with `headers` added."""
     named = {"E2b-Sandbox-Id": sandbox, "E2b-Sandbox-Port": str(port), **(headers or {})}
     return raw(method, path, body, headers=named, root=os.environ["E2B_SANDBOX_URL"])
 
 
 def until(what, seconds=30):
-    """Waits until something is so."""
+    """Waits until `what` returns true."""
     end = time.monotonic() + seconds
     while True:
         got = what()
@@ -63,7 +63,7 @@ def until(what, seconds=30):
 
 @pytest.fixture(scope="module")
 def box():
-    """A sandbox of the module's tests. They do not disturb each other."""
+    """A sandbox that the module's tests share. They do not disturb each other."""
     sandbox = Sandbox.create(timeout=600)
     yield sandbox
     sandbox.kill()
@@ -71,7 +71,7 @@ def box():
 
 @pytest.fixture
 def own():
-    """A sandbox of one test's own."""
+    """A sandbox for one test alone."""
     sandbox = Sandbox.create(timeout=300, metadata={"for": "one test"})
     yield sandbox
     sandbox.kill()
@@ -79,7 +79,7 @@ def own():
 
 @pytest.fixture
 async def abox():
-    """The same, of the asynchronous client."""
+    """The same, with the asynchronous client."""
     sandbox = await AsyncSandbox.create(timeout=300)
     yield sandbox
     await sandbox.kill()

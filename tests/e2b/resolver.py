@@ -1,4 +1,4 @@
-"""Answers every question for an address below one domain with 127.0.0.1: a wildcard of a local zone.
+"""A name server that answers 127.0.0.1 for one domain and every name below it.
 
 tests/e2b/resolver.py ADDRESS DOMAIN: listens on port 53 of ADDRESS, which should be one of loopback.
 """
@@ -10,7 +10,7 @@ NO_SUCH_NAME, A = 3, 1
 
 
 def question(packet):
-    """The name that is asked for, the kind of record, and where the question ends."""
+    """Returns the name of a query, the type of record, and the offset at which the question ends."""
     labels, at = [], 12
     while packet[at]:
         labels.append(packet[at + 1 : at + 1 + packet[at]].decode())

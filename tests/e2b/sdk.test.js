@@ -1,4 +1,4 @@
-// The JavaScript SDK over the server in E2B_API_URL: what the Python tests do, more briefly.
+// The JavaScript SDK against the server in E2B_API_URL: the checks of the Python tests, more briefly.
 
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'

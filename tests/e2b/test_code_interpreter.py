@@ -10,7 +10,7 @@ from e2b_code_interpreter import AsyncSandbox, Sandbox
 
 @pytest.fixture(scope="module")
 def box():
-    """A sandbox of the module's tests; each that changes state has contexts of its own."""
+    """A sandbox that the module's tests share. Each test that changes state uses its own contexts."""
     sandbox = Sandbox.create(timeout=900)
     yield sandbox
     sandbox.kill()
@@ -121,7 +121,7 @@ def test_a_client_that_goes_interrupts_its_cell(box):
     assert text(box.run_code("kept = 5; kept", context=context)) == "5"
     with pytest.raises(Exception, match="(?i)time"):
         box.run_code("import time\nwhile True: time.sleep(0.05)", context=context, timeout=2)
-    # The kernel is the same: it knows what it knew.
+    # The kernel is the same, and still has its variables.
     assert text(box.run_code("kept + 1", context=context, timeout=60)) == "6"
 
 
@@ -134,7 +134,7 @@ def test_a_kernel_that_dies_says_so_and_comes_back(box):
 
 def test_a_restart_ends_what_runs(box):
     context = box.create_code_context()
-    # The cell's own output says that it runs; it is the client's thread that restarts the kernel then.
+    # The cell's output shows that it runs; then the client's thread restarts the kernel.
     restart = lambda _: box.restart_code_context(context)
     ended = box.run_code("print('runs', flush=True)\nwhile True: pass", context=context, envs={"A": "1"}, on_stdout=restart)
     assert ended.error.name == "KernelDied" and "restarted" in ended.error.value
@@ -166,12 +166,12 @@ def test_scripts_lose_no_output(box):
     if "javascript" not in {context.language for context in box.list_code_contexts()}:
         pytest.skip("the image has no npm, and so no kernel")
     context = box.create_code_context(language="js")
-    # The kernel says that a cell ended before all of its output is out: none of it may be missing, or be the next one's.
+    # The kernel reports the end of a cell before all of its output. None may be lost, or be given to the next cell.
     for i in range(60):
         execution = box.run_code(f"console.log('out {i}'); console.error('err {i}'); {i}", context=context)
         assert (execution.text, execution.execution_count) == (str(i), i + 1)
         assert ("".join(execution.logs.stdout), "".join(execution.logs.stderr)) == (f"out {i}\n", f"err {i}\n")
-    # What a cell does to the console is its own affair.
+    # A cell that replaces `console.log` does not break the next cells.
     assert text(box.run_code("console.log = () => {}; 5", context=context)) == "5"
     assert text(box.run_code("console.log(1); 6", context=context)) == "6"
 
@@ -193,7 +193,7 @@ async def test_asynchronous_contexts_run_side_by_side():
     sandbox = await AsyncSandbox.create(timeout=600)
     try:
         one, two = await asyncio.gather(sandbox.create_code_context(), sandbox.create_code_context())
-        # Each waits for what the other does: neither could end if they ran one after the other.
+        # Each cell waits for a file of the other: neither could end if they ran one after the other.
         meet = "import os, time\nopen('/tmp/{}', 'w').close()\nend = time.monotonic() + 60\n"
         meet += "while not os.path.exists('/tmp/{}') and time.monotonic() < end: time.sleep(0.05)\nos.path.exists('/tmp/{}')"
         runs = (
@@ -201,7 +201,7 @@ async def test_asynchronous_contexts_run_side_by_side():
             sandbox.run_code(meet.format("b", "a", "a"), context=two),
         )
         assert [run.text for run in await asyncio.gather(*runs)] == ["True", "True"]
-        # Cells of one context wait for their turn.
+        # Cells of one context run one after the other.
         await asyncio.gather(*(sandbox.run_code("n = globals().get('n', 0) + 1", context=one) for _ in range(5)))
         assert (await sandbox.run_code("n", context=one)).text == "5"
     finally:

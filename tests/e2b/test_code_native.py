@@ -1,4 +1,4 @@
-"""The same interpreter from Atoll's own API: contexts and cells with durable events, by the command line and over HTTP."""
+"""The same interpreter through Atoll's own API: contexts and cells with durable events, by command line and HTTP."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def api(method, path, body=None):
 
 
 def run(box, context, code, **more):
-    """The end of a cell, and its events."""
+    """Runs a cell; returns its final state and its events."""
     done = api("POST", f"{box}/contexts/{context}/cells", {"code": code, "wait_ms": 60000, **more})
     events = done["events"] or []
     after = 0
@@ -69,7 +69,7 @@ def test_python_remembers_and_shows(box, tmp_path):
         assert kind in found, kinds
     end, events = run(box, "python", "1/0")
     assert end["state"] == "error" and events[-2]["data"]["name"] == "ZeroDivisionError"
-    # Its traceback is in colours.
+    # The traceback has colour codes.
     assert "1/0" in re.sub("\x1b\\[[0-9;]*m", "", events[-2]["data"]["traceback"])
 
 
@@ -86,7 +86,7 @@ def test_interruptions_leave_what_is_remembered(box):
     assert run(box, "stopped", "print(kept)")[1][1]["data"]["text"] == "5\n"
     api("POST", f"{box}/contexts/stopped/restart")
     assert run(box, "stopped", "kept")[0]["state"] == "error"
-    # A kernel that ends takes its cell with it; the next one begins again.
+    # If a kernel exits, its cell fails; the next cell gets a new kernel.
     end, _ = run(box, "stopped", "import os; os._exit(3)")
     assert end["state"] == "failed" and end["reason"] == "interpreter_failed"
     assert run(box, "stopped", "1")[0]["state"] == "done"
@@ -111,7 +111,7 @@ def test_a_pause_that_keeps_only_the_disk_begins_again(box):
 
 
 def test_the_interpreter_comes_back_whatever_ends_it(box):
-    """It is the service that the template starts: a cell that kills it, and all that looks like it, kills this run of it alone."""
+    """The template starts the interpreter as a service: if a command kills its processes, the service restarts it."""
     service = f"{box}/services/start"
     before = api("GET", f"{service}?wait_ms=60000")
     assert before["state"] == "running" and before["restart"] == "always"

@@ -1,4 +1,4 @@
-"""Processes: output, input, ends, and finding them again."""
+"""Processes: output, input, exit, and finding them again."""
 
 import asyncio
 import threading
@@ -100,7 +100,7 @@ def test_connect_after_the_end(box):
     until(lambda: handle.pid not in [process.pid for process in box.commands.list()])
     with pytest.raises(CommandExitException) as caught:
         box.commands.connect(handle.pid).wait()
-    # What the connection had taken before the client let go of it is not told again.
+    # The server does not repeat output that the old connection had read before the client closed it.
     assert caught.value.exit_code == 4 and caught.value.stdout in ("gone\n", "")
 
 
@@ -118,7 +118,7 @@ def test_killed_sandbox(own):
     until(lambda: own.commands.list())
     own.kill()
     running.join(20)
-    # Clients of the time between say that its time is over.
+    # Some older clients say that the sandbox reached its end of life.
     told = ("killed or reached its end of life", "when starting the sandbox")
     assert failed and any(text in failed[0] for text in told), failed
 

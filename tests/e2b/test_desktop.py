@@ -1,4 +1,4 @@
-"""The desktop: what its SDK starts, sees and drives, and the viewer for browsers."""
+"""The desktop, as its SDK starts, sees and drives it, and the viewer for browsers."""
 
 import os
 import socket
@@ -36,7 +36,7 @@ def test_screen_and_mouse(desktop):
 
 def test_a_program_with_a_window(desktop):
     def windows():
-        # The command fails while there is none.
+        # `xdotool` fails while there is no such window.
         found = desktop.commands.run("xdotool search --onlyvisible --class xfce4-terminal || true").stdout.split()
         return found and desktop.get_application_windows("xfce4-terminal") == found and found
 
@@ -53,7 +53,7 @@ def test_a_program_with_a_window(desktop):
 
 
 def greeting(desktop, port):
-    """What the viewer hears first over its WebSocket."""
+    """The first message that the viewer gets over its WebSocket."""
     at = urllib.parse.urlsplit(os.environ["E2B_SANDBOX_URL"])
     head = (
         f"GET /websockify HTTP/1.1\r\nHost: {at.netloc}\r\nE2b-Sandbox-Id: {desktop.sandbox_id}\r\nE2b-Sandbox-Port: {port}\r\n"

@@ -43,7 +43,7 @@ def test_several_at_once(box):
 
 
 def test_a_file_in_a_directory_of_everybody_is_written_again(box):
-    # The host's kernel may protect files of others in directories like /tmp, from root as well.
+    # In directories like /tmp the host's kernel may protect files of other users, from root as well.
     for user in ("user", "root"):
         for text in ("first", "second"):
             box.files.write(f"/tmp/again-{user}", text, user=user)
@@ -109,10 +109,10 @@ def test_entries(box):
     assert box.files.get_info("e/d").permissions == "drwxr-xr-x"
     link = box.files.get_info("e/link")
     assert (link.symlink_target, link.mode, link.permissions) == ("/home/user/e/f", 0o644, "Lrwxrwxrwx")
-    # The newest client tells links apart; the others show what they lead to.
+    # The newest client has a type for links; the others give the type of the target.
     assert link.type in (FileType.FILE, getattr(FileType, "SYMLINK", None))
     assert box.files.get_info("e/broken").symlink_target == "/home/user/e/broken"
-    # Older clients leave out what they know no type of.
+    # Older clients leave out entries whose type they do not know.
     assert [entry.name for entry in box.files.list("e") if entry.name != "broken"] == ["d", "dirlink", "f", "link"]
     names = [entry.path.removeprefix("/home/user/e/") for entry in box.files.list("e", depth=2)]
     assert "d/deep" in names and "f" in names
@@ -205,7 +205,7 @@ def test_signed_addresses(box):
 
 
 def test_parts_become_one(box):
-    """`/files/compose`, which no client calls yet: part of the version of envd that is told."""
+    """`/files/compose`, which no client calls yet. The version of envd that the server reports has it."""
     def compose(sources, destination, **more):
         body = {"source_paths": sources, "destination": destination, **more}
         headers = {"X-Access-Token": box._envd_access_token}
@@ -220,7 +220,7 @@ def test_parts_become_one(box):
     assert box.files.read("parts/whole") == expected
     assert [entry.name for entry in box.files.list("parts")] == ["whole"]
     assert box.commands.run("stat -c %U parts/whole").stdout == "user\n"
-    # Nothing is changed by what cannot be.
+    # Requests that fail change nothing.
     for sources, destination, status in [
         ([], "parts/x", 400), (["parts/whole"], "", 400), (["parts/whole"], "parts/../parts/whole", 400),
         (["parts/whole", "parts/none"], "parts/x", 404), (["parts"], "parts/x", 400), (["parts/whole"], "parts/whole/x", 400),

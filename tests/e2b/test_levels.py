@@ -1,4 +1,4 @@
-"""One pass of what E2B's users do, at the isolation level in TEST_LEVEL: everything works, or says what that level cannot do."""
+"""What E2B's users do, at the isolation level in TEST_LEVEL: each call works, or says that the level cannot do it."""
 
 import os
 
@@ -8,7 +8,7 @@ from e2b import CommandExitException, Sandbox, SandboxException, SandboxState, V
 from conftest import data_plane, since, until
 
 LEVEL = os.environ.get("TEST_LEVEL", "container")
-# Virtual machines may be emulated: what takes a moment elsewhere takes half a minute there.
+# Virtual machines may be emulated: a call that takes a moment elsewhere takes half a minute there.
 SLOW = {"request_timeout": 600}
 pytestmark = [pytest.mark.timeout(1200)]
 
@@ -64,7 +64,7 @@ def test_files(box):
 @since(2, 50)
 def test_metadata_of_files(box):
     if LEVEL == "gvisor":
-        # It keeps no extended attributes.
+        # gVisor keeps no extended attributes.
         with pytest.raises(SandboxException, match="gvisor"):
             box.files.write("meta.txt", "x", metadata={"a": "b"}, **SLOW)
         assert not box.files.exists("meta.txt", **SLOW)

@@ -1,7 +1,8 @@
 """Cells of the code interpreter at the isolation levels in TEST_LEVELS.
 
-A template belongs to the level that it was built at, and building it in an emulated machine takes an hour: what was installed in a
-container becomes an image, together with the root file system of Debian in TREE, and that has no level.
+A template belongs to the level that it was built at, and building it in an emulated machine takes an hour. So the test
+makes an image, which has no level, from the files that the build installed in a container and Debian's root file system
+in TREE.
 """
 
 import json
@@ -13,7 +14,7 @@ from e2b_code_interpreter import Sandbox
 
 # Virtual machines may be emulated.
 SLOW = {"request_timeout": 900}
-# What the template's steps wrote.
+# Directories that the template's steps wrote to.
 INSTALLED = ("etc", "home", "opt", "root")
 
 
@@ -23,7 +24,7 @@ def atoll(*args):
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory):
-    """An image with what the template has."""
+    """An image with the files of the template."""
     name, tree = "interpreter-of-levels", tmp_path_factory.mktemp("tree")
     subprocess.run(["cp", "-a", os.environ["TREE"] + "/.", tree], check=True)
     with Sandbox.create(timeout=1800, **SLOW) as box:
@@ -43,7 +44,7 @@ def image(tmp_path_factory):
 def test_cells_remember(level, image):
     built = json.loads(atoll("template", "show", "code-interpreter-v1"))
     name = f"code-interpreter-{level}"
-    # The template asks with curl, which the image does not have.
+    # The template's readiness check uses curl, which the image does not have.
     ready = ["--ready-port", "49999", "--ready-timeout", "10m"]
     env = [f"--env={key}={value}" for key, value in built["env"].items()]
     as_built = ["--image", image, "--user", built["user"], "--workdir", built["workdir"], *env]

@@ -1,5 +1,5 @@
-"""What the server serves, asked operation by operation as the installed client would ask it: each answer must have what the
-client's generated models need, of the right types. What a newer client asks for beyond that fails here by its name."""
+"""Calls each operation that the server serves as the installed client would: each answer must have the fields that
+the client's generated models need, of the right types. A new operation of a newer client fails here by its name."""
 
 import importlib
 import inspect
@@ -33,7 +33,7 @@ def operations(package):
 
 
 def faults(value, kind, names, where):
-    """Why a part of what the client has read is not of the type that the model says: by itself it looks at none."""
+    """Yields why a value that the client parsed is not of its model's type. The client itself checks no types."""
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         each = [list(faults(value, arg, names, where)) for arg in args]
@@ -64,7 +64,7 @@ def faults(value, kind, names, where):
 
 
 class Client:
-    """Asks what a generated package asks, and notes what its models would not take."""
+    """Sends the requests of a generated package, and notes the answers that its models would reject."""
 
     def __init__(self, package, root, token=None):
         self.operations, self.root, self.token = operations(package), root, token
@@ -74,7 +74,7 @@ class Client:
         self.asked, self.faults = set(), []
 
     def __call__(self, operation, *path, body=None, wants=range(200, 300), **query):
-        """One operation, with what stands in its path; gives the answer."""
+        """Calls one operation; `path` fills the parameters of its path. Returns the answer."""
         assert operation in self.operations, f"the client does not ask {operation} any more"
         self.asked.add(operation)
         method, url = operation.split()
@@ -86,17 +86,17 @@ class Client:
         assert status in wants, f"{operation}: {status} {text[:300]}"
         try:
             read = self.operations[operation]._parse_response(client=self.strict, response=httpx.Response(status, content=text))
-        except Exception as error:  # noqa: BLE001 - whatever a generated reader stumbles over
+        except Exception as error:  # noqa: BLE001 - generated parsers raise exceptions of many types
             self.faults.append(f"{operation} {status}: the client cannot read it: {error!r} in {text[:200]}")
             return json.loads(text)
         for one in read if isinstance(read, list) else [read]:
             if attrs.has(type(one)):
                 self.faults += faults(one, type(one), self.names, f"{operation} {status}")
-        # Files are no JSON.
+        # Files are not JSON.
         return json.loads(text) if attrs.has(type(read)) and not hasattr(read, "payload") or isinstance(read, list) else text
 
     def complete(self):
-        """Nothing was answered in a way that the client's models would not take, and everything was asked."""
+        """Checks that the client's models would accept every answer, and that every operation was called."""
         assert not self.faults, "\n".join(self.faults)
         new = set(self.operations) - self.asked
         assert not new, "not asked here: a newer client asks for more\n" + "\n".join(sorted(new))

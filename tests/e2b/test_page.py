@@ -1,4 +1,4 @@
-"""Claims of docs/e2b.md that no other test looks at, with the newest SDK."""
+"""Claims of docs/e2b.md that no other test checks, with the newest SDK."""
 
 import base64
 import datetime
@@ -45,11 +45,11 @@ def test_a_resume_without_memory(own):
 def test_what_a_snapshot_is_good_for(own):
     own.files.write("state", "kept")
     own.commands.run("sleep 1000", background=True)
-    # In containers it has the files, whatever is asked for.
+    # In containers a snapshot has only the files, in every mode.
     snapshot = own.create_snapshot(name(), mode="full").snapshot_id
     with Sandbox.create(snapshot, timeout=60) as child:
         assert child.files.read("state") == "kept" and child.commands.list() == []
-    # A template can be built on it, and stays when it goes.
+    # A template can be built on the snapshot, and stays when the snapshot is deleted.
     built = name()
     Template.build(Template().from_template(snapshot).run_cmd("cat state > seen"), built)
     assert Sandbox.delete_snapshot(snapshot)
@@ -131,7 +131,7 @@ def test_start_and_ready_commands():
     template = Template().from_template("base").set_envs({"WHAT": "started"}).set_start_cmd(serve, wait_for_port(8126))
     Template.build(template, first)
     assert Template.exists(first) and not Template.exists(name())
-    # A template on it has its files, environment and start command.
+    # A template that is built on another one has its files, environment and start command.
     Template.build(Template().from_template(first).run_cmd("echo $WHAT > /tmp/seen"), second)
     with Sandbox.create(second, timeout=60) as box:
         assert data_plane(box.sandbox_id, "GET", "/up", port=8126)[::2] == (200, b"started\n")
@@ -147,16 +147,16 @@ def test_what_does_not_start_fails_the_build():
     lines = []
     for template, why in [
         (base().set_start_cmd("echo no such thing >&2; exit 3", "false"), "ended with code 3.*no such thing"),
-        # What is ready all the same does not start either.
+        # A start command that fails fails the build, even if the ready command succeeds.
         (base().set_start_cmd("./none", "sleep 1"), "ended with code 127.*none: No such file"),
     ]:
         with pytest.raises(BuildException, match=f"(?s){why}") as caught:
             Template.build(template, broken, on_build_logs=lambda entry: lines.append(entry.message))
-        # The exception points to the line that the client calls the build's end.
+        # The exception points to the line that the client treats as the end of the build.
         assert any("set_start_cmd" in (entry.line or "") for entry in traceback.extract_tb(caught.value.__traceback__))
         assert not Template.exists(broken), "there is no version of it"
     assert any(line.startswith("[finalize] START") for line in lines)
-    # What starts and ends with success may be all that there is to do; what it wrote is in the log.
+    # A start command may also end with success; its output is in the log.
     lines.clear()
     once = base().set_start_cmd("echo done once", "true")
     Template.build(once, broken, on_build_logs=lambda entry: lines.append(entry.message))
@@ -165,7 +165,7 @@ def test_what_does_not_start_fails_the_build():
 
 
 def test_a_sandbox_that_does_not_start():
-    # Other clients of the server need not try out what they build.
+    # Other clients of the server can make a template without a trial of its start command.
     broken = name()
     recipe = {"name": broken, "image": "host", "start": "echo why >&2; exit 3", "ready": {"command": "false"}}
     status, answer = native("POST", "/v1/templates", recipe)
@@ -208,7 +208,7 @@ def test_tags_counted_and_grouped():
     status, headers, text = raw("GET", f"/templates/{wanted}?limit=1&nextToken={builds[0]['buildID']}")
     assert [build["buildID"] for build in json.loads(text)["builds"]] == [builds[1]["buildID"]]
     assert not headers.get("x-next-token")
-    # What a tag meant before it was moved stays known, the newest first, in pages, too.
+    # The server keeps the builds that a tag named before, and lists the newest first, also in pages.
     Template.assign_tags(f"{wanted}:a", "b")
     Template.assign_tags(f"{wanted}:b", ["b", "c"])
     (older, newer) = (builds[1]["buildID"], builds[0]["buildID"])
@@ -228,7 +228,7 @@ def test_tags_counted_and_grouped():
     assert group == {"tag": "b", "assignments": assigned, "hasMore": False}
     now = {tag.tag: (tag.build_id, tag.created_at.timestamp()) for tag in Template.get_tags(wanted)}
     assert now["b"][0] == now["c"][0] == newer and abs(now["b"][1] - now["c"][1]) < 1
-    # Who removes a tag removes what it meant.
+    # Removing a tag removes the history of its builds.
     Template.remove_tags(wanted, ["b"])
     assert call("GET", f"{path}/b/assignments")[1] == {"data": [], "nextCursor": None}
     Template.assign_tags(f"{wanted}:c", "b")

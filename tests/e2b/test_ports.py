@@ -1,4 +1,4 @@
-"""Ports of sandboxes, and what is said when there is nothing to reach."""
+"""Ports of sandboxes, and the answers when no server listens."""
 
 import json
 import os
@@ -81,7 +81,7 @@ def test_a_port_that_speaks_https():
         box.kill()
 
 
-# A service as gRPC has them, as far as one call goes: HTTP/2 without TLS, the message comes back, the status is in trailers.
+# Enough of a gRPC service for one call: HTTP/2 without TLS, the message comes back, the status is in trailers.
 GRPC = r"""python3 -c "
 import socket
 def field(name, value): return bytes([0, len(name)]) + name + bytes([len(value)]) + value

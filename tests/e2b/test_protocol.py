@@ -1,4 +1,4 @@
-"""What the protocol asks of a server beyond what its clients try themselves: each is a trap that a server fell into."""
+"""Requirements of the protocol that its clients do not test. A server has got each of them wrong before."""
 
 import datetime
 import http.client
@@ -54,7 +54,7 @@ def test_lives_when_nobody_says():
     path = f"/sandboxes/{made['sandboxID']}"
     try:
         assert status == 201 and 290 < left(path) <= 300
-        # What runs lives no shorter for it, and what is paused as long as a new one.
+        # Connecting never shortens the life of a running sandbox. A paused one then lives as long as a new one.
         assert call("POST", f"/v2{path}/connect")[0] == 200 and 290 < left(path) <= 300
         assert call("POST", path + "/timeout", {"timeout": 1000})[0] == 204
         assert call("POST", f"/v2{path}/connect", {})[0] == 200 and 990 < left(path) <= 1000
@@ -65,7 +65,7 @@ def test_lives_when_nobody_says():
 
 
 def chunked(method, path, body):
-    """A request whose body has no announced length, as the JavaScript client sends every one."""
+    """Sends a request with a chunked body, as the JavaScript client always does."""
     url = urllib.parse.urlsplit(os.environ["E2B_API_URL"])
     connection = http.client.HTTPConnection(url.hostname, url.port, timeout=30)
     headers = {"X-API-Key": os.environ["E2B_API_KEY"], "Content-Type": "application/json", "Transfer-Encoding": "chunked"}
@@ -91,7 +91,7 @@ def test_bodies_of_no_announced_length_and_encoded_names():
     Template.build(Template().from_template("base").run_cmd("true"), f"{name}:v1", cpu_count=1, memory_mb=512)
     status, tagged = chunked("POST", "/templates/tags", {"target": f"{name}:v1", "tags": ["a", "b"]})
     assert status == 201 and uuid.UUID(tagged["buildID"])
-    # Slashes and colons of names come encoded, with a namespace or without.
+    # Clients encode slashes and colons of names. Names may have a namespace.
     for reference in (name, f"{name}%3Av1", f"{name}%3Ab", f"anybody%2F{name}", f"anybody%2F{name}%3Aa"):
         assert call("GET", f"/templates/aliases/{reference}")[0] == 200, reference
         assert {tag["tag"] for tag in call("GET", f"/templates/{reference}/tags")[1]} >= {"a", "b", "v1"}, reference
@@ -157,13 +157,13 @@ http.server.ThreadingHTTPServer(("", 8126), Handler).serve_forever()
 
 
 def test_nothing_is_kept_back(own):
-    """What a process or a server says is there at once, whatever comes after it."""
+    """The client gets output of a process or a server at once, before more follows."""
     own.files.write("stream.py", STREAM)
     own.commands.run("exec python3 stream.py", background=True)
     until(lambda: data_plane(own.sandbox_id, "GET", "/", port=8126)[0] == 200)
     url = urllib.parse.urlsplit(os.environ["E2B_SANDBOX_URL"])
     headers = {"E2b-Sandbox-Id": own.sandbox_id, "E2b-Sandbox-Port": "8126"}
-    # Less than the answer takes.
+    # The timeout is shorter than the answer takes.
     connection = http.client.HTTPConnection(url.hostname, url.port, timeout=20)
     connection.request("GET", "/slow", headers=headers)
     assert connection.getresponse().read(5) == b"first"
@@ -179,7 +179,7 @@ def test_nothing_is_kept_back(own):
     flags, length = answer.read(1), int.from_bytes(answer.read(4), "big")
     pid = json.loads(answer.read(length))["event"]["start"]["pid"]
     assert (answer.status, flags) == (200, b"\0")
-    # Who goes away does not end what he started.
+    # A client that disconnects does not end the process that it started.
     connection.close()
     time.sleep(0.5)
     assert pid in [process.pid for process in own.commands.list()]
@@ -187,12 +187,12 @@ def test_nothing_is_kept_back(own):
 
 
 def test_the_control_plane_does_not_mind_the_data_plane_s_headers(own):
-    """Clients up to 2.20 send them when they connect."""
+    """Clients up to 2.20 send these headers when they connect to a sandbox."""
     named = {"E2b-Sandbox-Id": own.sandbox_id, "E2b-Sandbox-Port": "49983"}
     status, sandbox = call("POST", f"/sandboxes/{own.sandbox_id}/connect", {"timeout": 300}, headers=named)
     assert (status, sandbox["sandboxID"]) == (200, own.sandbox_id)
     assert call("GET", "/sandboxes", headers=named, key="e2b_" + "0" * 40)[0] == 401
-    # A server of the sandbox's own may have such a path.
+    # A server in the sandbox may have such a path itself.
     own.files.write("e2b/sandboxes", "its own")
     own.commands.run("exec python3 -m http.server 8131", background=True)
     until(lambda: data_plane(own.sandbox_id, "GET", "/e2b/sandboxes", port=8131)[2] == b"its own")

@@ -1,4 +1,4 @@
-"""The example: E2B's own quickstart, which only the environment leads here."""
+"""The example: E2B's own quickstart. Only environment variables lead it to this server."""
 
 import ast
 import importlib.metadata
@@ -10,7 +10,7 @@ import sys
 from conftest import call
 
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "e2b_switch.py"
-# What the example says is needed, and no more: the variables of the other tests do not help it.
+# Exactly the variables that the example names. It does not get the others that the tests have.
 NEEDED = ("E2B_API_URL", "E2B_SANDBOX_URL", "E2B_API_KEY")
 
 

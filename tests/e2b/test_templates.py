@@ -99,7 +99,7 @@ def test_tags_and_templates_on_templates():
     build(name, Template().from_template("base").run_cmd("echo two > said"))
     assert says(f"{name}:v1") == "one\n/srv/app\n"
     assert says(name) == "two\n/home/user\n", "no tag is the tag 'default'"
-    # Tags move together to what another one means.
+    # Several tags move together to the build of another tag.
     told = Template.assign_tags(f"{name}:v1", ["production", "default"])
     assert sorted(told.tags) == ["default", "production"] and told.build_id
     assert says(name) == "one\n/srv/app\n"
@@ -111,7 +111,7 @@ def test_tags_and_templates_on_templates():
     with pytest.raises(SandboxException, match="not found"):
         Sandbox.create(f"{name}:v1", timeout=60)
     assert call("DELETE", "/templates/tags", {"name": name, "tags": ["v1"]})[0] == 404
-    # A template goes on from a tagged one, where that one stopped.
+    # A template that is built on a tag starts with the files and the directory of that build.
     child = name + "-child"
     build(child, Template().from_template(f"{name}:production").run_cmd("cat said > before && echo three > said"))
     assert says(child) == "three\n/srv/app\n"
@@ -143,7 +143,7 @@ def test_the_default_template():
     try:
         sandbox = Sandbox.create("base", timeout=60)
         try:
-            # Every command is run by a login shell, which sets a path of its own.
+            # A login shell runs every command, and sets its own PATH.
             run = sandbox.commands.run("python -c 'print(1 + 1)'; id -un; pwd; command -v git curl >/dev/null && echo there")
             assert run.stdout == "2\nuser\n/home/user\nthere\n"
         finally:

@@ -1,4 +1,4 @@
-"""Volumes, what is in them, and secrets, with the newest client: E2B_VOLUME_API_URL says where contents are."""
+"""Volumes, their files, and secrets, with the newest client: E2B_VOLUME_API_URL is the address of the files."""
 
 import asyncio
 import io
@@ -41,7 +41,7 @@ def vol():
 
 @pytest.fixture
 def small():
-    """One that is soon full."""
+    """A small volume, which is soon full."""
     status, made = call("POST", "/v1/volumes", {"name": name(), "size_bytes": 40 << 20}, root=NATIVE)
     assert status == 201
     yield Volume.connect(made["id"])
@@ -49,14 +49,14 @@ def small():
 
 
 def key(scope, **more):
-    """A key of its own: its id, and itself."""
+    """Makes a key; returns its id and the key."""
     status, made = call("POST", "/v1/keys", {"name": "volumes", "scope": scope, "format": "e2b", **more}, root=NATIVE)
     assert status == 201, made
     return made["key"]["id"], made["secret"]
 
 
 def content(method, volume, what, token, body=None, **query):
-    """A request for what is in a volume, as it travels."""
+    """Sends a raw request about the files of a volume."""
     path = f"/volumecontent/{volume}/{what}?{urllib.parse.urlencode(query)}"
     headers = {"Authorization": f"Bearer {token}", "X-API-Key": ""}
     return raw(method, path, body, headers=headers, root=os.environ["E2B_VOLUME_API_URL"])
@@ -77,7 +77,7 @@ def test_a_volume_s_life():
             Volume.create(bad)
     assert Volume.destroy(volume.volume_id) is True
     assert Volume.destroy(volume.volume_id) is False
-    # Names lead nowhere, nor do ids of others.
+    # The client finds no volume by the deleted id, by its name, or by an unknown id.
     for gone in [volume.volume_id, called, "x"]:
         with pytest.raises(VolumeNotFoundException):
             Volume.get_info(gone)
@@ -96,7 +96,7 @@ def test_files(vol):
     vol.write_file("c", io.StringIO("of text"))
     vol.write_file("empty", b"")
     assert [vol.read_file(file) for file in ("b", "c", "empty")] == ["of a stream", "of text", ""]
-    # One that is there is replaced when that is wished, in one step.
+    # `force` replaces an existing file in one step.
     with pytest.raises(VolumeException, match="409"):
         vol.write_file("b", "again")
     assert vol.write_file("b", "again", force=True).size == 5
@@ -152,7 +152,7 @@ def test_in_sandboxes(vol):
     sandbox = Sandbox.create(timeout=120, volume_mounts={"/mnt/v": vol})
     try:
         assert sandbox.commands.run("cat /mnt/v/from-outside").stdout == "outside\n"
-        # Whoever works there may do everything with what comes from outside.
+        # The sandbox's user may do everything with files that the client wrote from outside.
         sandbox.commands.run("echo more >> /mnt/v/from-outside && mkdir /mnt/v/made && echo in > /mnt/v/made/inside")
         sandbox.commands.run("echo x >> /mnt/v/made/inside && rm /mnt/v/made/inside && echo in > /mnt/v/made/inside", user="root")
         vol.write_file("another", "x")
@@ -225,7 +225,7 @@ def test_a_token_is_for_one_volume_and_as_good_as_its_key(vol):
         assert vol.read_file("secret") == "of this volume"
     finally:
         Volume.destroy(other.volume_id)
-    # The volume is gone, and with it what the token was for.
+    # The volume is deleted, so its token leads to nothing.
     with pytest.raises(VolumePathNotFoundException):
         other.read_file("secret")
 
@@ -346,13 +346,13 @@ def test_a_hostile_sandbox(vol):
                 with pytest.raises(VolumeException):
                     attempt(path, force=True)
         assert not os.path.exists("/tmp/atoll-escaped")
-        # A link is replaced and removed itself, not what it leads to.
+        # Writing and removing replace the link itself, not its target.
         vol.write_file("link", "new", force=True)
         assert (vol.read_file("file"), vol.get_info("link").type) == ("inside\n", VolumeFileType.FILE)
         vol.remove("abs")
         vol.remove("root")
         assert os.path.exists("/etc/passwd")
-        # A directory of root's that nobody else may look into opens for its keeper.
+        # The volume API can list a directory of root's that no other user may read, and change its mode.
         sandbox.commands.run("mkdir -m 0 /v/shut", user="root")
         assert vol.list("shut") == [] and vol.update_metadata("shut", mode=0o755).mode == 0o755
     finally:
@@ -365,7 +365,7 @@ def test_who_asks_too_much(vol):
     assert content("PATCH", vol.volume_id, "path", vol.token, b" " * (2 << 20), path="/")[0] == 413
     assert content("PUT", vol.volume_id, "path", vol.token, b"x", path="/")[0] == 405
     assert content("GET", vol.volume_id, "none", vol.token, path="/")[0] == 404
-    # The code of an error of what is in a volume is a word, as its own client's model has it.
+    # Errors about files of a volume have a word as their code, as the model of the volume client has it.
     for method, what, code in [("GET", "file", "not_found"), ("PUT", "path", "method_not_allowed"), ("GET", "dir", "not_found")]:
         assert json.loads(content(method, vol.volume_id, what, vol.token, path="/none")[2])["code"] == code
     assert json.loads(content("GET", vol.volume_id, "file", "wrong", path="/a")[2])["code"] == "unauthorized"
@@ -389,7 +389,7 @@ def test_secrets():
         while pages.has_next:
             found += pages.next_items()
         assert [one.name for one in found if one.name == called.lower()] == [called.lower()]
-        # No answer has the value.
+        # No answer contains the secret's value.
         for path in ["/secrets", f"/secrets/{called}", f"/secrets/{made.secret_id}"]:
             status, _, text = raw("GET", path)
             assert status == 200 and b"sesame" not in text

@@ -81,7 +81,7 @@ def test_errors(call):
     assert stat(b"{}", connect_timeout_ms="soon")[0] == 400
     status, _, body = call("/filesystem.Filesystem/Nothing", b"{}", "application/json")
     assert status == 501 and json.loads(body)["code"] == "unimplemented"
-    # What goes wrong before a stream begins is told in it.
+    # Errors before a stream begins are sent in the stream.
     for body in [b"\0\0", envelope(b"{}"), envelope(json.dumps(run("true")).encode()[:-1])]:
         status, _, answer = call("/process.Process/Start", body, "application/connect+json")
         ((flags, text),) = envelopes(answer)

@@ -1,4 +1,4 @@
-// ComputeSDK and the AI SDK, as they are on npm: what docs/frameworks.md shows, on a real server.
+// ComputeSDK and the AI SDK, as they are on npm: runs the code of docs/frameworks.md on a real server.
 import assert from "node:assert/strict";
 import { readFileSync, writeFileSync } from "node:fs";
 import { test } from "node:test";

@@ -1,13 +1,13 @@
 """The sandbox clients that the OpenAI Agents SDK ships for vendors whose protocol Atoll speaks, and Atoll's own.
 
-None is told where the server is: all of them find it in the environment, as anybody's would.
+The tests give no client the server's address: each finds it in the environment, as it does for its users.
 """
 
 import importlib
 
 CLIENTS = ("e2b", "daytona", "runloop", "modal", "atoll")
 
-# The workspace's directory (Runloop's client takes it to be there), and what a client has to be told.
+# Module, prefix of class names, directory of the workspace (Runloop's client expects this one), options of the client.
 _MADE = {
     "e2b": ("agents.extensions.sandbox.e2b", "E2B", "/home/user/workspace", {"sandbox_type": "e2b"}),
     "daytona": ("agents.extensions.sandbox.daytona", "Daytona", "/home/user/workspace", {}),
@@ -18,7 +18,7 @@ _MADE = {
 
 
 def client_of(name):
-    """A client, and options with which it makes sandboxes."""
+    """Returns a client, and the options with which it makes sandboxes."""
     module, prefix, _, options = _MADE[name]
     there = importlib.import_module(module)
     client = getattr(there, f"{prefix}SandboxClient")(**_image(name, there))
@@ -26,7 +26,7 @@ def client_of(name):
 
 
 def _image(name, there):
-    """What Modal's client makes sandboxes of: where nobody says it fetches an image of Docker's registry."""
+    """The image for Modal's client. Without this argument the client would use an image of Docker's registry."""
     if name != "modal":
         return {}
     import modal

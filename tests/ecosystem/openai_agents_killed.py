@@ -1,4 +1,4 @@
-"""An agent's process that is killed: it works in a sandbox, keeps the session's state in a file, and waits for its end."""
+"""An agent's process that the test kills: it works in a sandbox, saves the session's state in a file, and waits."""
 
 import asyncio
 import json

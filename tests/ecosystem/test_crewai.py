@@ -8,13 +8,13 @@ from recipes import recipes
 
 
 class Script(BaseLLM):
-    """Calls the tools that it was told to, one after another, and then says what it got."""
+    """A model that calls the given tools one after another, keeps the messages that it got, and then answers "done"."""
 
     steps: list = []
     told: list = []
 
     def call(self, messages, *args, **kwargs):
-        # After what a tool said comes a word of the framework.
+        # The framework adds a message after the output of a tool.
         self.told.append(str(messages[-2:]))
         if not self.steps:
             return "Thought: I now know the final answer\nFinal Answer: done"
@@ -31,7 +31,7 @@ def recipe(number):
 
 
 def work(tools, *steps):
-    """What the model was told after each of these steps."""
+    """Runs an agent with these steps; returns the messages that the model got after each."""
     model = Script(model="script", steps=list(steps))
     agent = Agent(role="worker", goal="work", backstory="none", llm=model, tools=tools)
     task = Task(description="go", expected_output="done", agent=agent)

@@ -9,7 +9,7 @@ from recipes import recipes
 
 
 class Script(BaseLlm):
-    """Says what is next, and keeps what the tools answered."""
+    """A model that gives the next scripted step, and keeps the answers of the tools."""
 
     model: str = "script"
     steps: list = []
@@ -31,7 +31,7 @@ def environments():
     return recipes("docs/frameworks.md", "Google ADK")
 
 
-# Daytona's runs commands in the user's home, and takes relative paths of files to be below another directory.
+# Daytona's environment runs commands in the user's home, but resolves relative file paths below another directory.
 @pytest.mark.parametrize(("number", "home"), [(0, "/home/user"), (1, "/workspaces")], ids=["e2b", "daytona"])
 async def test_an_agent_with_an_environment(number, home):
     exec(compile(environments()[number], "frameworks.md", "exec"), names := {})

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-# Each run of its program takes many seconds of processor time before it begins.
+# Each run of Harbor's program takes many seconds of processor time before it begins.
 pytestmark = pytest.mark.timeout(900)
 HARBOR = str(pathlib.Path(sys.executable).parent / "harbor")
 
@@ -33,17 +33,17 @@ storage_mb = 2048
 [ $? -eq 0 ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt
 """,
 }
-# Files of the task's own, built into a template.
+# A task with its own Dockerfile and files, which is built into a template.
 DOCKERFILE = {
     "environment/Dockerfile": "FROM host\nWORKDIR /app\nCOPY numbers /app/numbers\nRUN sort -n numbers -o numbers\n",
     "environment/numbers": "30\n5\n7\n",
 }
-# An image that the server has, and what the solution brings along.
+# A task on an image that the server has. Its solution makes the file `numbers` itself.
 IMAGE = {
     "task.toml": COMMON["task.toml"].replace("[environment]\n", '[environment]\ndocker_image = "host"\nworkdir = "/"\n'),
     "solution/solve.sh": "#!/bin/bash\nmkdir -p /app && printf '5\\n37\\n' > /app/numbers\n"
     + COMMON["solution/solve.sh"].partition("\n")[2],
-    # A task has this directory, and what is in it is uploaded.
+    # A task must have this directory; Harbor uploads its files.
     "environment/beside": "",
 }
 

@@ -1,4 +1,4 @@
-"""Hermes Agent: its terminal over SSH, whose login name makes the sandbox."""
+"""Hermes Agent: its terminal over SSH. The login name makes the sandbox."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ def test_its_terminal_is_a_sandbox_that_it_made(terminal):
     done = terminal.execute("mkdir -p work && cd work && echo $((6*7)) > a.txt && cat a.txt; exit 3")
     assert (done["output"].strip(), done["returncode"]) == ("42", 3), done
     assert terminal.execute("hostname")["output"].strip() == "hermes"
-    # Where a command went is where the next one begins.
+    # The next command starts in the directory that the previous one changed to.
     assert terminal.execute("cd /root/work")["returncode"] == 0
     assert terminal.execute("cat a.txt")["output"].strip() == "42"
     assert subprocess.run([ATOLL, "exec", "hermes", "cat", "/root/work/a.txt"], capture_output=True, check=True).stdout == b"42\n"

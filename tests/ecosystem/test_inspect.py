@@ -1,4 +1,4 @@
-"""Inspect AI's own checks of a sandbox provider, all of them, on inspect-atoll as it is found by its entry point."""
+"""All of Inspect AI's own checks of a sandbox provider, on inspect-atoll, which it finds by its entry point."""
 
 import pytest
 from inspect_ai.util._sandbox.registry import registry_find_sandboxenv
@@ -8,7 +8,7 @@ from inspect_ai._util.entrypoints import ensure_entry_points
 
 @pytest.fixture
 async def sandbox_env():
-    # Checks of permissions mean something only for who is not root.
+    # The sandbox's user is not root: for root, checks of permissions mean nothing.
     ensure_entry_points()
     provider = registry_find_sandboxenv("atoll")
     config = provider.config_deserialize({"user": "user", "workdir": "/home/user"})

@@ -20,7 +20,7 @@ DOCKERFILE = "FROM host\nCOPY given.txt /given.txt\nRUN tr a-z A-Z </given.txt >
 
 
 class Bytes:
-    """Counts a token for each byte. The real tables are fetched from the internet."""
+    """Counts a token for each byte. The real tokenizer would fetch its tables from the internet."""
 
     def encode(self, text, **_):
         return list(text.encode())

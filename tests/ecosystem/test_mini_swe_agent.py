@@ -14,7 +14,7 @@ SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && cat patched.py"
 
 @pytest.fixture
 def environment():
-    # As a configuration file has it.
+    # The same settings as in a configuration file.
     made = get_environment(
         {"environment_class": "mini_swe_agent_atoll.AtollEnvironment", "cwd": "/testbed", "timeout": 20, "env": {"PAGER": "cat"}}
     )

@@ -49,7 +49,7 @@ async def test_a_sandbox_from_beginning_to_end(tmp_path):
         with pytest.raises(FileNotFoundError):
             await sandbox.download("/nothing", tmp_path / "nothing")
         [listed] = list(Atoll().sandboxes.list(labels={"made-by": "nemo-gym", "task": "one of many"}))
-        # Somebody else ends it.
+        # Another client deletes the sandbox.
         listed.delete()
         assert await sandbox.status() is SandboxStatus.STOPPED
         assert (await sandbox.exec("true")).error_type == "sandbox"

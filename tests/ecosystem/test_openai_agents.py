@@ -31,7 +31,7 @@ def patch(number, text):
 
 
 def outputs(model):
-    """What the tools told the model, by call."""
+    """The outputs of the tools that the model got, by call."""
     said = {}
     for item in model.last_call.input:
         if item.get("type") in {"function_call_output", "custom_tool_call_output"}:
@@ -85,12 +85,12 @@ async def test_killed_and_resumed(name, tmp_path):
     result = await Runner.run(agent, "go on", run_config=config)
     assert result.final_output == "resumed"
     [only] = outputs(model)
-    # What lies outside the workspace shows that it is the same sandbox, and none made anew from a copy.
+    # The file outside the workspace shows that it is the same sandbox, and not a new one made from a copy.
     assert "before the kill" in only and "the same machine" in only, only
 
 
 async def test_long_commands_terminals_files_and_snapshots():
-    """What Atoll's own client does beyond: each by the SDK's interface, as its tools call it."""
+    """Further features of Atoll's own client, each called by the SDK's interface, as its tools do."""
     from agents.sandbox.errors import ExecTimeoutError, PtySessionNotFoundError, WorkspaceReadNotFoundError
 
     client, options = client_of("atoll")

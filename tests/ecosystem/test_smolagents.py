@@ -7,7 +7,7 @@ from smolagents.models import ChatMessage, MessageRole
 
 
 class Script(Model):
-    """Says what is next, and keeps what it was told."""
+    """A model that gives the next scripted step, and keeps the messages that it got."""
 
     def __init__(self, *steps):
         super().__init__(model_id="script")

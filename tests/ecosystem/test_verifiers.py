@@ -47,7 +47,7 @@ async def test_a_server_inside_has_an_address_and_answers(runtime):
     await runtime.write("index.html", b"from inside")
     await runtime.run_background(["python3", "-m", "http.server", "8000"], {}, "/tmp/log")
     assert (await runtime.expose(8000)).startswith(f"https://8000-{runtime.info.id}.")
-    # Host names need a domain; the same port, named by headers.
+    # Ports by host name need a domain. This reaches the same port by headers.
     named = {"E2b-Sandbox-Id": runtime.info.id, "E2b-Sandbox-Port": "8000"}
     async with httpx.AsyncClient() as client:
         for _ in range(100):

@@ -1,6 +1,7 @@
-"""What one vendor's client does: client.py VENDOR make, or all, or run ID LINE, or in-all LINE, or end. Ids are the vendor's own.
+"""Runs one vendor's client: client.py VENDOR make, or all, or run ID LINE, or in-all LINE, or end ID.
 
-Modal's finds sandboxes by app or by id alone: `all` and `in-all` are given Atoll's ids, of which it makes its own."""
+Ids are the vendor's own. Modal's client finds sandboxes only by app or by id: for it, `all` and `in-all` take Atoll's
+ids, which it converts to its own."""
 
 import json
 import sys

@@ -1,6 +1,6 @@
 """Makes a sandbox with each vendor's client and one natively; then each client finds all of them and runs a command in each.
 
-With `defaults` the vendors' templates are built first, and each client's sandbox is what its users expect."""
+With `defaults` the vendors' templates are built first, and each client's sandbox must be what its users expect."""
 
 import json
 import os
@@ -12,12 +12,12 @@ import urllib.request
 HERE = pathlib.Path(__file__).parent
 ATOLL = os.environ["ATOLL_BIN"]
 URL = os.environ["ATOLL_URL"]
-# Where commands run, as whom, where nobody says; LangSmith's sandboxes are of the server's default image.
+# The default user of commands and its home, by vendor. LangSmith's sandboxes use the server's default image.
 USERS = {
     "daytona": "daytona /home/daytona", "e2b": "user /home/user", "langsmith": "root /root", "modal": "root /root",
     "runloop": "user /home/user",
 }
-# Daytona's takes packages of PyPI and npm while it is built, which not every server's sandboxes reach.
+# Daytona's template is left out: its build needs PyPI and npm, which not every server's sandboxes reach.
 TEMPLATES = {"e2b": "base", "modal": "modal-debian-slim", "runloop": "runloop"}
 TOOLS = (
     "python --version >/dev/null && python -m pip --version >/dev/null && bash --version >/dev/null && git --version >/dev/null"
@@ -41,7 +41,7 @@ def ids():
 
 
 def environment():
-    """What the clients read; Modal's is there already."""
+    """The environment variables of the clients. Modal's are set already."""
     keys = {vendor: output(ATOLL, "key", "create", vendor, "--scope", "admin", "--for", vendor).strip() for vendor in ("daytona", "e2b", "runloop")}
     return {
         **os.environ,
@@ -75,7 +75,7 @@ def main(defaults):
         found = [told.strip() for told in client(vendor, "in-all", "cat /tmp/who", *made)]
         assert sorted(found) == sorted(made), f"{vendor} finds {found}, and there are {made}"
         print(f"{vendor} finds all {len(made)}")
-    # What one of them ends is gone for everybody.
+    # A sandbox that one client deletes is gone for all clients.
     for box in client("runloop", "all"):
         client("runloop", "end", box)
     assert not ids()

@@ -1,4 +1,4 @@
-"""What the Python tests share: clients of the server in LANGSMITH_ENDPOINT, and sandboxes that go away."""
+"""Shared by the Python tests: clients of the server in LANGSMITH_ENDPOINT, and sandboxes, deleted afterwards."""
 
 import importlib.metadata
 import json
@@ -13,11 +13,11 @@ VERSION = tuple(int(part) for part in importlib.metadata.version("langsmith").sp
 
 
 def since(*version):
-    """Marks a test of something that older clients do not have."""
+    """Marks a test of a feature that older clients do not have."""
     return pytest.mark.skipif(VERSION < version, reason=f"langsmith {'.'.join(map(str, version))} and newer")
 
 
-# A test of something that virtual machines do not have.
+# Marks a test of a feature that virtual machines do not have.
 containers_only = pytest.mark.skipif("IMAGE" in os.environ, reason="containers only")
 
 
@@ -26,7 +26,7 @@ def endpoint():
 
 
 def raw(method, path, body=None, key=None, header="X-Api-Key", root=None):
-    """A request as it travels: status and JSON."""
+    """Sends a raw request; returns status and JSON."""
     request = urllib.request.Request(
         (root or endpoint()) + path,
         method=method,
@@ -42,7 +42,7 @@ def raw(method, path, body=None, key=None, header="X-Api-Key", root=None):
 
 
 def native(method, path, body=None):
-    """The same of Atoll's own API, which must agree."""
+    """The same with Atoll's own API, whose answers must agree."""
     status, answer = raw(method, path, body, root=os.environ["ATOLL_URL"])
     assert status < 300, answer
     return answer
@@ -59,7 +59,7 @@ def client():
 
 @pytest.fixture(scope="module")
 def box(client):
-    """A sandbox of the module's tests. They do not disturb each other."""
+    """A sandbox that the module's tests share. They do not disturb each other."""
     box = client.create_sandbox()
     yield box
     client.delete_sandbox(box.name)

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 
 class Cutter:
-    """Listens on loopback and passes on to `url`; cuts `cuts` connections, each after a random number of bytes
-    from the server, then lets the rest be. Every second cut is a reset."""
+    """Listens on loopback and forwards connections to `url`. Cuts `cuts` connections, each after a random number of
+    bytes from the server, then cuts no more. Every second cut is a reset."""
 
     def __init__(self, url, cuts, least, most, seed=1):
         target = urlsplit(url)

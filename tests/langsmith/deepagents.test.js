@@ -53,7 +53,7 @@ test("an agent writes a file, runs it, reads what came of it", async () => {
   assert.equal(result.messages.at(-1).content, "The sum is 5050.");
 });
 
-// What its file tools do, which are made of commands: the areas of the vendor's standard tests.
+// The file tools of Deep Agents, which run commands: the areas of the vendor's standard tests.
 
 const json = (value) => JSON.stringify(value);
 const content = async (file) => new TextDecoder().decode((await sandbox.downloadFiles([file]))[0].content);
@@ -110,7 +110,7 @@ test("ls, glob, grep", async () => {
   assert.doesNotMatch(json(await sandbox.glob("*.none", "/tmp/js/x")), /\.txt/);
   assert.match(json(await sandbox.grep("needle", "/tmp/js/x")), /three\.txt/);
   assert.doesNotMatch(json(await sandbox.grep("needle", "/tmp/js/x", "*.md")), /one\.txt/);
-  // What is looked for is text, no pattern.
+  // `grep` searches for text, not for a pattern.
   assert.match(json(await sandbox.grep("(a|b) [c]", "/tmp/js/x")), /one\.txt/);
   assert.doesNotMatch(json(await sandbox.grep("n.edle", "/tmp/js/x")), /one\.txt/);
 });
@@ -142,7 +142,7 @@ test("its life: made by name of a snapshot, stopped, started, captured, closed",
     assert.equal((await other.execute("cat /root/kept")).output.trim(), "kept");
     await other.close();
     await assert.rejects(client.getSandbox(other.id));
-    // A name where an id is expected, as its own tests do.
+    // A name instead of an id, as the package's own tests pass it.
     await (await LangSmithSandbox.create({ snapshotId: name })).close();
   } finally {
     await client.deleteSnapshot(snapshot.id);

@@ -1,9 +1,9 @@
-"""An outside for sandboxes, on loopback: outside.py COMMAND…
+"""A stand-in for the internet, on loopback: outside.py COMMAND…
 
 Runs a command in a world in which every host name leads to one HTTPS server with a certificate of a private
-authority: a resolver, a proxy that stands for the internet, and that server. `with-server` is told of them in
-SERVE_ARGS. What the server was sent is told by itself, at the path `/echo` of any host; below `/org/private.git`
-it serves a repository to whoever knows the password in OUTSIDE_SECRET.
+authority: a resolver, a proxy that stands for the internet, and that server. `with-server` gets their
+settings in SERVE_ARGS. The server answers with the request that it received; below `/org/private.git` it serves a
+repository to clients that send the password in OUTSIDE_SECRET.
 """
 
 import base64
@@ -22,7 +22,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 ADDRESS = bytes([93, 184, 216, 34])
 SECRET = "s3cret-" + secrets.token_hex(12)
-# More of them, separated by commas, may stand in OUTSIDE_NAMES.
+# OUTSIDE_NAMES may have more names, separated by commas.
 NAMES = ["github.com", "*.github.com", "*.example.com", *filter(None, os.environ.get("OUTSIDE_NAMES", "").split(","))]
 
 
@@ -71,7 +71,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.git(path, query, body)
         headers = {name.lower(): value for name, value in self.headers.items()}
         seen = {"host": headers.get("host"), "path": self.path, "method": self.command, "headers": headers}
-        # A secret that was sent is named, not repeated: nothing of it comes back to a sandbox.
+        # The answer has a marker in place of the secret, so that the secret does not come back to a sandbox.
         basic = base64.b64encode(f"x-access-token:{SECRET}".encode()).decode()
         text = json.dumps(seen).replace(SECRET, "<SECRET>").replace(basic, "<BASIC>")
         self.answer(200, text.encode(), Content_Type="application/json")
@@ -106,7 +106,7 @@ def origin(place):
 
 
 def resolver():
-    """Every name has the one address."""
+    """Starts a name server that gives every name the one address."""
     server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     server.bind(("127.0.0.1", 0))
 
@@ -125,7 +125,7 @@ def resolver():
 
 
 def proxy(port):
-    """Whatever it is asked to connect to, it is the one server."""
+    """Starts a proxy that connects every request to the one server."""
 
     class Connect(socketserver.StreamRequestHandler):
         def handle(self):

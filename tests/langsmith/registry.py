@@ -1,4 +1,4 @@
-"""A registry with one image, made of this machine's shell and a few programs; asks for a password."""
+"""A registry with one image, made of this machine's shell and a few programs. It requires a password."""
 
 import base64
 import gzip

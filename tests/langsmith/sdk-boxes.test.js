@@ -27,7 +27,7 @@ test("lists, finds, renames", withBox(async (box) => {
   await client.updateSandbox(box.name, since(0, 9) ? { newName: name } : name);
   assert.equal((await client.getSandboxStatus(name)).status, "ready");
   assert.equal((await client.waitForSandbox(name)).name, name);
-  // The old object goes on working.
+  // The old object still works.
   assert.equal((await box.run("echo on")).stdout, "on\n");
   const other = await client.createSandbox();
   try {
@@ -47,7 +47,7 @@ test("what it is made with comes back", async () => {
     if (since(0, 12)) {
       assert.deepEqual(box.labels, { thread: name });
       assert.equal((await box.run('echo "$PWD $A"')).stdout, "/srv 1\n");
-      // A thread's sandbox is found by its label.
+      // The client finds a thread's sandbox by its label.
       const again = (await client.listSandboxes()).find((one) => one.labels?.thread === name);
       assert.equal(again.id, box.id);
     }
@@ -62,7 +62,7 @@ test("stops, wakes, starts", withBox(async (box) => {
   await box.write("/home/user/file", "kept");
   await client.stopSandbox(box.name);
   assert.equal((await client.getSandboxStatus(box.name)).status, "stopped");
-  // Whoever holds the object of before the stop does not notice.
+  // The object from before the stop still works: its request wakes the sandbox.
   assert.equal((await box.run("cat /home/user/file")).stdout, "kept");
   const found = await client.getSandbox(box.name);
   await found.stop();

@@ -1,5 +1,4 @@
-// What the tests of the JavaScript SDK share: the version that is installed in the working directory, and requests
-// as they travel.
+// Shared by the tests of the JavaScript SDK: the version that is installed in the working directory, and raw requests.
 
 import { createRequire } from "node:module";
 import { readFileSync } from "node:fs";
@@ -23,7 +22,7 @@ export const text = (bytes) => new TextDecoder().decode(bytes);
 export const named = (name) => (error) => error.name === name || `${error.name}: ${error.message}`.includes(name);
 export const madeUp = () => `js-${Math.random().toString(36).slice(2, 10)}`;
 
-// A request as it travels: status and JSON.
+// Sends a raw request; returns status and JSON.
 export async function raw(method, where, body) {
   const response = await fetch(process.env.LANGSMITH_ENDPOINT + where, {
     method,

@@ -78,7 +78,7 @@ test("reconnecting in the middle, at an offset", { skip: !hasWs }, async () => {
   const other = await box.reconnect(handle.commandId, { stdoutOffset: "first\n".length });
   await box.write("/tmp/go", "");
   assert.equal((await other.result).stdout, "second\n");
-  // From the beginning, after the end.
+  // After the end the client reads the output from the beginning.
   assert.equal((await (await box.reconnect(handle.commandId)).result).stdout, "first\nsecond\n");
 });
 
@@ -89,7 +89,7 @@ test("input that is closed ends what reads it", { skip: !hasWs || !since(0, 12) 
 test("a command ends with its last client, or its idle timeout after that", { skip: !hasWs || !since(0, 9) }, async () => {
   const sdk = JSON.stringify(new URL("./sdk.js", import.meta.url));
   for (const options of [{ killOnDisconnect: true }, { idleTimeout: 1 }]) {
-    // A client that starts a command and goes.
+    // This client starts a command and disconnects.
     const program = `import { SandboxClient } from ${sdk};
       const box = await new SandboxClient().getSandbox(${JSON.stringify(box.name)});
       const handle = await box.run("echo $$; exec sleep 1000", { wait: false, ...${JSON.stringify(options)} });

@@ -1,4 +1,4 @@
-"""LangChain's standard tests of sandboxes, all of them, with what is known to fail whatever the server."""
+"""All of LangChain's standard tests of sandboxes. Tests that are known to fail on every server are marked."""
 
 import importlib.metadata
 
@@ -8,8 +8,8 @@ from langchain_tests.integration_tests import SandboxIntegrationTests
 
 NEW = tuple(map(int, importlib.metadata.version("deepagents").split(".")[:3])) >= (0, 7, 32)
 
-# Deep Agents 0.7 overwrites a file that is there; from 0.7.32 on its glob gives absolute paths. The tests expect
-# what was before.
+# Deep Agents 0.7 overwrites an existing file; from 0.7.32 on its glob gives absolute paths. The tests expect the
+# earlier behavior.
 KNOWN = {"test_write_existing_file_fails"}
 if NEW:
     KNOWN |= {

@@ -1,4 +1,4 @@
-"""Sandboxes: creating, finding, changing, deleting, and what goes wrong then."""
+"""Sandboxes: creating, finding, changing, deleting, and the errors."""
 
 import json
 import os
@@ -80,7 +80,7 @@ def test_fields_come_back(client, name):
         box = client.get_sandbox(name)
         assert box.run('echo "$A$B $PWD $(id -un)"').stdout == "12 /workspace root\n"
         assert client.get_sandbox_status(name).status == "ready"
-        # A thread's sandbox is found by its label, here by the generated clients' parameters.
+        # A client finds a thread's sandbox by its label, here with the parameters of the generated clients.
         for query in [f"label=thread={name}", f"label=thread&name_contains={name.upper()}", f"name_contains={name[2:]}"]:
             assert [item["name"] for item in raw("GET", f"/v2/sandboxes/boxes?{query}")[1]["items"]] == [name]
     finally:
@@ -109,7 +109,7 @@ def test_update(client, name):
     try:
         renamed = client.update_sandbox(box.name, new_name=name)
         assert (renamed.name, renamed.id) == (name, box.id)
-        # The old object goes on working: its data plane is known by id.
+        # The old object still works: the address of its data plane has the id.
         assert box.run("echo on").stdout == "on\n"
         with pytest.raises(ResourceNotFoundError):
             client.get_sandbox(box.name)
@@ -207,14 +207,14 @@ def test_volumes(client, name):
 
 
 def test_what_one_sandbox_for_each_thread_needs(client, name):
-    """Get or create by a label, from two clients at once: both find the one that there is."""
+    """Get or create a sandbox by a label, from two clients at once: both find the existing one."""
     assert raw("GET", f"/v2/sandboxes/boxes?label=thread={name}")[1]["items"] == []
     made = raw("POST", "/v2/sandboxes/boxes", {"labels": {"thread": name}})[1]
     try:
         for key in [f"thread={name}", "thread"]:
             found = raw("GET", f"/v2/sandboxes/boxes?label={key}")[1]["items"]
             assert made["id"] in [box["id"] for box in found]
-        # Its labels stay over a stop.
+        # The sandbox keeps its labels over a stop.
         client.stop_sandbox(made["name"])
         assert [box["status"] for box in raw("GET", f"/v2/sandboxes/boxes?label=thread={name}")[1]["items"]] == ["stopped"]
     finally:

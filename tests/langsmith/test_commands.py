@@ -100,7 +100,7 @@ def test_reattach_by_id(box):
     again = box.reconnect(handle.command_id, stdout_offset=handle.last_stdout_offset)
     rest = "".join(chunk.data for chunk in again if chunk.stream == "stdout")
     assert first.data + rest == "".join(f"line {i}\n" for i in range(1, 21))
-    # It has ended, and can still be read from the beginning.
+    # After its end the output can still be read from the beginning.
     assert box.reconnect(handle.command_id).result.stdout.startswith("line 1\n")
 
 
@@ -119,7 +119,7 @@ def test_reattach_to_what_is_not_there(box):
 
 
 def test_the_same_id_is_the_same_command(box):
-    """What a client does when it does not know whether its first message arrived."""
+    """A client that does not know whether its first message arrived sends it again, with the same id."""
     from websockets.sync.client import connect
 
     url = box.dataplane_url.replace("http", "ws", 1) + "/execute/ws"
@@ -205,7 +205,7 @@ def test_events(box, events):
     assert (result.stdout, result.stderr, result.exit_code) == ("out", "err", 3)
     with pytest.raises(CommandTimeoutError):
         box.run("sleep 30", timeout=1)
-    # More than one answer carries: the client comes back with what it has.
+    # The output is larger than one answer: the client asks again, from the position that it has.
     result = box.run("seq 1 800000", timeout=120)
     assert result.stdout == "".join(f"{i}\n" for i in range(1, 800_001))
     result = box.run("""python3 -c "print('é' * 600000, end='')" """)
@@ -237,7 +237,7 @@ def test_nobody_attached_for_too_long(box):
     with connect(url, additional_headers=headers) as socket:
         socket.send(json.dumps(request))
         assert json.loads(socket.recv())["type"] == "started"
-        time.sleep(1.5)  # attached: it goes on, however long
+        time.sleep(1.5)  # while a client is attached, the idle timeout does not apply
         assert box.run("pgrep -f '[s]leep 5678'").exit_code == 0
     deadline = time.monotonic() + 30
     while box.run("pgrep -f '[s]leep 5678'").exit_code == 0:
@@ -270,7 +270,7 @@ def test_a_sandbox_that_is_gone(client):
 
 
 def test_a_terminal_in_a_browser(box):
-    """What Open SWE's terminal asks for: a login shell for as long as somebody looks."""
+    """The request of Open SWE's terminal: a login shell that lives as long as a client is connected."""
     handle = box.run("exec ${SHELL:-/bin/bash} -l", wait=False, pty=True, timeout=0, idle_timeout=-1, kill_on_disconnect=True)
     handle.send_input("echo $((20 + 22)); exit 5\n")
     assert handle.result.exit_code == 5 and "42" in handle.result.stdout
@@ -278,7 +278,7 @@ def test_a_terminal_in_a_browser(box):
 
 @since(0, 12)
 def test_a_console_that_changes_its_size(box):
-    """The command-line client's way: no command, and frames that the SDKs do not send."""
+    """The requests of the command-line client: no command, and frames that the SDKs do not send."""
     from websockets.sync.client import connect
 
     url = box.dataplane_url.replace("http://", "ws://", 1) + "/execute/ws"

@@ -1,4 +1,4 @@
-"""Output over connections that are cut again and again: nothing is lost, nothing comes twice."""
+"""Output over connections that are cut again and again: no byte is lost, none comes twice."""
 
 import hashlib
 import os
@@ -9,7 +9,7 @@ from cutter import Cutter
 from langsmith.sandbox import SandboxClient
 from langsmith.sandbox._models import CommandHandle
 
-# 50 MB: ASCII, characters of two to four bytes, and bytes that are no text.
+# 50 MB: ASCII, characters of two to four bytes, and bytes that are not UTF-8.
 PROGRAM = r"""
 import random, sys
 source = random.Random(7)

@@ -1,5 +1,5 @@
 """dcode (deepagents-code) with its own LangSmith provider: on an empty server it makes its snapshot from the image
-`python:3`, which is imported here: there is no Docker Hub in a test."""
+`python:3`. The test imports that image, as tests do not reach Docker Hub."""
 
 import os
 import subprocess
@@ -29,12 +29,12 @@ def test_it_makes_its_snapshot_and_works_in_a_sandbox(client, tmp_path, monkeypa
         assert "from the registry" in sandbox.execute("cat /marker").output
         uploaded = sandbox.upload_files([("/root/file", b"content")])
         assert uploaded[0].error is None and sandbox.download_files(["/root/file"])[0].content == b"content"
-        # A second one attaches to the first.
+        # A second backend attaches to the first one's sandbox.
         with create_sandbox("langsmith", sandbox_id=sandbox.id) as same:
             assert same.execute("cat /root/file").output.strip() == "content"
         name = sandbox.id
     assert [one.name for one in client.list_snapshots()] == ["deepagents-code"]
     assert name not in [box.name for box in client.list_sandboxes()]
-    # The snapshot is there now.
+    # The snapshot exists now.
     with create_sandbox("langsmith") as again:
         assert again.execute("echo quick").exit_code == 0

@@ -1,4 +1,4 @@
-"""Deep Agents with its LangSmith backend: a scripted model plans, writes a file, runs it, reads what came of it.
+"""Deep Agents with its LangSmith backend: a scripted model plans, writes a file, runs it, reads the result.
 
 Run by hand in one of the `deepagents-*` sets; the standard tests are in suite_deepagents.py.
 """
@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, ToolMessage
 
 
 class Scripted(GenericFakeChatModel):
-    """A model that says what it was told to say, tools or no tools."""
+    """A model that gives its scripted answers, with or without tools."""
 
     def bind_tools(self, tools, **kwargs):
         return self
@@ -59,7 +59,7 @@ async def test_the_same_asynchronously(box):
 
 
 def test_a_thread_gets_its_sandbox_again(client, name):
-    """Get or create by a label, as agents do that keep one sandbox for each thread."""
+    """Get or create a sandbox by a label, like agents that keep one sandbox for each thread."""
 
     def of_thread():
         for box in client.list_sandboxes():

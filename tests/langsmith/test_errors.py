@@ -1,4 +1,4 @@
-"""What goes wrong comes out as the exception that the SDK documents for it. The server takes few sandboxes."""
+"""Each error comes out as the exception that the SDK documents for it. The server allows few sandboxes."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ def atoll(*words, **kwargs):
 
 @pytest.fixture
 def template(name):
-    """Makes a template with these options; its name can stand where a snapshot is expected."""
+    """Makes a template with these options. Clients can pass its name as the name of a snapshot."""
 
     def make(*options):
         atoll("template", "create", name, *options)
@@ -46,7 +46,7 @@ def test_408_not_ready_in_time(client, template):
     slow = template("--image", "host", "--ready-cmd", "false", "--ready-timeout", "10m")
     with pytest.raises(ResourceTimeoutError, match="last status: provisioning"):
         client.create_sandbox(snapshot_name=slow, timeout=1)
-    # Nobody knows of it: it goes.
+    # No client got the sandbox's name, so the server deletes it.
     deadline = time.monotonic() + 60
     while raw("GET", "/v2/sandboxes/boxes")[1]["items"]:
         assert time.monotonic() < deadline, "the sandbox stays"
@@ -69,7 +69,7 @@ def test_422_a_user_that_is_not_there(client):
     if "run_config" in client.create_sandbox.__code__.co_varnames:
         with pytest.raises(ResourceCreationError) as caught:
             box = client.create_sandbox(run_config={"user": "nobody-of-this-name"})
-            # The user is looked up when something runs.
+            # The server looks the user up when a command runs.
             try:
                 box.run("true")
             except SandboxOperationError as error:
@@ -100,7 +100,7 @@ def test_429_the_quota_of_a_project(client, name):
         with pytest.raises(QuotaExceededError, match=f"the project '{name}' has 1 of 1 .sandboxes.") as caught:
             team.create_sandbox()
         assert caught.value.quota_type == "sandbox_count"
-        # Another key of no project does not see it, nor this one those.
+        # A key without a project does not see the project's sandbox, and the project's key sees only that one.
         stranger = SandboxClient(api_key=atoll("key", "create", "--scope", "manage", "stranger").split()[-1])
         assert box.name not in [other.name for other in stranger.list_sandboxes()]
         with pytest.raises(ResourceNotFoundError):
@@ -123,7 +123,7 @@ def test_401_and_403(client, box):
         reader.create_sandbox()
     with pytest.raises(SandboxAuthenticationError):
         reader.stop_sandbox(box.name)
-    # The handshake is final: no retry helps.
+    # The server refuses the WebSocket handshake, and the client does not retry.
     with pytest.raises(SandboxConnectionError):
         reader.get_sandbox(box.name).run("true")
 

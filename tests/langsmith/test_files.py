@@ -1,4 +1,4 @@
-"""Files: writing, reading whole and in parts, and what goes wrong."""
+"""Files: writing, reading whole and in parts, and the errors."""
 
 import pytest
 from conftest import since

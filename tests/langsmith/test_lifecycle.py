@@ -1,4 +1,4 @@
-"""Stopping, waking, starting; by themselves, too."""
+"""Stopping, waking and starting sandboxes, also automatically."""
 
 import time
 
@@ -9,7 +9,7 @@ from langsmith.sandbox import AsyncSandboxClient, ResourceNotFoundError, Sandbox
 
 @pytest.fixture
 def own(client):
-    """A sandbox of one test."""
+    """A sandbox for one test alone."""
     box = client.create_sandbox()
     yield box
     try:
@@ -35,7 +35,7 @@ def test_files_stay_processes_end(client, own):
     client.stop_sandbox(own.name)
     stopped = client.get_sandbox(own.name)
     assert (stopped.status, state(client, own)) == ("stopped", "stopped")
-    # Clients keep the old object: the address stays.
+    # Clients keep the old object, so the address must stay.
     assert stopped.dataplane_url == own.dataplane_url
     assert raw("GET", f"/v2/sandboxes/boxes/{own.name}")[1]["stopped_at"]
     client.stop_sandbox(own.name)
@@ -99,7 +99,7 @@ def test_a_stop_ends_what_runs_even_what_does_not_want_to(client, own):
     # The client waits for ten seconds.
     client.stop_sandbox(own.name)
     until("it stops", lambda: state(client, own) == "stopped")
-    # The command has ended, and whoever looks hears so.
+    # The command has ended, and a client that reads it gets its end or an error.
     try:
         assert handle.result.exit_code != 0
     except SandboxClientError as error:
@@ -123,7 +123,7 @@ def test_memory_that_is_preserved(client):
         pid = box.run("pgrep -f 'while :' | head -1").stdout
         client.stop_sandbox(box.name)
         assert state(client, box) == "stopped"
-        # It goes on where it was.
+        # The process goes on where it was.
         assert box.run("pgrep -f 'while :' | head -1").stdout == pid
         first = int(box.run("cat /tmp/n").stdout or 0)
         until("it counts on", lambda: int(box.run("cat /tmp/n").stdout or 0) > first)
@@ -144,7 +144,7 @@ def test_times_are_the_engines(client):
             assert raw("PATCH", f"/v2/sandboxes/boxes/{made['name']}", wrong)[0] == 422
     finally:
         client.delete_sandbox(made["name"])
-    # What nobody says: ten minutes, fourteen days.
+    # The defaults: ten minutes, fourteen days.
     status, made = raw("POST", "/v2/sandboxes/boxes", {})
     assert (made["idle_ttl_seconds"], made["delete_after_stop_seconds"]) == (600, 14 * 24 * 3600)
     client.delete_sandbox(made["name"])
@@ -154,7 +154,7 @@ def test_it_stops_by_itself_and_is_deleted(client, own):
     own.write("/home/user/file", b"kept")
     # The protocol's shortest time is a minute; the native API has no such bound.
     native("PATCH", f"/v1/sandboxes/{own.name}", {"idle_timeout_ms": 300})
-    # A command is use.
+    # A running command counts as use.
     assert own.run("sleep 1; echo there").stdout == "there\n"
     until("it stops", lambda: state(client, own) == "stopped")
     assert own.run("cat /home/user/file").stdout == "kept"

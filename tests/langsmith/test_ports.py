@@ -53,7 +53,7 @@ def test_many_connections_at_once(serving):
                     sending = threading.Thread(target=connection.sendall, args=(data,))
                     sending.start()
                     got = b""
-                    # The client's tunnel has no half-close: it is read until all is there.
+                    # The client's tunnel has no half-close, so this reads until all bytes have come.
                     while len(got) < len(data) and (piece := connection.recv(65536)):
                         got += piece
                     sending.join()

@@ -1,4 +1,4 @@
-"""proxy_config: credentials that a sandbox uses and never has, and what it may reach. Needs outside.py."""
+"""proxy_config: credentials that a sandbox uses and never has, and hosts that it may reach. Needs outside.py."""
 
 import base64
 import json
@@ -17,7 +17,7 @@ def basic():
 
 
 def github():
-    """What Open SWE sends."""
+    """The rules that Open SWE sends."""
 
     def rule(name, hosts, value, **more):
         header = {"name": "Authorization", "type": "opaque", "value": value}
@@ -34,14 +34,14 @@ def patch(box, config):
 
 
 def get(box, url):
-    """What the server outside saw of a request through the gateway, which the sandbox trusts."""
+    """A request through the gateway, whose authority the sandbox trusts, as the server of outside.py received it."""
     result = box.run(f"curl -sS --fail '{url}'")
     assert result.exit_code == 0, result.stderr
     return json.loads(result.stdout)
 
 
 def reaches(box, url):
-    """Whether a request arrives, whoever's certificate the server shows."""
+    """Whether a request arrives. The certificate may be of any authority."""
     return box.run(f"curl -sk --fail '{url}'").exit_code == 0
 
 
@@ -49,12 +49,12 @@ def assert_nowhere(box):
     """The secret is in no variable, no file that was written and no process of the sandbox."""
     for form in [SECRET, basic()]:
         look = box.run("env | grep -cF -e \"$NEEDLE\"; grep -rlF -e \"$NEEDLE\" /tmp /home /root /etc /workspace 2>/dev/null", env={"NEEDLE": form})
-        # The variable that holds what is looked for.
+        # The one match is the variable that holds the text to search for.
         assert look.stdout == "1\n", look.stdout
 
 
 def test_what_open_swe_does_with_github(client):
-    """Create with fields that nobody knows, PATCH, clone a private repository, capture, go on from that."""
+    """Create with fields that the server does not know, PATCH, clone a private repository, capture, go on from that."""
     status, made = raw(
         "POST",
         "/v2/sandboxes/boxes",
@@ -68,7 +68,7 @@ def test_what_open_swe_does_with_github(client):
     box = client.get_sandbox(made["name"])
     snapshot = None
     try:
-        # Without the rules there is no way in.
+        # Without the rules the sandbox cannot clone the repository.
         assert box.run("git clone -q https://github.com/org/private.git /tmp/none").exit_code != 0
         status, answer = patch(box, {"rules": github()})
         assert status == 200, answer
@@ -82,11 +82,11 @@ def test_what_open_swe_does_with_github(client):
         assert box.run("echo $GH_TOKEN").stdout == "proxy-injected\n"
         assert_nowhere(box)
         snapshot = client.capture_snapshot(box.name, box.name)
-        # A repository's snapshot has the files, not the rules.
+        # The snapshot has the files of the repository, not the rules.
         with client.sandbox(snapshot_id=snapshot.id) as copy:
             assert copy.run("cat /workspace/repo/README").stdout == "private\n"
             assert not reaches(copy, "https://api.github.com/user")
-        # It is used again after a stop, with new rules: they may come before it is woken.
+        # After a stop the sandbox is used again, with new rules. The client may set them before it wakes the sandbox.
         client.stop_sandbox(box.name)
         assert patch(box, {"rules": github()})[0] == 200
         client.start_sandbox(box.name)
@@ -101,16 +101,16 @@ def test_what_open_swe_does_with_github(client):
 def test_from_the_beginning_and_replaced(client):
     config = {"rules": github()}
     with client.sandbox(proxy_config=config) as box:
-        # A sandbox that reaches nothing is opened for its rules, no further.
+        # A sandbox without a network reaches the hosts of its rules, and no others.
         assert get(box, "https://api.github.com/user")["headers"]["authorization"] == "Bearer <SECRET>"
         assert not reaches(box, "https://other.example.com/")
-        # A value that is left out stays; what is not there any more is gone.
+        # A value that is left out stays; a rule that is left out is removed.
         rules = github()[:1]
         del rules[0]["headers"][0]["value"]
         assert patch(box, {"rules": rules})[0] == 200
         assert get(box, "https://api.github.com/user")["headers"]["authorization"] == "Bearer <SECRET>"
         assert not reaches(box, "https://github.com/x")
-        # A new value is used at once.
+        # The gateway uses a new value at once.
         rules[0]["headers"][0]["value"] = f"token {SECRET}"
         assert patch(box, {"rules": rules})[0] == 200
         assert get(box, "https://api.github.com/user")["headers"]["authorization"] == "token <SECRET>"
@@ -134,7 +134,7 @@ def test_secrets_of_the_server_and_plain_headers(client):
         seen = get(box, "https://a.example.com/v1/x")["headers"]
         assert (seen["x-key"], seen["x-team"]) == ("key <SECRET>", "blue")
         assert "x-key" not in get(box, "https://a.example.com/v2/x")["headers"]
-        # The secret's own lock holds, whatever a rule says.
+        # The host list of the secret itself still applies: a rule for another host is refused.
         elsewhere = {"name": "b", "match_hosts": ["github.com"], "headers": headers}
         assert patch(box, {"rules": [elsewhere]})[0] == 403
         unknown = {"name": "b", "match_hosts": ["a.example.com"], "headers": [{**headers[0], "value": "{NO_SUCH}"}]}
@@ -150,7 +150,7 @@ def test_lists(client):
         assert not reaches(box, "https://b.example.com/") and not reaches(box, "https://github.com/")
         assert patch(box, {"access_control": {"deny_list": ["a.example.com"]}})[0] == 200
         assert not reaches(box, "https://a.example.com/") and reaches(box, "https://b.example.com/")
-        # Without a configuration it is as it was.
+        # Without lists the sandbox has the network from before.
         assert patch(box, {"rules": []})[0] == 200
         assert not reaches(box, "https://b.example.com/")
 

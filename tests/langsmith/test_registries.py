@@ -22,7 +22,7 @@ def test_registries(client, name):
         changed = registries.update(name, password="open", body_name=name + "-2")
         assert changed.name == name + "-2" and changed.id == made.id
     finally:
-        # By its id, whatever it is called by now.
+        # By its id, as the test may have renamed it.
         registries.delete(made.id)
     with pytest.raises(Exception) as caught:
         registries.retrieve(name)

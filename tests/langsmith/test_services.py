@@ -39,7 +39,7 @@ def test_the_sdk_reaches_a_port(serving):
     service = serving.service(8000)
     answer = service.get("/a/b?c=d").json()
     assert (answer["path"], answer["method"]) == ("/a/b?c=d", "GET")
-    # What lets one in is none of the server's business.
+    # The server in the sandbox does not get the credentials of the request.
     assert not any("token" in name.lower() or name.lower() == "x-api-key" for name in answer["headers"])
     assert service.post("/x", content=b"body").json()["body"] == "body"
     assert service.expires_at and service.token
@@ -49,7 +49,7 @@ def test_a_browser_reaches_it_with_the_link(serving):
     service = serving.service(8000, expires_in_seconds=60)
     host = service.browser_url.split("/")[2]
     assert host.split(":")[0].endswith("localhost") and service.token in service.browser_url
-    # The name stands for this machine; not every resolver knows that.
+    # The name means this machine, but not every resolver knows that.
     address = service.browser_url.replace(host.split(":")[0], "127.0.0.1")
 
     class Stay(urllib.request.HTTPRedirectHandler):

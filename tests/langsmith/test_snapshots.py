@@ -19,7 +19,7 @@ def test_capture_and_start_from_it(client, name):
         assert (snapshot.name, snapshot.status) == (name, "ready") and snapshot.fs_capacity_bytes > 0
         assert snapshot.source_sandbox_id == box.id
         box.run("echo changed > /home/user/kept")
-        # By id, by name where an id is expected, and by the name itself.
+        # By id, by name in place of an id, and by name.
         for kwargs in [{"snapshot_id": snapshot.id}, {"snapshot_id": name}, {"snapshot_name": name}]:
             with client.sandbox(**kwargs) as copy:
                 assert copy.run("cat /home/user/kept").stdout == "kept\n"
@@ -43,13 +43,13 @@ def test_tags_move(client, name):
         box.run("echo 2 > /home/user/n")
         second = client.capture_snapshot(box.name, name, tag="v2")
         assert {tag.tag: tag.snapshot_id for tag in client.list_snapshot_tags(name)} == {"v1": first.id, "v2": second.id}
-        # Publishing a tag again moves it; what it named before is still there by id.
+        # Publishing a tag again moves it. The snapshot that it named before is still found by id.
         third = client.capture_snapshot(box.name, name, tag="v1")
     assert client.get_snapshot(f"{name}:v1").id == third.id and third.id != first.id
     assert client.get_snapshot(first.id).status == "ready"
     with client.sandbox(snapshot=f"{name}:v2") as box:
         assert box.run("cat /home/user/n").stdout == "2\n"
-    # A bare name without a `latest` is the newest.
+    # A name without a tag, and without a tag `latest`, means the newest snapshot.
     assert client.get_snapshot(name).id == third.id
     for one in (first, second, third):
         client.delete_snapshot(one.id)
@@ -81,7 +81,7 @@ def test_from_a_private_registry(client, name):
                 assert box.run("cat /marker; echo $IMAGE$OWN $PWD").stdout == (
                     "from the registry\nyes1 /work\n" if kwargs else "from the registry\nyes /work\n"
                 )
-                # This image has no bash in /bin/bash's place of older ones; the plain shell stands in for it.
+                # A command may name another shell of the image.
                 assert box.run("echo $0", shell="/bin/sh").stdout == "/bin/sh\n"
         finally:
             client.registries.delete(name)

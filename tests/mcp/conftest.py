@@ -1,4 +1,4 @@
-"""What the tests share: sessions of `atoll mcp` on standard input and output, and requests to the server itself."""
+"""Shared by the tests: sessions of `atoll mcp` on standard input and output, and requests to the server itself."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ async def call(client, tool, **arguments):
     """The structured result of a tool that must not fail."""
     result = await client.call_tool(tool, arguments)
     assert not result.is_error, result.content
-    # The same stands in the text, for clients that know no structure.
+    # The text has the same content, for clients that do not read structured content.
     assert json.loads(result.content[0].text) == result.structured_content
     return result.structured_content
 
@@ -39,7 +39,7 @@ async def refused(client, tool, **arguments):
 
 
 async def malformed(client, tool, arguments):
-    """A call whose arguments do not fit the schema: a result that models see, too."""
+    """A call whose arguments do not fit the schema. The error is a result, so that models see it, too."""
     result = await client.call_tool(tool, arguments)
     assert result.is_error and "failed to deserialize parameters" in result.content[0].text, result
 
@@ -65,7 +65,7 @@ def atoll(*arguments):
 
 
 def until(what, seconds=60):
-    """Waits until something is so."""
+    """Waits until `what` returns true."""
     end = time.monotonic() + seconds
     while True:
         got = what()

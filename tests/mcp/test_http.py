@@ -20,7 +20,7 @@ SERVER = os.environ["ATOLL_URL"] + "/mcp"
 
 @pytest.fixture(scope="module", params=["server", "program"])
 def address(request):
-    """Where it is served: on the server's own port, and by `atoll mcp --listen`, which has a wrong key that it must not use."""
+    """The address of MCP: the server's own port, or that of `atoll mcp --listen`, whose wrong key it must not use."""
     if request.param == "server":
         yield SERVER
         return
@@ -47,7 +47,7 @@ async def session(address, key):
 
 
 def post(address, body, **headers):
-    """Status, headers and body of a request as it travels."""
+    """Sends a raw request; returns status, headers and body."""
     request = urllib.request.Request(
         address,
         data=json.dumps(body).encode(),
@@ -110,7 +110,7 @@ async def test_the_address_says_what_sandboxes_are_made_of():
         made = json.loads(atoll("inspect", ran["sandbox"], "--json"))
         assert made["egress"]["internet"] == "off" and made["idle_timeout_ms"] == 3600000, made
         assert (await refused(client, "create_sandbox"))["code"] == "limit_exceeded"
-        # With another address it is another session's.
+        # A session with another address cannot use the first session's sandbox.
         async with session(f"{SERVER}?max_sandboxes=2", key) as other:
             assert (await refused(other, "run", command="id", sandbox=ran["sandbox"]))["code"] == "sandbox_not_found"
     until(lambda: sandboxes() == [])
@@ -129,7 +129,7 @@ def test_a_key_that_is_revoked_ends_what_it_has_open():
     listening = urllib.request.Request(SERVER, headers={"Accept": "text/event-stream", **mine})
     with urllib.request.urlopen(listening, timeout=60) as stream:
         atoll("key", "rm", made["key"]["id"])
-        # Either the end of the stream or a connection that breaks: not a minute of silence.
+        # The stream must end or the connection must break, within the timeout of a minute.
         with contextlib.suppress(http.client.IncompleteRead, ConnectionError):
             stream.read()
     assert post(SERVER, {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}, **mine)[0] == 401

@@ -22,7 +22,7 @@ async def test_a_session_has_a_sandbox(mode):
         assert set(tools) == TOOLS
         assert all(tool.output_schema["type"] == "object" and tool.description for tool in tools.values())
         assert tools["read_file"].annotations.read_only_hint and tools["delete_sandbox"].annotations.destructive_hint
-        # Nothing is made before it is needed.
+        # The session makes no sandbox before a tool needs one.
         assert (await call(client, "list_sandboxes"))["sandboxes"] == []
         ran = await call(client, "run", command="echo out; echo err >&2; pwd; echo $X; exit 3", cwd="/tmp", env={"X": "y z"})
         assert (ran["stdout"], ran["stderr"], ran["exit_code"], ran["reason"]) == ("out\n/tmp\ny z\n", "err\n", 3, "exited")
@@ -145,7 +145,7 @@ async def test_what_the_user_set_holds():
     given = atoll("create", "--name", "given")
     try:
         async with session("--max-sandboxes", "2", "--env", "PRESET=1", "--memory", "256MiB") as client:
-            # Another sandbox of the same key is not the session's.
+            # The session may not use another sandbox of the same key.
             for tool, more in (("run", {"command": "id"}), ("read_file", {"path": "/etc/passwd"}), ("expose_port", {"port": 1})):
                 assert (await refused(client, tool, sandbox=foreign, **more))["code"] == "sandbox_not_found"
             assert (await refused(client, "delete_sandbox", sandbox=foreign))["code"] == "sandbox_not_found"
@@ -159,7 +159,7 @@ async def test_what_the_user_set_holds():
             for more in ({"image": "host"}, {"egress": {}}, {"isolation": "container"}):
                 await malformed(client, "create_sandbox", more)
             assert len((await call(client, "list_sandboxes"))["sandboxes"]) == 2
-            # One that went is made anew.
+            # If the session's sandbox is deleted, one call fails, and the next one makes a new sandbox.
             native("DELETE", f"/v1/sandboxes/{first['id']}")
             gone = await refused(client, "run", command="true")
             assert gone["code"] == "sandbox_not_found" and "makes a new one" in gone["hint"]
@@ -178,7 +178,7 @@ async def test_keep_and_cut():
         kept = (await call(client, "create_sandbox"))["id"]
     assert sandboxes() == [kept]
     atoll("rm", kept)
-    # The client goes while a command runs: nothing is left all the same.
+    # The client disconnects while a command runs: its sandbox is deleted all the same.
     async with session() as client:
         running = asyncio.create_task(client.call_tool("run", {"command": "sleep 1000"}))
         while not sandboxes():

@@ -1,4 +1,4 @@
-"""What the Python tests share: sandboxes of the server in MODAL_SERVER_URL that go away, and calls as they travel."""
+"""Shared by the Python tests: sandboxes of the server in MODAL_SERVER_URL, deleted afterwards, and raw calls."""
 
 import importlib.metadata
 import json
@@ -14,17 +14,17 @@ VERSION = tuple(int(part) for part in importlib.metadata.version("modal").split(
 
 
 def since(*version):
-    """Marks a test of something that older clients do not have."""
+    """Marks a test of a feature that older clients do not have."""
     return pytest.mark.skipif(VERSION < version, reason=f"modal {'.'.join(map(str, version))} and newer")
 
 
 def before(*version):
-    """Marks a test of something that newer clients do not have any more."""
+    """Marks a test of a feature that newer clients do not have any more."""
     return pytest.mark.skipif(VERSION >= version, reason=f"before modal {'.'.join(map(str, version))}")
 
 
 def until(what, seconds=30):
-    """Waits until something is so."""
+    """Waits until `what` returns true."""
     end = time.monotonic() + seconds
     while True:
         got = what()
@@ -35,7 +35,7 @@ def until(what, seconds=30):
 
 
 def native(path):
-    """What the native API says."""
+    """Gets the answer of the native API for a path."""
     request = urllib.request.Request(
         os.environ["ATOLL_URL"] + path, headers={"Authorization": "Bearer " + os.environ["ATOLL_API_KEY"]}
     )
@@ -44,7 +44,7 @@ def native(path):
 
 
 def atoll(*arguments):
-    """Atoll's own command."""
+    """Runs Atoll's own program."""
     done = subprocess.run([os.environ["ATOLL_BIN"], *arguments], capture_output=True, text=True, timeout=60, check=True)
     return done.stdout.strip()
 
@@ -74,7 +74,7 @@ def app():
 
 @pytest.fixture(scope="module")
 def box(app):
-    """A sandbox of the module's tests. They do not disturb each other."""
+    """A sandbox that the module's tests share. They do not disturb each other."""
     sandbox = modal.Sandbox.create(app=app, timeout=600)
     yield sandbox
     sandbox.terminate()
@@ -82,7 +82,7 @@ def box(app):
 
 @pytest.fixture
 def make(app):
-    """Makes sandboxes of one test's own."""
+    """Makes sandboxes for one test alone."""
     made = []
 
     def make(*arguments, **more):

@@ -19,7 +19,7 @@ def test_from_beginning_to_end():
     sandbox.filesystem.write_text("content", "/tmp/file")
     assert sandbox.filesystem.read_text("/tmp/file") == "content"
     assert sandbox.exec("cat", "/tmp/file").stdout.read() == "content"
-    # What the level cannot is refused as the SDK's users know it, and leaves nothing.
+    # The server refuses features that the level does not have with an error of the SDK, and leaves nothing.
     volume = modal.Volume.from_name("of-the-level", create_if_missing=True)
     if os.environ["LEVEL"] == "microvm":
         with pytest.raises(modal.exception.Error, match="volumes cannot be mounted at the isolation level 'microvm'"):

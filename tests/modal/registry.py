@@ -1,4 +1,4 @@
-"""A container registry on loopback that wants a password, with one image: /there, and nothing to run."""
+"""A container registry on loopback that requires a password. Its one image has the file /there and no programs."""
 
 import contextlib
 import hashlib
@@ -14,7 +14,7 @@ USER, PASSWORD = "somebody", "p4ssword-of-the-registry"
 
 @contextlib.contextmanager
 def serve(directory):
-    """Runs it: its address, user and password."""
+    """Runs the registry; returns its address, user and password."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -1,7 +1,7 @@
-"""LangChain's standard tests for sandboxes over langchain-modal, all of them, with its adapter as it is.
+"""All of LangChain's standard tests for sandboxes, over langchain-modal with its adapter as it is.
 
-What the packages disagree about among themselves fails whatever the server, and is marked so; it is an error if it
-does not fail any more.
+Tests about which these packages disagree fail on every server, and are marked so. It is an error if one of them does
+not fail any more.
 """
 
 import importlib.metadata
@@ -29,10 +29,10 @@ if AGENTS >= (0, 7, 32):
         ABSOLUTE,
     )
 
-# These put files into a directory that nobody has made. Deep Agents leaves it to the adapter to make it ("Upload files
-# is responsible for ensuring that the parent path exists"), and the adapter leaves it to `Sandbox.open`, which is as
-# Python's: there is no file without its directory (`test_upload_makes_no_directory`). They are about other things, so
-# they get the directory.
+# These tests put files into a directory that does not exist. Deep Agents expects the adapter to make it ("Upload files
+# is responsible for ensuring that the parent path exists"). The adapter relies on `Sandbox.open`, which, like Python's
+# `open`, makes no directories (`test_upload_makes_no_directory`). As these tests are about other things, this makes the
+# directory for them.
 WANT_A_DIRECTORY = {
     "test_read_binary_file",
     "test_read_binary_file_100_kib",

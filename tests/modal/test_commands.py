@@ -1,4 +1,4 @@
-"""Commands: output, input, ends."""
+"""Commands: output, input, exit."""
 
 import asyncio
 import concurrent.futures

@@ -7,7 +7,7 @@ import pytest
 from conftest import native, native_id, run, since
 from registry import serve as registry_with_a_password
 
-# On a busy host a build takes its time.
+# On a busy host a build takes long.
 pytestmark = pytest.mark.timeout(600)
 
 
@@ -20,7 +20,7 @@ def test_layers(make, image):
     built = image.run_commands("mkdir -p /built && echo one > /built/file").env({"FROM_IMAGE": "e"}).workdir("/built")
     sandbox = make(image=built)
     assert run(sandbox, "sh", "-c", "cat file; echo $FROM_IMAGE; pwd") == (0, "one\ne\n/built\n")
-    # The same again is there already.
+    # The same image again needs no build.
     again = make(image=image.run_commands("mkdir -p /built && echo one > /built/file"))
     assert run(again, "cat", "/built/file") == (0, "one\n")
 
@@ -49,7 +49,7 @@ def test_files_that_are_added(make, image, tmp_path):
 
 
 def test_large_files(make, image, tmp_path):
-    """Larger than a call takes: they are sent beside."""
+    """Files that are too large for a call: the client uploads them separately."""
     (tmp_path / "large").write_bytes(bytes(range(256)) * 4096 * 9)
     digest = hashlib.sha256((tmp_path / "large").read_bytes()).hexdigest()
     copied = make(image=image.add_local_file(tmp_path / "large", "/opt/large", copy=True).run_commands("ls /opt/large"))
@@ -92,11 +92,11 @@ def test_layers_on_a_snapshot(make, app):
     run(sandbox, "sh", "-c", "mkdir /below && echo below > /below/file")
     image = sandbox.snapshot_filesystem()
     sandbox.terminate()
-    # The clients build only on images that they can look up.
+    # The clients build only on images that they can look up by id.
     image = modal.Image.from_id(image.object_id)
     above = image.run_commands("cat /below/file > /above && rm -r /below").env({"ABOVE": "yes"})
     assert run(make(image=above), "sh", "-c", "cat /above; ls -d /below; echo $ABOVE")[1] == "below\nyes\n"
-    # And another on that, by its id alone.
+    # Another image is built on that one, by its id alone.
     known = modal.Image.from_id(above.build(app).object_id)
     assert run(make(image=known.run_commands("cat /above /above > /twice")), "cat", "/twice") == (0, "below\nbelow\n")
 
@@ -108,7 +108,7 @@ def test_a_directory_is_an_image(make):
     image = one.snapshot_directory("/project")
     run(one, "sh", "-c", "echo later > /project/deep/file")
     one.terminate()
-    # In another sandbox, where there was nothing, and where there was something: a directory of the image, too.
+    # The snapshot is mounted in another sandbox, at a new path and over an existing directory of the image.
     two = make()
     two.mount_image("/srv/new/place", image)
     assert run(two, "cat", "/srv/new/place/link") == (0, "kept\n")
@@ -117,26 +117,26 @@ def test_a_directory_is_an_image(make):
     two.mount_image("/var", image)
     assert run(two, "ls", "/var")[1] == "deep\nlink\n"
     run(two, "sh", "-c", "echo changed > /var/deep/file")
-    # Again: what was written is gone. What is below comes back.
+    # Mounting it again discards the changes. Unmounting shows the directory below again.
     two.mount_image("/var", image)
     assert run(two, "cat", "/var/deep/file") == (0, "kept\n")
     two.unmount_image("/var")
     assert run(two, "sh", "-c", "stat -c '%A %u %g %y %n' /var/* | sort")[1] == before
-    # What was changed in a mounted one is in the next snapshot of it.
+    # A snapshot of a mounted directory has the changes that were made there.
     run(two, "sh", "-c", "echo changed > /srv/new/place/deep/file")
     three = make()
     three.mount_image("/x", modal.Image.from_id(two.snapshot_directory("/srv/new/place").object_id))
     assert run(three, "cat", "/x/link") == (0, "changed\n")
     two.unmount_image("/srv/new/place")
     assert run(two, "ls", "-A", "/srv/new/place") == (0, "")
-    # Sandboxes that trees were copied from are gone.
+    # The helper sandboxes from which the server copied files are gone.
     known = {native_id(two), native_id(three)}
     others = [other for other in native("/v1/sandboxes?limit=200")["items"] if other["id"] not in known]
     assert all("modal" in other["annotations"] for other in others), others
 
 
 def test_images_are_mounted(make, app, image):
-    """Those that were built, snapshots of whole disks, and an empty one."""
+    """Mounts built images, snapshots of whole disks, and an empty image."""
     sandbox = make()
     built = image.run_commands("mkdir -p /built && echo one > /built/file").build(app)
     sandbox.mount_image("/mnt/built", built)
@@ -177,7 +177,7 @@ def test_what_cannot_be_mounted(make, tmp_path):
 
 
 def test_secrets_of_builds(make, image):
-    """A command of the build has it as a variable; the image has not."""
+    """A command of the build has the secret as a variable; the image does not contain it."""
     secret = modal.Secret.from_dict({"BUILD_TOKEN": "t0ken-of-the-build"})
     built = image.run_commands("echo ${#BUILD_TOKEN} > /length", secrets=[secret]).run_commands("cat /length > /above")
     sandbox = make(image=built)

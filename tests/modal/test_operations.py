@@ -1,5 +1,5 @@
-"""Every call of the installed client that has to do with sandboxes is served, or refused by name. What a newer client calls
-beyond that fails here."""
+"""The server serves every call of the installed client that is about sandboxes, or refuses it by name. A new call of a
+newer client fails here."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ from test_rights import token_of
 pytestmark = since(1, 6)
 
 ABOUT_SANDBOXES = re.compile(r"(App|Blob|Environment|Image|Mount|Sandbox|Secret|Task|Volume)[A-Z]")
-# Refused with UNIMPLEMENTED and what this server is; docs/modal.md says the same by kind.
+# Calls that the server refuses with UNIMPLEMENTED and a message that names Atoll; docs/modal.md lists them by kind.
 REFUSED = re.compile(
     r"App(CountLogs|Deploy|DeploymentHistory|FetchLogs|GetByDeploymentName|GetInfo|GetLayout|GetLifecycle|GetLogs|GetObjects|GetTags"
     r"|GetTimeRangeStats|List|Lookup|Promote|Publish|Rollback|Rollover|SetObjects|SetTags)"
@@ -34,7 +34,7 @@ IMPLEMENTED = "implemented"
 
 
 def methods():
-    """Path, answer's and request's types of what is asked with one message."""
+    """Yields the path and the descriptor of each call about sandboxes whose request is one message."""
     for module in (api_pb2, task_command_router_pb2):
         for service in module.DESCRIPTOR.services_by_name.values():
             for method in service.methods:
@@ -43,7 +43,7 @@ def methods():
 
 
 async def ask(channel, path, method, metadata):
-    """How an empty request is answered."""
+    """Sends an empty request; returns whether the server implements the call, and the error message."""
     kind = method.input_type._concrete_class, method.output_type._concrete_class
     cardinality = grpclib.const.Cardinality.UNARY_STREAM if method.server_streaming else grpclib.const.Cardinality.UNARY_UNARY
     stream = channel.request(path, cardinality, *kind, timeout=5, metadata=metadata)
@@ -55,12 +55,12 @@ async def ask(channel, path, method, metadata):
     except grpclib.exceptions.GRPCError as error:
         return (IMPLEMENTED if error.status is not grpclib.const.Status.UNIMPLEMENTED else "unimplemented"), error.message or ""
     except (grpclib.exceptions.ProtocolError, grpclib.exceptions.StreamTerminatedError, asyncio.TimeoutError):
-        # It waits for something.
+        # The server waits for a later event, so it implements the call.
         return IMPLEMENTED, ""
 
 
 async def every(token):
-    """Each call, as somebody with a key, and with a token of a sandbox, asks it."""
+    """Sends each call with an API key and a sandbox's token; returns the answers by name."""
     at = urllib.parse.urlsplit(os.environ["MODAL_SERVER_URL"])
     key = {"x-modal-token-id": os.environ["MODAL_TOKEN_ID"], "x-modal-token-secret": os.environ["MODAL_TOKEN_SECRET"]}
     metadata = {**key, "authorization": f"Bearer {token}", "x-modal-client-type": "1", "x-modal-client-version": "1.6.4"}

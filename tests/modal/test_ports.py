@@ -12,7 +12,7 @@ SERVER = "import http.server; http.server.test(http.server.SimpleHTTPRequestHand
 
 
 def fetch(host, path, **headers):
-    """A request to a port by its host name, sent to the server that the tests have."""
+    """Sends a request for a port, by its host name, to the server under test."""
     server = urllib.parse.urlsplit(os.environ["ATOLL_URL"])
     request = urllib.request.Request(f"http://{server.netloc}{path}", headers={"Host": host, **headers})
     with urllib.request.urlopen(request, timeout=10) as response:
@@ -35,7 +35,7 @@ def test_tunnels(make):
     sandbox.exec("python3", "-c", SERVER, workdir="/tmp")
     host = f"{tunnels[8123].host}:{tunnels[8123].port}"
     assert until(lambda: fetched(host, "/page")) == (200, "inside\n")
-    # A port that nobody opened stays closed to those without a key.
+    # A port that the client did not open stays closed to requests without a key.
     assert fetched(host.replace("8123-", "8125-"), "/page") is None
 
 

@@ -1,4 +1,4 @@
-"""What holds when the server is killed and started anew: a server of this test's own."""
+"""Guarantees when the server is killed and started again. These tests have a server of their own."""
 
 import json
 import pathlib
@@ -25,7 +25,7 @@ def server(monkeypatch):
 
 @pytest.fixture
 def client(server):
-    # It is open already; clients before 1.6 cannot be opened twice.
+    # `from_credentials` returns an open client; clients before 1.6 cannot be opened twice.
     return modal.Client.from_credentials(*server.key.split(":"))
 
 
@@ -37,7 +37,7 @@ def native(server, path):
 
 @since(1, 6)
 def test_a_creation_whose_answer_was_lost_makes_one(server):
-    """The same request as its client would send it again, with the same key."""
+    """Sends the same request again with the same idempotency key, as the client would."""
     import grpclib.client
 
     request = api_pb2.SandboxCreateV2Request(app_id="ap-tests", definition=api_pb2.Sandbox(timeout_secs=300))
@@ -83,7 +83,7 @@ def test_a_creation_whose_answer_was_lost_makes_one(server):
 @since(1, 6)
 @pytest.mark.parametrize("kind", ["disk", "directory"])
 def test_a_snapshot_whose_answer_was_lost_is_taken_once(server, kind):
-    """The server is killed when it has taken the snapshot, and nobody was answered; the client asks the next one."""
+    """The server is killed after it took the snapshot and before it answered. The client then asks the next server."""
     token = server.key.split(":")
     with modal.Client.from_credentials(*token) as client:
         app = modal.App.lookup("tests", create_if_missing=True, client=client)

@@ -1,4 +1,4 @@
-"""What another key, another token or malformed input gets."""
+"""Answers to another key, another token and malformed input."""
 
 import base64
 import json
@@ -13,7 +13,7 @@ pytestmark = since(1, 6)
 
 
 def client(scope):
-    """A client with a key of its own."""
+    """Makes a client with a new key."""
     pair = atoll("key", "create", f"other-{scope}", "--scope", scope, "--for", "modal").splitlines()[-1]
     return modal.Client.from_credentials(*pair.split(":", 1))
 
@@ -45,7 +45,7 @@ def test_what_a_key_does_not_see(make):
 
 
 async def raw(method, request, answer, token):
-    """A call of the task's service as it travels."""
+    """Sends a raw call to the task's service."""
     import grpclib.client
     from urllib.parse import urlsplit
 

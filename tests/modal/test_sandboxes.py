@@ -117,7 +117,7 @@ def test_secrets_of_the_server_stay_there(make):
     assert run(named, "sh", "-c", "printf %s $OTHER")[1].startswith("atoll_secret_")
     with pytest.raises(modal.exception.Error, match="Sandbox.create"):
         run(sandbox, "true", secrets=[modal.Secret.from_name("modal-test-key")])
-    # It would go everywhere; a list of hosts says where.
+    # Modal's clients may use only secrets with a list of hosts: this one could be sent to every host.
     with pytest.raises(modal.exception.InvalidError, match="--host"):
         make(secrets=[modal.Secret.from_name("anywhere")])
 

@@ -1,4 +1,4 @@
-"""What is in volumes, without a sandbox and with one."""
+"""Files of volumes, without a sandbox and with one."""
 
 import io
 import os
@@ -14,7 +14,7 @@ from conftest import run, since
 
 @pytest.fixture(params=[None, 1, 2])
 def versioned(request):
-    """Without a version, and of each."""
+    """Volumes without a version, and of each version."""
     name = f"v-{uuid.uuid4().hex[:8]}"
     yield request.param, modal.Volume.from_name(name, create_if_missing=True, version=request.param)
     modal.Volume.objects.delete(name)
@@ -86,7 +86,7 @@ def test_copy_and_remove(versioned, tree):
     volume.copy_files(["file"], "copy")
     volume.copy_files(["file", "copy"], "tree")
     assert read(volume, "copy") == b"one" and read(volume, "tree/copy") == b"one"
-    # Clients do not ask that of the first.
+    # Clients do not send this request for volumes of version 1.
     if version != 1:
         volume.copy_files(["tree"], "again", recursive=True)
         assert read(volume, "again/deep/ü") == "below\n".encode()

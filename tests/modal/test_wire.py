@@ -1,4 +1,4 @@
-"""The messages of the dialect are those of the installed client: names, numbers and types of fields."""
+"""Checks that the messages of the dialect match the installed client's: names, numbers and types of fields."""
 
 import pathlib
 import re
@@ -7,14 +7,14 @@ import pytest
 from modal_proto import api_pb2, task_command_router_pb2
 
 WIRE = pathlib.Path(__file__).parents[2] / "crates/dialects/modal/src/wire"
-# Types of protobuf by the numbers that descriptors have; enumerations are numbers here.
+# Types of protobuf by their numbers in descriptors; enumerations are int32 here.
 TYPES = {1: "double", 2: "float", 3: "int64", 4: "uint64", 5: "int32", 8: "bool", 9: "string", 12: "bytes", 13: "uint32", 14: "int32"}
 MESSAGE = re.compile(r"^    (\w+) \{\n(.*?)^    \}", re.M | re.S)
 FIELD = re.compile(r'#\[prost\((\w+)(?: = "([^"]*)")?(?:, (optional|repeated))?, tag = "(\d+)"\)\]\s*pub\(crate\) (?:r#)?(\w+):')
 
 
 def known():
-    """The client's messages, by the names that they have here."""
+    """The client's messages, by the names that the server uses."""
     found = {}
 
     def enter(message, prefix=""):
@@ -39,7 +39,7 @@ def test_there_are_messages():
 
 
 def common():
-    """Those that this version of the client has."""
+    """The messages that this version of the client has."""
     return [(name, fields) for name, fields in served() if name in known()]
 
 

@@ -1,4 +1,4 @@
-"""What the Python tests share: devboxes of the server in RUNLOOP_BASE_URL that go away, and requests as they travel."""
+"""Shared by the Python tests: devboxes of the server in RUNLOOP_BASE_URL, deleted afterwards, and raw requests."""
 
 import importlib.metadata
 import json
@@ -11,13 +11,13 @@ import urllib.request
 import pytest
 
 VERSION = tuple(int(part) for part in importlib.metadata.version("runloop_api_client").split(".")[:2])
-# Named shells are gone in newer ones.
+# Newer clients have no named shells.
 named_shells = pytest.mark.skipif(VERSION >= (2, 0), reason="runloop-api-client before 2")
 newer = pytest.mark.skipif(VERSION < (2, 0), reason="runloop-api-client 2 and newer")
 
 
 def raw(method, path, body=None, key=None, headers=None):
-    """A request as it travels: status, headers and body."""
+    """Sends a raw request; returns status, headers and body."""
     data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
     request = urllib.request.Request(
         os.environ["RUNLOOP_BASE_URL"] + path,
@@ -37,7 +37,7 @@ def raw(method, path, body=None, key=None, headers=None):
 
 
 def call(method, path, body=None, **more):
-    """The same, of JSON."""
+    """The same, with a JSON body and answer."""
     status, _, text = raw(method, path, body, **more)
     return status, json.loads(text) if text else None
 
@@ -56,13 +56,13 @@ def native(method, path, body=None):
 
 
 def new_key(scope):
-    """Another API key."""
+    """Makes another API key."""
     command = [os.environ["ATOLL_BIN"], "key", "create", f"more-{time.monotonic_ns()}", "--scope", scope, "--for", "runloop"]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def until(what, seconds=30):
-    """Waits until something is so."""
+    """Waits until `what` returns true."""
     end = time.monotonic() + seconds
     while True:
         got = what()
@@ -88,7 +88,7 @@ def sdk():
 
 @pytest.fixture(scope="module")
 def box(sdk):
-    """A devbox of the module's tests. They do not disturb each other."""
+    """A devbox that the module's tests share. They do not disturb each other."""
     devbox = sdk.devbox.create(name="of the module")
     yield devbox
     devbox.shutdown()
@@ -96,7 +96,7 @@ def box(sdk):
 
 @pytest.fixture
 def own(sdk):
-    """A devbox of one test's own."""
+    """A devbox for one test alone."""
     devbox = sdk.devbox.create(metadata={"for": "one test"})
     yield devbox
     devbox.shutdown()

@@ -1,4 +1,4 @@
-// The JavaScript SDK over the server in RUNLOOP_BASE_URL, with HTTP/2 from the first byte, as it is made.
+// The JavaScript SDK against the server in RUNLOOP_BASE_URL, with HTTP/2 from the first byte, which is its default.
 
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'

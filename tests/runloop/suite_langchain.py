@@ -1,5 +1,5 @@
-"""LangChain's standard tests of sandboxes over langchain-runloop, all of them, with what is known to fail whatever the
-server: its backend raises where the tests expect an error in the answer."""
+"""All of LangChain's standard tests of sandboxes, over langchain-runloop. Tests that are known to fail on every server
+are marked: the backend raises where these tests expect an error in the answer."""
 
 import importlib.metadata
 
@@ -10,8 +10,8 @@ from runloop_api_client.sdk import RunloopSDK
 
 NEW = tuple(map(int, importlib.metadata.version("deepagents").split(".")[:3])) >= (0, 7, 32)
 
-# Deep Agents 0.7 overwrites a file that is there; from 0.7.32 on its glob gives absolute paths. The tests expect
-# what was before.
+# Deep Agents 0.7 overwrites an existing file; from 0.7.32 on its glob gives absolute paths. The tests expect the
+# earlier behavior.
 KNOWN = {"test_write_existing_file_fails"}
 if NEW:
     KNOWN |= {
@@ -22,7 +22,7 @@ if NEW:
         "test_glob_with_character_class",
         "test_glob_with_question_mark",
     }
-# NotFoundError and the like come through as they are.
+# The backend raises NotFoundError and similar exceptions in these tests.
 KNOWN |= {
     "test_download_error_file_not_found",
     "test_download_error_is_directory",

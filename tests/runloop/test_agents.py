@@ -52,7 +52,7 @@ def test_from_an_object(sdk):
 
 
 def test_from_a_repository_and_an_index(sdk, tmp_path):
-    """What is outside is put into the devbox before, as no devbox of a test reaches it."""
+    """The test puts the repository and the index into the devbox first, as test devboxes cannot reach the internet."""
     git = ["git", "-c", "user.name=a", "-c", "user.email=b@c", "-C", str(tmp_path / "repository")]
     subprocess.run(["git", "init", "-q", "-b", "main", str(tmp_path / "repository")], check=True)
     (tmp_path / "repository" / "bot").write_text("of the branch\n")

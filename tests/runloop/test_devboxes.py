@@ -34,7 +34,7 @@ def test_create_execute_output_shutdown(sdk):
 def test_the_same_sandbox_natively(own):
     sandbox = "sb" + own.id.removeprefix("dbx_")
     assert native("GET", f"/v1/sandboxes/{sandbox}")["labels"] == {"for": "one test"}
-    # Either form of the id, in either direction.
+    # Both APIs accept both forms of the id.
     assert call("GET", f"/v1/devboxes/{sandbox}")[1]["id"] == own.id
     made = native("POST", "/v1/sandboxes", {})
     try:
@@ -84,7 +84,7 @@ def test_a_creation_that_is_sent_again_makes_one():
     assert len(set(answers)) == 1 and len(answers) == 6
     status, body = call("POST", "/v1/devboxes", {"name": "other"}, headers=headers)
     assert status == 400 and "x-request-id" in body["message"]
-    # Another key's request of that id is another request.
+    # The same request id with another key is another request.
     status, body = call("POST", "/v1/devboxes", {"name": "once"}, headers=headers, key=new_key("manage"))
     assert status == 200 and body["id"] != answers[0]
     for id in {answers[0], body["id"]}:
@@ -111,7 +111,7 @@ def test_idle_devboxes_suspend(sdk, client):
     with sdk.devbox.create(launch_parameters={"after_idle": idle}, file_mounts={"/home/user/kept": "x"}) as devbox:
         assert client.devboxes.retrieve(devbox.id).launch_parameters.after_idle.on_idle == "suspend"
         assert devbox.await_suspended().status == "suspended"
-        # Resumed it would be idle at once: its disk tells.
+        # A resumed devbox would be idle at once, so the test reads its disk from a snapshot.
         snapshot = devbox.snapshot_disk()
         with sdk.devbox.create_from_snapshot(snapshot.id) as other:
             assert other.file.read(file_path="kept") == "x"
@@ -258,7 +258,7 @@ def test_a_shell_keeps_its_state(own):
     assert run("mkdir -p \"it's\" && cd \"it's\"; exit 5").exit_code == 5
     assert run("pwd").stdout() == "/tmp/it's\n"
     assert own.cmd.exec("echo ${A-none}; pwd").stdout() == "none\n/home/user\n"
-    # What goes on in the background does not hold the shell up.
+    # A background process does not block the shell.
     run("sleep 300 >/dev/null 2>&1 &")
     assert run("echo next").stdout() == "next\n"
     own.suspend()

@@ -1,4 +1,4 @@
-"""Commands: asynchronous, synchronous, streams, standard input, ends."""
+"""Commands: asynchronous, synchronous, streams, standard input, exit."""
 
 import os
 import subprocess
@@ -63,7 +63,7 @@ def test_a_command_that_is_sent_again_runs_once(box):
 def test_much_output(box):
     result = box.cmd.exec("head -c 500000 /dev/zero | tr '\\0' a")
     assert len(result.stdout()) == 500_000
-    # What one answer does not carry is read from the stream.
+    # The client reads output that is too large for one answer from the stream.
     result = box.cmd.exec("seq 1 1000000; echo é")
     assert result.result.stdout_truncated
     lines = result.stdout().splitlines()

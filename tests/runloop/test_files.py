@@ -56,7 +56,7 @@ def test_forms(own):
     assert upload(own, [("path", None, b"")]) == 400
     assert upload(own, [("path", None, b"x"), ("file", "a", b"1"), ("file", "b", b"2")]) == 400
     assert upload(own, [("file", "a", b"1"), ("path", None, b"a\0b")]) == 400
-    # Nothing of what was refused is left.
+    # The refused uploads left no files.
     assert own.cmd.exec("ls -A | grep upload").stdout() == ""
     assert raw("POST", f"/v1/devboxes/{own.id}/upload_file", b"no form")[0] == 400
 

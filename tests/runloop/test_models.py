@@ -1,5 +1,5 @@
-"""What the server serves, asked operation by operation by the installed client: each answer must have what the client's
-models need, of the right types. An operation that is served and not asked here fails by its name."""
+"""Calls each operation that the server serves with the installed client: each answer must have the fields that the
+client's models need, of the right types. An operation that is served and not called here fails by its name."""
 
 import inspect
 import re
@@ -10,9 +10,9 @@ import pytest
 from runloop_api_client import BadRequestError, Runloop, types
 from test_operations import REFUSED, operations
 
-# It answers, and says that it is not done: docs/runloop.md.
+# The server answers that it does not support this operation: docs/runloop.md.
 NOT_DONE = {("POST", "/v1/devboxes/disk_snapshots/{id}")}
-# What the client reads of a page is less than what the protocol has in it.
+# The client reads fewer fields of a page than the protocol has, so these types are checked in addition.
 LISTS = {
     "/v1/devboxes": types.DevboxListView,
     "/v1/devboxes/disk_snapshots": types.DevboxSnapshotListView,
@@ -28,14 +28,14 @@ if hasattr(types, "AgentListView"):
 
 
 def named(method, path):
-    """The operation that a request is, of which the client has a template."""
+    """Finds the operation of a request among the path templates of the client."""
     fits = [one for one in operations() if one[0] == method and re.fullmatch(re.sub(r"\{[^}]*\}", "[^/]+", one[1]), path)]
     assert fits, f"{method} {path} is none of the client's operations"
     return min(fits, key=lambda one: one[1].count("{"))
 
 
 class Strict(Runloop):
-    """The client, which notes what its models would not take. By itself it takes whatever comes."""
+    """The client, which also notes answers that its models would reject. By default it accepts every answer."""
 
     def __init__(self):
         super().__init__(_strict_response_validation=True)
@@ -167,7 +167,7 @@ def secrets(client):
     client.secrets.retrieve(made.name)
     client.secrets.update(made.name, value="another of nobody")
     client.secrets.list()
-    # Older clients know names alone.
+    # Older clients find secrets only by name.
     if hasattr(client.secrets, "retrieve_by_id"):
         client.secrets.retrieve_by_id(made.id)
         client.secrets.update_by_id(made.id, value="a third of nobody")
@@ -186,7 +186,7 @@ def gateways(client):
 
 
 def agents(client):
-    # Newer clients have none.
+    # Newer clients have no agents.
     if hasattr(client, "agents"):
         kept = client.agents
         made = kept.create(name="of the models", version="1", source={"type": "npm", "npm": {"package_name": "a"}}).id

@@ -1,4 +1,4 @@
-"""Objects: what is sent once, and used as files of devboxes and as contexts of blueprints."""
+"""Objects: files that are uploaded once, and used as files of devboxes and as contexts of blueprints."""
 
 import io
 import os
@@ -12,7 +12,7 @@ from runloop_api_client import BadRequestError, NotFoundError
 
 
 def put(url, data):
-    """Sends content to an address, which carries its own authority."""
+    """Uploads content to a signed address, which needs no key."""
     try:
         with urllib.request.urlopen(urllib.request.Request(url, method="PUT", data=data), timeout=60) as response:
             return response.status
@@ -21,7 +21,7 @@ def put(url, data):
 
 
 def archive(files, mode="w:gz"):
-    """A tar archive of texts."""
+    """A tar archive of text files."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode=mode) as tar:
         for name, text in files.items():
@@ -80,7 +80,7 @@ def test_only_an_address_that_was_given_is_good(sdk, client):
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(bad, timeout=60)
         assert refused.value.code == 403
-    # Another key knows nothing of it, and an address ends with the key that made the object.
+    # Another key does not find the object. Addresses stop working when the key that made the object is deleted.
     key = new_key("manage")
     for method, path in (("GET", ""), ("GET", "/download"), ("POST", "/complete"), ("POST", "/delete")):
         assert raw(method, f"/v1/objects/{made['id']}{path}", key=key)[0] == 404

@@ -1,5 +1,5 @@
-"""Every operation that the installed client can ask for is served, or refused by name. What a newer client asks for
-beyond that fails here."""
+"""The server serves every operation that the installed client can call, or refuses it by name. A new operation of a
+newer client fails here."""
 
 import pathlib
 import re
@@ -10,13 +10,13 @@ from conftest import raw
 ROOT = pathlib.Path(runloop_api_client.__file__).parent
 CALL = re.compile(r"""self\._(get|post|delete|put|patch|get_api_list)\(\s*f?(?:path_template\(\s*)?["']([^"']+)["']""")
 ELSEWHERE = re.compile(r"""["'](/(?:v1|pty)/[^"']+)["']""")
-# What is refused, and why: docs/runloop.md has the same, row by row.
+# The operations that the server refuses. docs/runloop.md lists them with the reasons, row by row.
 REFUSED = re.compile(
     r"/v1/(accounts|agents/(list_public|devbox_counts)|apikeys|axons|benchmark_jobs|benchmark_runs|benchmarks|mcp-configs|"
     r"restricted_keys|scenarios)(/|$)|/pty/|"
     r"/v1/devboxes/(\{id\}/create_(pty_tunnel|gateway_token|mcp_token)|evictions/watch)$"
 )
-# Answers that say more than that there is no such route.
+# Statuses of routes that exist.
 KNOWN = {400, 401, 403, 404, 408, 200, 422}
 
 

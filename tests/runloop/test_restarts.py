@@ -1,4 +1,4 @@
-"""What holds when the server is killed and started anew: a server of this test's own."""
+"""Guarantees when the server is killed and started again. These tests have a server of their own."""
 
 import pathlib
 import sys
@@ -35,7 +35,7 @@ def test_a_creation_whose_answer_was_lost_makes_one(server):
     assert call("GET", "/v1/devboxes")[1]["total_count"] == 1
     run = call("POST", f"/v1/devboxes/{made['id']}/execute_sync", {"command": "cat /tmp/launched /tmp/mounted"})[1]
     assert run["stdout"] == "launched\ncontent"
-    # Another request of the same id is told so, as before.
+    # The server still refuses another request with the same id, and says why.
     status, other = call("POST", "/v1/devboxes", {**body, "name": "another"}, headers=headers)
     assert status == 400 and "x-request-id" in other["message"]
     call("POST", f"/v1/devboxes/{made['id']}/shutdown", {})
@@ -68,7 +68,7 @@ def test_other_creations_are_done_once_too(server):
 
 @pytest.mark.parametrize("point", ["runloop.promised", "runloop.made"])
 def test_killed_before_the_answer(server, point):
-    """The server is killed once it has written down what it is going to make, or once that is made; nobody was answered."""
+    """The server is killed before it answers: after it recorded the object that it will make, or after it made it."""
     box = call("POST", "/v1/devboxes", {"name": "source"})[1]
     snapshots, blueprints = "devboxes/disk_snapshots", "blueprints"
     made = [
@@ -88,7 +88,7 @@ def test_killed_before_the_answer(server, point):
             call("POST", path, body, headers=headers)
         server.process.wait()
         server.start()
-        # Another request of the same id is told so, also by a server that knows of no answer.
+        # The server refuses another request with the same id, even though it has no answer stored for that id.
         status, told = call("POST", path, {**body, "name": "other"}, headers=headers)
         assert status == 400 and "x-request-id" in told["message"], told
         status, told = call("POST", path, body, headers=headers)
@@ -98,7 +98,7 @@ def test_killed_before_the_answer(server, point):
         def only():
             listed = call("GET", f"/v1/{plural}")[1]
             items = next(value for value in listed.values() if isinstance(value, list))
-            # A build that broke off with its server is begun again; what broke off is there, and says so.
+            # A build that broke off with its server starts again. The broken one is still listed, as failed.
             return [item["id"] for item in items if item.get("name") == body["name"] and item.get("status") != "failed"]
 
         until(lambda: only() == [told["id"]])

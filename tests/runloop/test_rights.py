@@ -1,4 +1,4 @@
-"""What another key may do with a devbox that is not its own: nothing, on any route, by either form of the id."""
+"""Another key may do nothing with a devbox that is not its own, on any route, by either form of the id."""
 
 from conftest import call, native, new_key, raw
 
@@ -45,7 +45,7 @@ def test_a_private_devbox(own):
     listed = call("GET", "/v1/devboxes/disk_snapshots?limit=5000", key=stranger)[1]["snapshots"]
     assert snapshot not in [item["id"] for item in listed]
     assert call("POST", "/v1/devboxes", {"snapshot_id": snapshot}, key=stranger)[0] == 404
-    # Nothing happened, and nothing is told of it when it has ended either.
+    # The requests changed nothing, and the other key learns nothing of the devbox after its end either.
     assert own.cmd.exec("ls /tmp/seen").exit_code != 0 and own.get_info().name != "x"
     assert call("GET", f"/v1/devboxes/{own.id}/executions/{execution}")[1]["status"] == "running"
     own.shutdown()

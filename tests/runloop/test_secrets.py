@@ -1,6 +1,6 @@
-"""Network policies, secrets and gateways: what a devbox reaches, and credentials that it uses and never has.
+"""Network policies, secrets and gateways: hosts that a devbox reaches, and credentials that it uses and never has.
 
-The whole of it needs an outside: tests/langsmith/outside.py, which `run` puts around these tests."""
+Some checks need the network of tests/langsmith/outside.py, in which `run` runs these tests."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def sandbox(devbox):
 
 @pytest.fixture
 def secret(client):
-    """A secret that may go everywhere, as the client says no hosts."""
+    """A secret that may be sent to every host, as the client names no hosts."""
     made = client.secrets.create(name=variable(), value=SECRET or "a value of nobody")
     yield made
     client.secrets.delete(made.name)
@@ -126,7 +126,7 @@ def test_secrets_are_kept_and_never_told(client):
     for method, path in [("GET", f"/v1/secrets/{named}"), ("GET", "/v1/secrets?limit=5000"), ("GET", f"/v1/secrets/{made.id}")]:
         status, _, body = raw(method, path)
         assert status == 200 and named.encode() in body and b"sesame" not in body
-    # Some clients know it by its id as well.
+    # Some clients find the secret by its id as well.
     assert call("GET", f"/v1/secrets/id/{made.id}")[1]["name"] == named
     assert call("POST", f"/v1/secrets/id/{made.id}/update", {"value": "sesame-open-4"})[0] == 200
     assert call("POST", f"/v1/secrets/id/{made.id}/delete")[1]["id"] == made.id
@@ -144,7 +144,7 @@ def test_who_may_make_secrets(secret, policy):
     ):
         with pytest.raises(PermissionDeniedError):
             ask()
-    # Policies are their maker's.
+    # Only the key that made a policy can use it.
     for method, path in [("GET", ""), ("POST", ""), ("POST", "/delete")]:
         path = f"/v1/network-policies/{policy.id}{path}"
         assert call(method, path, None if method == "GET" else {}, key=new_key("manage"))[0] == 404
@@ -163,7 +163,7 @@ def test_a_secret_that_has_no_hosts_is_refused(client, secret):
 
 
 def seen(devbox, command):
-    """What the server outside saw of a request."""
+    """The request of a command, as the server of outside.py received it."""
     result = devbox.cmd.exec(command)
     assert result.exit_code == 0, result.stderr()
     return json.loads(result.stdout())
@@ -178,13 +178,13 @@ def test_the_variable_of_a_secret_holds_a_placeholder(sdk, secret, policy):
         if SECRET:
             asked = 'curl -sS --fail -H "Authorization: Bearer $TOKEN" https://api.example.com/'
             assert seen(devbox, asked)["headers"]["authorization"] == "Bearer <SECRET>"
-            # No credential where the program sends none.
+            # The gateway adds no credential to a request without one.
             assert "authorization" not in seen(devbox, "curl -sS --fail https://api.example.com/")["headers"]
             assert devbox.cmd.exec(f"env | grep -c {SECRET}; grep -rl {SECRET} /tmp /home 2>/dev/null").stdout() == "0\n"
 
 
 def test_hosts_of_a_secret(sdk, client):
-    """Beside its value, which the protocol does not know, and by the lock that the native API sets."""
+    """Hosts of a secret are set by a field beside its value that is not in the protocol, or by the native API."""
     made = client.secrets.create(name=variable(), value=SECRET or "a value of nobody", extra_body={"hosts": ["api.example.com"]})
     with sdk.devbox.create(secrets={"TOKEN": made.id}) as devbox:
         egress = sandbox(devbox)["egress"]
@@ -240,7 +240,7 @@ def test_a_gateway_puts_the_secret_in(sdk, client, secret):
         if SECRET:
             headers = seen(devbox, 'curl -sS --fail -H "x-api-key: $LLM" $LLM_URL/messages')["headers"]
             assert (headers["x-api-key"], headers["x-team"]) == ("<SECRET>", "search")
-            # Elsewhere at the same host there is none.
+            # Other paths of the same host do not get the credential.
             assert "x-api-key" not in seen(devbox, "curl -sS --fail https://api.example.com/else")["headers"]
     client.gateway_configs.delete(made.id)
 

@@ -22,7 +22,7 @@ def test_a_devbox_begins_with_a_snapshot(sdk, client, own):
     status, found = call("GET", "/v1/devboxes/disk_snapshots?metadata%5Ba%5D=b%20c")
     assert [item["id"] for item in found["snapshots"]] == [snapshot.id]
     assert call("GET", "/v1/devboxes/disk_snapshots?metadata%5Ba%5D=x")[1]["snapshots"] == []
-    # The disk of a named size is the least there is: this one is larger, and cannot shrink.
+    # A named size means a minimum for the disk: the snapshot's disk is larger, and cannot shrink.
     small = {"resource_size_request": "SMALL"}
     with sdk.devbox.create_from_snapshot(snapshot.id, launch_parameters=small) as devbox:
         assert devbox.file.read(file_path="kept") == "before"
@@ -110,7 +110,7 @@ def test_a_blueprint_on_a_blueprint(sdk, client):
     for blueprint, said in [(by_id, "one\ntwo\nyes\n"), (by_name, "one\nyes\n")]:
         with blueprint.create_devbox() as devbox:
             assert devbox.cmd.exec("cat /opt/said; echo $BELOW").stdout() == said
-    # What a blueprint was made from may go.
+    # The base of a blueprint may be deleted.
     base.delete()
     with by_id.create_devbox() as devbox:
         assert devbox.cmd.exec("cat /opt/said").stdout() == "one\ntwo\n"

@@ -1,4 +1,4 @@
-"""SSH with the key that a client asks for, and the machine's own `ssh`."""
+"""SSH with the key that the client gets from the server, and the machine's own `ssh`."""
 
 import os
 import subprocess
@@ -29,14 +29,14 @@ def test_a_key_is_for_one_devbox(client, own, box, tmp_path):
     said = ssh(made, key, "whoami; exit 3")
     assert (said.stdout, said.returncode) == ("user\n", 3), said.stderr
     assert ssh(made, key, "whoami", f"{made.ssh_user}+root").stdout == "root\n"
-    # Not under another name, with another devbox's key, or without one.
+    # Other user names, another devbox's key, and no key are refused.
     other = client.devboxes.create_ssh_key(box.id)
     assert other.ssh_private_key != made.ssh_private_key
     for name in ("sb" + own.id.removeprefix("dbx_"), own.id, other.ssh_user, made.ssh_user[:-1], "k", "t" + made.ssh_user[1:]):
         assert ssh(made, key, "true", name).returncode == 255, name
     assert ssh(made, written(other, tmp_path / "other"), "true").returncode == 255
     assert ssh(made, "/dev/null", "true").returncode == 255
-    # It ends with its access.
+    # When the access is deleted, the key no longer works.
     id = "sb" + own.id.removeprefix("dbx_")
     for access in native("GET", f"/v1/sandboxes/{id}/access")["items"]:
         native("DELETE", f"/v1/sandboxes/{id}/access/{access['id']}")

@@ -1,4 +1,4 @@
-"""Tunnels, logs, usage, and what there is not."""
+"""Tunnels, logs, usage, and features that the server does not have."""
 
 import os
 import threading
@@ -52,7 +52,7 @@ def test_an_authenticated_tunnel(own, box):
     assert get(key)[0] == 401 and get(key, token="wrong")[0] == 401
     assert get(key, token=tunnel.auth_token) == (200, "served\n")
     assert own.get_info().tunnel.auth_token == tunnel.auth_token
-    # A token is of one devbox and one key; one who may only look gets none that opens.
+    # A token belongs to one devbox and one key. A key with scope `read` gets a token that opens nothing.
     other = box.net.enable_tunnel(auth_mode="authenticated")
     assert get(key, token=other.auth_token)[0] == 401
     reader = call("GET", f"/v1/devboxes/{own.id}", key=new_key("read"))[1]["tunnel"]["auth_token"]
@@ -64,7 +64,7 @@ def test_a_tunnel_from_the_beginning_wakes(sdk):
     with sdk.devbox.create(tunnel={"auth_mode": "open", "wake_on_http": True}) as devbox:
         key = devbox.get_info().tunnel.tunnel_key
         devbox.suspend()
-        # Processes end with a suspend: whoever asks waits for a server that comes up again.
+        # A suspend ends processes, so the request waits for a server to start in the devbox again.
         answers = []
         asking = threading.Thread(target=lambda: answers.append(get(key)))
         asking.start()

@@ -1,4 +1,4 @@
-"""What the Python tests share: sandboxes of the server in ATOLL_URL that go away."""
+"""Shared by the Python tests: sandboxes of the server in ATOLL_URL, deleted afterwards."""
 
 import time
 
@@ -14,14 +14,14 @@ def client():
 
 @pytest.fixture(scope="module")
 def box(client):
-    """A sandbox of the module's tests. They do not disturb each other."""
+    """A sandbox that the module's tests share. They do not disturb each other."""
     with client.sandboxes.create(labels={"for": "a module"}) as sandbox:
         yield sandbox
 
 
 @pytest.fixture
 def own(client):
-    """A sandbox of one test's own."""
+    """A sandbox for one test alone."""
     with client.sandboxes.create() as sandbox:
         yield sandbox
 
@@ -39,7 +39,7 @@ async def abox(aclient):
 
 
 def until(what, seconds=60):
-    """Waits until something is so."""
+    """Waits until `what` returns true."""
     end = time.monotonic() + seconds
     while not (got := what()):
         assert time.monotonic() < end, "it did not come to be"

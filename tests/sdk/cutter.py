@@ -1,4 +1,4 @@
-"""A TCP proxy that cuts connections at random places, on the way there and back."""
+"""A TCP proxy that cuts connections at random places, in requests and in answers."""
 
 import random
 import socket
@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 
 class Cutter:
-    """Listens on loopback and passes on to `url`. Cuts `cuts` connections, each after a random number of bytes that
-    went one way or the other, then lets the rest be. Every second cut is a reset."""
+    """Listens on loopback and forwards connections to `url`. Cuts `cuts` connections, each after a random number of
+    bytes in one direction, then cuts no more. Every second cut is a reset."""
 
     def __init__(self, url, cuts, least, most, seed=1):
         target = urlsplit(url)
@@ -28,14 +28,14 @@ class Cutter:
             except OSError:
                 return
             server = socket.create_connection(self.target)
-            # The place counts the bytes of one direction: requests are short, answers long.
+            # The number counts the bytes of one direction: requests are short, answers long.
             back = self.random.random() < 0.7
             left = [self.random.randint(self.least, self.most)] if back else [self.random.randint(1, 600)]
             for source, sink, counted in ((server, client, back), (client, server, not back)):
                 threading.Thread(target=self.pump, args=(source, sink, client, left if counted else None), daemon=True).start()
 
     def pump(self, source, sink, client, left):
-        """Passes bytes on until there are none, or until this is where the connection is cut."""
+        """Forwards bytes until the source ends, or until this connection is cut."""
         while True:
             try:
                 data = source.recv(65536)
@@ -73,7 +73,7 @@ class Cutter:
 
 
 if __name__ == "__main__":
-    # For tests in other languages: prints its address, then how many it has cut for each line it reads.
+    # For tests in other languages: prints its address, then, for each line of input, the number of cuts so far.
     import sys
 
     url, cuts, least, most, seed = sys.argv[1], *map(int, sys.argv[2:6])

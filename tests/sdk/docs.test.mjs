@@ -1,4 +1,4 @@
-// Every example of the pages runs, each in a fresh process; `// → text` says what it prints.
+// Every example of the pages runs, each in a fresh process; `// → text` is the output that the line must print.
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
 import { readFileSync, readdirSync } from "node:fs";

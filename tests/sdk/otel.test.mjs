@@ -1,4 +1,4 @@
-// OpenTelemetry: one span for each run, and the trace travels along.
+// OpenTelemetry: one span for each run, and the requests carry the trace.
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
 import { realpathSync } from "node:fs";

@@ -1,6 +1,6 @@
-// What the TypeScript SDK costs a call, over raw `fetch`: prints medians in milliseconds.
+// Measures the time that the TypeScript SDK adds to a call, over raw `fetch`: prints medians in milliseconds.
 //     tests/sdk/with-server node overhead.mjs [CALLS]        beside an installed atoll-sandbox
-// Each round asks the same thing both ways, one after the other, so that whatever else the machine does hits both.
+// Each round sends the same request both ways, one after the other, so that other load of the machine affects both.
 import { Atoll } from "atoll-sandbox";
 
 const calls = Number(process.argv[2] ?? 1000);

@@ -1,8 +1,8 @@
-"""What the Python SDK costs a call, over raw HTTP with the same client: prints medians in milliseconds.
+"""Measures the time that the Python SDK adds to a call, over raw HTTP with the same client: prints medians in ms.
 
     tests/sdk/with-server python tests/sdk/overhead.py [CALLS]
 
-Each round asks the same thing three ways, one after the other, so that whatever else the machine does hits all of them.
+Each round sends the same request in three ways, one after the other, so that other load of the machine affects all.
 """
 
 import json

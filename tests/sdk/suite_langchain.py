@@ -1,4 +1,4 @@
-"""LangChain's standard tests of sandboxes, all of them, on langchain-atoll."""
+"""All of LangChain's standard tests of sandboxes, on langchain-atoll."""
 
 import pathlib
 import re

@@ -1,4 +1,4 @@
-"""The asynchronous client: the same, and several things at once."""
+"""The asynchronous client: the same calls, and several at once."""
 
 import asyncio
 

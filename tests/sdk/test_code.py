@@ -1,4 +1,4 @@
-"""Code in contexts that remember, with a small interpreter that speaks the protocol of the real one."""
+"""Code in contexts that keep state, with a small interpreter that speaks the protocol of the real one."""
 
 import asyncio
 

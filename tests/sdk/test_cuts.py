@@ -1,4 +1,4 @@
-"""Connections that break at random places: nothing happens twice, no byte is lost or comes twice."""
+"""Connections that break at random places: no request runs twice, no byte is lost or comes twice."""
 
 import hashlib
 import os
@@ -108,7 +108,7 @@ def test_terminals_go_on(cut, own):
 
 
 def test_what_may_not_be_repeated_is_not(cut, own):
-    """A request without a key of its own whose answer is lost is an error that says so."""
+    """A request without an idempotency key whose answer is lost raises an error that says so."""
     client, _ = cut(1000, 1, 1, 1)
     own.files.write("/a", "a")
     box = own.with_options(max_retries=0)

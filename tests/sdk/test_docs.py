@@ -28,7 +28,7 @@ def test_example(code, tmp_path):
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120, env={**os.environ}
     )
     assert done.returncode == 0, done.stderr
-    # A comment `# → text` after a print says what it prints.
+    # A comment `# → text` after a print is the text that it must print.
     wanted = re.findall(r"# → (.*)$", code, re.M)
     for text in wanted:
         assert text in done.stdout, done.stdout

@@ -66,7 +66,7 @@ def test_a_hostile_tree_writes_nothing_outside(box, tmp_path):
         check=True,
     )
     target = tmp_path / "here"
-    # What was there before is not written through either.
+    # The download does not write through links that were in the target before, either.
     (target / "evil").mkdir(parents=True)
     (tmp_path / "outside").mkdir()
     (target / "evil" / "d").symlink_to(tmp_path / "outside")

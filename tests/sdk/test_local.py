@@ -1,4 +1,4 @@
-"""Servers of one's own: `Atoll.local()`."""
+"""Local servers that the SDK starts: `Atoll.local()`."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from conftest import until
 
 
 def servers(directory):
-    """Servers that `local` started with this directory for what is temporary."""
+    """Servers that `local` started with this directory as TMPDIR."""
     found = []
     for entry in os.listdir("/proc"):
         try:

@@ -1,4 +1,4 @@
-"""OpenTelemetry: one span for each run, and the trace travels along."""
+"""OpenTelemetry: one span for each run, and the requests carry the trace."""
 
 import httpx
 import pytest
@@ -31,6 +31,6 @@ def test_a_run_is_a_span(spans):
     assert span.attributes["gen_ai.operation.name"] == "execute_tool"
     assert span.attributes["gen_ai.tool.call.id"] == done.exec.id
     assert (span.attributes["process.exit.code"], span.attributes["atoll.sandbox.id"]) == (3, box.id)
-    # Requests of the run say which span they belong to; others belong to none.
+    # The requests of the run name its span; other requests name none.
     assert f"{span.context.trace_id:032x}" in seen[0].headers["traceparent"]
     assert "traceparent" not in seen[-1].headers

@@ -1,4 +1,4 @@
-"""What the package is: typed, the same in both halves, and nothing that it need not be."""
+"""The package: it is typed, has the same API in both clients, and works without OpenTelemetry."""
 
 import inspect
 import pathlib

@@ -1,4 +1,4 @@
-"""Commands: their ends, output, input, signals."""
+"""Commands: exit, output, input, signals."""
 
 import pytest
 from atoll import CommandFailed, Gap, Output, errors
@@ -27,7 +27,7 @@ def test_where_as_whom_and_with_what(box):
     assert done.stdout == "/tmp\nü b\nroot\n"
     assert box.run("cat", input="in").stdout == "in"
     assert box.run("wc -c", input=b"\xff" * 3_000_000).stdout.strip() == "3000000"
-    # Who does not read its input is no error of the caller.
+    # A command that does not read its input causes no error.
     assert box.run("exit 4", input="x" * 2_000_000).exit_code == 4
 
 
@@ -116,7 +116,7 @@ def test_terminals(box):
         tty.resize(120, 40)
         tty.send("stty size; echo aga''in\n")
         assert b"40 120" in tty.read_until("again\r\n", timeout=60)
-        # Somebody else watches from the beginning.
+        # A second client attaches, and reads the output from the beginning.
         with box.exec(tty.process.id).attach() as other:
             assert b"30 100" in other.read_until("done\r\n", timeout=60)
         with pytest.raises(errors.TimedOut):

@@ -1,4 +1,4 @@
-"""Sandboxes: making, finding, changing, pausing, copying; what outlives them."""
+"""Sandboxes: making, finding, changing, pausing and copying them; objects that outlive them."""
 
 import io
 import pickle
@@ -19,7 +19,7 @@ def test_a_life(client):
         assert (info.name, info.labels, info.env["A"], box.name) == ("life", {"task": "7"}, "1", "life")
         assert (info.resources.memory_bytes, info.resources.cpu_millis) == (256 << 20, 500)
         assert (info.idle_timeout_ms, info.workdir, info.state) == (600_000, "/w", "running")
-        # Its life counts from when it runs, a moment after it was asked for.
+        # The time to live counts from the start of the sandbox, a moment after its creation was requested.
         assert info.created_at_ms + 3_600_000 <= info.expires_at_ms <= info.created_at_ms + 3_660_000
         assert box.run("pwd; echo $A").stdout == "/w\n1\n"
         assert client.sandboxes.get("life").id == box.id
@@ -126,7 +126,7 @@ def test_ports(client, own):
     until(lambda: any(port.port == 8000 for port in own.ports.list()))
     opened = own.ports.open(8000, ttl="10m", name="test")
     assert opened.token and [one.id for one in own.ports.opened()] == [opened.access.id]
-    # Names below localhost lead here for browsers, not for every resolver: the server's own address does.
+    # Browsers resolve names below localhost to this machine, but not every resolver does: use the server's address.
     link = urllib.parse.urlsplit(opened.link)
     request = urllib.request.Request(f"{client.url}{link.path}?{link.query}", headers={"Host": link.netloc})
     with urllib.request.urlopen(request) as answer:

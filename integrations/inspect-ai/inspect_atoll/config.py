@@ -1,4 +1,4 @@
-"""What a task says of its sandboxes, as Atoll needs it."""
+"""Reads the sandbox configuration of a task, in the form that Atoll needs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from atoll import AsyncAtoll, Network
 from inspect_ai.util import ComposeBuild, ComposeConfig, ComposeService, is_compose_yaml, is_dockerfile, parse_compose_yaml
 from pydantic import BaseModel, ConfigDict
 
-# What of a compose file's service has a meaning here, or changes nothing: a sandbox has an init of its own.
+# Fields of a compose file's service that are supported, or that change nothing, such as `init`: a sandbox has its own.
 _SERVICE_FIELDS = frozenset(
     {"image", "build", "working_dir", "environment", "user", "network_mode", "mem_limit", "cpus", "deploy", "entrypoint",
      "command", "init", "stop_grace_period", "x_default", "pull_policy", "tty", "stdin_open"}
@@ -20,13 +20,13 @@ _BUILD_FIELDS = frozenset({"context", "dockerfile"})
 
 
 class AtollSandboxConfig(BaseModel):
-    """What a sample's sandbox is made from. `sandbox=SandboxEnvironmentSpec("atoll", AtollSandboxConfig(…))`.
+    """The settings of a sample's sandbox. `sandbox=SandboxEnvironmentSpec("atoll", AtollSandboxConfig(…))`.
 
     Attributes:
-        image: An image of the server; its default when nothing is named.
+        image: An image of the server; the server's default image when absent.
         template: A template, as `name` or `name:version`.
         snapshot: A snapshot, by id or tag.
-        dockerfile: A Dockerfile to build a template from; what it copies lies beside it.
+        dockerfile: A Dockerfile to build a template from; the files that it copies lie beside it.
         user: User of commands; the image's own when absent.
         workdir: Directory of the sample's files; the image's own when absent.
         env: Environment of every command.
@@ -34,10 +34,10 @@ class AtollSandboxConfig(BaseModel):
         memory: Such as `2GiB`.
         disk: The same.
         isolation: `container`, `gvisor` or `microvm`; the server's default when absent.
-        internet: Whether it may reach the internet; the server's default when absent.
-        allow: Hosts that it may reach, such as `*.example.com:443`, and nothing else.
+        internet: Whether the sandbox may reach the internet; the server's default when absent.
+        allow: Hosts that the sandbox may reach, such as `*.example.com:443`, and nothing else.
         command: A program that runs in the background, as a container's command does.
-        idle: So long after its last use a sandbox is deleted that nobody deleted.
+        idle: Time after its last use at which the server deletes a sandbox that still exists.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -62,17 +62,17 @@ class AtollSandboxConfig(BaseModel):
         return hash(self.model_dump_json())
 
     def network(self) -> Network | None:
-        """What it may reach; None is what the server says."""
+        """The network that the sandbox may reach; None leaves it to the server's default."""
         if self.allow:
             return Network(allow=list(self.allow))
         return None if self.internet is None else Network(internet=self.internet)
 
 
 def read_config(config: BaseModel | str | None) -> AtollSandboxConfig:
-    """What a task named: nothing, this package's own configuration, a Dockerfile or a compose file.
+    """Reads a task's configuration: nothing, this package's own configuration, a Dockerfile or a compose file.
 
     Raises:
-        ValueError: It asks for what Atoll does not do.
+        ValueError: The configuration asks for a feature that Atoll does not have.
     """
     if config is None:
         return AtollSandboxConfig()
@@ -152,9 +152,9 @@ _built: dict[str, str] = {}
 
 
 async def template_of(client: AsyncAtoll, config: AtollSandboxConfig) -> str | None:
-    """The template to begin with; a Dockerfile's is built, once for each of its contents in this process.
+    """Returns the template to start from. A Dockerfile is built to one, once per content of the file in this process.
 
-    Steps that were built before come from the server's cache.
+    The server takes steps that it built before from its cache.
     """
     if config.dockerfile is None:
         return config.template

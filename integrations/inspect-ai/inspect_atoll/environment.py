@@ -30,14 +30,17 @@ _FILE_TIMEOUT_S = 600
 _COMMAND_MAX_CHARS = 128 << 10
 _SHELL = "/bin/sh"
 
-# Files are read and written with the rights of the sandbox's user, who may be less than the server's agent.
+# Files are read and written with the rights of the sandbox's user, which may be fewer than the server's agent has.
 _MAY_READ = '[ -d "$1" ] && exit 21; [ -e "$1" ] || exit 22; [ -r "$1" ] || exit 23'
 _WRITE = 'mkdir -p -- "$2" || exit 24; [ ! -d "$1" ] || exit 21; [ ! -e "$1" ] || [ -w "$1" ] || exit 23; cat > "$1"'
 
 
 @sandboxenv(name="atoll")
 class AtollSandboxEnvironment(SandboxEnvironment):
-    """Runs a sample's commands, and keeps its files, in an Atoll sandbox. A command runs once, whatever happens to connections."""
+    """Runs a sample's commands, and keeps its files, in an Atoll sandbox.
+
+    A command runs once, even if connections break.
+    """
 
     def __init__(self, client: AsyncAtoll, sandbox: Any, workdir: str, user: str | None = None) -> None:
         super().__init__()
@@ -66,7 +69,7 @@ class AtollSandboxEnvironment(SandboxEnvironment):
     @override
     @classmethod
     async def task_init(cls, task_name: str, config: SandboxEnvironmentConfigType | None) -> None:
-        """Builds what the task names before its samples begin."""
+        """Builds the Dockerfile that the task names, before its samples begin."""
         async with AsyncAtoll() as client:
             await template_of(client, read_config(config))
 
@@ -184,7 +187,7 @@ class AtollSandboxEnvironment(SandboxEnvironment):
         return ExecResult(result.ok, result.exit_code, result.stdout, result.stderr)
 
     async def _short(self, cmd: list[str]) -> list[str]:
-        """The command, or one that does the same where it is longer than a request may be: a script that removes itself."""
+        """Returns the command. One that is too long for a request is written to a script that removes itself."""
         if sum(map(len, cmd)) < _COMMAND_MAX_CHARS:
             return cmd
         path = f"/tmp/.inspect-atoll-{uuid.uuid4().hex}"
@@ -230,7 +233,7 @@ class AtollSandboxEnvironment(SandboxEnvironment):
         content = bytearray()
         pieces = self._sandbox.files.stream(path)
         try:
-            # A file may grow while it is read, so its size beforehand says nothing.
+            # A file may grow while this reads it, so its size beforehand cannot be relied on.
             async for piece in pieces:
                 content += piece
                 if len(content) > limit:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _DEFAULT_TIMEOUT = 30 * 60
 """Seconds that a command may take when nobody says."""
 
-# What Deep Agents tells models, by the server's codes.
+# Error names that Deep Agents shows to models, by the error codes of the server.
 _CODES = {
     "file_not_found": "file_not_found",
     "is_a_directory": "is_directory",
@@ -32,15 +32,15 @@ _CODES = {
 class AtollSandbox(BaseSandbox):
     """Runs an agent's commands, and keeps its files, in an Atoll sandbox.
 
-    A command runs once, whatever happens to connections meanwhile.
+    A command runs once, even if connections break meanwhile.
     """
 
     def __init__(self, *, sandbox: Sandbox, timeout: int = _DEFAULT_TIMEOUT) -> None:
-        """Wraps a sandbox that there is; whoever made it deletes it.
+        """Wraps an existing sandbox. The caller that created it deletes it.
 
         Args:
             sandbox: The sandbox, from `Atoll().sandboxes`.
-            timeout: Seconds that a command may take when `execute` is not told.
+            timeout: Seconds that a command may take when `execute` gets no timeout.
         """
         self._sandbox = sandbox
         self._timeout = timeout
@@ -51,15 +51,15 @@ class AtollSandbox(BaseSandbox):
         return self._sandbox.id
 
     def execute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
-        """Runs a line of shell; 0 as `timeout` is none at all.
+        """Runs a line of shell. A `timeout` of 0 means no timeout.
 
-        A command that takes longer is killed, and what it wrote until then comes back.
+        A command that takes longer is killed, and the output that it wrote until then is returned.
         """
         seconds = self._timeout if timeout is None else timeout
         return _response(self._sandbox.run(command, timeout=seconds or None), seconds)
 
     def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        """Writes files, each by itself: one that fails does not keep the others."""
+        """Writes each file by itself: if one fails, the others are still written."""
         responses: list[FileUploadResponse] = []
         for path, content in files:
             error: str | None = None
@@ -99,7 +99,7 @@ def _response(result: Result, seconds: int) -> ExecuteResponse:
 
 
 def _error(failure: AtollError) -> str:
-    """What is the sandbox's trouble is raised; what is the file's is told."""
+    """Returns the name of an error that concerns the file; raises an error that concerns the sandbox."""
     known = _CODES.get(failure.code)
     if known is None:
         raise failure

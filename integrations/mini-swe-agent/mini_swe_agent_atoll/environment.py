@@ -15,19 +15,19 @@ _SUBMITTED = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 
 
 class AtollEnvironmentConfig(BaseModel):
-    """What the sandbox is made from, and how commands run in it.
+    """The settings that the sandbox is made from, and how commands run in it.
 
     Attributes:
-        image: An image of the server; its default when nothing is named.
+        image: An image of the server; the server's default image when absent.
         template: A template, as `name` or `name:version`.
         cwd: Directory of commands; made when it is absent, the image's own when empty.
         env: Environment of every command.
         timeout: Seconds that a command may take.
-        interpreter: What runs a command, which is appended.
+        interpreter: The argv that runs a command; the command is appended to it.
         cpu: Cores.
         memory: Such as `2GiB`.
         isolation: `container`, `gvisor` or `microvm`; the server's default when absent.
-        idle: So long after its last use the sandbox is deleted if nobody did.
+        idle: Time after its last use at which the server deletes the sandbox, if it still exists.
     """
 
     image: str | None = None
@@ -43,13 +43,13 @@ class AtollEnvironmentConfig(BaseModel):
 
 
 class AtollEnvironment:
-    """Runs an agent's commands in a sandbox of its own, which is deleted with it.
+    """Runs an agent's commands in a sandbox of its own, and deletes the sandbox when this object goes away.
 
-    A command that runs out of time is killed with everything it started, and what it wrote until then is told.
+    A command that runs out of time is killed with everything it started; the output until then is returned.
     """
 
     def __init__(self, *, config_class: type = AtollEnvironmentConfig, client: Atoll | None = None, **kwargs: Any) -> None:
-        """Makes the sandbox, on the server of `client`, else of `ATOLL_URL` and `ATOLL_API_KEY`."""
+        """Makes the sandbox, on the server of `client`, or else the one in `ATOLL_URL` and `ATOLL_API_KEY`."""
         self.config = config_class(**kwargs)
         client = client or Atoll()
         self.sandbox = client.sandboxes.create(
@@ -64,17 +64,17 @@ class AtollEnvironment:
             labels={"made-by": "mini-swe-agent"},
             keep=True,
         )
-        # Agents end without saying so; also at the end of the process.
+        # Agents do not say when they end. This deletes the sandbox when this object or the process ends.
         self._end = weakref.finalize(self, _delete, self.sandbox)
 
     def execute(self, action: dict, cwd: str = "", *, timeout: int | None = None) -> dict[str, Any]:
         """Runs a command.
 
         Raises:
-            Submitted: It said that the task is done.
+            Submitted: The command's output says that the task is done.
         """
         seconds = timeout or self.config.timeout
-        # In the order in which it was written.
+        # The output, in the order in which the command wrote it.
         pieces: list[bytes] = []
         try:
             result = self.sandbox.run(
@@ -93,7 +93,7 @@ class AtollEnvironment:
         return output
 
     def get_template_vars(self, **kwargs: Any) -> dict[str, Any]:
-        """What prompts may speak of: the configuration, and the machine as commands see it."""
+        """The variables of prompt templates: the configuration, and the machine as commands see it."""
         uname = self.sandbox.run(["uname", "-srvm"], timeout=30).stdout.split()
         machine = {"system": "Linux", "release": platform.release(), "machine": platform.machine()}
         if len(uname) >= 4:
@@ -101,7 +101,7 @@ class AtollEnvironment:
         return recursive_merge(self.config.model_dump(), machine, kwargs)
 
     def serialize(self) -> dict[str, Any]:
-        """What a trajectory keeps."""
+        """The data about this environment that a trajectory stores."""
         name = f"{type(self).__module__}.{type(self).__name__}"
         environment = self.config.model_dump(mode="json") | {"sandbox": self.sandbox.id}
         return {"info": {"config": {"environment": environment, "environment_type": name}}}
@@ -136,5 +136,5 @@ def _delete(sandbox: Any) -> None:
     try:
         sandbox.delete()
     except AtollError:
-        # It ends by itself, `idle` after its last use.
+        # The server deletes the sandbox `idle` after its last use.
         pass

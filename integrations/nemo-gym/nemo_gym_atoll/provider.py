@@ -20,18 +20,18 @@ _STATUS = {
     "creating": SandboxStatus.STARTING,
     "running": SandboxStatus.RUNNING,
     "resuming": SandboxStatus.STARTING,
-    # What is asked of a paused one wakes it.
+    # A request to a paused sandbox wakes it.
     "pausing": SandboxStatus.RUNNING,
     "paused": SandboxStatus.RUNNING,
     "deleting": SandboxStatus.STOPPED,
     "failed": SandboxStatus.ERROR,
 }
-# What NeMo Gym's other providers say where there is no exit code.
+# The code that NeMo Gym's other providers return where there is no exit code.
 _NO_EXIT_CODE = 125
 
 
 class AtollProvider:
-    """Makes a sandbox for each handle. A command runs once, whatever happens to connections."""
+    """Makes a sandbox for each handle. A command runs once, even if connections break."""
 
     name = "atoll"
 
@@ -49,7 +49,7 @@ class AtollProvider:
             url: The server; `ATOLL_URL` when absent.
             api_key: A key; `ATOLL_API_KEY` when absent.
             isolation: The level; the server's default when absent.
-            idle: So long after its last use a sandbox is deleted that nobody closed.
+            idle: Time after its last use at which the server deletes a sandbox that was not closed.
         """
         self._client = AsyncAtoll(url, api_key=api_key)
         self._isolation: Any = isolation
@@ -59,7 +59,7 @@ class AtollProvider:
         """Makes a sandbox that runs.
 
         Raises:
-            SandboxCreateError: It could not be made, or asks for what Atoll does not have.
+            SandboxCreateError: The sandbox could not be made, or the spec asks for a feature that Atoll does not have.
         """
         options = dict(spec.provider_options)
         if unknown := sorted(set(options) - _OPTIONS):
@@ -111,7 +111,7 @@ class AtollProvider:
         timeout_s: int | float | None = None,
         user: str | int | None = None,
     ) -> SandboxExecResult:
-        """Runs a line of shell. What ran out of time is killed with everything it started."""
+        """Runs a line of shell. A command that runs out of time is killed with everything it started."""
         try:
             done = await handle.raw.run(
                 command,
@@ -138,7 +138,7 @@ class AtollProvider:
         """Copies a file out of the sandbox; directories above it are made.
 
         Raises:
-            FileNotFoundError: There is no such file.
+            FileNotFoundError: The sandbox has no such file.
         """
         target_path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -150,7 +150,7 @@ class AtollProvider:
             raise FileNotFoundError(f"{source_path}: {error}") from error
 
     async def status(self, handle: SandboxHandle) -> SandboxStatus:
-        """How it stands with the sandbox."""
+        """The state of the sandbox."""
         try:
             info = await handle.raw.refresh()
         except errors.NotFound:
@@ -158,7 +158,7 @@ class AtollProvider:
         return _STATUS.get(str(info.state), SandboxStatus.UNKNOWN)
 
     async def close(self, handle: SandboxHandle) -> None:
-        """Deletes the sandbox; one that is gone is none to delete."""
+        """Deletes the sandbox. One that is gone already is no error."""
         try:
             await handle.raw.delete()
         except errors.NotFound:
@@ -170,7 +170,7 @@ class AtollProvider:
 
 
 async def _begun(process: AsyncProcess) -> None:
-    """Waits until a program was started, or could not be."""
+    """Waits until a program has started, or has failed to start."""
     while (info := await process.refresh()).state == "starting":
         await asyncio.sleep(0.02)
     if info.exit is not None and info.exit.reason == "not_started":

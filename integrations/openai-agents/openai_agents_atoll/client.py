@@ -14,10 +14,10 @@ from openai_agents_atoll.session import AtollSandboxSession, AtollSandboxSession
 
 
 class AtollSandboxClientOptions(BaseSandboxClientOptions):
-    """What sandboxes are made from, and how long they live.
+    """The settings that sandboxes are made from, and how long they live.
 
     Attributes:
-        image: An image of the server; its default when neither image, template nor snapshot is named.
+        image: An image of the server; the server's default when neither image, template nor snapshot is named.
         template: A template, as `name` or `name:version`.
         base_snapshot: A snapshot of the server, by id or tag.
         env: Environment of every command.
@@ -26,8 +26,9 @@ class AtollSandboxClientOptions(BaseSandboxClientOptions):
         disk: The same.
         isolation: `container`, `gvisor` or `microvm`; the server's default when absent.
         labels: To find the sandboxes again.
-        idle: Such as `10m`: so long after the last use a sandbox is deleted. Nobody else deletes those of a process that was killed.
-        ttl: Such as `2h`: so long after it was made it is deleted, whatever it does.
+        idle: Such as `10m`: time after its last use at which the server deletes a sandbox. Nothing else deletes the
+            sandboxes of a process that was killed.
+        ttl: Such as `2h`: time after its creation at which the server deletes a sandbox, even one that is in use.
         pause_on_exit: Whether a session that ends pauses its sandbox to disk, to be resumed, rather than deletes it.
         exposed_ports: Ports that `resolve_exposed_port` may give addresses for.
     """
@@ -55,9 +56,9 @@ class AtollSandboxClient(BaseSandboxClient[AtollSandboxClientOptions]):
     supports_default_options = True
 
     def __init__(self, client: AsyncAtoll | None = None, *, url: str | None = None, api_key: str | None = None) -> None:
-        """Uses the server of a client that there is, or of `url` and `api_key`, else of `ATOLL_URL` and `ATOLL_API_KEY`.
+        """Uses the server of `client`, or of `url` and `api_key`, or else of `ATOLL_URL` and `ATOLL_API_KEY`.
 
-        A client that was made elsewhere is closed there.
+        `aclose` does not close a `client` that the caller passed: the caller does.
         """
         self._owned = client is None
         self._atoll = client or AsyncAtoll(url, api_key)
@@ -96,7 +97,7 @@ class AtollSandboxClient(BaseSandboxClient[AtollSandboxClientOptions]):
         return self._wrap_session(AtollSandboxSession(state=state, sandbox=await self._make(state)))
 
     async def resume(self, state: SandboxSessionState) -> SandboxSession:
-        """Goes on in the sandbox of a session, which a use wakes if it sleeps; in a new one if it is gone."""
+        """Goes on in a session's sandbox, or in a new one if it is gone. The first request wakes a paused sandbox."""
         if not isinstance(state, AtollSandboxSessionState):
             raise TypeError("AtollSandboxClient.resume expects an AtollSandboxSessionState")
         state.assert_path_grants_rebound()
@@ -113,7 +114,7 @@ class AtollSandboxClient(BaseSandboxClient[AtollSandboxClientOptions]):
         return self._wrap_session(inner)
 
     async def delete(self, session: SandboxSession) -> SandboxSession:
-        """Deletes a session's sandbox, or pauses it if that was asked for."""
+        """Deletes a session's sandbox, or pauses it if `pause_on_exit` is set."""
         inner = session._inner
         if not isinstance(inner, AtollSandboxSession):
             raise TypeError("AtollSandboxClient.delete expects an AtollSandboxSession")
@@ -121,7 +122,7 @@ class AtollSandboxClient(BaseSandboxClient[AtollSandboxClientOptions]):
         return session
 
     def deserialize_session_state(self, payload: dict[str, object]) -> SandboxSessionState:
-        """A session's state, from what `serialize_session_state` gave."""
+        """Reads a session's state from the output of `serialize_session_state`."""
         return self._deserialize_session_state_payload(payload, AtollSandboxSessionState)
 
     async def _make(self, state: AtollSandboxSessionState) -> Any:

@@ -1,4 +1,4 @@
-"""Commands that go on between the calls of a model."""
+"""Commands that keep running between the tool calls of a model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Running:
     reader: asyncio.Task[None] | None = None
 
     async def read(self) -> None:
-        """Follows the output to its end, whatever happens to connections, and asks how it ended."""
+        """Follows the output to its end, even if connections break, and then reads the exit code."""
         try:
             async for piece in self.process.output():
                 if isinstance(piece, Gap):
@@ -60,7 +60,7 @@ class _Running:
         try:
             await self.process.kill()
         except AtollError:
-            # The sandbox is gone, and the process with it; or it goes on until the sandbox ends.
+            # Either the sandbox and its process are gone, or the process goes on until the sandbox ends.
             pass
         if self.reader is not None:
             self.reader.cancel()
@@ -68,7 +68,7 @@ class _Running:
 
 
 class Processes:
-    """The commands of one session, by numbers that a model can say."""
+    """The commands of one session, by the numbers that the model names them with."""
 
     def __init__(self) -> None:
         self._running: dict[int, _Running] = {}
@@ -76,7 +76,7 @@ class Processes:
     async def started(
         self, process: Any, tty: bool, yield_time_s: float | None, max_output_tokens: int | None
     ) -> PtyExecUpdate:
-        """Takes a command in that has just begun."""
+        """Registers a command that has just started, and returns its first output."""
         one = _Running(process, tty)
         one.reader = asyncio.create_task(one.read())
         number = allocate_pty_process_id(set(self._running))
@@ -88,7 +88,7 @@ class Processes:
     async def write(
         self, number: int, chars: str, yield_time_s: float | None, max_output_tokens: int | None
     ) -> PtyExecUpdate:
-        """Types, and gives what was written since the last call."""
+        """Writes `chars` to the command's terminal, and returns the output since the last call."""
         one = self._running.get(number)
         if one is None:
             raise PtySessionNotFoundError(session_id=number)
@@ -103,7 +103,7 @@ class Processes:
         return await self._update(number, one, waits, max_output_tokens)
 
     async def kill_all(self) -> None:
-        """Ends all."""
+        """Kills all commands."""
         running, self._running = list(self._running.values()), {}
         await asyncio.gather(*(one.end() for one in running))
 

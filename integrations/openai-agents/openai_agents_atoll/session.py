@@ -34,7 +34,7 @@ _ARCHIVE_TIMEOUT_S = 600
 
 
 class AtollSandboxSessionState(SandboxSessionState):
-    """What finds a session again: the sandbox's id, and what to make another one from if it is gone."""
+    """The data to find a session again: the sandbox's id, and the options for a new one if it is gone."""
 
     type: Literal["atoll"] = "atoll"
     sandbox_id: str
@@ -43,7 +43,7 @@ class AtollSandboxSessionState(SandboxSessionState):
 
 
 class AtollSandboxSession(BaseSandboxSession):
-    """A session in an Atoll sandbox. A command runs once, whatever happens to connections meanwhile."""
+    """A session in an Atoll sandbox. A command runs once, even if connections break meanwhile."""
 
     state: AtollSandboxSessionState
 
@@ -60,7 +60,7 @@ class AtollSandboxSession(BaseSandboxSession):
     # Life
 
     async def _prepare_backend_workspace(self) -> None:
-        # Before the first command, whose working directory it is.
+        # This runs before the first command, which has this directory as its working directory.
         await self._sandbox.files.mkdir(sandbox_path_str(self.state.manifest.root))
 
     async def _shutdown_backend(self) -> None:
@@ -73,7 +73,7 @@ class AtollSandboxSession(BaseSandboxSession):
             await self._sandbox.delete()
 
     async def running(self) -> bool:
-        """Whether it can be used: one that sleeps wakes up."""
+        """Whether the sandbox can be used. One that is paused counts: a request wakes it."""
         try:
             state = (await self._sandbox.refresh()).state
         except AtollError:
@@ -98,7 +98,7 @@ class AtollSandboxSession(BaseSandboxSession):
         shell: bool | list[str] = True,
         user: str | User | None = None,
     ) -> ExecResult:
-        """Runs a command to its end. Another user needs no sudo inside: the server starts the command as that user."""
+        """Runs a command to its end. For another user no sudo is needed: the server starts the command as that user."""
         argv = self._prepare_exec_command(*command, shell=shell, user=None)
         return await self._run(argv, timeout, _name(user))
 
@@ -134,7 +134,7 @@ class AtollSandboxSession(BaseSandboxSession):
         yield_time_s: float | None = None,
         max_output_tokens: int | None = None,
     ) -> PtyExecUpdate:
-        """Starts a command, and gives what it wrote until it ended or `yield_time_s` was over."""
+        """Starts a command, and returns its output until it ended or `yield_time_s` passed."""
         argv = self._prepare_exec_command(*command, shell=shell, user=None)
         try:
             process = await self._sandbox.start(
@@ -161,7 +161,7 @@ class AtollSandboxSession(BaseSandboxSession):
         return await self._processes.write(session_id, chars, yield_time_s, max_output_tokens)
 
     async def pty_terminate_all(self) -> None:
-        """Kills what still runs of those."""
+        """Kills the commands of `pty_exec_start` that still run."""
         await self._processes.kill_all()
 
     # Files
@@ -210,7 +210,7 @@ class AtollSandboxSession(BaseSandboxSession):
             raise WorkspaceArchiveWriteError(path=there, cause=error, retryable=error.retryable) from error
 
     async def mkdir(self, path: Path | str, *, parents: bool = False, user: str | User | None = None) -> None:
-        """Makes a directory. One that is there is no error, as with `parents`."""
+        """Makes a directory, and those above it. If it exists already, that is no error, with or without `parents`."""
         if user is not None:
             there = await self._check_mkdir_with_exec(path, parents=parents, user=user)
         else:
@@ -221,7 +221,7 @@ class AtollSandboxSession(BaseSandboxSession):
             raise WorkspaceArchiveWriteError(path=there, cause=error, retryable=error.retryable) from error
 
     async def persist_workspace(self) -> io.IOBase:
-        """The workspace as an archive, without what is not to be kept."""
+        """Returns the workspace as a tar archive, without the paths that the SDK says to skip."""
         root, archive = self._root(), self._scratch("persist")
         skipped = " ".join(shell_tar_exclude_args(self._persist_workspace_skip_relpaths()))
         command = f"tar {skipped} -C {shlex.quote(root)} -cf {archive} ."
@@ -266,7 +266,7 @@ class AtollSandboxSession(BaseSandboxSession):
         try:
             await self._sandbox.files.remove(path)
         except AtollError:
-            # It lies outside the workspace, and whatever went wrong before says more.
+            # The file lies outside the workspace, and an error that came before says more than this one.
             pass
 
     # Ports
