@@ -121,9 +121,9 @@ def test_a_directory_of_a_volume(daytona):
     assert whole.process.exec("cd /home/data && find . -type f").result == "./users/ann/file\n"
     # The server refuses a subpath that has `..` or a link, or is no directory, and names it.
     whole.process.exec("cd /home/data && ln -s users/ann link && ln -s / root")
-    for bad in ("../other", "link", "root/etc", "users/ann/file"):
+    for bad, named in (("../other", "'..'"), ("link", "link"), ("root/etc", "root"), ("users/ann/file", "users/ann/file")):
         status, body = call("POST", "/sandbox", {"volumes": [{"volumeId": volume.id, "mountPath": "/mnt", "subpath": bad}]})
-        assert status == 400 and bad in body["message"] or ".." in body["message"], body
+        assert status == 400 and named in body["message"], body
     for box in (ann, bob, whole):
         box.delete()
     daytona.volume.delete(volume)
