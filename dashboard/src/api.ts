@@ -1,4 +1,4 @@
-// Everything that leaves the browser goes through here: the session, its CSRF token, errors, paths.
+// Every request of the dashboard goes through this module: the session, its CSRF token, errors, paths.
 //
 // Paths and methods are checked by the compiler against the API's document; bodies and answers have the types that are
 // generated from it for the SDK.
@@ -23,16 +23,16 @@ interface Request {
   signal?: AbortSignal;
 }
 
-/** A method, a path of the document that has it, and what goes there. */
+/** A method, a path of the API's document that has this method, and the request. */
 type Ask = { [P in Path]: [method: Method & keyof Paths[P], path: P, request?: Request] }[Path];
 
-/** Who is signed in, as the server that holds the session cookie tells it. */
+/** The answer of `/session`: what the page needs to use its session. The session itself is in a cookie. */
 export interface Session {
-  /** Sent with every request that changes something: a page of another site cannot read it. */
+  /** The CSRF token, sent with every request that is not a GET. A page of another site cannot read it. */
   csrf: string;
 }
 
-/** What the server says no to, in its own words. */
+/** The server's refusal of a request, with the server's message. */
 export class Refused extends Error {
   constructor(
     readonly status: number,
@@ -58,18 +58,18 @@ export function signIn(): Promise<Session> {
   return session;
 }
 
-/** What the button of the issuer of identities says, where people may log in at one. */
+/** The name of the identity provider at which people log in, for the button; undefined when there is none. */
 export async function issuer(): Promise<string | undefined> {
   const answer = await fetch("/login/with", { headers: { accept: "application/json" } });
   const told = answer.ok ? ((await answer.json()) as { name: string } | null) : null;
   return told?.name;
 }
 
-/** Ends the session, and everything that is open by it, in other tabs too. */
+/** Ends the session, and everything that was opened with it, in other tabs too. */
 export async function signOut(): Promise<void> {
   const { csrf } = await signIn();
   const answer = await fetch("/session", { method: "DELETE", credentials: "same-origin", headers: { "x-atoll-csrf": csrf } });
-  // Without a session there is nothing to end.
+  // 401 means that the session has ended already.
   if (!answer.ok && answer.status !== 401) throw await refusal(answer);
   location.assign("/");
 }
@@ -85,7 +85,7 @@ export function address(path: Path, within: Request["in"] = {}, query: Query = {
   return search.size ? `${filled}?${search}` : filled;
 }
 
-/** The same, for a WebSocket. */
+/** Opens a WebSocket to a path of the API. */
 export function socket(path: Path, within: Request["in"], query: Query = {}): WebSocket {
   const url = new URL(address(path, within, query), location.href);
   url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
@@ -94,7 +94,7 @@ export function socket(path: Path, within: Request["in"], query: Query = {}): We
   return made;
 }
 
-/** Asks, and gives the answer as it came. */
+/** Sends a request and returns the answer's `Response`. */
 export async function send(...[method, path, request = {}]: Ask): Promise<Response> {
   const { csrf } = await signIn();
   const headers: Record<string, string> = { accept: "application/json" };
@@ -111,7 +111,7 @@ export async function send(...[method, path, request = {}]: Ask): Promise<Respon
   return answer;
 }
 
-/** Asks, and gives the answer's JSON; nothing when there is none. */
+/** Sends a request and returns the answer's JSON, or undefined for status 204. */
 export async function call<T>(...ask: Ask): Promise<T> {
   const answer = await send(...ask);
   return (answer.status === 204 ? undefined : await answer.json()) as T;

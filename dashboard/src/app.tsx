@@ -1,4 +1,4 @@
-// The frame of every page: where one can go, and what is shown.
+// The frame of every page: the navigation, and the page that the path names.
 
 import { useEffect, useState } from "preact/hooks";
 import { issuer, signOut } from "./api";

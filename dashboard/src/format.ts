@@ -1,4 +1,4 @@
-// How values are written for people.
+// Formats values for people.
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
 
@@ -12,7 +12,7 @@ export function bytes(count: number): string {
   return `${count >= 100 || unit === 0 || Number.isInteger(count) ? Math.round(count) : count.toFixed(1)} ${UNITS[unit]}`;
 }
 
-/** A duration in milliseconds: the two largest units. */
+/** A duration in milliseconds, in its largest unit; from one to ten hours also in minutes. */
 export function duration(ms: number): string {
   if (ms < 1000) return `${Math.max(0, Math.round(ms))} ms`;
   const s = Math.floor(ms / 1000);
@@ -24,25 +24,25 @@ export function duration(ms: number): string {
   return `${Math.floor(h / 24)} d`;
 }
 
-/** Age in whole units, as lists show it. */
+/** An age in whole units, for lists. */
 export function age(since_ms: number, now_ms: number): string {
   const s = Math.max(0, Math.floor((now_ms - since_ms) / 1000));
   return s < 60 ? `${s} s` : duration(s * 1000);
 }
 
-/** A point in time, in the reader's zone. */
+/** A point in time, in the browser's time zone. */
 export function time(ms: number): string {
   return new Date(ms).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
 }
 
-/** Time of day with milliseconds. */
+/** The time of day in UTC, with milliseconds. */
 export function clock(ms: number): string {
   return new Date(ms).toISOString().slice(11, 23);
 }
 
-/** A command line as one would type it. */
+/** A command line as a user would type it in a shell. */
 export function command(argv: string[]): string {
-  // What goes through a shell reads better without it.
+  // `sh -c LINE` is shown as LINE, which is easier to read.
   if (argv.length === 3 && argv[1] === "-c" && /(^|\/)(sh|bash)$/.test(argv[0] ?? "")) return argv[2] ?? "";
   return argv.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`)).join(" ");
 }

@@ -1,25 +1,25 @@
-// Live state: what there is now, kept current by the server's stream of events, and by asking again now and then.
+// Live state: the list of sandboxes, kept current by the server's stream of events and by reading it every 5 seconds.
 
 import { computed, signal } from "@preact/signals";
 import { every, address, type Sandbox, type SandboxState, type TraceEvent } from "./api";
 
-/** All sandboxes that may be seen, the newest first; undefined until the first answer. */
+/** All sandboxes that the session may see, the newest first; undefined until the first answer. */
 export const sandboxes = signal<Sandbox[] | undefined>(undefined);
-/** Why the list is not current, in words. */
+/** The error because of which the list is not current, or null. */
 export const offline = signal<string | null>(null);
-/** The present, to the second: ages are shown by it. */
+/** The current time, renewed every second. Ages are computed from it. */
 export const now = signal(Date.now());
 
 export const byId = computed(() => new Map(sandboxes.value?.map((sandbox) => [sandbox.id, sandbox])));
 
-/** Asking again repairs what the stream did not tell, such as sandboxes that other keys made. */
+/** Reading the list again finds changes that the stream did not tell, such as sandboxes that other keys made. */
 const POLL_MS = 5_000;
 const SETTLE_MS = 60;
 
 let pending: number | undefined;
 let reading = false;
 
-/** Reads the list soon; many calls in a moment read it once. */
+/** Reads the list soon. Calls before that read cause no second one. */
 export function refresh(after_ms = SETTLE_MS): void {
   pending ??= window.setTimeout(() => void read(), after_ms);
 }
@@ -45,7 +45,7 @@ export function patch(id: string, change: Partial<Sandbox>): void {
   sandboxes.value = sandboxes.value?.map((one) => (one.id === id ? { ...one, ...change } : one));
 }
 
-/** Starts. The stream is closed while nobody looks at the page, and begun anew when somebody does. */
+/** Starts watching. Closes the stream while the page is hidden, and opens a new one when it is shown again. */
 export function watch(): void {
   let stream: EventSource | undefined;
   const open = () => {
@@ -67,8 +67,8 @@ export function watch(): void {
   setInterval(() => !document.hidden && (now.value = Date.now()), 1000);
 }
 
-/** What happened is looked up rather than believed: the list may know of something later. */
+/** Reads the list again instead of using the event's state: the list may have a later state already. */
 function happened(event: TraceEvent & { state?: SandboxState }): void {
-  // Its end is not an event: it is no longer in the list a moment later.
+  // There is no event for the end of a deletion. The sandbox has left the list a moment later.
   refresh(event.kind === "state" && event.state === "deleting" ? 500 : SETTLE_MS);
 }

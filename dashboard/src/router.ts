@@ -9,14 +9,14 @@ function parts(): string[] {
   return location.pathname.split("/").filter(Boolean).map(decodeURIComponent);
 }
 
-/** Goes to a page of ours. */
+/** Goes to a page of the dashboard. */
 export function go(path: string): void {
   history.pushState(null, "", path);
   route.value = parts();
   scrollTo(0, 0);
 }
 
-/** Makes links of the page and the buttons of the browser work without loading anything anew. */
+/** Makes the page's links and the browser's Back and Forward buttons work without loading the page anew. */
 export function listen(): void {
   addEventListener("popstate", () => (route.value = parts()));
   addEventListener("click", (event) => {

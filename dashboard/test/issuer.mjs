@@ -1,6 +1,6 @@
-// An issuer of identities on a free port of loopback: a real one, with people who need no password. Prints its address.
+// A real OpenID provider on a free port of loopback, which accepts any password. Prints its address.
 //
-// Whoever is called `ann` is of the group `platform`; `eve` is of none, and has an address that nobody verified.
+// The user `ann` is in the group `platform`. All others are in no group. The address of `eve` is not verified.
 
 import { createServer } from "node:http";
 import Provider from "oidc-provider";
@@ -33,7 +33,7 @@ const provider = new Provider(url, {
     }),
   }),
 });
-// The server that is tested listens on a free port, too.
+// The Atoll server under test listens on a free port too, so the redirect URI may have any port.
 provider.Client.prototype.redirectUriAllowed = (uri) =>
   /^http:\/\/console\.localhost:\d+\/login\/oidc\/callback$/.test(uri);
 server.on("request", provider.callback());

@@ -1,4 +1,5 @@
-// What every test of the dashboard begins with: a page that is signed in, and that may break no rule of its own.
+// Fixtures of every dashboard test: a page that is signed in, and that fails the test on an error, a violation of its
+// content security policy, or a request to another origin.
 
 import AxeBuilder from "@axe-core/playwright";
 import { test as base, expect, type Page } from "@playwright/test";
@@ -8,14 +9,14 @@ export { expect };
 const api = process.env.ATOLL_URL ?? "";
 const authorization = `Bearer ${process.env.ATOLL_API_KEY}`;
 
-/** A link that signs in, as `atoll dashboard` prints it. */
+/** Makes a link that signs in, as `atoll dashboard` prints it. */
 export async function link(): Promise<string> {
   const made = await direct<{ link: string }>("POST", "/v1/dashboard/links");
   return made.link;
 }
 
 export const test = base.extend<{ page: Page }, { origin: string }>({
-  // Playwright finds out by the braces what a fixture needs: this one needs nothing.
+  // Playwright reads the needs of a fixture from these braces. This fixture needs nothing.
   // eslint-disable-next-line no-empty-pattern
   origin: [async ({}, use) => use(new URL(await link()).origin), { scope: "worker" }],
   page: async ({ page, origin }, use) => {
@@ -34,7 +35,7 @@ export const test = base.extend<{ page: Page }, { origin: string }>({
   },
 });
 
-/** Calls the server itself, past the dashboard: as another client would. */
+/** Calls the server's API directly with the key, as a client other than the dashboard would. */
 export async function direct<T>(method: string, path: string, body?: unknown): Promise<T> {
   const answer = await fetch(api + path, {
     method,
@@ -45,13 +46,13 @@ export async function direct<T>(method: string, path: string, body?: unknown): P
   return (answer.status === 204 ? undefined : await answer.json()) as T;
 }
 
-/** Nothing that axe knows of may be wrong. */
+/** Expects that axe finds no accessibility problem on the page. */
 export async function accessible(page: Page): Promise<void> {
   const { violations } = await new AxeBuilder({ page }).analyze();
   expect.soft(violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.target.join(" ")).join(", ")}`)).toEqual([]);
 }
 
-/** Keeps pictures of a page for people, where DASHBOARD_SHOTS names a directory; nothing may be wider than a phone. */
+/** Expects that the page fits into 1280 and 390 pixels. Saves screenshots in DASHBOARD_SHOTS, if it is set. */
 export async function look(page: Page, name: string): Promise<void> {
   const directory = process.env.DASHBOARD_SHOTS;
   for (const width of [1280, 390]) {

@@ -1,4 +1,4 @@
-// People log in at an issuer of identities: in the browser with a code, on the command line with a device code.
+// People log in at an OpenID provider: in the browser with a code, on the command line with a device code.
 
 import { spawn } from "node:child_process";
 import { request } from "node:http";
@@ -18,7 +18,7 @@ interface Key {
   person?: { issuer: string; subject: string; email: string | null; allowed: boolean };
 }
 
-/** What the issuer's pages want, until it sends the browser on. */
+/** Fills in the provider's login and consent pages, until it sends the browser on. */
 async function atIssuer(page: Page, name: string): Promise<void> {
   await page.locator("input[name=login]").fill(name);
   await page.locator("input[name=password]").fill("any");
@@ -38,7 +38,7 @@ async function people(): Promise<Key[]> {
   return (await direct<{ items: Key[] }>("GET", "/v1/keys")).items.filter((key) => key.person);
 }
 
-/** Runs the command line with an empty configuration; gives what it said. */
+/** Runs `atoll` with an empty configuration. Returns its output and its exit code. */
 function cli(home: string, ...args: string[]) {
   const { ATOLL_API_KEY: _key, ATOLL_URL: _url, ...env } = process.env;
   const child = spawn(program, args, { env: { ...env, HOME: home, XDG_CONFIG_HOME: home }, stdio: ["ignore", "pipe", "pipe"] });
@@ -57,7 +57,7 @@ test("a person signs in, is who they are, and is signed out by an administrator"
   await expect(page.getByRole("heading", { name: "Sandboxes" })).toBeVisible();
   const [ann] = await people();
   expect(ann).toMatchObject({ name: "ann@example.com", scope: "manage", person: { subject: "ann", email: "ann@example.com", allowed: true } });
-  // What they make is theirs, and the journal names them.
+  // The person owns the sandbox that they make, and the journal names the person.
   const made = await page.evaluate(async () => {
     const { csrf } = (await (await fetch("/session")).json()) as { csrf: string };
     const headers = { "x-atoll-csrf": csrf, "content-type": "application/json" };
@@ -66,13 +66,13 @@ test("a person signs in, is who they are, and is signed out by an administrator"
   expect(made.owner).toBe(ann!.id);
   const journal = await direct<{ items: { call?: { subject?: string; email?: string } }[] }>("GET", `/v1/sandboxes/${made.id}/events?kind=call`);
   expect(JSON.stringify(journal)).toContain("ann@example.com");
-  // A person of this scope administers nothing.
+  // A person of this scope may not list keys.
   expect(await page.evaluate(async () => (await fetch("/v1/keys")).status)).toBe(403);
   await direct("DELETE", `/v1/keys/${ann!.id}/logins`);
   expect(await page.evaluate(async () => (await fetch("/v1/sandboxes")).status)).toBe(401);
   await page.reload();
   await expect(page.getByText("You are not signed in here")).toBeVisible();
-  // They come back as who they were.
+  // The person who logs in again has the same key as before.
   await page.getByRole("link", { name: "Log in with Example" }).click();
   await expect(page.getByRole("heading", { name: "Sandboxes" })).toBeVisible();
   expect((await people()).map((key) => key.id)).toEqual([ann!.id]);
@@ -94,7 +94,7 @@ test("signing out ends the login everywhere", async ({ page }) => {
   const session = cookies.find((cookie) => cookie.name === "atoll_console")!;
   expect(session).toMatchObject({ httpOnly: true, sameSite: "Strict", path: "/" });
   expect(cookies.map((cookie) => cookie.name)).not.toContain("atoll_login");
-  // The cookie is no key.
+  // The API does not accept the session cookie as a key.
   const shown = await fetch(`${api}/v1/sandboxes`, { headers: { authorization: `Bearer ${session.value}` } });
   expect(shown.status).toBe(401);
   await page.getByRole("button", { name: "Sign out" }).click();
@@ -120,7 +120,7 @@ test("a login is this browser's, and no other page begins or ends it", async ({ 
   expect((await stolen.goto(back))!.status()).toBe(401);
   expect((await other.cookies()).map((cookie) => cookie.name)).not.toContain("atoll_console");
   await other.close();
-  // It was used: a second time it counts nowhere, and what was opened by it goes on.
+  // The code was used: the same browser cannot use it again either, and the session that it opened goes on.
   expect((await page.goto(back))!.status()).toBe(401);
   await page.goto(origin);
   await expect(page.getByRole("heading", { name: "Sandboxes" })).toBeVisible();

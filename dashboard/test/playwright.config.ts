@@ -13,7 +13,7 @@ export default defineConfig({
     viewport: { width: 1280, height: 800 },
     launchOptions: {
       executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
-      // Chromium refuses its own sandbox to root, as which tests of sandboxes run.
+      // The tests run as root, and Chromium does not use its own sandbox for root.
       args: ["--no-sandbox"],
     },
   },

@@ -5,7 +5,7 @@ import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { accessible, direct, expect, link, look, test } from "./kit";
 
-// One story that fails leaves nothing to the next.
+// A test that fails leaves no sandbox to the next test.
 test.afterEach(async () => {
   const { items } = await direct<{ items: { id: string }[] }>("GET", "/v1/sandboxes");
   for (const { id } of items) await direct("DELETE", `/v1/sandboxes/${id}`);
@@ -107,7 +107,7 @@ test("the list is live, filters, and acts on many", async ({ page }) => {
   await expect(page.getByText("Paused: 2 of 2")).toBeVisible();
   await page.getByRole("group", { name: "State" }).getByRole("button", { name: "paused" }).click();
   await expect(rows).toHaveCount(2);
-  // Another client resumes one: it leaves the list of paused ones.
+  // Another client resumes one of the sandboxes, which then leaves the list of paused ones.
   await direct("POST", "/v1/sandboxes/blue-1/resume");
   await expect(rows).toHaveCount(1);
   await page.emulateMedia({ colorScheme: "dark" });
@@ -127,7 +127,7 @@ test("the list is live, filters, and acts on many", async ({ page }) => {
 
 test("talk to an agent", async ({ page }) => {
   const { id } = await direct<{ id: string }>("POST", "/v1/sandboxes", { name: "home" });
-  // It says what it was told, and asks before it goes.
+  // The agent repeats the message that it gets. On "ask", it asks for an approval.
   const program = `
 import json, sys
 for line in sys.stdin:
@@ -287,7 +287,7 @@ test("a page of a sandbox cannot use the session", async ({ page, origin }) => {
   const server = "cd /root && echo '<h1>hostile</h1>' > index.html && exec python3 -m http.server 3000";
   await direct("POST", "/v1/sandboxes/hostile/execs", { shell: server });
   await direct("POST", "/v1/sandboxes/hostile/access", { port: 3000, public: true });
-  // As `atoll tunnel` shows a port of a sandbox on this machine: browsers send cookies to every port of a host.
+  // Stands for a port that `atoll tunnel` forwards to this machine. Browsers send cookies to every port of a host.
   const tunnel = createServer((_, answer) => answer.setHeader("content-type", "text/html").end("<h1>hostile</h1>"));
   await new Promise<void>((done) => tunnel.listen(0, "127.0.0.1", done));
   const shown = (tunnel.address() as AddressInfo).port;
@@ -317,7 +317,7 @@ test("a page of a sandbox cannot use the session", async ({ page, origin }) => {
     await inside.close();
   }
   tunnel.close();
-  // It is there still, and so is the session.
+  // The sandbox is still there, and the session still works.
   await direct("GET", `/v1/sandboxes/${made.id}`);
   await page.goto(`${origin}/sandboxes/hostile`);
   await expect(page.getByRole("heading", { name: "hostile" })).toBeVisible();

@@ -1,4 +1,4 @@
-// What concerns the server and those who use it: keys, secrets, what was used, nodes, what the host enforces.
+// Pages about the server: keys, secrets, usage, nodes, and what the host enforces.
 
 import { useState } from "preact/hooks";
 import { call, every, type Doctor, type Key, type Node, type NodeList, type PutSecret, type Secret, type SecretList, type UsageItem, type UsageList } from "../api";
@@ -225,7 +225,7 @@ export function UsagePage() {
 /** Rows of usage that the page shows. */
 const ROWS_MAX = 200;
 
-/** Memory over time, in the unit in which it is sold. */
+/** Memory over time, in byte-hours, the unit in which memory is sold. */
 function memory(of: UsageItem): string {
   return `${bytes(of.memory_byte_seconds / 3600)} h`;
 }

@@ -1,4 +1,4 @@
-// Agents: which there are, and one of them: its sessions, what was said in each, and a line to say something.
+// The list of agents, and the page of one agent: its sessions, the conversation of each, and a field for messages.
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
@@ -195,7 +195,7 @@ function Conversation({ agent, session }: { agent: string; session: AgentSession
 
 type Piece = Pick<AgentEvent, "number" | "kind" | "data" | "at_ms"> & { answered?: string };
 
-/** Events as they are read: pieces of one text are one, and an approval knows its answer. */
+/** Prepares events for reading: joins the pieces of a text, and gives each approval its answer. */
 function said(events: AgentEvent[]): Piece[] {
   const pieces: Piece[] = [];
   for (const event of events) {
@@ -255,7 +255,7 @@ function Line(props: { one: Piece; who: string; mine?: boolean; bad?: boolean; c
   );
 }
 
-/** What the agent wants to know, with a button for each answer. */
+/** A question of the agent, with a button for each answer. */
 function Approval({ one, within }: { one: Piece; within: { agent: string; session: string } }) {
   const options = Array.isArray(one.data.options) ? (one.data.options as { id: string; name?: string }[]) : [];
   const answer = (option: string) =>

@@ -1,4 +1,4 @@
-// What happened in and with all sandboxes that the session may see: the journals of the flight recorder, as one.
+// The events of all sandboxes that the session may see: the flight recorder's journals, in one list.
 
 import { useMemo, useState } from "preact/hooks";
 import { address } from "../api";

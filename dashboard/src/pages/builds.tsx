@@ -1,4 +1,4 @@
-// Builds of templates: which there were, and the log of each, as it comes.
+// Builds of templates: the list, and the log of each build while it is written.
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { call, type Build, type BuildEvent, type BuildList, type BuildLogPage } from "../api";

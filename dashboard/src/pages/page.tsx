@@ -1,4 +1,4 @@
-// The frame of a page that reads one thing again and again.
+// The frame of a page that reads one resource of the API every 5 seconds, or once.
 
 import type { ComponentChildren } from "preact";
 import { age, time } from "../format";
@@ -8,7 +8,7 @@ import { usePoll } from "../ui/poll";
 
 const EVERY_MS = 5_000;
 
-/** A page with what `read` gives, and a way to read it again. What stands above it changes what is read with `of`. */
+/** A page that shows the result of `read`. A new `of` makes it read anew; `again` reads on request. */
 export function Page<T>(props: {
   name: string;
   of?: string;
@@ -31,7 +31,7 @@ export function Page<T>(props: {
 
 export const Age = ({ since }: { since: number }) => <span title={time(since)}>{age(since, now.value)}</span>;
 
-/** One of several, as buttons. */
+/** Buttons from which the user chooses one. */
 export function Choice(props: { label: string; all: string[]; chosen: string; choose: (name: string) => void }) {
   return (
     <div class="segments" role="group" aria-label={props.label}>

@@ -1,4 +1,4 @@
-// Snapshots, as a table or as a family: what was taken of what.
+// Snapshots, as a table or as a family tree.
 
 import { useState } from "preact/hooks";
 import { every, type Sandbox, type Snapshot } from "../api";
@@ -53,13 +53,13 @@ function List({ of }: { of: Snapshot[] }) {
 interface Branch {
   snapshot: Snapshot;
   children: Branch[];
-  /** Sandboxes that began with it and are there. */
+  /** Existing sandboxes that were made from this snapshot. */
   sandboxes: Sandbox[];
 }
 
 /**
- * Below a snapshot is what came after it: the next one of the same sandbox, and the first of each sandbox that was made from
- * it, as long as that sandbox is there to tell.
+ * Makes the tree. The children of a snapshot are the next snapshot of the same sandbox, and the first snapshot of each
+ * sandbox that was made from it, as long as that sandbox exists.
  */
 function branches({ snapshots, sandboxes }: Family): Branch[] {
   const all = new Map<string, Branch>(snapshots.map((one) => [one.id, { snapshot: one, children: [], sandboxes: [] }]));
@@ -74,7 +74,7 @@ function branches({ snapshots, sandboxes }: Family): Branch[] {
   for (const branch of [...all.values()].sort((a, b) => a.snapshot.created_at_ms - b.snapshot.created_at_ms)) {
     const of = branch.snapshot.sandbox ?? "";
     const above = (of && latest.get(of)) || all.get(origins.get(of) ?? "");
-    // What was made from itself cannot be; a tree must end all the same.
+    // No snapshot is made from itself. This check makes the tree end even if the server says so.
     (above && above !== branch ? above.children : roots).push(branch);
     if (of) latest.set(of, branch);
   }

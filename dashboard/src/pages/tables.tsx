@@ -1,4 +1,4 @@
-// What sandboxes are made of, as plain tables.
+// Tables of the resources of which sandboxes are made.
 
 import { call, every, type Image, type Pool, type PoolList, type Template, type Volume } from "../api";
 import { bytes, duration } from "../format";
@@ -30,7 +30,7 @@ export function TemplatesPage() {
   );
 }
 
-/** In words of people, for nodes that share images. */
+/** The places of an image in words, for nodes that share images. */
 const WHERE = { here: "this node only", shared: "every node", elsewhere: "not yet this node" };
 const isShared = (images: Image[]) => images.some((one) => one.place);
 
@@ -63,7 +63,7 @@ function hitRatio(pool: Pool): string {
   return asked ? `${Math.round((pool.hits / asked) * 100)} % of ${asked}` : "not asked yet";
 }
 
-/** Moments that are kept of each pool while the dashboard is open: the server keeps none. */
+/** Most points that the page keeps for each pool while the dashboard is open. The server keeps no history. */
 const POINTS_MAX = 720;
 const history = new Map<string, { times: number[]; ready: number[] }>();
 

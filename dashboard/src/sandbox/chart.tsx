@@ -7,7 +7,7 @@ interface Props {
   label: string;
   times: number[];
   values: number[];
-  /** The limit: the axis never reaches beyond it by itself. */
+  /** The limit: the axis does not reach beyond it by itself. */
   top: number;
   write: (value: number) => string;
 }

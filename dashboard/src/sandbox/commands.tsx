@@ -9,7 +9,7 @@ import { usePoll } from "../ui/poll";
 import { decode, marked, plain } from "./output";
 
 const EVERY_MS = 2_000;
-/** Output that is held in the page; the rest stays on the server. */
+/** Most characters of output that the page holds. The rest stays on the server. */
 const SHOWN_MAX_CHARS = 1_000_000;
 
 export function Commands({ sandbox }: { sandbox: Sandbox }) {
@@ -78,7 +78,7 @@ export function Commands({ sandbox }: { sandbox: Sandbox }) {
   );
 }
 
-/** How it ended, or that it runs. */
+/** Shows how the command ended, or that it runs. */
 function Ending({ of }: { of: Exec }) {
   if (!of.exit) return <State of={of.state} />;
   const { reason, code, signal } = of.exit;
@@ -91,7 +91,7 @@ function Ending({ of }: { of: Exec }) {
   );
 }
 
-/** The output from its first byte that is kept, then as it comes. */
+/** Reads the output from the first byte that the server keeps, then each piece as it comes. */
 function useOutput(of: Exec) {
   const [text, set] = useState("");
   const [cut, setCut] = useState<string | null>(null);
@@ -103,7 +103,7 @@ function useOutput(of: Exec) {
     let kept = "";
     let waiting: number | undefined;
     const show = () => {
-      // Many pieces in one frame are one change of the page.
+      // Pieces that come within one frame change the page once.
       waiting ??= requestAnimationFrame(() => {
         waiting = undefined;
         set(kept);
@@ -120,7 +120,7 @@ function useOutput(of: Exec) {
     });
     stream.addEventListener("gap", () => setCut("Some output is missing here: it was more than is kept."));
     stream.addEventListener("exit", () => stream.close());
-    // Of the server's own events `error` carries data; without, it is the connection, which comes back by itself.
+    // An `error` event with data is the server's. One without data is the connection's, and EventSource reconnects.
     stream.addEventListener("error", (message) => "data" in message && message.data && stream.close());
     return () => {
       stream.close();

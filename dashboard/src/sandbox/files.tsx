@@ -34,7 +34,7 @@ export function Files({ sandbox }: { sandbox: Sandbox }) {
   };
   const enter = (entry: FileEntry) => {
     if (entry.kind === "directory") return go(entry.path);
-    // A link is followed by the server: to a directory or to a file.
+    // The server follows the link, and says whether it leads to a directory or a file.
     if (entry.kind === "symlink") {
       void attempt(async () => {
         const target = await call<FileEntry>("get", "/v1/sandboxes/{sandbox}/files/stat", { in: within, query: { path: entry.path, follow: true } });
@@ -128,7 +128,7 @@ function Crumbs({ at, go }: { at: string; go: (path: string) => void }) {
   );
 }
 
-/** The text of a file; undefined when it is no text. */
+/** The text of a file, or undefined when the file is not text. */
 async function textOf(sandbox: string, entry: FileEntry): Promise<{ text?: string; why?: string }> {
   if (!nameOf(entry.path)) return { text: "" };
   if (entry.size_bytes > VIEW_MAX_BYTES) return { why: `It has ${bytes(entry.size_bytes)}: download it.` };

@@ -1,9 +1,9 @@
-// The events of a sandbox's journal, made into processes and marks over time.
+// Makes processes and marks over time from the events of a sandbox's journal.
 
 import type { TraceEvent } from "../api";
 import { command } from "../format";
 
-/** What events may carry besides; each kind has some of it. */
+/** Further fields of events. Each kind of event has some of them. */
 export interface JournalEvent extends TraceEvent {
   exec?: string;
   process?: ProcessKey;
@@ -72,7 +72,7 @@ export function treeOf(events: JournalEvent[]): Node[] {
       const key = keyOf(event.process);
       const known = processes.get(key);
       if (known) {
-        // A fork that runs another program is the same process.
+        // A process that was forked and now runs another program is still the same process.
         if (event.argv) known.title = command(event.argv);
         continue;
       }
@@ -80,7 +80,7 @@ export function treeOf(events: JournalEvent[]): Node[] {
       const made = node(key, event.argv ? command(event.argv) : (parent?.title ?? "fork"), event);
       made.pid = event.process.pid;
       processes.set(key, made);
-      // The first process of a command hangs below the command; what no command began is not shown as one.
+      // The first process of a command goes below the command. Processes that no command began are not shown.
       const above = parent?.exec && parent.exec === event.exec ? parent : event.exec ? execs.get(event.exec) : undefined;
       above?.children.push(made);
     } else if (event.kind === "process_exited" && event.process) {
@@ -104,14 +104,14 @@ function finish(one: Node | undefined, event: JournalEvent): void {
   one.failed = event.code !== undefined ? event.code !== 0 : true;
 }
 
-/** A command whose one process is the command itself is one line. */
+/** Shows a command and its only process as one line when both have the same title. */
 function folded(exec: Node): Node {
   const [only, ...more] = exec.children;
   if (!only || more.length || only.title !== exec.title) return exec;
   return { ...exec, pid: only.pid, children: only.children, marks: only.marks };
 }
 
-/** What happened, in a line. */
+/** Describes an event in one line. */
 export function describe(event: JournalEvent): string {
   const ending = () => (event.signal ? `signal ${event.signal}` : event.code !== undefined ? `code ${event.code}` : (event.reason ?? ""));
   switch (event.kind) {
@@ -147,7 +147,7 @@ export function describe(event: JournalEvent): string {
   }
 }
 
-/** Which events show what: for the filter. */
+/** The groups of the filter: whether a group shows a kind of event. */
 export const GROUPS: Record<string, (kind: string) => boolean> = {
   processes: (kind) => kind.startsWith("process_") || kind.startsWith("exec_") || kind === "out_of_memory",
   network: (kind) => ["dns", "policy", "http", "connection", "connect", "accept", "listen"].includes(kind),

@@ -1,21 +1,21 @@
-// Events in words, the newest first: of one sandbox, or of all that the session may see.
+// A list of events in words, the newest first: of one sandbox, or of all that the session may see.
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { clock, time } from "../format";
 import { describe, GROUPS, type JournalEvent } from "./journal";
 
-/** Events that are held in the page: the newest. */
+/** Most events that the page holds: the newest. */
 const EVENTS_MAX = 20_000;
 const ROWS_MAX = 500;
 const SHOW_AFTER_MS = 100;
 
-/** All events of a stream, then those that come. Another address forgets them. */
+/** Reads all events of a stream, then each new one. When `stream` changes, it starts with none. */
 export function useEvents(stream: string): JournalEvent[] {
   const [state, set] = useState<{ stream: string; events: JournalEvent[] }>({ stream, events: [] });
   useEffect(() => {
     const kept: JournalEvent[] = [];
-    // A stream that comes back may repeat what was there.
+    // After a reconnection, the stream may repeat events.
     const seen = new Set<string>();
     let waiting: number | undefined;
     const source = new EventSource(stream);
@@ -43,16 +43,16 @@ const idOf = (event: JournalEvent) => `${event.sandbox} ${event.number}`;
 
 interface Props {
   events: JournalEvent[];
-  /** What a file with them is called. */
+  /** The name of the file in which the user saves the events. */
   name: string;
-  /** They are of several sandboxes. */
+  /** Whether the events are of several sandboxes. */
   ofAll?: boolean;
   actions?: ComponentChildren;
 }
 
 export function Log({ events, name, ofAll, actions }: Props) {
   const [text, type] = useState("");
-  // Calls are hidden at first: this page itself makes many.
+  // API calls are hidden at first: this page itself makes many.
   const [groups, choose] = useState<ReadonlySet<string>>(new Set(["processes", "network", "sandbox"]));
   const wanted = text.toLowerCase();
   const words = (event: JournalEvent) => `${event.kind} ${event.witness} ${ofAll ? event.sandbox : ""} ${describe(event)}`;

@@ -1,4 +1,4 @@
-// What it may reach, what was refused, what it is connected to, and its own ports.
+// A sandbox's network: its policy, refusals, connections and ports.
 
 import { useState } from "preact/hooks";
 import { call, type AccessCreated, type DenialView, type EgressPolicy, type NetworkView, type PortList, type Rule, type Sandbox } from "../api";
@@ -77,17 +77,17 @@ export function Network({ sandbox }: { sandbox: Sandbox }) {
   );
 }
 
-/** Names can be allowed by a rule of their own; limits and requests need somebody to think. */
+/** Whether a rule can allow what was refused. Only names can be allowed so; limits and requests need a decision. */
 function allowable(denial: DenialView): boolean {
   return (denial.stage === "dns" || denial.stage === "connect") && /^[a-z0-9.-]+$/i.test(denial.what);
 }
 
-/** Adds a rule for just this name. What was off until now goes by rules from then on. */
+/** Adds a rule that allows only this name. A network that was `off` becomes `rules`. */
 async function allow(sandbox: Sandbox, denial: DenialView): Promise<void> {
   const policy: EgressPolicy = {
     ...sandbox.egress,
     internet: sandbox.egress?.internet === "on" ? "on" : "rules",
-    // The first rule that fits speaks: this one must come before what refused it.
+    // The first rule that matches decides, so this one comes before the rule that refused the name.
     rules: [{ action: "allow", domain: denial.what } as Rule, ...(sandbox.egress?.rules ?? [])],
   };
   const after = await attempt(
@@ -127,7 +127,7 @@ function Ports({ of }: { of: Sandbox }) {
   const within = { sandbox: of.id };
   const [links, keep] = useState<Record<number, string>>({});
   const runs = of.state === "running";
-  // Asking one that is paused would wake it.
+  // A request would resume a paused sandbox.
   const ports = usePoll(`ports ${of.id} ${runs}`, runs ? EVERY_MS : null, async (signal) =>
     runs ? await call<PortList>("get", "/v1/sandboxes/{sandbox}/ports", { in: within, signal }) : { items: [] },
   );

@@ -1,4 +1,4 @@
-// Output as text.
+// Makes text from the output of commands.
 
 import type { OutputChunk } from "../api";
 
@@ -10,17 +10,17 @@ export function decode(chunk: Pick<OutputChunk, "data" | "encoding">): Uint8Arra
   return Uint8Array.from(atob(chunk.data), (letter) => letter.charCodeAt(0));
 }
 
-/** Without what only a terminal understands: colours, titles, movements. */
+/** Removes the control sequences that only a terminal understands: colours, titles, movements. */
 export function plain(text: string): string {
   // eslint-disable-next-line no-control-regex
   return text.replace(/\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|\r(?=\n)|[\0-\x08\x0b\x0c\x0e-\x1a]/g, "");
 }
 
-/** The text in pieces: every second one is what was searched for. */
+/** Splits the text at the hits of a search. Every second part is a hit. */
 export function marked(text: string, search: string): { parts: string[]; hits: number } {
   if (!search) return { parts: [text], hits: 0 };
   const [low, wanted] = [text.toLowerCase(), search.toLowerCase()];
-  // Some letters change their length in lower case; then positions do not fit.
+  // Some letters have another length in lower case. Positions in `low` are then wrong for `text`, so nothing is marked.
   if (low.length !== text.length) return { parts: [text], hits: 0 };
   const parts: string[] = [];
   let from = 0;

@@ -1,4 +1,4 @@
-// What it uses now and over the last minutes, what it was given, and its checkpoints.
+// A sandbox's use of resources now and over the last minutes, its limits, and its checkpoints.
 
 import { useRef } from "preact/hooks";
 import { call, type Metrics, type Sandbox, type Snapshot, type SnapshotList } from "../api";
@@ -24,7 +24,7 @@ function useHistory(sandbox: Sandbox) {
   const kept = useRef<{ points: Point[]; last?: { at: number; cpu_us: number } }>({ points: [] });
   const runs = sandbox.state === "running";
   const polled = usePoll(`${sandbox.id} ${runs}`, runs ? EVERY_MS : null, async (signal) => {
-    // Asking one that is paused would wake it.
+    // A request would resume a paused sandbox.
     if (!runs) return undefined;
     const metrics = await call<Metrics>("get", "/v1/sandboxes/{sandbox}/metrics", { in: { sandbox: sandbox.id }, signal });
     const { points, last } = kept.current;

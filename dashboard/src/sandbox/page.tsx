@@ -1,4 +1,4 @@
-// One sandbox: what it is, what can be done with it, and its tabs.
+// The page of one sandbox: its state, the buttons for actions, and its tabs.
 
 import { call, type Sandbox } from "../api";
 import { byId, offline, patch, refresh, sandboxes } from "../live";

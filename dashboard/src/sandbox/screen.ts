@@ -51,20 +51,21 @@ export function openScreen(place: HTMLElement, dark: boolean): Screen {
 }
 
 /**
- * The emulator writes its colours into `<style>` elements, which the content security policy refuses. Those that it makes
- * while it opens hand their text to style sheets of the document instead, which a policy does not concern.
+ * The emulator writes its colours into `<style>` elements, which the content security policy refuses. While the
+ * emulator opens, this function replaces those elements: their text goes into the document's `adoptedStyleSheets`, to
+ * which the policy does not apply.
  */
 function withoutInlineStyle(open: () => void): void {
   const make = document.createElement;
   document.createElement = function (this: Document, name: string, options?: ElementCreationOptions) {
-    // In the place of a style stands an element that shows nothing: even an empty style would be refused, loudly.
+    // A `<template>`, which shows nothing, replaces the style: the browser would report even an empty style as refused.
     if (name === "style") return adopt(make.call(this, "template"));
     return make.call(this, name, options);
   } as typeof document.createElement;
   try {
     open();
   } finally {
-    // The own property hid the prototype's method.
+    // Without the document's own property, `createElement` is the prototype's method again.
     delete (document as Partial<Document>).createElement;
   }
 }

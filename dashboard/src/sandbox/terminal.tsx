@@ -1,4 +1,4 @@
-// Terminals: a shell of one's own, or one that others look at, too. What is shown lives on the server: leaving ends nothing.
+// Terminals: a new shell, or one that other users see too. The server runs the shell, so leaving the page ends nothing.
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { call, socket, type AttachServerMessage, type ExecList, type ExecWithOutput, type Sandbox } from "../api";
@@ -8,10 +8,10 @@ import { isDark } from "../theme";
 import { attempt, Empty } from "../ui/parts";
 import { usePoll } from "../ui/poll";
 
-/** Before the bytes of an output message: the stream and the offset. */
+/** Bytes before the data of an output message: the stream and the offset. */
 const FRAME_HEAD_BYTES = 9;
 const RETRY_MS = 1_000;
-// Whatever shell the sandbox has, as a login shell.
+// A shell that the sandbox has, as a login shell.
 const SHELL = 'if command -v bash >/dev/null; then exec bash -l; else exec sh -l; fi';
 
 export function TerminalTab({ sandbox }: { sandbox: Sandbox }) {
@@ -85,7 +85,7 @@ function Screen({ sandbox, exec }: { sandbox: string; exec: string }) {
   );
 }
 
-/** Joins a screen and a command; after a cut it goes on at the byte that came last. */
+/** Connects a screen to a command. When the connection breaks, it reconnects and goes on after the last byte. */
 function attach(screen: import("./screen").Screen, sandbox: string, exec: string, tell: (status: string) => void): () => void {
   let connection: WebSocket | undefined;
   let offset = 0;

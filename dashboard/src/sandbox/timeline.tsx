@@ -1,4 +1,4 @@
-// The flight recorder: processes as a tree over time, what the network saw, and every event in words.
+// The flight recorder: processes as a tree over time, and all events of the sandbox in words.
 
 import { useMemo, useState } from "preact/hooks";
 import { address, call, type Sandbox, type TraceReport } from "../api";
@@ -8,7 +8,7 @@ import { treeOf, type Node } from "./journal";
 import { Log, useEvents } from "./log";
 
 const TICKS = 5;
-// A process of a moment is still to be seen.
+// A very short process still gets a bar of this width.
 const BAR_MIN_PERCENT = 0.4;
 
 type Span = { from: number; to: number };
@@ -18,7 +18,7 @@ export function Timeline({ sandbox }: { sandbox: Pick<Sandbox, "id" | "state"> }
   const tree = useMemo(() => treeOf(events), [events]);
   const [zoom, setZoom] = useState<Span>();
   if (events.length === 0) return <Empty title="Nothing is recorded yet">The recorder writes down what happens in a sandbox and with it.</Empty>;
-  // Not from the making of the sandbox, but from what happened in it: most of the time nothing does.
+  // The axis begins with the first command, not when the sandbox was made: before it, there may be a long idle time.
   const first = tree[0]?.start_us ?? events[0]?.at_us ?? 0;
   const last = Math.max(...tree.map((one) => one.end_us ?? one.start_us), events.at(-1)?.at_us ?? first, first + 1000);
   const span = zoom ?? { from: first, to: last };

@@ -1,25 +1,25 @@
-// Following something that grows and is read from an offset on: asks again as soon as there is an answer, while it waits there.
+// Follows a log or list that grows. Each request waits on the server for new items, and the next is sent at its answer.
 
 import { useEffect, useState } from "preact/hooks";
 
-/** Pause after a request that failed, and while nobody looks at the page. */
+/** Pause after a request that failed, and between looks at whether a hidden page is shown again. */
 const PAUSE_MS = 2_000;
 
 export interface Followed<T> {
   items: T[];
   error: string | null;
-  /** There is no more to come. */
+  /** Whether the end has been read. */
   over: boolean;
 }
 
-/** What a reader gives: what is new, where to go on, and whether that was the end. */
+/** The result of one read: the new items, the offset of the next read, and whether this was the end. */
 export interface Part<T> {
   items: T[];
   next: number;
   over: boolean;
 }
 
-/** All that `read` has given since the beginning of `key`; of more than `most` items the last. */
+/** Collects all items that `read` returns for `key`, at most the last `most`. Another `key` begins anew. */
 export function useFollow<T>(key: string, most: number, read: (from: number, signal: AbortSignal) => Promise<Part<T>>): Followed<T> {
   const [state, set] = useState<Followed<T> & { key: string }>({ key, items: [], error: null, over: false });
   useEffect(() => {

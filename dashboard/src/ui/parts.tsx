@@ -15,14 +15,14 @@ interface Notice {
 const notices = signal<Notice[]>([]);
 let last = 0;
 
-/** Shows a line for some seconds. */
+/** Shows a notice for some seconds. */
 export function tell(text: string, bad = false, hint?: string | null): void {
   const id = (last += 1);
   notices.value = [...notices.value.slice(-3), { id, text, bad, hint }];
   setTimeout(() => (notices.value = notices.value.filter((one) => one.id !== id)), bad ? 9000 : 4000);
 }
 
-/** Does something, and tells what came of it when it fails. */
+/** Runs `work`. Shows its error as a notice when it fails, and `done`, if given, when it succeeds. */
 export async function attempt<T>(work: () => Promise<T>, done?: string): Promise<T | undefined> {
   try {
     const result = await work();
@@ -93,7 +93,7 @@ export function Empty(props: { title: string; children?: ComponentChildren }) {
   );
 }
 
-/** What stands where an answer is awaited or did not come. */
+/** Shown while an answer is awaited, or with the error when it did not come. */
 export function Waiting({ error }: { error: string | null }) {
   return error ? (
     <div class="empty bad" role="alert">

@@ -1,4 +1,4 @@
-// Reading what has no stream: at once, again after a pause while the page is looked at, and on request.
+// Polls resources that have no stream: reads at once, again after each pause while the page is visible, and on request.
 
 import { useEffect, useState } from "preact/hooks";
 
@@ -8,7 +8,7 @@ export interface Polled<T> {
   again: () => void;
 }
 
-/** The newest answer of `read`. A change of `key` forgets the last one. Without `every_ms` it is read once. */
+/** The newest answer of `read`. A change of `key` forgets it. When `every_ms` is null, `read` is called once. */
 export function usePoll<T>(key: string, every_ms: number | null, read: (signal: AbortSignal) => Promise<T>): Polled<T> {
   const [state, set] = useState<{ key: string; value?: T; error: string | null }>({ key, error: null });
   const [round, again] = useState(0);
@@ -17,7 +17,8 @@ export function usePoll<T>(key: string, every_ms: number | null, read: (signal: 
     let timer: number | undefined;
     const turn = async () => {
       try {
-        if (!document.hidden) {
+        // A tab that is opened in the background reads what it shows once, too.
+        if (!document.hidden || every_ms === null) {
           const value = await read(stop.signal);
           if (!stop.signal.aborted) set({ key, value, error: null });
         }

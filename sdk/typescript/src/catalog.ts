@@ -1,4 +1,4 @@
-/** What sandboxes are made from, and what outlives them. */
+/** Templates, images, snapshots, secrets and volumes. */
 
 import { InvalidRequest, ServerError, fromBody } from "./errors.js";
 import { Pager } from "./pager.js";
@@ -35,18 +35,18 @@ class Part {
 export interface BuildOptions {
   /** The Dockerfile's text. */
   dockerfile?: string;
-  /** A list of steps, instead. */
+  /** A list of steps, instead of a Dockerfile. */
   steps?: readonly Step[];
-  /** What to copy from, as a tar archive. */
+  /** A tar archive of the files that the build copies. */
   context?: Uint8Array | Blob;
   onLog?: (event: BuildEvent) => void;
-  /** Everything else that the API takes. */
+  /** Further fields of the API's request. */
   more?: CreateBuild;
 }
 
-/** Named, versioned recipes for sandboxes. */
+/** The server's templates: named, versioned recipes for sandboxes. */
 export class Templates extends Part {
-  /** All, each in its newest version. */
+  /** Lists all templates, each in its newest version. */
   async list(): Promise<Template[]> {
     return (await this.read<TemplateList>("/v1/templates")).items;
   }
@@ -55,34 +55,34 @@ export class Templates extends Part {
     return this.read<Template>(`/v1/templates/${segment(name)}`, { version });
   }
 
-  /** Makes a template, or a new version of one, from an image or a snapshot, without building anything. */
+  /** Makes a template, or a new version of one, from an image or a snapshot. The server builds nothing. */
   create(spec: CreateTemplate): Promise<Template> {
     return this.make<Template>("/v1/templates", spec);
   }
 
-  /** Deletes one version, or all. */
+  /** Deletes one version of a template, or all versions. */
   delete(name: string, version?: number): Promise<void> {
     return this.remove(`/v1/templates/${segment(name)}`, { version });
   }
 
-  /** Names for versions: `NAME:TAG` stands wherever `NAME:VERSION` can. */
+  /** Lists the tags of a template. A tag names a version: `NAME:TAG` can be used wherever `NAME:VERSION` can. */
   async tags(name: string): Promise<TemplateTag[]> {
     return (await this.read<TemplateTagList>(`/v1/templates/${segment(name)}/tags`)).items;
   }
 
-  /** Points a tag to a version, the newest if none is given, wherever it pointed before. */
+  /** Makes a tag point to a version, or to the newest when `version` is absent. An existing tag is moved. */
   tag(name: string, tag: string, version?: number): Promise<TemplateTag> {
     const path = `/v1/templates/${segment(name)}/tags/${segment(tag)}`;
     const body: SetTemplateTag = version === undefined ? {} : { version };
     return this.transport.json<TemplateTag>({ method: "PUT", path, body });
   }
 
-  /** Removes a tag. The version that it meant stays. */
+  /** Removes a tag. The version to which it pointed stays. */
   untag(name: string, tag: string): Promise<void> {
     return this.remove(`/v1/templates/${segment(name)}/tags/${segment(tag)}`);
   }
 
-  /** Builds a template; throws {@link ServerError} with the step that failed and what it said. */
+  /** Builds a template. Throws {@link ServerError} with the step that failed and the end of its output. */
   async build(name: string, options: BuildOptions = {}): Promise<Template> {
     const { dockerfile, steps } = options;
     const body = { ...options.more, name, ...(dockerfile === undefined ? {} : { dockerfile }), ...(steps && { steps: [...steps] }) };
@@ -128,10 +128,10 @@ export interface PullOptions {
   signal?: AbortSignal;
 }
 
-/** An image may take long to come. */
+/** Fetching an image may take long: one hour is added to the client's timeout. */
 const PATIENCE_MS = 3_600_000;
 
-/** Images that are here. */
+/** The images that the server has. */
 export class Images extends Part {
   async list(): Promise<Image[]> {
     return (await this.read<ImageList>("/v1/images")).items;
@@ -150,14 +150,14 @@ export class Images extends Part {
     return this.#done({ method: "POST", path: "/v1/images/import", query: { name }, content: archive as BodyInit, contentType: "application/x-tar" });
   }
 
-  /** Takes an image from an archive as `docker save` writes it; gives the last one in it. */
+  /** Loads images from an archive that `docker save` wrote. Returns the last image of the archive. */
   load(archive: Uint8Array | Blob | ReadableStream<Uint8Array>, name?: string): Promise<Image> {
     return this.#done({ method: "POST", path: "/v1/images/load", query: { name }, content: archive as BodyInit, contentType: "application/x-tar" });
   }
 
-  /** Takes a name away, and the image with its last one. */
+  /** Removes a name of an image. Removing the last name removes the image. */
   delete(name: string): Promise<void> {
-    // A registry's name has slashes, which belong to the rest of this path.
+    // The name of an image may have slashes, as in `docker.io/library/node`. They stay slashes in this path.
     return this.remove(`/v1/images/${name.split("/").map(segment).join("/")}`);
   }
 
@@ -192,32 +192,32 @@ async function* lines(response: Response): AsyncGenerator<string> {
   }
 }
 
-/** Disks of sandboxes at one moment, to make sandboxes from. */
+/** The server's snapshots. A snapshot is a sandbox's disk at one moment, from which sandboxes can be made. */
 export class Snapshots extends Part {
   list(options: { sandbox?: string; name?: string } = {}): Pager<Snapshot> {
     return new Pager(this.transport, "/v1/snapshots", { ...options }, (one) => one as Snapshot);
   }
 
-  /** One, by its id or a tag. */
+  /** Gets one snapshot by its id or a tag. */
   get(snapshot: string): Promise<Snapshot> {
     return this.read<Snapshot>(`/v1/snapshots/${segment(snapshot)}`);
   }
 
-  /** Gives it one more tag, which leaves what it points to now. */
+  /** Gives a snapshot one more tag. A tag that points to another snapshot is moved to this one. */
   tag(snapshot: string, tag: string): Promise<Snapshot> {
     const path = `/v1/snapshots/${segment(snapshot)}/tags`;
     return this.transport.json<Snapshot>({ method: "POST", path, body: { tag }, again: "always" });
   }
 
-  /** Takes a tag away, or by its id the snapshot with all tags. */
+  /** Given a tag, removes only the tag. Given an id, deletes the snapshot with all its tags. */
   delete(snapshot: string): Promise<void> {
     return this.remove(`/v1/snapshots/${segment(snapshot)}`);
   }
 }
 
-/** Values that sandboxes use and never see. */
+/** The server's secrets: values that sandboxes use and never see. */
 export class Secrets extends Part {
-  /** All, without their values, which nobody gets back. */
+  /** Lists all secrets, without their values. The server never returns a value. */
   async list(): Promise<Secret[]> {
     return (await this.read<SecretList>("/v1/secrets")).items;
   }
@@ -226,7 +226,7 @@ export class Secrets extends Part {
     return this.read<Secret>(`/v1/secrets/${segment(name)}`);
   }
 
-  /** Makes a secret, or gives one a new value, scope or note. `hosts` are those that may receive it. */
+  /** Makes a secret, or changes a secret's value, scope or note. `hosts` are the hosts that may receive it. */
   put(name: string, value?: string, options: { hosts?: readonly string[]; note?: string; scope?: SecretScope } = {}): Promise<Secret> {
     const { hosts, note } = options;
     const scope = hosts ? { ...options.scope, hosts: [...hosts] } : options.scope;
@@ -237,13 +237,13 @@ export class Secrets extends Part {
     return this.remove(`/v1/secrets/${segment(name)}`);
   }
 
-  /** Requests into which a value was put, newest first. */
+  /** Lists the requests into which the gateway put a secret's value, newest first. */
   async uses(options: { secret?: string; sandbox?: string } = {}): Promise<SecretUse[]> {
     return (await this.read<SecretUseList>("/v1/secret-uses", { ...options })).items;
   }
 }
 
-/** Storage that outlives sandboxes, shared by several. */
+/** The server's volumes: storage that outlives sandboxes, and that several sandboxes can share. */
 export class Volumes extends Part {
   async list(): Promise<Volume[]> {
     return (await this.read<VolumeList>("/v1/volumes")).items;
@@ -253,7 +253,7 @@ export class Volumes extends Part {
     return this.read<Volume>(`/v1/volumes/${segment(volume)}`);
   }
 
-  /** Makes a volume, empty or a copy of another. */
+  /** Makes a volume: empty, or a copy of the volume `copyOf`. */
   create(name: string, size?: Size, options: { copyOf?: string; readOnly?: boolean } = {}): Promise<Volume> {
     return this.make<Volume>("/v1/volumes", {
       name, size_bytes: size === undefined ? undefined : bytes(size), from: options.copyOf, read_only: options.readOnly ?? false,

@@ -6,7 +6,7 @@ import { Transport } from "./transport.js";
 import type { AtollOptions, Query } from "./transport.js";
 import type { ServerInfo, UsageGroup, UsageItem, UsageList } from "./types.js";
 
-/** A server of sandboxes. */
+/** A client of one Atoll server. */
 export class Atoll {
   readonly sandboxes: Sandboxes;
   readonly templates: Templates;
@@ -27,23 +27,23 @@ export class Atoll {
     this.secrets = new Secrets(transport);
   }
 
-  /** Where the server is. */
+  /** The server's URL. */
   get url(): string {
     return this.#transport.url;
   }
 
-  /** What the server is. */
+  /** Asks the server about itself. */
   info(): Promise<ServerInfo> {
     return this.#transport.json<ServerInfo>({ method: "GET", path: "/v1/info" });
   }
 
-  /** What was used, in all or by sandbox, key or hour. */
+  /** Returns the resources that were used: in total, or grouped by sandbox, key or hour. */
   async usage(options: { group?: UsageGroup; fromMs?: number; toMs?: number } = {}): Promise<UsageItem[]> {
     const query = { group: options.group ?? "total", from_ms: options.fromMs, to_ms: options.toMs };
     return (await this.#transport.json<UsageList>({ method: "GET", path: "/v1/usage", query })).items;
   }
 
-  /** Calls what has no method of its own here: JSON of the API's document, and JSON back. */
+  /** Calls an operation of the API that has no method in this SDK. Sends JSON and returns the answer's JSON. */
   request<T>(method: string, path: string, body?: unknown, options: { query?: Query; idempotencyKey?: string } = {}): Promise<T> {
     return this.#transport.json<T>({ method, path, body, query: options.query, key: options.idempotencyKey });
   }

@@ -1,4 +1,4 @@
-/** The code interpreter of a sandbox: contexts that remember, and cells. */
+/** The code interpreter of a sandbox: its contexts, which keep state, and their cells. */
 
 import { CodeFailed } from "./errors.js";
 import { fromBase64 } from "./results.js";
@@ -11,40 +11,40 @@ import { milliseconds } from "./units.js";
 import type { Duration } from "./units.js";
 
 export interface CellOptions {
-  /** Variables on top of the context's, for this cell. */
+  /** Environment variables for this cell, in addition to the context's. */
   env?: Record<string, string>;
-  /** Interrupt it after this long; the result's `state` is then `timed_out`. */
+  /** Interrupt the cell after this long; the result's `state` is then `timed_out`. */
   timeoutMs?: Duration;
-  /** A call with the same key gets the first one's cell. Made up when absent. */
+  /** A later call with the same key gets the cell of the first. A random key when absent. */
   idempotencyKey?: string;
-  /** Gives up waiting; what runs goes on. */
+  /** Aborting it stops the wait. The cell goes on. */
   signal?: AbortSignal;
 }
 
 export interface RunCodeOptions extends CellOptions {
   /** Called with each event as it comes. */
   onEvent?: (event: CellEvent) => void | Promise<void>;
-  /** Throw `CodeFailed` when it does not run to its end. */
+  /** Throw `CodeFailed` when the cell does not run to its end. */
   check?: boolean;
 }
 
 export interface ContextOptions {
-  /** `python` when absent; `javascript`, `typescript`, `bash`, or what else the interpreter knows. */
+  /** `python` when absent; `javascript`, `typescript`, `bash`, or another language of the interpreter. */
   language?: string;
-  /** Where its cells begin. */
+  /** The working directory of its cells. */
   cwd?: string;
-  /** Variables of each of its cells. */
+  /** Environment variables of each of its cells. */
   env?: Record<string, string>;
-  /** A call with the same key gets the first one's context. Made up when absent. */
+  /** A later call with the same key gets the context of the first. A random key when absent. */
   idempotencyKey?: string;
 }
 
-/** A value of a cell, or something that it showed: the same thing in several kinds of data. */
+/** The value of a cell, or an output that the cell displayed, in one or more formats. */
 export class CodeOutput {
   constructor(
-    /** Whether it is the value of the cell itself. */
+    /** Whether this is the value of the cell itself. */
     readonly main: boolean,
-    /** By MIME type: text as it is, pictures in base64, JSON as objects. */
+    /** The data by MIME type: text as it is, pictures in base64, JSON as objects. */
     readonly data: Readonly<Record<string, unknown>>,
   ) {}
 
@@ -90,28 +90,28 @@ export class CodeOutput {
     return this.data["application/json"];
   }
 
-  /** What a figure of matplotlib shows, as data. */
+  /** The data that a matplotlib figure shows. */
   get chart(): unknown {
     return this.data["application/vnd.atoll.chart+json"];
   }
 
-  /** A table of pandas, as columns. */
+  /** A pandas table, as columns. */
   get table(): unknown {
     return this.data["application/vnd.atoll.table+json"];
   }
 }
 
-/** How code failed. */
+/** The error with which a cell failed. */
 export interface CodeError {
-  /** Such as `ValueError`. */
+  /** The name of the error, such as `ValueError`. */
   name: string;
   value: string;
   traceback: string;
 }
 
-/** How a cell ended, and what it said. */
+/** How a cell ended, and its output. */
 export class CodeResult {
-  /** How it ended: `done`, `error`, `interrupted`, `timed_out`, or `failed` for the reason. */
+  /** How the cell ended: `done`, `error`, `interrupted`, `timed_out`, or `failed`, for which `reason` says why. */
   readonly state: CellState;
   readonly reason: string | null;
   readonly executionCount: number | null;
@@ -119,11 +119,11 @@ export class CodeResult {
   readonly stderr: string = "";
   readonly results: CodeOutput[] = [];
   readonly error: CodeError | null = null;
-  /** What of it is not here, and why. */
+  /** The parts of the output that are missing here, and why. */
   readonly problems: string[] = [];
 
   constructor(
-    /** The cell. */
+    /** The id of the cell. */
     readonly id: string,
     events: readonly CellEvent[],
   ) {
@@ -146,19 +146,19 @@ export class CodeResult {
     return this.results.find((one) => one.main)?.text ?? null;
   }
 
-  /** Whether it ran to its end. */
+  /** Whether the cell ran to its end. */
   get ok(): boolean {
     return this.state === "done";
   }
 
-  /** Gives the result back, or throws {@link CodeFailed} when it did not run to its end. */
+  /** Returns this result, or throws {@link CodeFailed} when the cell did not run to its end. */
   check(): this {
     if (!this.ok) throw new CodeFailed(this);
     return this;
   }
 }
 
-/** A cell that runs, or ran. It goes on without this object. */
+/** A cell that runs, or ran. The cell does not need this object to go on. */
 export class Cell {
   readonly #transport: Transport;
   readonly #path: string;
@@ -168,12 +168,12 @@ export class Cell {
     this.#path = `${contextPath}/cells/${segment(id)}`;
   }
 
-  /** Asks the server how it is. */
+  /** Asks the server for the cell's state. */
   info(): Promise<CellInfo> {
     return this.#transport.json<CellInfo>({ method: "GET", path: this.#path });
   }
 
-  /** What it says after the event of a number, up to its end, whatever happens to connections. */
+  /** Gives the cell's events after event number `since`, up to its end. Broken connections lose no event. */
   async *events(options: { since?: number; signal?: AbortSignal } = {}): AsyncGenerator<CellEvent> {
     let after = options.since ?? 0;
     for (;;) {
@@ -186,7 +186,7 @@ export class Cell {
     }
   }
 
-  /** Waits for its end and gives all that it said. */
+  /** Waits for the cell's end and returns all its output. */
   async result(options: Pick<RunCodeOptions, "onEvent" | "signal"> = {}): Promise<CodeResult> {
     const events: CellEvent[] = [];
     for await (const event of this.events(options.signal ? { signal: options.signal } : {})) {
@@ -196,13 +196,13 @@ export class Cell {
     return new CodeResult(this.id, events);
   }
 
-  /** Interrupts it: its code is told, and what its context remembers stays. Does nothing to one that has ended. */
+  /** Interrupts the cell's code. The context keeps its state. Does nothing when the cell has ended. */
   async interrupt(): Promise<void> {
     await this.#transport.text({ method: "POST", path: `${this.#path}/interrupt`, again: "always" });
   }
 }
 
-/** A context: a kernel that remembers what its cells did. */
+/** A context: a kernel that keeps the state that its cells made. */
 export class Context {
   readonly #transport: Transport;
   readonly #path: string;
@@ -210,16 +210,16 @@ export class Context {
   constructor(
     transport: Transport,
     sandboxPath: string,
-    /** Its id, or its name if it was asked for by that. */
+    /** The context's id, or its name if the caller asked for it by name. */
     readonly id: string,
-    /** What the server said of it, if it was asked. */
+    /** What the server returned about the context, if it was asked. */
     readonly info: ContextInfo | null = null,
   ) {
     this.#transport = transport;
     this.#path = `${sandboxPath}/contexts/${segment(id)}`;
   }
 
-  /** Runs code to its end, after the cells before it. It runs once, whatever happens to connections meanwhile. */
+  /** Runs code to its end, after the earlier cells of the context. Broken connections never make it run twice. */
   async run(code: string, options: RunCodeOptions = {}): Promise<CodeResult> {
     const live = options.onEvent !== undefined;
     const { cell, events } = await this.#begin(code, options, live ? 0 : WAIT_MS);
@@ -227,7 +227,7 @@ export class Context {
     return options.check ? result.check() : result;
   }
 
-  /** Runs code and does not wait for it. It goes on by itself. */
+  /** Starts code as a cell and does not wait for its end. */
   async start(code: string, options: CellOptions = {}): Promise<Cell> {
     return this.cell((await this.#begin(code, options, 0)).cell.id);
   }
@@ -243,22 +243,22 @@ export class Context {
     });
   }
 
-  /** A cell that was started before, here or elsewhere, by its id. Asks the server nothing. */
+  /** Gives a cell by its id, also one that another client started. Sends no request. */
   cell(id: string): Cell {
     return new Cell(this.#transport, this.#path, id);
   }
 
-  /** Interrupts its cells that run or wait. What it remembers stays. */
+  /** Interrupts the context's cells that run or wait. The context keeps its state. */
   async interrupt(): Promise<void> {
     await this.#transport.text({ method: "POST", path: `${this.#path}/interrupt`, again: "always" });
   }
 
-  /** Gives it a new kernel, which remembers nothing. Cells that run end. */
+  /** Gives the context a new kernel, without the old state. Cells that run end. */
   async restart(): Promise<void> {
     await this.#transport.text({ method: "POST", path: `${this.#path}/restart`, again: "always" });
   }
 
-  /** Ends it. */
+  /** Ends the context and its kernel. */
   async remove(): Promise<void> {
     await this.#transport.text({ method: "DELETE", path: this.#path });
   }
@@ -275,7 +275,7 @@ export class Code {
     this.#base = base;
   }
 
-  /** Makes a context; resolves when its kernel has started. The same context that has the name already is the answer. */
+  /** Makes a context; resolves when its kernel has started, or to the same context that has the name already. */
   async createContext(name?: string, options: ContextOptions = {}): Promise<Context> {
     const body: CreateContext = { language: options.language ?? "python" };
     if (name !== undefined) body.name = name;
@@ -287,18 +287,18 @@ export class Code {
     return new Context(this.#transport, this.#base, info.id, info);
   }
 
-  /** A context that there is. Asks the server nothing. */
+  /** Gives an existing context by its id or name. Sends no request. */
   context(idOrName: string): Context {
     return new Context(this.#transport, this.#base, idOrName);
   }
 
-  /** The contexts that there are, the oldest first. */
+  /** Lists the contexts of the sandbox, oldest first. */
   async contexts(): Promise<Context[]> {
     const { items } = await this.#transport.json<ContextList>({ method: "GET", path: `${this.#base}/contexts` });
     return items.map((info) => new Context(this.#transport, this.#base, info.id, info));
   }
 
-  /** Runs code in the context that is named after its language, which is made with the first. */
+  /** Runs code in the context named after `language`. The first call makes that context. */
   async run(code: string, options: RunCodeOptions & { language?: string } = {}): Promise<CodeResult> {
     const language = options.language ?? "python";
     let context = this.#defaults.get(language);

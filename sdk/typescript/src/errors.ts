@@ -1,4 +1,4 @@
-/** What can go wrong: eleven classes, one for each thing that a program may want to do about it. */
+/** The errors of the SDK: eleven classes, one for each way in which a program may want to react. */
 
 import type { CodeResult } from "./code.js";
 import type { Result } from "./results.js";
@@ -13,19 +13,19 @@ export interface ErrorDetails {
   cause?: unknown;
 }
 
-/** Anything that Atoll says no to, or that is in the way of asking it. */
+/** The base class of all errors: the server refused the call, or the client could not make it. */
 export class AtollError extends Error {
-  /** Stable, for machines; those of the server are in the API's document. */
+  /** A stable code for programs. The server's codes are in the API's document. */
   readonly code: string;
-  /** What to do about it. */
+  /** What the caller can do about the error. */
   readonly hint: string | null;
   /** Whether the same call may succeed later. */
   readonly retryable: boolean;
-  /** Whether what was asked for may have been done although no answer came. */
+  /** Whether the server may have done what the call asked for, although no answer came. */
   readonly mayHaveRun: boolean;
-  /** Under which the server's log has it. */
+  /** The id under which the server's log has the request. */
   readonly requestId: string | null;
-  /** Of the HTTP answer, if one came. */
+  /** The status of the HTTP answer, if one came. */
   readonly status: number | undefined;
 
   constructor(message: string, details: ErrorDetails = {}) {
@@ -46,26 +46,26 @@ export class AtollError extends Error {
   }
 }
 
-/** No connection, or it broke off before the answer was whole. */
+/** The client could not connect to the server, or the connection broke before the whole answer was here. */
 export class Unreachable extends AtollError {}
-/** It took longer than it was given. A command that ran into its own timeout is no error but a result. */
+/** The call took longer than its timeout. When a command reaches its own timeout, that is a result and no error. */
 export class TimedOut extends AtollError {}
-/** Something about the request is wrong; the message names the field. */
+/** The request is wrong. The message names the field. */
 export class InvalidRequest extends AtollError {}
-/** The key is missing or wrong, or may not do this; or the sandbox's own permissions forbid it. */
+/** The key is missing or wrong, or the key or the sandbox's own permissions do not allow the call. */
 export class NotAllowed extends AtollError {}
-/** What was named is not there. */
+/** The server has nothing with the name or id that the call gave. */
 export class NotFound extends AtollError {}
-/** It does not fit the state in which things are: a name is taken, a sandbox failed, an exec has ended. */
+/** The call does not fit the current state: the name is taken, the sandbox failed, or the exec has ended. */
 export class Conflict extends AtollError {}
-/** A limit, a budget or a disk is full. */
+/** A limit is reached, a budget is used up, or a disk is full. */
 export class LimitReached extends AtollError {}
-/** The server failed, or something that it depends on. */
+/** The server failed, or a system that the server depends on. */
 export class ServerError extends AtollError {}
 
-/** A command did not end with 0, and `check` was asked for. */
+/** A command did not end with 0, and the caller asked for `check`. */
 export class CommandFailed extends AtollError {
-  /** How it ended, with its output. */
+  /** How the command ended, with its output. */
   readonly result: Result;
 
   constructor(result: Result) {
@@ -77,9 +77,9 @@ export class CommandFailed extends AtollError {
   }
 }
 
-/** Code did not run to its end, and `check` was asked for. */
+/** A cell did not run to its end, and the caller asked for `check`. */
 export class CodeFailed extends AtollError {
-  /** How it ended, with what it said. */
+  /** How the cell ended, with its output. */
   readonly result: CodeResult;
 
   constructor(result: CodeResult) {
@@ -98,7 +98,7 @@ const BY_STATUS: Record<number, Kind> = {
   504: TimedOut, 507: LimitReached,
 };
 
-// Answers of a proxy in front of the server, which has no words of its own.
+// Used when an answer does not say whether it is retryable, such as the answer of a proxy in front of the server.
 const RETRYABLE = new Set([429, 502, 503, 504]);
 
 interface Said {
@@ -109,7 +109,7 @@ interface Said {
   request_id?: string | null;
 }
 
-/** The error that an HTTP answer means; `changes` says whether the request may have changed something. */
+/** Makes an error from an HTTP answer. `changes` says whether the request may change anything on the server. */
 export function fromAnswer(
   status: number,
   body: string,
@@ -122,7 +122,7 @@ export function fromAnswer(
     const parsed: unknown = JSON.parse(body);
     if (typeof parsed === "object" && parsed !== null) said = parsed as Said;
   } catch {
-    // Not ours.
+    // The body is no JSON: the answer is not the server's own.
   }
   const kind = BY_STATUS[status] ?? (status >= 500 ? ServerError : InvalidRequest);
   return new kind(said.message ?? `the server answered with status ${status}`, {
@@ -135,7 +135,7 @@ export function fromAnswer(
   });
 }
 
-/** The error that stands in a stream, or in one line of a batch. */
+/** Makes an error from the JSON of an error in a stream or in one entry of a batch. */
 export function fromBody(said: Said, mayHaveRun = false): AtollError {
   const code = said.code ?? "internal";
   let kind: Kind = ServerError;

@@ -13,9 +13,9 @@ import type { Duration } from "./units.js";
 export interface WriteOptions {
   /** Permissions in octal, such as `0755`. */
   mode?: string;
-  /** Name or id, optionally `:group`. */
+  /** Name or id of the owner, optionally with `:group`. */
   user?: string;
-  /** Make missing directories above it: yes, when absent. */
+  /** Whether to make missing directories above the path: true when absent. */
   parents?: boolean;
 }
 
@@ -33,20 +33,20 @@ export class Files {
     return this.#transport.json<T>({ method: "GET", path: `${this.#base}/files${what}`, query });
   }
 
-  /** A file as text; throws a `TypeError` when it is no UTF-8. */
+  /** Reads a file as text. Throws a `TypeError` when the file is not UTF-8. */
   async read(path: string): Promise<string> {
     return new TextDecoder("utf-8", { fatal: true }).decode(await this.readBytes(path));
   }
 
-  /** A file. */
+  /** Reads a file as bytes. */
   readBytes(path: string): Promise<Uint8Array> {
     const call = { method: "GET", path: `${this.#base}/files`, query: { path } };
     return this.#transport.send(call, async (response) => new Uint8Array(await response.arrayBuffer()));
   }
 
   /**
-   * A file, a piece at a time. Goes on where it was when the connection breaks; throws {@link Conflict} when the file is
-   * not the same any more then.
+   * Reads a file, one piece at a time. When the connection breaks, it reconnects and goes on at the same byte; throws
+   * {@link Conflict} when the file was changed since.
    */
   async *stream(path: string, options: { signal?: AbortSignal } = {}): AsyncGenerator<Uint8Array> {
     let at = 0;
@@ -77,7 +77,7 @@ export class Files {
     }
   }
 
-  /** Writes a file, whole or not at all; gives its length. A stream is sent once, everything else again if need be. */
+  /** Writes a file, whole or not at all, and returns its length. Only data that is not a stream can be sent again. */
   async write(path: string, data: string | Uint8Array | Blob | ReadableStream<Uint8Array>, options: WriteOptions = {}): Promise<number> {
     const query = { path, mode: options.mode, user: options.user, parents: options.parents ?? true };
     const written = await this.#transport.json<FileWritten>({
@@ -97,12 +97,12 @@ export class Files {
     await this.#transport.text({ method: "DELETE", path: `${this.#base}/files`, query });
   }
 
-  /** What is there. */
+  /** Describes the file, directory or link at a path. */
   stat(path: string, options: { follow?: boolean } = {}): Promise<FileEntry> {
     return this.#get<FileEntry>("/stat", { path, follow: options.follow ?? true });
   }
 
-  /** Whether something is there. */
+  /** Whether a file, directory or link exists at a path. */
   async exists(path: string): Promise<boolean> {
     try {
       await this.stat(path, { follow: false });
@@ -113,53 +113,53 @@ export class Files {
     }
   }
 
-  /** What is in a directory, and with `depth` below it. */
+  /** Lists the entries below a directory, down to `depth` levels. 1 lists only its own entries. */
   async list(path: string, options: { depth?: number; limit?: number } = {}): Promise<FileEntry[]> {
     return (await this.#get<FileList>("/list", { path, depth: options.depth ?? 1, limit: options.limit })).items;
   }
 
-  /** Files below a directory whose path matches a pattern such as `**\/*.py`. */
+  /** Finds files below a directory whose path matches a pattern such as `**\/*.py`. */
   async find(path: string, pattern: string, options: { limit?: number } = {}): Promise<FileEntry[]> {
     return (await this.#find({ path, pattern, ...options })).map((found) => found.file);
   }
 
-  /** Lines that contain a text, in files below a directory, or in those that match `pattern`. */
+  /** Finds lines that contain a text, in files below a directory. With `pattern`, only in files that match it. */
   grep(text: string, path: string, options: { pattern?: string; limit?: number } = {}): Promise<FoundFile[]> {
     return this.#find({ path, text, ...options });
   }
 
   async #find(body: object): Promise<FoundFile[]> {
-    // It only looks, whatever its method.
+    // This POST changes nothing, so it can always be sent again.
     const call = { method: "POST", path: `${this.#base}/files/find`, body, again: "always" as const };
     return (await this.#transport.json<FoundFiles>(call)).items;
   }
 
-  /** Makes a directory; with `parents`, as when absent, it may be there, and those above are made. */
+  /** Makes a directory. Unless `parents` is false, makes missing directories above it, and it may exist already. */
   async mkdir(path: string, options: WriteOptions = {}): Promise<void> {
     const parents = options.parents ?? true;
     const body = { path, mode: options.mode, user: options.user, parents };
     await this.#transport.text({ method: "POST", path: `${this.#base}/files/mkdir`, body, again: parents ? "always" : "never" });
   }
 
-  /** Moves or renames. */
+  /** Moves or renames a file or directory. */
   async move(from: string, to: string, options: { replace?: boolean } = {}): Promise<void> {
     const body = { from, to, no_replace: !(options.replace ?? true) };
     await this.#transport.text({ method: "POST", path: `${this.#base}/files/move`, body });
   }
 
-  /** Changes permissions (in octal) or owner. */
+  /** Changes the permissions (`mode`, in octal) or the owner of a file or directory. */
   async chmod(path: string, mode?: string, options: { user?: string } = {}): Promise<void> {
     const body = { path, mode, user: options.user };
     await this.#transport.text({ method: "POST", path: `${this.#base}/files/chmod`, body, again: "always" });
   }
 
-  /** A file or directory with everything below, as a tar stream. It comes from the sandbox: unpack it with care. */
+  /** Reads a file or directory with everything below as a tar stream. The sandbox makes it, so do not trust it. */
   archive(path: string, options: { signal?: AbortSignal } = {}): Promise<ReadableStream<Uint8Array>> {
     const call = { method: "GET", path: `${this.#base}/archive`, query: { path }, signal: options.signal ?? null };
     return this.#transport.send(call, async (response) => response.body ?? new ReadableStream());
   }
 
-  /** Unpacks a tar archive below a directory, which is made when it is absent. */
+  /** Unpacks a tar archive below a directory of the sandbox. Makes the directory when it is absent. */
   async unpack(path: string, archive: Uint8Array | Blob | ReadableStream<Uint8Array>, options: { user?: string } = {}): Promise<void> {
     await this.#transport.text({
       method: "PUT",
@@ -186,7 +186,7 @@ async function* pieces(response: Response): AsyncGenerator<Uint8Array> {
   }
 }
 
-/** Everything of a stream. */
+/** Reads a whole stream. */
 export async function collected(stream: AsyncIterable<Uint8Array>): Promise<Uint8Array> {
   const all: Uint8Array[] = [];
   for await (const piece of stream) all.push(piece);
@@ -194,15 +194,15 @@ export async function collected(stream: AsyncIterable<Uint8Array>): Promise<Uint
 }
 
 export interface OpenOptions {
-  /** It ends after this long, or with the sandbox. */
+  /** The access ends after this long, or with the sandbox. */
   ttl?: Duration;
-  /** For everybody, without a token. */
+  /** Whether the port can be reached without a token. */
   public?: boolean;
-  /** What it is for, for people. */
+  /** A name that tells people the purpose of the access. */
   name?: string;
 }
 
-/** Ports of one sandbox, reached from outside. */
+/** Access to the ports of one sandbox from outside. */
 export class Ports {
   readonly #transport: Transport;
   readonly #base: string;
@@ -212,32 +212,32 @@ export class Ports {
     this.#base = base;
   }
 
-  /** Ports on which something listens. */
+  /** Lists the ports on which a process of the sandbox listens. */
   async list(): Promise<Port[]> {
     return (await this.#transport.json<PortList>({ method: "GET", path: `${this.#base}/ports` })).items;
   }
 
-  /** An address at which a browser reaches a port: with a token in it, or for everybody. */
+  /** Opens a port and returns a URL for browsers. The URL has a token in it; with `public`, it needs none. */
   async url(port: number, options: OpenOptions = {}): Promise<string> {
     return (await this.open(port, options)).link;
   }
 
-  /** The same with everything that is known of it, such as the token and the id that `close` takes. */
+  /** Opens a port as `url` does, and returns the whole access, such as its token and the id that `close` takes. */
   open(port: number, options: OpenOptions = {}): Promise<AccessCreated> {
     const body = {
       port, public: options.public ?? false, name: options.name,
       ttl_ms: options.ttl === undefined ? undefined : milliseconds(options.ttl),
     };
-    // One more that nobody knows of does no harm: it ends as the other does.
+    // A repeated request may make a second access that no caller knows. It does no harm: it ends as the first does.
     return this.#transport.json<AccessCreated>({ method: "POST", path: `${this.#base}/access`, body, again: "always" });
   }
 
-  /** Ends an access, by its id. */
+  /** Ends an access. `access` is its id. */
   async close(access: string): Promise<void> {
     await this.#transport.text({ method: "DELETE", path: `${this.#base}/access/${segment(access)}` });
   }
 
-  /** Accesses that there are. */
+  /** Lists the accesses of the sandbox. */
   async opened(): Promise<Access[]> {
     return (await this.#transport.json<AccessList>({ method: "GET", path: `${this.#base}/access` })).items;
   }

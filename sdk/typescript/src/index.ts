@@ -1,6 +1,6 @@
 /** Computers for AI agents, on your own machine: the TypeScript SDK of Atoll. */
 
-// Older runtimes have no name for it yet; `await using` is compiled to look for this one.
+// Older runtimes have no `Symbol.asyncDispose`. The code to which `await using` is compiled looks for this symbol then.
 (Symbol as { asyncDispose?: symbol }).asyncDispose ??= Symbol.for("Symbol.asyncDispose");
 
 export { Atoll } from "./client.js";

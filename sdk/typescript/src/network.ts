@@ -1,14 +1,17 @@
-/** What a sandbox may reach, and which credentials it uses without having them. */
+/** Network policies: the hosts that a sandbox may reach, and the secrets that the gateway puts into its requests. */
 
 import type { Action, EgressPolicy, InjectRule, Placeholder, Rule } from "./types.js";
 
-/** What a sandbox may reach: nothing when empty. What denies comes first. */
+/** The hosts that a sandbox may reach: none when empty. `deny` is looked at before `allow`. */
 export interface Network {
-  /** Domains (`example.com`, `*.example.com`, `*`) and addresses (`10.1.2.3`, `10.0.0.0/8`), each optionally with `:PORT` or `:FROM-TO`. */
+  /**
+   * Domains (`example.com`, `*.example.com`, `*`) and addresses (`10.1.2.3`, `10.0.0.0/8`), each optionally with
+   * `:PORT` or `:FROM-TO`.
+   */
   allow?: readonly string[];
-  /** The same. */
+  /** Domains and addresses, as in `allow`. */
   deny?: readonly string[];
-  /** Everything public. */
+  /** Whether every public host may be reached. */
   internet?: boolean;
   /** Further rules in the API's form, with methods and paths; looked at first. */
   rules?: readonly Rule[];
@@ -21,18 +24,19 @@ export interface Network {
 }
 
 /**
- * A secret of the server that a sandbox uses: it has a placeholder in a variable, and the gateway puts the value into
- * requests to the hosts. Without hosts it is for those that the secret itself may go to.
+ * A secret of the server that a sandbox uses without seeing its value. The sandbox gets a placeholder in an environment
+ * variable, and the gateway replaces it by the value in requests to the hosts. Without `hosts`, the hosts are those of
+ * the secret's own scope.
  */
 export interface UseSecret {
   name: string;
-  /** As `HOST` or `HOST:PORT`. */
+  /** The hosts, as `HOST` or `HOST:PORT`. */
   hosts?: readonly string[];
-  /** The variable; the secret's name when absent. */
+  /** The name of the variable; the secret's name when absent. */
   env?: string;
-  /** What the placeholder begins with, for programs that insist. */
+  /** How the placeholder begins, for programs that check how their key begins. */
   prefix?: string;
-  /** Further headers in which it is replaced. */
+  /** Further headers in which the gateway replaces the placeholder. */
   headers?: readonly string[];
   path?: boolean;
   query?: boolean;
@@ -40,7 +44,7 @@ export interface UseSecret {
   maskResponses?: boolean;
 }
 
-/** The injection rule of a secret, for these hosts. */
+/** Makes the injection rule of a secret for these hosts, in the API's form. */
 export function secretRule(secret: UseSecret, hosts: readonly string[]): InjectRule {
   const placeholder: Placeholder = { secret: secret.name, env: secret.env ?? secret.name };
   if (secret.prefix !== undefined) placeholder.prefix = secret.prefix;
@@ -56,7 +60,7 @@ export function secretRule(secret: UseSecret, hosts: readonly string[]): InjectR
   } as InjectRule;
 }
 
-/** The policy in the API's form. Hosts of injection rules are allowed without further words. */
+/** The policy in the API's form. It allows the hosts of the injection rules; `allow` need not name them. */
 export function policy(network: Network, inject: readonly InjectRule[] = []): EgressPolicy {
   const injected = [...(network.inject ?? []), ...inject];
   const rules = [
@@ -81,7 +85,7 @@ export function policy(network: Network, inject: readonly InjectRule[] = []): Eg
   return made as EgressPolicy;
 }
 
-/** Host and port, or range of ports. */
+/** Splits `HOST:PORT` or `HOST:FROM-TO` into the host and the port or range of ports, which may be absent. */
 function hostAndPort(text: string): [string, string | undefined] {
   const bracketed = /^\[([^\]]*)\](?::(.*))?$/.exec(text);
   if (bracketed) return [bracketed[1] ?? "", bracketed[2]];

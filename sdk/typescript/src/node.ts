@@ -1,4 +1,4 @@
-/** Servers of one's own, in Node: the rest of the SDK needs nothing of it. */
+/** Starts Atoll servers from Node. The rest of the SDK does not need Node. */
 
 import { spawn } from "node:child_process";
 import type { ChildProcess } from "node:child_process";
@@ -15,8 +15,8 @@ import type { AtollOptions } from "./transport.js";
 const READY_MS = 60_000;
 const STOP_MS = 30_000;
 
-// Ends the server when the pipe from the client closes, also when the client was killed: the shell reads from the pipe,
-// the server does not have it.
+// This shell script starts the server, and ends it when the pipe from the client closes. The pipe closes also when the
+// client is killed. The shell reads from the pipe; the server does not inherit it.
 const GUARD = `
 exec 3<&0 </dev/null
 "$@" 3<&- & server=$!
@@ -28,7 +28,7 @@ kill "$waiter" 2>/dev/null
 exit "$code"
 `;
 
-/** A client with a server of its own, which ends with it and leaves nothing behind. */
+/** A client with a server that was started for it. The server ends with the client and leaves nothing behind. */
 export class LocalAtoll extends Atoll implements AsyncDisposable {
   readonly #child: ChildProcess;
   readonly #directory: string;
@@ -51,7 +51,7 @@ export class LocalAtoll extends Atoll implements AsyncDisposable {
 
 /**
  * Starts a server on this machine: the program that `ATOLL_BIN` names, the one that was installed with this package, or
- * `atoll` on the PATH, with `args` after `atoll serve`. It needs what the server needs: Linux and root.
+ * `atoll` on the PATH, with `args` after `atoll serve`. The server needs Linux and root.
  */
 export async function local(options: Omit<AtollOptions, "url" | "apiKey"> & { args?: readonly string[] } = {}): Promise<LocalAtoll> {
   const { args = [], ...rest } = options;
@@ -66,7 +66,7 @@ export async function local(options: Omit<AtollOptions, "url" | "apiKey"> & { ar
   closeSync(log);
   try {
     const ready = JSON.parse(await firstLine(child)) as { url: string; api_key: string };
-    // The process may end while it runs.
+    // Node may exit while the server runs.
     child.unref();
     return new LocalAtoll({ ...rest, url: ready.url, apiKey: ready.api_key }, child, directory);
   } catch (cause) {
@@ -83,7 +83,7 @@ function firstLine(child: ChildProcess): Promise<string> {
     const lines = createInterface({ input: child.stdout });
     const settle = (act: () => void) => () => {
       clearTimeout(timer);
-      // First: closing says that it ended.
+      // `act` runs before `close`: the event of `close` would reject the promise as if the server had ended.
       act();
       lines.close();
     };
@@ -101,7 +101,7 @@ async function stop(child: ChildProcess, directory: string): Promise<void> {
       try {
         process.kill(-pid, "SIGKILL");
       } catch {
-        // It went by itself.
+        // The server has ended by itself.
       }
     }, STOP_MS);
     child.ref();

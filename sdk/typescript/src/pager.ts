@@ -9,7 +9,7 @@ export interface Page<T> {
   nextCursor: string | null;
 }
 
-/** A listing: iterate over it, and the pages come as they are needed. */
+/** A listing. Iterating over it fetches each page when it is needed. */
 export class Pager<T> {
   readonly #page: (cursor: string | null) => Promise<Page<T>>;
 
@@ -21,7 +21,7 @@ export class Pager<T> {
     };
   }
 
-  /** One page: the first, or the one that a cursor leads to. */
+  /** Fetches one page: the first, or the one after the page whose `nextCursor` is given. */
   page(cursor: string | null = null): Promise<Page<T>> {
     return this.#page(cursor);
   }
@@ -35,7 +35,7 @@ export class Pager<T> {
     } while (cursor !== null);
   }
 
-  /** Everything, in one list. */
+  /** Fetches all pages and returns their items in one list. */
   async all(): Promise<T[]> {
     const all: T[] = [];
     for await (const one of this) all.push(one);

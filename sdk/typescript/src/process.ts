@@ -9,45 +9,45 @@ import type { CreateExec, Exec, ExecWithOutput, OutputPage } from "./types.js";
 import { milliseconds } from "./units.js";
 import type { Duration } from "./units.js";
 
-/** A line for `/bin/sh -c`, or program and arguments, which no shell looks at. */
+/** A line for `/bin/sh -c`, or a list of program and arguments that is run without a shell. */
 export type Command = string | readonly string[];
 
 export interface StartOptions {
   /** Working directory. */
   cwd?: string;
-  /** Variables on top of the sandbox's. */
+  /** Environment variables in addition to the sandbox's. */
   env?: Record<string, string>;
-  /** Name or id, optionally `:group`. */
+  /** Name or id of the user, optionally with `:group`. */
   user?: string;
-  /** Kill it after this long. */
+  /** Kill the command after this long. */
   timeoutMs?: Duration;
-  /** Kill it when it has written nothing for this long. */
+  /** Kill the command when it has written nothing for this long. */
   idleTimeoutMs?: Duration;
   /** Keep standard input open, for `write`. */
   stdin?: boolean;
-  /** On a terminal of this size. */
+  /** Run the command on a terminal of this size. */
   pty?: boolean | { cols: number; rows: number };
   /** Most bytes of output that the server keeps. */
   keepOutput?: number;
-  /** A call with the same key gets the first one's process. Made up when absent. */
+  /** A later call with the same key gets the process of the first. A random key when absent. */
   idempotencyKey?: string;
-  /** Gives up waiting; what runs goes on. */
+  /** Aborting it stops the wait. The command goes on. */
   signal?: AbortSignal;
 }
 
 export interface RunOptions extends Omit<StartOptions, "stdin" | "pty" | "keepOutput"> {
-  /** Its standard input; otherwise it reads end-of-file at once. */
+  /** The command's standard input. When absent, the command reads end-of-file at once. */
   input?: string | Uint8Array;
   /** Called with each piece of output as it comes. */
   onOutput?: (piece: Piece) => void | Promise<void>;
-  /** Most bytes of each stream that the result holds; the oldest go first. */
+  /** Most bytes of each stream that the result holds; above it, the oldest are dropped. */
   maxOutput?: number;
-  /** Throw `CommandFailed` when it does not end with 0. */
+  /** Throw `CommandFailed` when the command does not end with 0. */
   check?: boolean;
 }
 
 const STDIN_MAX_BYTES = 2 ** 20;
-// What is lost with a connection is asked for again: pages are not large.
+// When a connection breaks, the client asks for the whole page again, so pages are small.
 const PAGE_MAX_BYTES = 256 * 2 ** 10;
 const SIZE = { cols: 80, rows: 24 };
 
@@ -55,7 +55,7 @@ export function isFinal(exec: { state: string }): boolean {
   return exec.state === "exited" || exec.state === "lost";
 }
 
-/** A request that runs a command. */
+/** Makes the body of a request that runs a command. */
 export function commandBody(command: Command, options: StartOptions): CreateExec {
   const tty = options.pty === true ? SIZE : options.pty || undefined;
   return {
@@ -72,7 +72,7 @@ export function commandBody(command: Command, options: StartOptions): CreateExec
   };
 }
 
-/** A command that runs, or ran, in a sandbox. It goes on without this object: `sandbox.exec(id)` finds it again. */
+/** A command that runs, or ran, in a sandbox. It goes on without this object; `sandbox.exec(id)` finds it again. */
 export class Process {
   readonly #path: string;
   readonly #transport: Transport;
@@ -81,22 +81,22 @@ export class Process {
     transport: Transport,
     readonly sandboxId: string,
     readonly id: string,
-    /** What the server said of it last, if it was asked. */
+    /** What the server last returned about the command, if it was asked. */
     public info?: Exec,
   ) {
     this.#transport = transport;
     this.#path = `/v1/sandboxes/${segment(sandboxId)}/execs/${segment(id)}`;
   }
 
-  /** Asks the server how it is. */
+  /** Asks the server for the command's state. */
   async refresh(): Promise<Exec> {
     this.info = await this.#transport.json<Exec>({ method: "GET", path: this.#path });
     return this.info;
   }
 
   /**
-   * Its output from an offset on, and gaps where the server kept it no longer. Goes on until the command has ended,
-   * whatever happens to connections; with `follow: false` until nothing more is there.
+   * Gives the command's output from an offset on, and gaps where the server kept it no longer. Goes on until the
+   * command has ended; broken connections lose nothing. With `follow: false`, stops when the server has no more output.
    */
   async *output(options: { since?: number; follow?: boolean; signal?: AbortSignal } = {}): AsyncGenerator<Piece> {
     const follow = options.follow ?? true;
@@ -117,41 +117,41 @@ export class Process {
     }
   }
 
-  /** Writes to its standard input. Each byte arrives once, also when a connection breaks. */
+  /** Writes to the command's standard input. Each byte arrives exactly once, also when a connection breaks. */
   async write(data: string | Uint8Array): Promise<void> {
     const raw = typeof data === "string" ? new TextEncoder().encode(data) : data;
     for (let at = 0; at < raw.length; at += STDIN_MAX_BYTES) await this.#stdin(raw.subarray(at, at + STDIN_MAX_BYTES), null);
   }
 
-  /** Ends its standard input. */
+  /** Closes the command's standard input. */
   async closeStdin(): Promise<void> {
     await this.#stdin(new Uint8Array(), true);
   }
 
   async #stdin(content: Uint8Array, close: boolean | null): Promise<void> {
-    // Not again where the server failed: it may have written a part.
+    // Not sent again when the server answers with an error: it may have written a part of the data.
     await this.#transport.text({
       method: "POST", path: `${this.#path}/stdin`, content: content as BodyInit, query: { close }, key: newKey(), again: "lost",
     });
   }
 
-  /** Sends a signal (`TERM`, `SIGINT`, a number) to its process group, or to everything it started. */
+  /** Sends a signal (`TERM`, `SIGINT`, a number) to its process group; with `tree`, to everything it started. */
   async signal(signal: string | number, options: { tree?: boolean } = {}): Promise<void> {
     const body = { signal: String(signal), tree: options.tree ?? false };
     await this.#transport.text({ method: "POST", path: `${this.#path}/signal`, body, key: newKey() });
   }
 
-  /** Kills everything it started; returns when it has ended. Does nothing to one that has. */
+  /** Kills all processes of the command, and returns when it has ended. Does nothing when it has ended already. */
   async kill(): Promise<void> {
     await this.#transport.text({ method: "DELETE", path: this.#path });
   }
 
-  /** Changes the size of its terminal. */
+  /** Changes the size of the command's terminal. */
   async resize(cols: number, rows: number): Promise<void> {
     await this.#transport.text({ method: "POST", path: `${this.#path}/resize`, body: { cols, rows }, again: "always" });
   }
 
-  /** Waits for its end. Throws {@link TimedOut} when it still runs after `timeoutMs`; it goes on running. */
+  /** Waits for the command's end. Throws {@link TimedOut} when it still runs after `timeoutMs`; it goes on running. */
   async wait(options: { timeoutMs?: Duration; signal?: AbortSignal } = {}): Promise<Ended> {
     return ended((await this.#end(options)).exit);
   }
@@ -170,7 +170,7 @@ export class Process {
     }
   }
 
-  /** Waits for its end and gives all its output. */
+  /** Waits for the command's end and returns all its output. */
   async result(options: Pick<RunOptions, "onOutput" | "maxOutput" | "signal"> = {}): Promise<Result> {
     const collector = new Collector(options.maxOutput ?? OUTPUT_MAX_BYTES);
     for await (const piece of this.output({ signal: options.signal })) {
@@ -181,7 +181,7 @@ export class Process {
   }
 }
 
-/** Starts a command and gives its result: in one request, if it is over soon and writes little. */
+/** Starts a command and returns its result. A short command with little output needs only one request. */
 export async function run(transport: Transport, sandbox: string, command: Command, options: RunOptions): Promise<Result> {
   const live = options.input !== undefined || options.onOutput !== undefined;
   const body = commandBody(command, { ...options, stdin: options.input !== undefined });
@@ -202,7 +202,7 @@ export async function run(transport: Transport, sandbox: string, command: Comman
       await process.write(options.input);
       await process.closeStdin();
     } catch (error) {
-      // It ended, or closed its input, before it read everything: how it ended says more.
+      // The command ended, or closed its input, before it read everything. Its result says more than this error.
       if (!(error instanceof AtollError && ["exec_ended", "stdin_closed"].includes(error.code))) throw error;
     }
   }

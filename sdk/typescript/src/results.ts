@@ -1,9 +1,9 @@
-/** What commands give: output as it came, and how they ended. */
+/** Results of commands: their output, and how they ended. */
 
 import { CommandFailed } from "./errors.js";
 import type { Exec, Exit, ExitReason, OutputChunk, OutputStream } from "./types.js";
 
-/** Most output that a result holds, each stream; the oldest goes first. */
+/** Most bytes of each stream that a result holds; above it, the oldest are dropped. */
 export const OUTPUT_MAX_BYTES = 64 * 2 ** 20;
 
 const decoder = new TextDecoder();
@@ -15,13 +15,13 @@ export interface Output {
   offset: number;
   stream: OutputStream;
   data: Uint8Array;
-  /** The bytes as UTF-8, what is none replaced. A character may be cut at either end. */
+  /** The bytes decoded as UTF-8; other bytes are replaced. The piece may begin or end within a character. */
   text: string;
   /** Offset of what follows. */
   nextOffset: number;
 }
 
-/** Output that the server keeps no more because the exec wrote more than its log may hold. */
+/** Output that the server no longer keeps, because the exec wrote more than its log may hold. */
 export interface Gap {
   type: "gap";
   start: number;
@@ -36,7 +36,7 @@ export function gap(start: number, end: number): Gap {
   return { type: "gap", start, end, nextOffset: end };
 }
 
-/** A piece, from the API's form. */
+/** Makes a piece of output from the API's JSON. */
 export function output(chunk: OutputChunk): Output {
   const data = chunk.encoding === "base64" ? fromBase64(chunk.data) : encoder.encode(chunk.data);
   const text = chunk.encoding === "base64" ? decoder.decode(data) : chunk.data;
@@ -54,9 +54,9 @@ export function fromBase64(text: string): Uint8Array {
 
 /** How a command ended. */
 export interface Ended {
-  /** Why: `exited`, or what ended it, such as `timed_out` or `out_of_memory`. */
+  /** Why the command ended: `exited`, or another reason, such as `timed_out` or `out_of_memory`. */
   end: ExitReason;
-  /** As a shell has it. Null when nobody knows: the sandbox died or was paused under it. */
+  /** The exit code, as a shell has it. Null when it is unknown: the sandbox died or was paused meanwhile. */
   exitCode: number | null;
   /** The signal that ended it, if one did. */
   signal: number | null;
@@ -73,39 +73,39 @@ export class Result implements Ended {
   readonly signal: number | null;
 
   constructor(
-    /** All that the server knows of it. */
+    /** Everything that the server knows about the command. */
     readonly exec: Exec,
     readonly stdoutBytes: Uint8Array,
     readonly stderrBytes: Uint8Array,
-    /** Whether output is missing: more was written than is kept. */
+    /** Whether output is missing, because the command wrote more than is kept. */
     readonly truncated: boolean,
   ) {
     ({ end: this.end, exitCode: this.exitCode, signal: this.signal } = ended(exec.exit));
   }
 
-  /** Standard output as UTF-8, what is none replaced. */
+  /** Standard output decoded as UTF-8. Bytes that are not UTF-8 are replaced. */
   get stdout(): string {
     return decoder.decode(this.stdoutBytes);
   }
 
-  /** Standard error as UTF-8, what is none replaced. */
+  /** Standard error decoded as UTF-8. Bytes that are not UTF-8 are replaced. */
   get stderr(): string {
     return decoder.decode(this.stderrBytes);
   }
 
-  /** Whether it ended with 0. */
+  /** Whether the command ended with 0. */
   get ok(): boolean {
     return this.exitCode === 0;
   }
 
-  /** Gives the result back, or throws {@link CommandFailed} when it did not end with 0. */
+  /** Returns this result, or throws {@link CommandFailed} when the command did not end with 0. */
   check(): this {
     if (!this.ok) throw new CommandFailed(this);
     return this;
   }
 }
 
-/** Collects output up to a limit; what is oldest goes first. */
+/** Collects output up to a limit for each stream. Above the limit it drops the oldest bytes. */
 export class Collector {
   readonly #pieces: Record<OutputStream, Uint8Array[]> = { stdout: [], stderr: [] };
   readonly #sizes: Record<OutputStream, number> = { stdout: 0, stderr: 0 };

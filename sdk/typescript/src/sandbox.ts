@@ -22,9 +22,9 @@ import { bytes, milliseconds } from "./units.js";
 import type { Duration, Size } from "./units.js";
 
 export interface ForkOptions {
-  /** As it was at a snapshot or checkpoint; now, when absent. */
+  /** The snapshot or checkpoint to copy; when absent, the sandbox as it is now. */
   at?: Snapshot | string | number;
-  /** With memory and processes, at the isolation level `microvm`. */
+  /** Whether to copy memory and processes too, at the isolation level `microvm`. */
   memory?: boolean;
   name?: string;
   labels?: Record<string, string>;
@@ -32,7 +32,7 @@ export interface ForkOptions {
   ttl?: Duration;
 }
 
-/** A computer of its own. With `await using` it is deleted at the end, unless it was made with `keep`. */
+/** A sandbox. Used with `await using`, it is deleted at the end, unless it was made with `keep`. */
 export class Sandbox implements AsyncDisposable {
   readonly id: string;
   readonly code: Code;
@@ -43,9 +43,9 @@ export class Sandbox implements AsyncDisposable {
 
   constructor(
     transport: Transport,
-    /** What the server said of it last; `refresh` asks again. */
+    /** What the server last returned about the sandbox; `refresh` asks again. */
     public info: Info,
-    /** Whether it stays when an `await using` ends. */
+    /** Whether the sandbox stays when an `await using` ends. */
     public keep = true,
   ) {
     this.#transport = transport;
@@ -56,7 +56,7 @@ export class Sandbox implements AsyncDisposable {
     this.ports = new Ports(transport, this.#path);
   }
 
-  /** Its name, if it has one. */
+  /** The sandbox's name, or null. */
   get name(): string | null {
     return this.info.name ?? null;
   }
@@ -65,18 +65,18 @@ export class Sandbox implements AsyncDisposable {
     if (!this.keep) await this.delete();
   }
 
-  /** The same sandbox, with other limits for each call. */
+  /** Returns an object for the same sandbox with other limits for each call. */
   withOptions(options: Pick<AtollOptions, "timeoutMs" | "maxRetries">): Sandbox {
     return new Sandbox(this.#transport.withOptions(options), this.info, this.keep);
   }
 
-  /** Runs a command to its end. It runs once, whatever happens to connections meanwhile. */
+  /** Runs a command to its end. Broken connections never make it run twice. */
   async run(command: Command, options: RunOptions = {}): Promise<Result> {
     const result = await inToolSpan(this.id, () => run(this.#transport, this.id, command, options));
     return options.check ? result.check() : result;
   }
 
-  /** Starts a command and comes back when it runs. It goes on by itself. */
+  /** Starts a command and returns when it runs, without waiting for its end. */
   async start(command: Command, options: StartOptions = {}): Promise<Process> {
     const body = commandBody(command, options);
     const call = { method: "POST", path: `${this.#path}/execs`, body, again: "always" as const, signal: options.signal ?? null };
@@ -84,18 +84,18 @@ export class Sandbox implements AsyncDisposable {
     return new Process(this.#transport, this.id, exec.id, exec);
   }
 
-  /** A command that was started before, here or elsewhere, by its id. Asks the server nothing. */
+  /** Gives a command by its id, also one that another client started. Sends no request. */
   exec(id: string): Process {
     return new Process(this.#transport, this.id, id);
   }
 
-  /** Its commands, newest first. */
+  /** Lists the sandbox's commands, newest first. */
   execs(options: { state?: readonly ExecState[] } = {}): Pager<Process> {
     const read = (one: unknown) => new Process(this.#transport, this.id, (one as Exec).id, one as Exec);
     return new Pager(this.#transport, `${this.#path}/execs`, { state: options.state }, read);
   }
 
-  /** A terminal with a shell, or another command. The command ends with it. */
+  /** Opens a terminal with a shell or another command. Closing the terminal ends the command. */
   async terminal(options: { cols?: number; rows?: number; command?: Command } & StartOptions = {}): Promise<Terminal> {
     const { cols = 80, rows = 24, command, ...start } = options;
     const env = { TERM: "xterm-256color", ...start.env };
@@ -104,7 +104,7 @@ export class Sandbox implements AsyncDisposable {
     return new Terminal(process, 0, true);
   }
 
-  /** The terminal of a process that was started with `pty`. Closing it leaves the command alone. */
+  /** Connects to the terminal of a process that was started with `pty`. Closing it does not end the command. */
   attach(process: Process | string, options: { since?: number } = {}): Terminal {
     return new Terminal(typeof process === "string" ? this.exec(process) : process, options.since ?? 0, false);
   }
@@ -117,19 +117,19 @@ export class Sandbox implements AsyncDisposable {
     return this.#transport.json<T>({ method: "POST", path: `${this.#path}${what}`, body, key: newKey() });
   }
 
-  /** Asks the server how it is. */
+  /** Asks the server for the sandbox's state and settings. */
   async refresh(): Promise<Info> {
     return (this.info = await this.#get<Info>(""));
   }
 
-  /** Changes what is said, in the API's form: name, env, labels, limits, lifetimes; or what it may reach. */
+  /** Changes the given settings, in the API's form: name, env, labels, limits, lifetimes; or the network. */
   async update(changes: UpdateSandbox = {}, options: { network?: Network } = {}): Promise<Info> {
     const body = options.network ? { ...changes, egress: policy(options.network) } : changes;
     const call = { method: "PATCH", path: this.#path, body, again: "always" as const };
     return (this.info = await this.#transport.json<Info>(call));
   }
 
-  /** Deletes it with everything in it. Does nothing when it is gone. */
+  /** Deletes the sandbox with everything in it. Does nothing when it is gone already. */
   async delete(): Promise<void> {
     try {
       await this.#transport.text({ method: "DELETE", path: this.#path });
@@ -138,12 +138,12 @@ export class Sandbox implements AsyncDisposable {
     }
   }
 
-  /** What it uses now. */
+  /** Returns the resources that the sandbox uses now. */
   metrics(): Promise<Metrics> {
     return this.#get<Metrics>("/metrics");
   }
 
-  /** What it used in its whole life. */
+  /** Returns the resources that the sandbox has used in its whole life. */
   async usage(): Promise<UsageItem> {
     const call = { method: "GET", path: "/v1/usage", query: { sandbox: this.id } };
     const [item] = (await this.#transport.json<UsageList>(call)).items;
@@ -151,39 +151,39 @@ export class Sandbox implements AsyncDisposable {
     return item;
   }
 
-  /** What it reached, and what it was refused. */
+  /** Returns the connections that the sandbox made, and those that the server refused. */
   network(): Promise<NetworkView> {
     return this.#get<NetworkView>("/network");
   }
 
-  /** Stops it: `frozen` in memory, `memory` and `filesystem` on disk. Any use wakes it up. */
+  /** Pauses the sandbox: `frozen` keeps it in memory, `memory` and `filesystem` on disk. Any use resumes it. */
   async pause(mode?: PauseMode): Promise<Info> {
     const call = { method: "POST", path: `${this.#path}/pause`, body: { mode }, again: "always" as const };
     return (this.info = await this.#transport.json<Info>(call));
   }
 
-  /** Wakes it up. */
+  /** Resumes the sandbox. */
   async resume(): Promise<Info> {
     return (this.info = await this.#transport.json<Info>({ method: "POST", path: `${this.#path}/resume`, again: "always" }));
   }
 
-  /** Keeps its disk, and with `memory` its processes, to make sandboxes from. Tags are `name` or `name:tag`. */
+  /** Makes a snapshot of the disk, and with `memory` also of the processes. Tags are `name` or `name:tag`. */
   snapshot(tag?: string | readonly string[], options: { memory?: boolean; comment?: string } = {}): Promise<Snapshot> {
     const tags = tag === undefined ? [] : typeof tag === "string" ? [tag] : [...tag];
     return this.#once<Snapshot>("/snapshots", { tags, memory: options.memory ?? false, comment: options.comment });
   }
 
-  /** A numbered snapshot of its own, for `rollback` and `diff`. */
+  /** Makes a checkpoint: a numbered snapshot of this sandbox, for `rollback` and `diff`. */
   checkpoint(comment?: string): Promise<Snapshot> {
     return this.#once<Snapshot>("/checkpoints", { comment });
   }
 
-  /** Its checkpoints. */
+  /** Lists the sandbox's checkpoints. */
   async checkpoints(): Promise<Snapshot[]> {
     return (await this.#get<SnapshotList>("/checkpoints")).items;
   }
 
-  /** Copies it. When one copy cannot be made, those that were made are deleted. */
+  /** Makes copies of the sandbox. When a copy cannot be made, deletes the copies that were made. */
   async fork(count = 1, options: ForkOptions = {}): Promise<Sandbox[]> {
     const { results } = await this.#once<BatchResults>("/fork", {
       count,
@@ -203,14 +203,17 @@ export class Sandbox implements AsyncDisposable {
     return made;
   }
 
-  /** Puts its disk back: to before the last command as far as there is a checkpoint of that, when nothing is named. What runs ends. */
+  /**
+   * Puts the disk back to a snapshot or checkpoint. Commands that run end. When `to` is absent, the disk goes back to
+   * before the last command began, as far as there is a checkpoint of that.
+   */
   async rollback(to?: Snapshot | string | number): Promise<Snapshot> {
     const done = await this.#once<RolledBack>("/rollback", { to: to === undefined ? undefined : which(to) });
     this.info = done.sandbox;
     return done.to;
   }
 
-  /** What changed on its disk since a snapshot or checkpoint, or between two; with `text` also how. */
+  /** Lists what changed on the disk since `from`, or between `from` and `to`; with `text`, also how. */
   diff(options: { from?: Snapshot | string | number; to?: Snapshot | string | number; text?: boolean } = {}): Promise<Comparison> {
     const { from, to, text = false } = options;
     return this.#get<Comparison>("/diff", {
@@ -226,13 +229,13 @@ function which(snapshot: Snapshot | string | number): string {
 export interface CreateOptions {
   /** `host` (the server's own /usr, the default), or an image that was pulled, loaded or imported. */
   image?: string;
-  /** As `name` or `name:version`. */
+  /** A template, as `name` or `name:version`. */
   template?: string;
   snapshot?: Snapshot | string;
-  /** Unique: a DNS label. */
+  /** A unique name: a DNS label. */
   name?: string;
   labels?: Record<string, string>;
-  /** Environment of every command. */
+  /** Environment variables of every command. */
   env?: Record<string, string>;
   /** Cores. */
   cpu?: number;
@@ -241,27 +244,30 @@ export interface CreateOptions {
   isolation?: IsolationLevel;
   user?: string;
   workdir?: string;
-  /** Delete it this long after it was made. */
+  /** Delete the sandbox this long after it was made. */
   ttl?: Duration;
-  /** Delete it after this long without a command or a request; `onIdle` says what else to do. */
+  /** Delete the sandbox after this long without a command or a request; `onIdle` chooses another action. */
   idle?: Duration;
   onIdle?: OnIdle;
-  /** What it may reach; the server's default when absent. */
+  /** The hosts that it may reach. When absent, those of `secrets`; without those, the server's default. */
   network?: Network;
-  /** Secrets of the server that it uses and never sees. */
+  /** Secrets of the server that the sandbox uses and never sees. */
   secrets?: readonly (string | UseSecret)[];
-  /** Volumes to mount: paths, and names of volumes; `name/directory` is a directory of one, `name:ro` can only be read. */
+  /**
+   * Volumes to mount: the path of each, and the volume's name. `name/directory` mounts a directory of the volume, and
+   * `name:ro` mounts the volume read-only.
+   */
   volumes?: Record<string, string>;
-  /** Do not delete it when an `await using` ends. */
+  /** Do not delete the sandbox when an `await using` ends. */
   keep?: boolean;
-  /** A call with the same key gets the first one's sandbox. Made up when absent. */
+  /** A later call with the same key gets the sandbox of the first. A random key when absent. */
   idempotencyKey?: string;
-  /** Everything else that the API takes. */
+  /** Further fields of the API's request. */
   more?: CreateSandbox;
   signal?: AbortSignal;
 }
 
-/** The sandboxes of a server. */
+/** The sandboxes of the server. */
 export class Sandboxes {
   readonly #transport: Transport;
 
@@ -269,7 +275,7 @@ export class Sandboxes {
     this.#transport = transport;
   }
 
-  /** Makes a sandbox; resolves when it runs. One is made, whatever happens to connections meanwhile. */
+  /** Makes a sandbox; resolves when it runs. Broken connections never make a second sandbox. */
   async create(options: CreateOptions = {}): Promise<Sandbox> {
     const { snapshot, cpu, memory, disk, ttl, idle, volumes } = options;
     const limits = {
@@ -303,7 +309,7 @@ export class Sandboxes {
     const use = typeof secret === "string" ? { name: secret } : secret;
     let hosts = use.hosts ?? [];
     if (hosts.length === 0) {
-      // A reference such as NAME@2 is to one version.
+      // NAME@2 names one version of the secret; the request needs NAME alone.
       const path = `/v1/secrets/${segment(use.name.split("@")[0] ?? "")}`;
       hosts = (await this.#transport.json<Secret>({ method: "GET", path })).scope.hosts;
       if (hosts.includes("*")) {
@@ -313,12 +319,12 @@ export class Sandboxes {
     return secretRule(use, hosts);
   }
 
-  /** A sandbox that there is. */
+  /** Gets an existing sandbox by its id or name. */
   async get(idOrName: string): Promise<Sandbox> {
     return new Sandbox(this.#transport, await this.#transport.json<Info>({ method: "GET", path: `/v1/sandboxes/${segment(idOrName)}` }));
   }
 
-  /** Sandboxes, newest first: iterate, and the pages come as they are needed. */
+  /** Lists sandboxes, newest first. Iterating over the listing fetches each page when it is needed. */
   list(
     options: { labels?: Record<string, string>; state?: readonly SandboxState[]; namePrefix?: string; pageSize?: number } = {},
   ): Pager<Sandbox> {
@@ -333,7 +339,7 @@ export class Sandboxes {
   }
 }
 
-/** What was given: absent fields are the server's to decide. */
+/** Returns only the fields that the caller gave. The server chooses the values of absent fields. */
 function given<T extends object>(fields: T): Partial<T> {
   return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)) as Partial<T>;
 }

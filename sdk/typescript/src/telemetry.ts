@@ -5,7 +5,7 @@ import type { Result } from "./results.js";
 
 type Api = typeof import("@opentelemetry/api");
 
-// Not written in the import itself, so that bundlers do not ask for what may be absent.
+// The name is not written in the import itself, so that bundlers do not demand a package that may be absent.
 const NAME = "@opentelemetry/api";
 let loading: Promise<Api | null> | undefined;
 let loaded: Api | null | undefined;
@@ -18,13 +18,13 @@ function load(): Promise<Api | null> {
   return loading;
 }
 
-/** Adds the headers of the current trace, if there is one. */
+/** Adds the headers of the current trace to a request's headers, if there is a trace. */
 export async function inject(headers: Record<string, string>): Promise<void> {
   const api = loaded === undefined ? await load() : loaded;
   if (api?.trace.getActiveSpan()) api.propagation.inject(api.context.active(), headers);
 }
 
-/** Does work in a span of its own, after OpenTelemetry's conventions for generative AI. */
+/** Runs `work` in a new span. Its attributes follow OpenTelemetry's conventions for generative AI. */
 export async function inToolSpan(sandbox: string, work: () => Promise<Result>): Promise<Result> {
   const api = loaded === undefined ? await load() : loaded;
   if (!api) return work();
@@ -37,7 +37,7 @@ export async function inToolSpan(sandbox: string, work: () => Promise<Result>): 
   const inside = async (span: Span): Promise<Result> => {
     try {
       const result = await work();
-      // What the command was and what it wrote is the caller's own and stays out.
+      // The command and its output stay out of the span: they are the caller's own.
       span.setAttributes({ "gen_ai.tool.call.id": result.exec.id, "atoll.exec.end": result.end });
       if (result.exitCode !== null) span.setAttribute("process.exit.code", result.exitCode);
       return result;

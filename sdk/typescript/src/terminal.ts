@@ -1,17 +1,17 @@
-/** Terminals. Over plain requests: they go where `fetch` goes, and each byte that is typed arrives once. */
+/** Terminals over plain HTTP requests. They work wherever `fetch` does, and each byte that is typed arrives once. */
 
 import type { Ended } from "./results.js";
 import type { Process } from "./process.js";
 
-/** What stands on a terminal, and what is typed there. Reading goes on by itself when connections break. */
+/** A command's terminal: iterating reads its output, `send` types. Reading goes on when connections break. */
 export class Terminal implements AsyncDisposable {
-  /** How the command ended, once all was shown. */
+  /** How the command ended, once all output was read. */
   ended: Ended | undefined;
   readonly #stop = new AbortController();
   readonly #kills: boolean;
   readonly #since: number;
   #shown: AsyncGenerator<Uint8Array> | undefined;
-  // Keys arrive in the order in which they were typed, also when nobody waits for them.
+  // Text arrives in the order in which it was typed, also when the caller does not await `send`.
   #typed: Promise<void> = Promise.resolve();
 
   constructor(readonly process: Process, since: number, kills: boolean) {
@@ -19,21 +19,21 @@ export class Terminal implements AsyncDisposable {
     this.#kills = kills;
   }
 
-  /** Types. */
+  /** Types text into the terminal. */
   send(data: string | Uint8Array): Promise<void> {
     const sent = this.#typed.then(() => this.process.write(data));
     this.#typed = sent.catch(() => undefined);
     return sent;
   }
 
-  /** Changes its size. */
+  /** Changes the terminal's size. */
   resize(cols: number, rows: number): Promise<void> {
     return this.process.resize(cols, rows);
   }
 
-  /** What is shown, until the command has ended or the terminal is closed. */
+  /** The terminal's output, until the command has ended or the terminal is closed. */
   async *[Symbol.asyncIterator](): AsyncGenerator<Uint8Array> {
-    // Leaving a loop must not end what the next one reads from.
+    // A caller that leaves its loop must not end the generator: the next loop reads from it.
     this.#shown ??= this.#read();
     for (;;) {
       const next = await this.#shown.next();
@@ -53,7 +53,7 @@ export class Terminal implements AsyncDisposable {
     }
   }
 
-  /** Everything that is shown up to and with a text; less when the command ends before. */
+  /** Reads the terminal's output until it contains a text. Returns less when the command ends before. */
   async readUntil(text: string): Promise<string> {
     const decoder = new TextDecoder();
     let shown = "";
@@ -64,7 +64,7 @@ export class Terminal implements AsyncDisposable {
     return shown;
   }
 
-  /** Stops reading, and ends the command if this is its own terminal. */
+  /** Stops reading. Kills the command if `sandbox.terminal` made this terminal. */
   async close(): Promise<void> {
     this.#stop.abort();
     if (this.#kills && this.ended === undefined) await this.process.kill();

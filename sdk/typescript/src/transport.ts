@@ -1,4 +1,4 @@
-/** Requests: who asks, how long, what is tried again, and what an answer means. */
+/** Sends requests: the key, timeouts, retries, and the errors that answers mean. */
 
 import { AtollError, InvalidRequest, ServerError, TimedOut, Unreachable, fromAnswer } from "./errors.js";
 import { inject } from "./telemetry.js";
@@ -10,19 +10,19 @@ export type Query = Record<string, string | number | boolean | readonly string[]
 export type Again = "always" | "lost" | "never";
 
 export interface AtollOptions {
-  /** Where the server is; `ATOLL_URL` when absent. */
+  /** The server's URL; `ATOLL_URL` when absent. */
   url?: string;
-  /** A key; `ATOLL_API_KEY` when absent. */
+  /** The API key; `ATOLL_API_KEY` when absent. */
   apiKey?: string;
-  /** How long a call may take, retries included: 60,000 when absent. What a call waits for is not counted. */
+  /** Milliseconds that a call may take, retries included: 60,000 when absent. `Call.waitMs` is not counted. */
   timeoutMs?: number;
-  /** How often a call is tried again when it is safe to: 5 when absent. */
+  /** How often the client tries a call again when that is safe: 5 when absent. */
   maxRetries?: number;
-  /** What to send with, instead of the global `fetch`. */
+  /** The function that sends requests, instead of the global `fetch`. */
   fetch?: typeof fetch;
   /** Further headers of each request. */
   headers?: Record<string, string>;
-  /** Told what is asked and what is tried again; never keys, commands or output. */
+  /** Called with a line for each request and each retry. The lines never have keys, commands or output. */
   log?: (line: string) => void;
 }
 
@@ -36,26 +36,26 @@ export interface Call {
   headers?: Record<string, string>;
   key?: string;
   again?: Again;
-  /** How long the server is asked to wait, on top of the timeout. */
+  /** How long the request asks the server to wait, in addition to the timeout. */
   waitMs?: number;
   signal?: AbortSignal | null;
 }
 
-/** How long one request waits for something to happen. */
+/** How long one request asks the server to wait for output, an event or an end. */
 export const WAIT_MS = 30_000;
 const DELAY_MS = 100;
 const DELAY_MAX_MS = 2000;
 const LATER = new Set([429, 500, 502, 503, 504]);
 const SAFE = new Set(["GET", "HEAD", "PUT", "DELETE"]);
-// Nothing was sent when one of these is the cause.
+// When the cause is one of these, nothing was sent.
 const UNSENT = new Set(["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "EHOSTUNREACH", "ENETUNREACH", "UND_ERR_CONNECT_TIMEOUT"]);
 
-/** An idempotency key. */
+/** Makes a random idempotency key. */
 export function newKey(): string {
   return crypto.randomUUID();
 }
 
-/** A part of a path. */
+/** Encodes a name or id as one segment of a URL's path. */
 export function segment(text: string): string {
   if (text === "" || text === "." || text === "..") {
     throw new InvalidRequest(`'${text}' is no id and no name`, { code: "invalid_argument" });
@@ -63,7 +63,7 @@ export function segment(text: string): string {
   return encodeURIComponent(text);
 }
 
-/** Waits; throws the signal's reason when it is aborted before. */
+/** Waits `ms` milliseconds. Throws the signal's reason when the signal is aborted before. */
 export function sleep(ms: number, signal?: AbortSignal | null): Promise<void> {
   return new Promise((resolve, reject) => {
     signal?.throwIfAborted();
@@ -105,7 +105,7 @@ export class Transport {
     this.timeoutMs = options.timeoutMs ?? 60_000;
     this.maxRetries = options.maxRetries ?? 5;
     this.#headers = { ...options.headers, authorization: `Bearer ${apiKey}` };
-    // Browsers have a name of their own.
+    // Browsers set their own user agent.
     if (environment("PATH") !== undefined) this.#headers["user-agent"] = `atoll-typescript/${VERSION}`;
   }
 
@@ -113,7 +113,7 @@ export class Transport {
     return new Transport({ ...this.#options, ...options });
   }
 
-  /** Sends JSON and reads JSON; undefined when the answer is empty. */
+  /** Sends JSON and returns the answer's JSON, or undefined when the answer is empty. */
   async json<T>(call: Call): Promise<T> {
     const text = await this.text(call);
     try {
@@ -128,12 +128,12 @@ export class Transport {
     return this.send(call, (response) => response.text());
   }
 
-  /** Sends a request and gives what `read` makes of the answer; tried again as a whole, when that is safe. */
+  /** Sends a request and returns the result of `read` for its answer. Retries both, when that is safe. */
   async send<T>(call: Call, read: (response: Response) => Promise<T>): Promise<T> {
     const again = call.again ?? (call.key !== undefined || SAFE.has(call.method) ? "always" : "never");
     const headers: Record<string, string> = {
       ...this.#headers,
-      // Chosen here, so that a request whose answer is lost can be found in the server's log.
+      // The client chooses the request id, so that a request whose answer is lost can be found in the server's log.
       "x-request-id": crypto.randomUUID(),
       ...call.headers,
     };
@@ -156,7 +156,7 @@ export class Transport {
           headers,
           body: content ?? null,
           signal: limit.signal,
-          // Redirects would carry the key elsewhere.
+          // Redirects are not followed: they would send the key to another server.
           redirect: "error",
           ...(content instanceof ReadableStream ? { duplex: "half" } : {}),
         } as RequestInit);
@@ -179,7 +179,7 @@ export class Transport {
   }
 }
 
-/** What became of the attempts at one request, and whether there is one more. */
+/** Counts the attempts at one request, and decides whether there is another. */
 class Attempts {
   wasLost = false;
   #left: number;
@@ -212,7 +212,7 @@ class Attempts {
     return this.call.method !== "GET" && this.call.method !== "HEAD";
   }
 
-  /** How long to wait until it is tried again; throws when it is not. */
+  /** Called when no answer came. Returns how long to wait before the next attempt; throws when there is none. */
   lost(error: unknown, timedOut: boolean): number {
     const cause = error instanceof Error ? (error.cause as { code?: string } | undefined) : undefined;
     const sent = !UNSENT.has(cause?.code ?? "");
@@ -231,12 +231,12 @@ class Attempts {
     return this.#next(failure, null);
   }
 
-  /** The same for an answer that is an error. */
+  /** Called when the answer is an error. Returns and throws as `lost` does. */
   refused(response: Response, said: string): number {
     const requestId = response.headers.get("x-request-id") ?? this.requestId;
     const failure = fromAnswer(response.status, said, this.#changes, this.wasLost, requestId);
     const later = failure.retryable && LATER.has(response.status);
-    // What was turned away because there was too much to do was not begun.
+    // A server that answers 429 has not begun the request, so it can be sent again.
     if (!later || (this.again !== "always" && response.status !== 429)) throw failure;
     return this.#next(failure, response.headers.get("retry-after"));
   }

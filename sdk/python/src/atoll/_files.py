@@ -1,4 +1,4 @@
-"""Directories as archives, on this side."""
+"""Packs and unpacks tar archives of directories on the client's machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _IN_MEMORY_BYTES = 8 << 20
 
 
 def pack(local: str | os.PathLike[str]) -> BinaryIO:
-    """A tar archive of a file, or of what is in a directory. Close it."""
+    """Makes a tar archive of a file, or of the content of a directory. The caller closes it."""
     source = Path(local)
     archive: BinaryIO = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)  # type: ignore[assignment]  # noqa: SIM115
     with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT) as tar:
@@ -35,21 +35,22 @@ def pack(local: str | os.PathLike[str]) -> BinaryIO:
 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Without owners, which mean nothing in a sandbox; devices and sockets stay here."""
+    """Removes the owner, which means nothing in a sandbox. Leaves out devices, pipes and sockets."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     return member if member.isfile() or member.isdir() or member.issym() or member.islnk() else None
 
 
 class Refused(Exception):
-    """A member of an archive that leads outside."""
+    """A member of an archive has a path or link that leads out of the target directory."""
 
 
 def unpack(archive: BinaryIO, target: Path) -> None:
-    """Unpacks what a sandbox sent: its archive is nothing to be trusted.
+    """Unpacks an archive from a sandbox. The sandbox may have sent a hostile archive, so `unpack` does not trust it.
 
-    Only files, directories and symbolic links are made, all below `target`. Links are made last, and only those that
-    lead to something below `target`; nothing is written through one, not even through one that was there before.
+    `unpack` makes only files, directories and symbolic links, all below `target`. It makes the symbolic links last, and
+    only those that lead to a path below `target`. It never writes through a symbolic link, not even one that was there
+    before.
     """
     target.mkdir(parents=True, exist_ok=True)
     root = target.resolve()
@@ -72,7 +73,7 @@ def unpack(archive: BinaryIO, target: Path) -> None:
                     _write(path, content, member.mode)
             elif member.islnk():
                 _copy(root, root.joinpath(*_parts(member.linkname)), path)
-            # Devices and pipes are nobody's files.
+            # Devices and pipes are left out.
     for path, aim in links:
         _link(root, path, aim)
 
@@ -111,7 +112,7 @@ def _write(path: Path, content: io.BufferedIOBase | BinaryIO | object, mode: int
 
 
 def _copy(root: Path, source: Path, path: Path) -> None:
-    """A hard link: to something that came before, as a copy."""
+    """Makes a hard link of the archive, as a copy of the file that came earlier in the archive."""
     _inside(root, source.parent)
     if source.is_symlink() or not source.is_file():
         raise Refused(f"the archive's link {path.name[:200]!r} leads to no file of the archive")
@@ -124,7 +125,7 @@ def _link(root: Path, path: Path, aim: str) -> None:
     _make_parents(root, parts[:-1])
     if os.path.isabs(aim):
         return
-    # Counted by the names alone: what is a link on the way cannot be, as links are made last.
+    # Counts the depth by the names alone. `resolve` below finds a path that leads outside through another link.
     depth = len(parts) - 1
     for part in PurePosixPath(aim).parts:
         depth += -1 if part == ".." else 1

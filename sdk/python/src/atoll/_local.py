@@ -1,4 +1,4 @@
-"""A server of one's own, as a child process."""
+"""Starts an Atoll server as a child process of this program."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from . import errors
 _READY_S = 60.0
 _STOP_S = 30.0
 
-# Ends the server when the pipe from the client closes, also when the client was killed: the shell reads from the pipe,
-# the server does not have it.
+# This shell script starts the server, and ends it when the pipe from the client closes. The pipe closes also when the
+# client is killed. The shell reads from the pipe; the server does not inherit it.
 _GUARD = """
 exec 3<&0 </dev/null
 "$@" 3<&- & server=$!
@@ -34,7 +34,7 @@ exit "$code"
 
 
 def program() -> str:
-    """The program to start."""
+    """The path of the program `atoll`: from `ATOLL_BIN`, from this package, or from the PATH, in this order."""
     found = os.environ.get("ATOLL_BIN") or _bundled() or shutil.which("atoll")
     if not found:
         raise errors.InvalidRequest(
@@ -44,7 +44,10 @@ def program() -> str:
 
 
 def _bundled() -> str | None:
-    """The program that was installed with this package: wheels for a platform have it, wherever their scripts are."""
+    """The program that was installed with this package. Wheels that are built for one platform have it.
+
+    Its path comes from the package's metadata, because the directory for scripts differs between installations.
+    """
     with contextlib.suppress(metadata.PackageNotFoundError):
         for file in metadata.files("atoll-sandbox") or ():
             if file.name == "atoll" and file.parent.name == "bin":
@@ -54,7 +57,7 @@ def _bundled() -> str | None:
 
 
 class LocalServer:
-    """A server that ends with this process. It and its shell are a process group of their own."""
+    """An Atoll server that ends when this process ends. The server and its shell are one process group."""
 
     def __init__(self, process: subprocess.Popen[bytes], directory: tempfile.TemporaryDirectory[str]) -> None:
         self._process, self._directory = process, directory
@@ -63,10 +66,10 @@ class LocalServer:
 
     @staticmethod
     def start(args: Sequence[str] = ()) -> LocalServer:
-        """Starts one and waits until it answers.
+        """Starts a server and waits until it is ready.
 
         Raises:
-            ServerError: It ended, or was not ready in time; the message has the last of its log.
+            ServerError: The server ended, or was not ready in time. The message has the end of the server's log.
         """
         command = [program(), "serve", "--ephemeral", "--listen", "127.0.0.1:0", "--ready-json"]
         directory = tempfile.TemporaryDirectory(prefix="atoll-local-", dir=os.environ.get("TMPDIR", "/var/tmp"))
@@ -100,7 +103,7 @@ class LocalServer:
             timer.cancel()
 
     def stop(self) -> None:
-        """Ends it and waits until it is gone."""
+        """Ends the server and waits until its process is gone."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()

@@ -20,13 +20,16 @@ _NAME = "atoll"
 
 
 class ToolSpan:
-    """The span of a run, or nothing."""
+    """The span of one `run`. It does nothing when OpenTelemetry is not installed."""
 
     def __init__(self, span: Span | None) -> None:
         self._span = span
 
     def ended(self, result: Result) -> None:
-        """Notes how the command ended; what it was and what it wrote is the caller's own and stays out."""
+        """Puts the exec's id and how it ended into the span.
+
+        The command and its output stay out of the span: they are the caller's own.
+        """
         if self._span is None:
             return
         self._span.set_attribute("gen_ai.tool.call.id", result.exec.id)
@@ -37,7 +40,7 @@ class ToolSpan:
 
 @contextlib.contextmanager
 def tool_span(sandbox: str) -> Generator[ToolSpan]:
-    """A span around a run, after OpenTelemetry's conventions for generative AI."""
+    """Makes a span around one `run`. Its attributes follow OpenTelemetry's conventions for generative AI."""
     if trace is None:
         yield ToolSpan(None)
         return
@@ -53,6 +56,6 @@ def tool_span(sandbox: str) -> Generator[ToolSpan]:
 
 
 def inject(headers: dict[str, str]) -> None:
-    """Adds the headers of the current trace, if there is one."""
+    """Adds the headers of the current trace to a request's headers, if there is a trace."""
     if propagate is not None and trace is not None and trace.get_current_span().get_span_context().is_valid:
         propagate.inject(headers)

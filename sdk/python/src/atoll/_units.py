@@ -20,7 +20,7 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
 def size_bytes(size: Size) -> int:
-    """Bytes."""
+    """The size in bytes."""
     if isinstance(size, int):
         return size
     match = _PART.fullmatch(size.strip())
@@ -30,7 +30,7 @@ def size_bytes(size: Size) -> int:
 
 
 def duration_ms(duration: Duration) -> int:
-    """Milliseconds."""
+    """The duration in milliseconds."""
     if isinstance(duration, (int, float)):
         return round(duration * 1000)
     total, at, text = 0.0, 0, duration.strip()
@@ -44,5 +44,5 @@ def duration_ms(duration: Duration) -> int:
 
 
 def maybe_ms(duration: Duration | None) -> int | None:
-    """The same, of what may be absent."""
+    """The duration in milliseconds, or None when there is no duration."""
     return None if duration is None else duration_ms(duration)

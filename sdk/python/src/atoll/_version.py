@@ -1,3 +1,3 @@
-"""The version, as `pyproject.toml` has it."""
+"""The version of this package. It is the same as in `pyproject.toml`."""
 
 VERSION = "0.1.0"

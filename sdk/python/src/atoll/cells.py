@@ -1,4 +1,4 @@
-"""What cells of a code interpreter give."""
+"""Results of the cells of a code interpreter."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .errors import CodeFailed
 
 @dataclass(frozen=True)
 class CodeOutput:
-    """A value of a cell, or something that it showed: the same thing in several kinds of data."""
+    """The value of a cell, or an output that the cell displayed, in one or more formats."""
 
     main: bool
     """Whether it is the value of the cell itself."""
@@ -24,7 +24,7 @@ class CodeOutput:
         return self.data[kind]
 
     def get(self, kind: str) -> Any:
-        """The data of a kind, or None."""
+        """The data of a MIME type, or None."""
         return self.data.get(kind)
 
     @property
@@ -69,12 +69,12 @@ class CodeOutput:
 
     @property
     def chart(self) -> Any:
-        """What a figure of matplotlib shows, as data."""
+        """The data that a matplotlib figure shows."""
         return self.get("application/vnd.atoll.chart+json")
 
     @property
     def table(self) -> Any:
-        """A table of pandas, as columns."""
+        """A pandas table, as columns."""
         return self.get("application/vnd.atoll.table+json")
 
     def _bytes(self, kind: str) -> bytes | None:
@@ -84,7 +84,7 @@ class CodeOutput:
 
 @dataclass(frozen=True)
 class CodeError:
-    """How code failed."""
+    """The error with which a cell failed."""
 
     name: str
     """Such as `ValueError`."""
@@ -94,7 +94,7 @@ class CodeError:
 
 @dataclass(frozen=True)
 class CodeResult:
-    """How a cell ended, and what it said."""
+    """How a cell ended, and its output."""
 
     id: str
     """The cell."""
@@ -116,14 +116,14 @@ class CodeResult:
 
     @property
     def ok(self) -> bool:
-        """Whether it ran to its end."""
+        """Whether the cell ran to its end."""
         return self.state == "done"
 
     def check(self) -> CodeResult:
-        """Gives the result back.
+        """Returns this result when the cell ran to its end.
 
         Raises:
-            CodeFailed: It did not run to its end.
+            CodeFailed: The cell did not run to its end.
         """
         if not self.ok:
             raise CodeFailed(self)
@@ -131,7 +131,7 @@ class CodeResult:
 
 
 class CellCollector:
-    """Makes a result of events."""
+    """Makes a `CodeResult` from the events of a cell."""
 
     def __init__(self, id: str) -> None:
         self._id = id

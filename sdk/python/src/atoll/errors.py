@@ -1,8 +1,8 @@
-"""What can go wrong: eleven classes, one for each thing that a program may want to do about it.
+"""The errors of the SDK: eleven classes, one for each way in which a program may want to react.
 
-Every error has a stable `code` (those of the server are in the API's document), a `hint` that says what to do,
-`retryable` (the same call may succeed later), `may_have_run` (what was asked for may have been done although no answer
-came) and the `request_id` under which the server's log has it.
+Every error has a stable `code` (the server's codes are in the API's document), a `hint` that tells the caller what to
+do, `retryable` (the same call may succeed later), `may_have_run` (the server may have done what the call asked for,
+although no answer came) and the `request_id` under which the server's log has the request.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class AtollError(Exception):
-    """Anything that Atoll says no to, or that is in the way of asking it."""
+    """The base class of all errors: the server refused the call, or the client could not make it."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class AtollError(Exception):
         return text
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exceptions travel between processes; keyword arguments do not by themselves.
+        # Programs pickle exceptions to send them to other processes. By default, pickle loses the keyword arguments.
         return (_again, (type(self), self.args, self.__dict__))
 
 
@@ -61,39 +61,39 @@ def _again(cls: type[AtollError], args: tuple[Any, ...], state: dict[str, Any]) 
 
 
 class Unreachable(AtollError):
-    """No connection, or it broke off before the answer was whole."""
+    """The client could not connect to the server, or the connection broke before the whole answer was here."""
 
 
 class TimedOut(AtollError):
-    """It took longer than it was given. A command that ran into its own timeout is no error but a result."""
+    """The call took longer than its timeout. When a command reaches its own timeout, that is a result and no error."""
 
 
 class InvalidRequest(AtollError):
-    """Something about the request is wrong; the message names the field."""
+    """The request is wrong. The message names the field."""
 
 
 class NotAllowed(AtollError):
-    """The key is missing or wrong, or may not do this; or the sandbox's own permissions forbid it."""
+    """The key is missing or wrong, or the key or the sandbox's own permissions do not allow the call."""
 
 
 class NotFound(AtollError):
-    """What was named is not there."""
+    """The server has nothing with the name or id that the call gave."""
 
 
 class Conflict(AtollError):
-    """It does not fit the state in which things are: a name is taken, a sandbox failed, an exec has ended."""
+    """The call does not fit the current state: the name is taken, the sandbox failed, or the exec has ended."""
 
 
 class LimitReached(AtollError):
-    """A limit, a budget or a disk is full."""
+    """A limit is reached, a budget is used up, or a disk is full."""
 
 
 class ServerError(AtollError):
-    """The server failed, or something that it depends on."""
+    """The server failed, or a system that the server depends on."""
 
 
 class CommandFailed(AtollError):
-    """A command did not end with 0, and `check` was asked for. The result has its output."""
+    """A command did not end with 0, and the caller asked for `check`. `result` has the command's output."""
 
     def __init__(self, result: Result) -> None:
         super().__init__(_failure(result), code="command_failed", may_have_run=True)
@@ -101,7 +101,7 @@ class CommandFailed(AtollError):
 
 
 class CodeFailed(AtollError):
-    """Code did not run to its end, and `check` was asked for. The result has what it said."""
+    """A cell did not run to its end, and the caller asked for `check`. `result` has the cell's output."""
 
     def __init__(self, result: CodeResult) -> None:
         error = result.error
@@ -134,12 +134,12 @@ _BY_STATUS: dict[int, type[AtollError]] = {
     504: TimedOut,
     507: LimitReached,
 }
-# Answers of a proxy in front of the server, which has no words of its own.
+# Used when an answer does not say whether it is retryable, such as the answer of a proxy in front of the server.
 _RETRYABLE = frozenset({429, 502, 503, 504})
 
 
 def from_answer(status: int, body: bytes, *, changes: bool, request_id: str | None) -> AtollError:
-    """The error that an HTTP answer means; `changes` says whether the request may have changed something."""
+    """Makes an error from an HTTP answer. `changes` says whether the request may change anything on the server."""
     said: Mapping[str, Any] = {}
     try:
         parsed: Any = json.loads(body)
@@ -160,7 +160,7 @@ def from_answer(status: int, body: bytes, *, changes: bool, request_id: str | No
 
 
 def from_body(body: Mapping[str, Any], *, may_have_run: bool = False) -> AtollError:
-    """The error that stands in a stream or in one line of a batch."""
+    """Makes an error from the JSON of an error in a stream or in one entry of a batch."""
     code = str(body.get("code", "internal"))
     kind = Conflict if code in {"sandbox_failed", "name_taken", "invalid_state"} else ServerError
     if code.endswith("_not_found"):
@@ -181,6 +181,7 @@ def from_body(body: Mapping[str, Any], *, may_have_run: bool = False) -> AtollEr
 
 __all__ = [
     "AtollError",
+    "CodeFailed",
     "CommandFailed",
     "Conflict",
     "InvalidRequest",

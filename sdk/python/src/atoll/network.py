@@ -1,4 +1,4 @@
-"""What a sandbox may reach, and which credentials it uses without having them."""
+"""Network policies: the hosts that a sandbox may reach, and the secrets that the gateway puts into its requests."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from . import params as p
 
 @dataclass(frozen=True)
 class UseSecret:
-    """A secret of the server that a sandbox uses: it has a placeholder in a variable, and the gateway puts the value into
-    requests to the hosts, where `Authorization` or the usual headers for keys have the placeholder.
+    """A secret of the server that a sandbox uses without seeing its value.
 
-    Without hosts it is for those that the secret itself may go to.
+    The sandbox gets a placeholder in an environment variable. When the sandbox sends a request to one of the hosts, and
+    `Authorization` or one of the usual headers for keys has the placeholder, the gateway replaces it by the value.
+
+    Without `hosts`, the hosts are those of the secret's own scope.
     """
 
     name: str
@@ -32,7 +34,7 @@ class UseSecret:
     mask_responses: bool = False
 
     def rule(self, hosts: Sequence[str]) -> p.InjectRule:
-        """The injection rule, for these hosts."""
+        """The injection rule of this secret for these hosts, in the API's form."""
         placeholder: p.Placeholder = {"secret": self.name, "env": self.env or self.name}
         if self.prefix is not None:
             placeholder["prefix"] = self.prefix
@@ -57,10 +59,10 @@ class UseSecret:
 
 @dataclass(frozen=True)
 class Network:
-    """What a sandbox may reach. `Network()` is nothing, `Network(internet=True)` everything public.
+    """The hosts that a sandbox may reach: none with `Network()`, every public one with `Network(internet=True)`.
 
     `allow` and `deny` take domains (`example.com`, `*.example.com`, `*`) and addresses (`10.1.2.3`, `10.0.0.0/8`), each
-    with `:PORT` or `:FROM-TO` where only those are meant. What denies comes first.
+    with `:PORT` or `:FROM-TO` to mean these ports only. The entries of `deny` are looked at before those of `allow`.
     """
 
     allow: Sequence[str] = ()
@@ -76,7 +78,7 @@ class Network:
     """Most bytes a second, each direction."""
 
     def policy(self, inject: Sequence[p.InjectRule] = ()) -> p.EgressPolicy:
-        """The policy in the API's form. Hosts of injection rules are allowed without further words."""
+        """The policy in the API's form. It allows the hosts of the injection rules; `allow` need not name them."""
         injected = [*self.inject, *inject]
         rules: list[p.Rule] = list(self.rules)
         rules += [_rule("deny", text) for text in self.deny]
@@ -106,7 +108,7 @@ def _needed(rules: Sequence[p.InjectRule]) -> list[p.Rule]:
 
 
 def _split(text: str) -> tuple[str, str | None]:
-    """Host and port, or range of ports."""
+    """Splits `HOST:PORT` or `HOST:FROM-TO` into the host and the port or range of ports, which may be absent."""
     if text.startswith("["):
         host, _, rest = text[1:].partition("]")
         return host, rest.removeprefix(":") or None
@@ -129,5 +131,5 @@ def _rule(action: p.Action, text: str) -> p.Rule:
 
 
 def labels_query(labels: Mapping[str, str] | None) -> list[tuple[str, str]]:
-    """Labels as a listing's query has them."""
+    """The query parameters that make a listing show only sandboxes with these labels."""
     return [("label", f"{key}={value}") for key, value in (labels or {}).items()]

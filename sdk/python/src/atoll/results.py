@@ -1,4 +1,4 @@
-"""What commands give: output as it came, and how they ended."""
+"""Results of commands: their output, and how they ended."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ class Output:
 
     @property
     def text(self) -> str:
-        """The bytes as UTF-8, what is none replaced. A character may be cut at either end."""
+        """The bytes decoded as UTF-8. Bytes that are not UTF-8 are replaced by U+FFFD.
+
+        The piece may begin or end within a character.
+        """
         return self.data.decode("utf-8", "replace")
 
     @property
@@ -36,7 +39,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Gap:
-    """Output that the server keeps no more because the exec wrote more than its log may hold."""
+    """Output that the server no longer keeps, because the exec wrote more than its log may hold."""
 
     start: int
     end: int
@@ -51,7 +54,7 @@ Piece = Union[Output, Gap]
 
 
 def output(chunk: dict[str, Any]) -> Output:
-    """A piece, from the API's form."""
+    """Makes a piece of output from the API's JSON."""
     data: str = chunk["data"]
     return Output(
         chunk["offset"],
@@ -86,24 +89,24 @@ class Result(Ended):
 
     @property
     def stdout(self) -> str:
-        """Standard output as UTF-8, what is none replaced."""
+        """Standard output decoded as UTF-8. Bytes that are not UTF-8 are replaced by U+FFFD."""
         return self.stdout_bytes.decode("utf-8", "replace")
 
     @property
     def stderr(self) -> str:
-        """Standard error as UTF-8, what is none replaced."""
+        """Standard error decoded as UTF-8. Bytes that are not UTF-8 are replaced by U+FFFD."""
         return self.stderr_bytes.decode("utf-8", "replace")
 
     @property
     def ok(self) -> bool:
-        """Whether it ended by itself with 0."""
+        """Whether the exit code is 0."""
         return self.exit_code == 0
 
     def check(self) -> Result:
-        """Gives the result back.
+        """Returns this result when the command ended with 0.
 
         Raises:
-            CommandFailed: It did not end with 0.
+            CommandFailed: The command did not end with 0.
         """
         if not self.ok:
             raise CommandFailed(self)
@@ -111,7 +114,7 @@ class Result(Ended):
 
 
 class Collector:
-    """Collects output up to a limit; what is oldest goes first."""
+    """Collects output up to a limit for each stream. Above the limit it drops the oldest bytes."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max = max_bytes

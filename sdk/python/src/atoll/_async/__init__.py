@@ -1,1 +1,1 @@
-"""The asynchronous client. The other one is made from it by sdk/generate."""
+"""The asynchronous client. The script sdk/generate makes `_sync` from `_async`."""

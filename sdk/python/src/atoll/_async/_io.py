@@ -1,4 +1,4 @@
-"""What the two halves of the SDK do in different ways: this is the asynchronous one."""
+"""Functions that differ between the asynchronous and the synchronous client. This is the asynchronous version."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ async def sleep(seconds: float) -> None:
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """Runs what blocks."""
+    """Runs a blocking function in a thread."""
     return await asyncio.to_thread(work)
 
 
 async def called(value: Awaitable[None] | None) -> None:
-    """Waits for what a callback gave, when it is asynchronous."""
+    """Waits for the result of a callback, when the callback is asynchronous."""
     if value is not None:
         await value
 
@@ -49,17 +49,17 @@ async def receive(socket: AsyncWebSocket, timeout: float | None) -> str | bytes:
     """The next message.
 
     Raises:
-        TimeoutError: None came in time.
+        TimeoutError: No message came in time.
     """
     try:
         return await asyncio.wait_for(socket.recv(), timeout)
     except asyncio.TimeoutError as error:
-        # Not the same class before Python 3.11.
+        # Before Python 3.11, `asyncio.TimeoutError` and `TimeoutError` are different classes.
         raise TimeoutError from error
 
 
 async def pieces(source: BinaryIO | Iterable[bytes]) -> AsyncIterator[bytes]:
-    """What a file or an iterable holds, a piece at a time."""
+    """The content of a file or an iterable, one piece at a time."""
     if isinstance(source, BINARY):
         while piece := await asyncio.to_thread(source.read, PIECE_BYTES):
             yield piece

@@ -1,4 +1,4 @@
-"""What sandboxes are made from, and what outlives them."""
+"""Templates, images, snapshots, secrets and volumes."""
 
 from __future__ import annotations
 
@@ -27,41 +27,41 @@ Progress = Union[t.ImageProgressLayer, t.ImageProgressDone]
 
 
 class AsyncTemplates:
-    """Named, versioned recipes for sandboxes."""
+    """The server's templates: named, versioned recipes for sandboxes."""
 
     def __init__(self, transport: AsyncTransport) -> None:
         self._transport = transport
 
     async def list(self) -> builtins.list[t.Template]:
-        """All, each in its newest version."""
+        """Lists all templates, each in its newest version."""
         return t.TemplateList.from_json(await self._transport.json("GET", "/v1/templates")).items
 
     async def get(self, name: str, version: int | None = None) -> t.Template:
-        """One: the newest version of NAME, that of `version`, or what NAME:TAG means."""
+        """Gets one template. `name` is NAME for its newest version, or NAME:TAG; `version` chooses another version."""
         query: Query = [("version", version)]
         return t.Template.from_json(await self._transport.json("GET", f"/v1/templates/{segment(name)}", query=query))
 
     async def create(self, spec: p.CreateTemplate) -> t.Template:
-        """Makes a template, or a new version of one, from an image or a snapshot, without building anything."""
+        """Makes a template, or a new version of one, from an image or a snapshot. The server builds nothing."""
         return t.Template.from_json(await self._transport.json("POST", "/v1/templates", body=spec, key=new_key()))
 
     async def delete(self, name: str, version: int | None = None) -> None:
-        """Deletes one version, or all."""
+        """Deletes one version of a template, or all versions."""
         await self._transport.send("DELETE", f"/v1/templates/{segment(name)}", query=[("version", version)])
 
     async def tags(self, name: str) -> builtins.list[t.TemplateTag]:
-        """Names for versions: `NAME:TAG` stands wherever `NAME:VERSION` can."""
+        """Lists the tags of a template. A tag names a version: `NAME:TAG` can be used wherever `NAME:VERSION` can."""
         path = f"/v1/templates/{segment(name)}/tags"
         return t.TemplateTagList.from_json(await self._transport.json("GET", path)).items
 
     async def tag(self, name: str, tag: str, version: int | None = None) -> t.TemplateTag:
-        """Points a tag to a version, the newest if none is given, wherever it pointed before."""
+        """Makes a tag point to a version, or to the newest when `version` is absent. An existing tag is moved."""
         body: p.SetTemplateTag = {} if version is None else {"version": version}
         path = f"/v1/templates/{segment(name)}/tags/{segment(tag)}"
         return t.TemplateTag.from_json(await self._transport.json("PUT", path, body=body))
 
     async def untag(self, name: str, tag: str) -> None:
-        """Removes a tag. The version that it meant stays."""
+        """Removes a tag. The version to which it pointed stays."""
         await self._transport.send("DELETE", f"/v1/templates/{segment(name)}/tags/{segment(tag)}")
 
     async def build(
@@ -74,10 +74,12 @@ class AsyncTemplates:
         on_log: Callable[[t.BuildEvent], None] | None = None,
         more: p.CreateBuild | None = None,
     ) -> t.Template:
-        """Builds a template from a Dockerfile's text or a list of steps; `context` is a local directory to copy from.
+        """Builds a template from a Dockerfile's text or a list of steps.
+
+        `context` is the local directory from which the build copies files.
 
         Raises:
-            ServerError: A step failed; the message names it and has what it said.
+            ServerError: A step failed. The message names the step and has the end of its output.
         """
         body: p.CreateBuild = {**more} if more else {}
         body["name"] = name
@@ -124,7 +126,7 @@ class AsyncTemplates:
 
 
 class AsyncImages:
-    """Images that are here."""
+    """The images that the server has."""
 
     def __init__(self, transport: AsyncTransport) -> None:
         self._transport = transport
@@ -142,7 +144,10 @@ class AsyncImages:
         on_progress: Callable[[Progress], None] | None = None,
         more: p.PullImage | None = None,
     ) -> t.Image:
-        """Fetches an image from a registry, such as `docker.io/library/python:3.12-slim`. What is here already stays."""
+        """Fetches an image from a registry, such as `docker.io/library/python:3.12-slim`.
+
+        The server does not fetch again what it has already.
+        """
         body: dict[str, Any] = {**(more or {}), "reference": reference}
         if username is not None:
             body["credentials"] = {"username": username, "password": password or ""}
@@ -157,13 +162,13 @@ class AsyncImages:
     async def load(
         self, source: BinaryIO | Iterable[bytes] | AsyncIterable[bytes], name: str | None = None
     ) -> t.Image:
-        """Takes an image from an archive as `docker save` writes it; gives the last one in it."""
+        """Loads images from an archive that `docker save` wrote. Returns the last image of the archive."""
         made, _ = content(source)
         return await self._done("/v1/images/load", made, _TAR, [("name", name)], None)
 
     async def remove(self, name: str) -> None:
-        """Takes a name away, and the image with its last one."""
-        # A registry's name has slashes, which belong to the rest of this path.
+        """Removes a name of an image. Removing the last name removes the image."""
+        # The name of an image may have slashes, as in `docker.io/library/python`. They stay slashes in this path.
         path = "/".join(segment(part) for part in name.split("/"))
         await self._transport.send("DELETE", f"/v1/images/{path}")
 
@@ -176,7 +181,7 @@ class AsyncImages:
         on_progress: Callable[[Progress], None] | None,
     ) -> t.Image:
         image: t.Image | None = None
-        # An image may take long to come; as long as something comes, it goes on.
+        # Fetching an image may take long. The request fails only when nothing arrives for 300 seconds.
         patience = httpx.Timeout(self._transport.timeout, read=300.0)
         request = self._transport.stream("POST", path, content=body, headers=headers, query=query, timeout=patience)
         try:
@@ -201,43 +206,43 @@ class AsyncImages:
 
 
 class AsyncSnapshots:
-    """Disks of sandboxes at one moment, to make sandboxes from."""
+    """The server's snapshots. A snapshot is a sandbox's disk at one moment, from which sandboxes can be made."""
 
     def __init__(self, transport: AsyncTransport) -> None:
         self._transport = transport
 
     def list(self, *, sandbox: str | None = None, name: str | None = None) -> AsyncPager[t.Snapshot]:
-        """Snapshots, newest first."""
+        """Lists snapshots, newest first."""
         query: Query = [("sandbox", sandbox), ("name", name)]
         return AsyncPager(self._transport, "/v1/snapshots", query, t.Snapshot.from_json)
 
     async def get(self, snapshot: str) -> t.Snapshot:
-        """One, by its id or a tag."""
+        """Gets one snapshot by its id or a tag."""
         return t.Snapshot.from_json(await self._transport.json("GET", f"/v1/snapshots/{segment(snapshot)}"))
 
     async def tag(self, snapshot: str, tag: str) -> t.Snapshot:
-        """Gives it one more tag, which leaves what it points to now."""
+        """Gives a snapshot one more tag. A tag that points to another snapshot is moved to this one."""
         body: p.TagSnapshot = {"tag": tag}
         path = f"/v1/snapshots/{segment(snapshot)}/tags"
         return t.Snapshot.from_json(await self._transport.json("POST", path, body=body, again="always"))
 
     async def delete(self, snapshot: str) -> None:
-        """Takes a tag away, or by its id the snapshot with all tags."""
+        """Given a tag, removes only the tag. Given an id, deletes the snapshot with all its tags."""
         await self._transport.send("DELETE", f"/v1/snapshots/{segment(snapshot)}")
 
 
 class AsyncSecrets:
-    """Values that sandboxes use and never see."""
+    """The server's secrets: values that sandboxes use and never see."""
 
     def __init__(self, transport: AsyncTransport) -> None:
         self._transport = transport
 
     async def list(self) -> builtins.list[t.Secret]:
-        """All, without their values, which nobody gets back."""
+        """Lists all secrets, without their values. The server never returns a value."""
         return t.SecretList.from_json(await self._transport.json("GET", "/v1/secrets")).items
 
     async def get(self, name: str) -> t.Secret:
-        """One, without its value."""
+        """Gets one secret, without its value."""
         return t.Secret.from_json(await self._transport.json("GET", f"/v1/secrets/{segment(name)}"))
 
     async def put(
@@ -249,7 +254,7 @@ class AsyncSecrets:
         note: str | None = None,
         scope: p.SecretScope | None = None,
     ) -> t.Secret:
-        """Makes a secret, or gives one a new value, scope or note. `hosts` are those that may receive it."""
+        """Makes a secret, or changes a secret's value, scope or note. `hosts` are the hosts that may receive it."""
         body: p.PutSecret = {}
         if value is not None:
             body["value"] = value
@@ -262,17 +267,17 @@ class AsyncSecrets:
         return t.Secret.from_json(await self._transport.json("PUT", f"/v1/secrets/{segment(name)}", body=body))
 
     async def delete(self, name: str) -> None:
-        """Deletes it. Sandboxes that use it get no value any more."""
+        """Deletes a secret. Sandboxes that use it get no value any more."""
         await self._transport.send("DELETE", f"/v1/secrets/{segment(name)}")
 
     async def uses(self, *, secret: str | None = None, sandbox: str | None = None) -> builtins.list[t.SecretUse]:
-        """Requests into which a value was put, newest first."""
+        """Lists the requests into which the gateway put a secret's value, newest first."""
         query: Query = [("secret", secret), ("sandbox", sandbox)]
         return t.SecretUseList.from_json(await self._transport.json("GET", "/v1/secret-uses", query=query)).items
 
 
 class AsyncVolumes:
-    """Storage that outlives sandboxes, shared by several."""
+    """The server's volumes: storage that outlives sandboxes, and that several sandboxes can share."""
 
     def __init__(self, transport: AsyncTransport) -> None:
         self._transport = transport
@@ -282,13 +287,13 @@ class AsyncVolumes:
         return t.VolumeList.from_json(await self._transport.json("GET", "/v1/volumes")).items
 
     async def get(self, volume: str) -> t.Volume:
-        """One, by its name or id."""
+        """Gets one volume by its name or id."""
         return t.Volume.from_json(await self._transport.json("GET", f"/v1/volumes/{segment(volume)}"))
 
     async def create(
         self, name: str, size: Size | None = None, *, copy_of: str | None = None, read_only: bool = False
     ) -> t.Volume:
-        """Makes a volume, empty or a copy of another."""
+        """Makes a volume: empty, or a copy of the volume `copy_of`."""
         body: dict[str, Any] = {"name": name, "read_only": read_only}
         if size is not None:
             body["size_bytes"] = size_bytes(size)
@@ -297,30 +302,30 @@ class AsyncVolumes:
         return t.Volume.from_json(await self._transport.json("POST", "/v1/volumes", body=body, key=new_key()))
 
     async def delete(self, volume: str) -> None:
-        """Deletes it with everything on it."""
+        """Deletes a volume with everything on it."""
         await self._transport.send("DELETE", f"/v1/volumes/{segment(volume)}")
 
     async def read_bytes(self, volume: str, path: str) -> bytes:
-        """A file on it."""
+        """Reads a file of a volume."""
         query: Query = [("path", path)]
         return (await self._transport.send("GET", f"/v1/volumes/{segment(volume)}/files", query=query)).content
 
     async def write(self, volume: str, path: str, data: str | bytes, *, parents: bool = True) -> None:
-        """Writes a file on it, while no sandbox has it or some do."""
+        """Writes a file of a volume. Sandboxes may have the volume mounted or not."""
         raw = data.encode() if isinstance(data, str) else data
         query: Query = [("path", path), ("parents", parents)]
         url = f"/v1/volumes/{segment(volume)}/files"
         await self._transport.send("PUT", url, content=raw, headers=_OCTETS, query=query)
 
     async def list_files(self, volume: str, path: str = "/") -> builtins.list[t.FileEntry]:
-        """What is in a directory on it."""
+        """Lists the content of a directory of a volume."""
         answer = await self._transport.json(
             "GET", f"/v1/volumes/{segment(volume)}/files/list", query=[("path", path)]
         )
         return t.FileList.from_json(answer).items
 
     async def remove(self, volume: str, path: str, *, recursive: bool = False) -> None:
-        """Removes a file or directory on it."""
+        """Removes a file or directory of a volume."""
         query: Query = [("path", path), ("recursive", recursive)]
         await self._transport.send("DELETE", f"/v1/volumes/{segment(volume)}/files", query=query)
 

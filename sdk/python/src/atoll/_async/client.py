@@ -16,15 +16,15 @@ from .transport import AsyncTransport, Query
 
 
 class AsyncAtoll:
-    """A server of sandboxes.
+    """A client of one Atoll server.
 
     Args:
-        url: Where it is; `ATOLL_URL` when absent.
-        api_key: A key; `ATOLL_API_KEY` when absent.
-        timeout: Seconds that a call may take, retries included. What a call waits for, such as a command, is not
-            counted. `with_options` gives single calls another one.
-        max_retries: How often a call is tried again when it is safe to.
-        http_client: A client of httpx to send with, for proxies and certificates; it is not closed here.
+        url: The server's URL; `ATOLL_URL` when absent.
+        api_key: The API key; `ATOLL_API_KEY` when absent.
+        timeout: Seconds that a call may take, retries included. The time for which the client asks the server to wait,
+            such as for a command's end, is not counted. `with_options` gives single calls another timeout.
+        max_retries: How often the client tries a call again when that is safe.
+        http_client: The httpx client that sends the requests, for proxies and certificates. The caller closes it.
         headers: Further headers of each request.
     """
 
@@ -51,10 +51,10 @@ class AsyncAtoll:
 
     @classmethod
     async def local(cls, *args: str, timeout: float = 60, max_retries: int = 5) -> AsyncAtoll:
-        """Starts a server of its own on this machine, which ends with the client and leaves nothing behind.
+        """Starts a server on this machine for this client. The server ends with the client and leaves nothing behind.
 
-        The program is the one that `ATOLL_BIN` names, or `atoll` on the PATH; `args` are further arguments of
-        `atoll serve`. It needs what the server needs: Linux and root.
+        The program is the one that `ATOLL_BIN` names, the one that was installed with this package, or `atoll` on the
+        PATH. `args` are further arguments of `atoll serve`. The server needs Linux and root.
         """
         server = await _io.in_thread(lambda: LocalServer.start(args))
         client = cls(server.url, server.api_key, timeout=timeout, max_retries=max_retries)
@@ -66,7 +66,7 @@ class AsyncAtoll:
 
     @property
     def url(self) -> str:
-        """Where the server is."""
+        """The server's URL."""
         return self._transport.url
 
     async def __aenter__(self) -> AsyncAtoll:
@@ -76,30 +76,30 @@ class AsyncAtoll:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Closes the connections, and ends the server if it is its own."""
+        """Closes the connections. Ends the server if `local` started it for this client."""
         await self._transport.aclose()
         if self._server is not None:
             await _io.in_thread(self._server.stop)
 
     def with_options(self, *, timeout: float | None = None, max_retries: int | None = None) -> AsyncAtoll:
-        """The same client with other limits. Close the first one."""
+        """Returns a client with other limits that uses the same connections. Close only the first client."""
         other = object.__new__(AsyncAtoll)
         other._setup(self._transport.with_options(timeout, max_retries), None)
         return other
 
     async def info(self) -> t.ServerInfo:
-        """What the server is."""
+        """Asks the server about itself."""
         return t.ServerInfo.from_json(await self._transport.json("GET", "/v1/info"))
 
     async def usage(
         self, *, group: t.UsageGroup = "total", from_ms: int | None = None, to_ms: int | None = None
     ) -> list[t.UsageItem]:
-        """What was used, in all or by sandbox, key or hour."""
+        """Returns the resources that were used: in total, or grouped by sandbox, key or hour."""
         query: Query = [("group", group), ("from_ms", from_ms), ("to_ms", to_ms)]
         return t.UsageList.from_json(await self._transport.json("GET", "/v1/usage", query=query)).items
 
     async def request(
         self, method: str, path: str, body: Any = None, *, query: Query = (), idempotency_key: str | None = None
     ) -> Any:
-        """Calls what has no method of its own here: JSON of the API's document, and JSON back."""
+        """Calls an operation of the API that has no method in this SDK. Sends JSON and returns the answer's JSON."""
         return await self._transport.json(method, path, body=body, query=query, key=idempotency_key)

@@ -29,22 +29,22 @@ class AsyncFiles:
         self._transport, self._base = transport, sandbox_path
 
     async def read(self, path: str) -> str:
-        """A file as text.
+        """Reads a file as text.
 
         Raises:
-            UnicodeDecodeError: It is no UTF-8; `read_bytes` reads everything.
+            UnicodeDecodeError: The file is not UTF-8. `read_bytes` reads such files.
         """
         return (await self.read_bytes(path)).decode()
 
     async def read_bytes(self, path: str) -> bytes:
-        """A file."""
+        """Reads a file as bytes."""
         return (await self._transport.send("GET", f"{self._base}/files", query=[("path", path)])).content
 
     async def stream(self, path: str) -> AsyncIterator[bytes]:
-        """A file, a piece at a time. Goes on where it was when the connection breaks.
+        """Reads a file, one piece at a time. When the connection breaks, it reconnects and goes on at the same byte.
 
         Raises:
-            Conflict: The connection broke, and the file is not the same any more.
+            Conflict: The connection broke, and the file was changed since.
         """
         at, tag = 0, None
         tries = self._transport.max_retries
@@ -80,9 +80,9 @@ class AsyncFiles:
         user: str | None = None,
         parents: bool = True,
     ) -> int:
-        """Writes a file, whole or not at all; gives its length. Missing directories above it are made.
+        """Writes a file, whole or not at all, and returns its length. `parents` makes missing directories above it.
 
-        `mode` is in octal, such as `0755`; `user` a name or id, optionally `:group`.
+        `mode` is in octal, such as `0755`. `user` is a name or id, optionally with `:group`.
         """
         query: Query = [("path", path), ("mode", mode), ("user", user), ("parents", parents)]
         body, again = content(data)
@@ -97,12 +97,12 @@ class AsyncFiles:
         await self._transport.send("DELETE", f"{self._base}/files", query=query)
 
     async def stat(self, path: str, *, follow: bool = True) -> t.FileEntry:
-        """What is there."""
+        """Describes the file, directory or link at a path."""
         query: Query = [("path", path), ("follow", follow)]
         return t.FileEntry.from_json(await self._transport.json("GET", f"{self._base}/files/stat", query=query))
 
     async def exists(self, path: str) -> bool:
-        """Whether something is there."""
+        """Whether a file, directory or link exists at a path."""
         try:
             await self.stat(path, follow=False)
         except errors.NotFound as error:
@@ -116,45 +116,48 @@ class AsyncFiles:
         return True
 
     async def list(self, path: str, *, depth: int = 1, limit: int | None = None) -> builtins.list[t.FileEntry]:
-        """What is in a directory, and with `depth` below it."""
+        """Lists the entries below a directory, down to `depth` levels. 1 lists only its own entries."""
         query: Query = [("path", path), ("depth", depth), ("limit", limit)]
         answer = await self._transport.json("GET", f"{self._base}/files/list", query=query)
         return t.FileList.from_json(answer).items
 
     async def find(self, path: str, pattern: str, *, limit: int | None = None) -> builtins.list[t.FileEntry]:
-        """Files below a directory whose path matches a pattern such as `**/*.py`."""
+        """Finds files below a directory whose path matches a pattern such as `**/*.py`."""
         found = await self._find({"path": path, "pattern": pattern, "limit": limit})
         return [one.file for one in found]
 
     async def grep(
         self, text: str, path: str, *, pattern: str | None = None, limit: int | None = None
     ) -> builtins.list[t.FoundFile]:
-        """Lines that contain a text, in files below a directory, or in those that match `pattern`."""
+        """Finds lines that contain a text, in files below a directory. With `pattern`, only in files that match it."""
         return await self._find({"path": path, "text": text, "pattern": pattern, "limit": limit})
 
     async def _find(self, body: p.FindFiles) -> builtins.list[t.FoundFile]:
-        # It only looks, whatever its method.
+        # This POST changes nothing, so it can always be sent again.
         answer = await self._transport.json("POST", f"{self._base}/files/find", body=body, again="always")
         return t.FoundFiles.from_json(answer).items
 
     async def mkdir(self, path: str, *, mode: str | None = None, user: str | None = None, parents: bool = True) -> None:
-        """Makes a directory; with `parents` it may be there, and those above are made."""
+        """Makes a directory. With `parents`, makes missing directories above it, and it may exist already."""
         body: p.Mkdir = {"path": path, "mode": mode, "user": user, "parents": parents}
         again: Again = "always" if parents else "never"
         await self._transport.json("POST", f"{self._base}/files/mkdir", body=body, again=again)
 
     async def move(self, source: str, target: str, *, replace: bool = True) -> None:
-        """Moves or renames."""
+        """Moves or renames a file or directory."""
         body: p.MoveFile = {"from": source, "to": target, "no_replace": not replace}
         await self._transport.json("POST", f"{self._base}/files/move", body=body)
 
     async def chmod(self, path: str, mode: str | None = None, *, user: str | None = None) -> None:
-        """Changes permissions (in octal) or owner."""
+        """Changes the permissions (`mode`, in octal) or the owner of a file or directory."""
         body: p.Chmod = {"path": path, "mode": mode, "user": user}
         await self._transport.json("POST", f"{self._base}/files/chmod", body=body, again="always")
 
     async def upload(self, local: str | os.PathLike[str], remote: str, *, user: str | None = None) -> None:
-        """Copies a file, or what is in a directory, into the directory `remote`, which is made when it is absent."""
+        """Copies a local file, or the content of a local directory, into the sandbox's directory `remote`.
+
+        Makes `remote` when it is absent.
+        """
         archive = await _io.in_thread(lambda: pack(local))
         try:
             body, again = content(archive)
@@ -166,12 +169,12 @@ class AsyncFiles:
             archive.close()
 
     async def download(self, remote: str, local: str | os.PathLike[str]) -> None:
-        """Copies a file or directory into the directory `local`, which is made when it is absent.
+        """Copies a file or directory of the sandbox into the local directory `local`. Makes `local` when it is absent.
 
-        Links that lead out of it, and what is neither file, directory nor link, are left out.
+        Leaves out symbolic links that lead out of `local`, and devices, pipes and sockets.
 
         Raises:
-            InvalidRequest: The sandbox's archive leads outside.
+            InvalidRequest: The archive that the sandbox sent has a path that leads out of `local`.
         """
         with tempfile.TemporaryFile() as archive:
             await self._fetch(remote, archive)
@@ -195,14 +198,14 @@ class AsyncFiles:
                     raise errors.Unreachable(
                         f"the connection broke off while {remote} was fetched", code="unreachable", retryable=True
                     ) from error
-                # An archive is made anew for each request.
+                # The server makes a new archive for each request, so this one is fetched again from its first byte.
                 tries -= 1
                 archive.seek(0)
                 archive.truncate()
 
 
 def content(data: object) -> tuple[bytes | Body, Again]:
-    """A body, and whether it can be sent again."""
+    """Makes a request's body from `data`, and says whether the body can be sent again."""
     if isinstance(data, str):
         return data.encode(), "always"
     if isinstance(data, (bytes, bytearray, memoryview)):

@@ -21,7 +21,7 @@ class AsyncPage(Generic[T]):
 
 
 class AsyncPager(Generic[T]):
-    """A listing: iterate over it, and the pages come as they are needed."""
+    """A listing. Iterating over it fetches each page when it is needed."""
 
     def __init__(
         self, transport: AsyncTransport, path: str, query: Query, read: Callable[[Any], T], limit: int | None = None
@@ -30,7 +30,7 @@ class AsyncPager(Generic[T]):
         self._query = [*query, ("limit", limit)]
 
     async def page(self, cursor: str | None = None) -> AsyncPage[T]:
-        """One page: the first, or the one that a cursor leads to."""
+        """Fetches one page: the first, or the one after the page whose `next_cursor` is given."""
         answer = await self._transport.json("GET", self._path, query=[*self._query, ("cursor", cursor)])
         return AsyncPage([self._read(one) for one in answer["items"]], answer.get("next_cursor"))
 
@@ -45,5 +45,5 @@ class AsyncPager(Generic[T]):
             cursor = page.next_cursor
 
     async def all(self) -> list[T]:
-        """Everything, in one list."""
+        """Fetches all pages and returns their items in one list."""
         return [item async for item in self]

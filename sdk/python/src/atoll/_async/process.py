@@ -20,7 +20,7 @@ Command = Union[str, Sequence[str]]
 """A line for `/bin/sh -c`, or program and arguments, which no shell looks at."""
 
 _STDIN_MAX_BYTES = 1 << 20
-# What is lost with a connection is asked for again: pages are not large.
+# When a connection breaks, the client asks for the whole page again, so pages are small.
 _PAGE_MAX_BYTES = 256 << 10
 _FINAL = frozenset({"exited", "lost"})
 
@@ -38,7 +38,7 @@ def command_body(
     keep_output: int | None = None,
     idempotency_key: str | None = None,
 ) -> p.CreateExec:
-    """A request that runs a command."""
+    """Makes the body of a request that runs a command."""
     body: p.CreateExec = {"idempotency_key": idempotency_key or new_key(), "stdin": stdin}
     if isinstance(command, str):
         body["shell"] = command
@@ -63,7 +63,7 @@ def command_body(
 
 
 class AsyncProcess:
-    """A command that runs, or ran, in a sandbox. It goes on without this object: `sandbox.exec(id)` finds it again."""
+    """A command that runs, or ran, in a sandbox. It goes on without this object; `sandbox.exec(id)` finds it again."""
 
     def __init__(self, transport: AsyncTransport, sandbox: str, id: str, info: t.Exec | None = None) -> None:
         self._transport = transport
@@ -77,15 +77,15 @@ class AsyncProcess:
         return f"AsyncProcess({self.id!r})"
 
     async def refresh(self) -> t.Exec:
-        """Asks the server how it is."""
+        """Asks the server for the command's state."""
         self.info = t.Exec.from_json(await self._transport.json("GET", self._path))
         return self.info
 
     async def output(self, since: int = 0, *, follow: bool = True) -> AsyncIterator[Piece]:
-        """Its output from an offset on: `Output`, and `Gap` where the server kept it no longer.
+        """Gives the command's output from offset `since` on: `Output`, and `Gap` where the server kept it no longer.
 
-        Goes on until the command has ended, whatever happens to connections; with `follow=False` until nothing more is
-        there.
+        Goes on until the command has ended; broken connections lose nothing. With `follow=False`, stops when the
+        server has no more output.
         """
         offset = since
         while True:
@@ -105,44 +105,44 @@ class AsyncProcess:
                 return
 
     async def write(self, data: str | bytes) -> None:
-        """Writes to its standard input. It must have been started with `stdin=True`, or on a terminal.
+        """Writes to the command's standard input. The command must have been started with `stdin=True` or with `pty`.
 
-        Each byte arrives once, also when a connection breaks.
+        Each byte arrives exactly once, also when a connection breaks.
         """
         raw = data.encode() if isinstance(data, str) else data
         for at in range(0, len(raw), _STDIN_MAX_BYTES):
             await self._stdin(raw[at : at + _STDIN_MAX_BYTES], close=False)
 
     async def close_stdin(self) -> None:
-        """Ends its standard input."""
+        """Closes the command's standard input."""
         await self._stdin(b"", close=True)
 
     async def _stdin(self, data: bytes, *, close: bool) -> None:
         query: Query = [("close", True if close else None)]
-        # Not again where the server failed: it may have written a part.
+        # Not sent again when the server answers with an error: it may have written a part of the data.
         await self._transport.send(
             "POST", f"{self._path}/stdin", content=data, query=query, key=new_key(), again="lost"
         )
 
     async def signal(self, signal: str | int, *, tree: bool = False) -> None:
-        """Sends a signal (`TERM`, `SIGINT`, a number) to its process group, or to everything it started."""
+        """Sends a signal (`TERM`, `SIGINT`, a number) to its process group; with `tree`, to everything it started."""
         body: p.SignalExec = {"signal": str(signal), "tree": tree}
         await self._transport.json("POST", f"{self._path}/signal", body=body, key=new_key())
 
     async def kill(self) -> None:
-        """Kills everything it started; returns when it has ended. Does nothing to one that has."""
+        """Kills all processes of the command, and returns when it has ended. Does nothing when it has ended already."""
         await self._transport.send("DELETE", self._path)
 
     async def resize(self, cols: int, rows: int) -> None:
-        """Changes the size of its terminal."""
+        """Changes the size of the command's terminal."""
         body: p.TtySize = {"cols": cols, "rows": rows}
         await self._transport.json("POST", f"{self._path}/resize", body=body, again="always")
 
     async def wait(self, timeout: Duration | None = None) -> Ended:
-        """Waits for its end.
+        """Waits for the command's end.
 
         Raises:
-            TimedOut: It still runs when `timeout` is over. It goes on running.
+            TimedOut: The command still runs after `timeout`. It goes on running.
         """
         info = await self._wait(maybe_ms(timeout))
         exit = info.exit or t.Exit("sandbox_died", None, None, None)
@@ -164,7 +164,7 @@ class AsyncProcess:
     async def result(
         self, *, on_output: OnOutput | None = None, max_output: int = OUTPUT_MAX_BYTES, since: int = 0
     ) -> Result:
-        """Waits for its end and gives all its output. `on_output` is called with each piece as it comes."""
+        """Waits for the command's end and returns its output from `since` on. Calls `on_output` with each piece."""
         collector = Collector(max_output)
         async for piece in self.output(since):
             collector.add(piece)
@@ -173,7 +173,7 @@ class AsyncProcess:
         return collector.result(await self._wait(None))
 
     async def attach(self, since: int = 0) -> AsyncTerminal:
-        """Its terminal: what is typed and shown, over a WebSocket. Closing it leaves the command alone."""
+        """Connects to the command's terminal over a WebSocket. Closing the terminal does not end the command."""
         return AsyncTerminal(self._transport, self, since, kills=False)
 
 
@@ -186,7 +186,7 @@ async def run(
     on_output: OnOutput | None,
     max_output: int,
 ) -> Result:
-    """Starts a command and gives its result: in one request, if it is over soon and writes little."""
+    """Starts a command and returns its result. A short command with little output needs only one request."""
     path = f"/v1/sandboxes/{segment(sandbox)}/execs"
     live = input is not None or on_output is not None
     if not live:
@@ -202,7 +202,7 @@ async def run(
             await process.write(input)
             await process.close_stdin()
         except errors.Conflict as error:
-            # It ended, or closed its input, before it read everything: how it ended says more.
+            # The command ended, or closed its input, before it read everything. Its result says more than this error.
             if error.code not in {"exec_ended", "stdin_closed"}:
                 raise
     return await process.result(on_output=on_output, max_output=max_output)

@@ -16,7 +16,7 @@ from .transport import AsyncTransport, new_key, segment
 
 
 class AsyncSandboxes:
-    """The sandboxes of a server."""
+    """The sandboxes of the server."""
 
     def __init__(self, transport: AsyncTransport) -> None:
         self._transport = transport
@@ -46,32 +46,33 @@ class AsyncSandboxes:
         idempotency_key: str | None = None,
         more: p.CreateSandbox | None = None,
     ) -> AsyncSandbox:
-        """Makes a sandbox; returns when it runs. Used with `with`, it is deleted at the end unless `keep`.
+        """Makes a sandbox and returns when it runs. The end of a `with` block deletes it unless `keep`.
 
-        One sandbox is made, whatever happens to connections meanwhile.
+        Broken connections never make a second sandbox.
 
         Args:
             image: `host` (the server's own /usr, the default), or an image that was pulled, loaded or imported.
             template: A template, as `name` or `name:version`.
-            snapshot: A snapshot to begin with.
-            name: A name, unique: a DNS label.
-            labels: To find it again.
-            env: Environment of every command.
+            snapshot: The snapshot with which the sandbox begins.
+            name: A unique name: a DNS label.
+            labels: Labels, to find the sandbox again.
+            env: Environment variables of every command.
             cpu: Cores.
             memory: Bytes, or text such as `512MiB`.
-            disk: The same.
+            disk: Bytes, or text such as `512MiB`.
             isolation: `container`, `gvisor` or `microvm`; the server's default when absent.
             user: Default user of commands.
-            workdir: Default working directory; made when it is absent.
-            ttl: Delete it this long after it was made.
-            idle: Delete it after this long without a command or a request; `on_idle` says what else to do.
+            workdir: Default working directory of commands; made when it does not exist.
+            ttl: Delete the sandbox this long after it was made.
+            idle: Delete it after this long without a command or a request; `on_idle` chooses another action.
             on_idle: `delete`, `freeze` or `hibernate`.
-            network: What it may reach; the server's default when absent.
-            secrets: Secrets of the server that it uses and never sees.
-            volumes: Volumes to mount: paths, and names of volumes; `name/directory` is a directory of one, `name:ro` can only be read.
-            keep: Do not delete it when the `with` block ends.
-            idempotency_key: A call with the same key gets the first one's sandbox. Made up when absent.
-            more: Everything else that the API takes.
+            network: The hosts that it may reach. When absent, those of `secrets`; without those, the server's default.
+            secrets: Secrets of the server that the sandbox uses and never sees.
+            volumes: Volumes to mount: the path of each, and the volume's name. `name/directory` mounts a directory of
+                the volume, and `name:ro` mounts the volume read-only.
+            keep: Do not delete the sandbox when the `with` block ends.
+            idempotency_key: A later call with the same key gets the sandbox of the first. A random key when absent.
+            more: Further fields of the API's request.
         """
         body: p.CreateSandbox = {**more} if more else {}
         simple: dict[str, Any] = {
@@ -110,7 +111,7 @@ class AsyncSandboxes:
         use = UseSecret(secret) if isinstance(secret, str) else secret
         hosts = use.hosts
         if not hosts:
-            # A reference such as NAME@2 is to one version.
+            # NAME@2 names one version of the secret; the request needs NAME alone.
             path = f"/v1/secrets/{segment(use.name.partition('@')[0])}"
             hosts = t.Secret.from_json(await self._transport.json("GET", path)).scope.hosts
             if "*" in hosts:
@@ -122,7 +123,7 @@ class AsyncSandboxes:
         return use.rule(hosts)
 
     async def get(self, id_or_name: str) -> AsyncSandbox:
-        """A sandbox that there is."""
+        """Gets an existing sandbox by its id or name."""
         answer = await self._transport.json("GET", f"/v1/sandboxes/{segment(id_or_name)}")
         return AsyncSandbox(self._transport, t.Sandbox.from_json(answer))
 
@@ -134,7 +135,7 @@ class AsyncSandboxes:
         name_prefix: str | None = None,
         page_size: int | None = None,
     ) -> AsyncPager[AsyncSandbox]:
-        """Sandboxes, newest first."""
+        """Lists sandboxes, newest first."""
         query = [*labels_query(labels), *(("state", one) for one in state), ("name_prefix", name_prefix)]
 
         def read(one: Any) -> AsyncSandbox:

@@ -1,2 +1,2 @@
 # Made by sdk/generate from ../_async: change that.
-"""The synchronous client. The other one is made from it by sdk/generate."""
+"""The synchronous client. The script sdk/generate makes `_sync` from `_sync`."""

@@ -1,4 +1,4 @@
-"""What the two halves of the SDK do in different ways: this is the synchronous one."""
+"""Functions that differ between the asynchronous and the synchronous client. This is the synchronous version."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def sleep(seconds: float) -> None:
 
 
 def in_thread(work: Callable[[], T]) -> T:
-    """Runs what blocks: here."""
+    """Runs a blocking function in the current thread. The asynchronous client runs it in another thread."""
     return work()
 
 
 def called(value: None) -> None:
-    """Nothing to wait for."""
+    """Does nothing: a callback of the synchronous client has returned already."""
 
 
 def connect(url: str, headers: dict[str, str], timeout: float, max_size: int) -> WebSocket:
     connection = _connect(
         url, additional_headers=headers, open_timeout=timeout, close_timeout=2, max_size=max_size, compression=None
     )
-    # Newer versions connect only here; who gets the socket closes it.
+    # Newer versions of websockets connect only in `__enter__`. The caller closes the socket.
     return connection.__enter__()
 
 
@@ -48,13 +48,13 @@ def receive(socket: WebSocket, timeout: float | None) -> str | bytes:
     """The next message.
 
     Raises:
-        TimeoutError: None came in time.
+        TimeoutError: No message came in time.
     """
     return socket.recv(timeout)
 
 
 def pieces(source: BinaryIO | Iterable[bytes]) -> Iterator[bytes]:
-    """What a file or an iterable holds, a piece at a time."""
+    """The content of a file or an iterable, one piece at a time."""
     if isinstance(source, BINARY):
         while piece := source.read(PIECE_BYTES):
             yield piece

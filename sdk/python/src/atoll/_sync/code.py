@@ -1,5 +1,5 @@
 # Made by sdk/generate from ../_async: change that.
-"""The code interpreter of a sandbox: contexts that remember, and cells."""
+"""The code interpreter of a sandbox: its contexts, which keep state, and their cells."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .transport import WAIT_S, Transport, Query, new_key, segment
 
 
 class Cell:
-    """A cell that runs, or ran. It goes on without this object."""
+    """A cell that runs, or ran. The cell does not need this object to go on."""
 
     def __init__(self, transport: Transport, context_path: str, id: str) -> None:
         self._transport = transport
@@ -27,11 +27,11 @@ class Cell:
         return f"Cell({self.id!r})"
 
     def info(self) -> t.Cell:
-        """Asks the server how it is."""
+        """Asks the server for the cell's state."""
         return t.Cell.from_json(self._transport.json("GET", self._path))
 
     def events(self, since: int = 0) -> Iterator[t.CellEvent]:
-        """What it says after the event of a number, up to its end, whatever happens to connections."""
+        """Gives the cell's events after event number `since`, up to its end. Broken connections lose no event."""
         after = since
         while True:
             query: Query = [("after", after), ("wait_ms", int(WAIT_S * 1000))]
@@ -43,7 +43,7 @@ class Cell:
             after = page["next_after"]
 
     def result(self, *, on_event: OnEvent | None = None) -> CodeResult:
-        """Waits for its end and gives all that it said. `on_event` is called with each event as it comes."""
+        """Waits for the cell's end and returns all its output. Calls `on_event` with each event as it comes."""
         collector = CellCollector(self.id)
         end: Mapping[str, object] = {"state": "failed"}
         for event in self.events():
@@ -55,12 +55,12 @@ class Cell:
         return collector.result(end)
 
     def interrupt(self) -> None:
-        """Interrupts it: its code is told, and what its context remembers stays. Does nothing to one that has ended."""
+        """Interrupts the cell's code. The context keeps its state. Does nothing when the cell has ended."""
         self._transport.json("POST", f"{self._path}/interrupt", again="always")
 
 
 class Context:
-    """A context: a kernel that remembers what its cells did."""
+    """A context: a kernel that keeps the state that its cells made."""
 
     def __init__(self, transport: Transport, sandbox_path: str, id: str, info: t.Context | None = None) -> None:
         self._transport = transport
@@ -83,15 +83,15 @@ class Context:
         check: bool = False,
         idempotency_key: str | None = None,
     ) -> CodeResult:
-        """Runs code to its end, after the cells before it. It runs once, whatever happens to connections meanwhile.
+        """Runs code to its end, after the earlier cells of the context. Broken connections never make it run twice.
 
         Args:
             code: The code.
-            env: Variables on top of the context's, for this cell.
-            timeout: Interrupt it after this long; the result's `state` is then `timed_out`.
+            env: Variables for this cell, in addition to the context's.
+            timeout: Interrupt the cell after this long; the result's `state` is then `timed_out`.
             on_event: Called with each event as it comes.
-            check: Raise `CodeFailed` when it does not run to its end.
-            idempotency_key: A call with the same key gets the first one's result. Made up when absent.
+            check: Raise `CodeFailed` when the cell does not run to its end.
+            idempotency_key: A later call with the same key gets the result of the first. A random key when absent.
         """
         body = _body(code, env, timeout, idempotency_key)
         if on_event is None:
@@ -117,25 +117,25 @@ class Context:
         timeout: Duration | None = None,
         idempotency_key: str | None = None,
     ) -> Cell:
-        """Runs code and does not wait for it. It goes on by itself; as `run` otherwise."""
+        """Starts code as a cell and does not wait for its end. The arguments are those of `run`."""
         body = _body(code, env, timeout, idempotency_key)
         answer = self._transport.json("POST", f"{self._path}/cells", body=body, again="always")
         return self.cell(answer["cell"]["id"])
 
     def cell(self, id: str) -> Cell:
-        """A cell that was started before, here or elsewhere, by its id. Asks the server nothing."""
+        """Gives a cell by its id, also one that another client started. Sends no request."""
         return Cell(self._transport, self._path, id)
 
     def interrupt(self) -> None:
-        """Interrupts its cells that run or wait. What it remembers stays."""
+        """Interrupts the context's cells that run or wait. The context keeps its state."""
         self._transport.json("POST", f"{self._path}/interrupt", again="always")
 
     def restart(self) -> None:
-        """Gives it a new kernel, which remembers nothing. Cells that run end."""
+        """Gives the context a new kernel, without the old state. Cells that run end."""
         self._transport.json("POST", f"{self._path}/restart", again="always")
 
     def remove(self) -> None:
-        """Ends it."""
+        """Ends the context and its kernel."""
         self._transport.send("DELETE", self._path)
 
 
@@ -155,14 +155,14 @@ class Code:
         env: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
     ) -> Context:
-        """Makes a context; comes back when its kernel has started.
+        """Makes a context. Returns when its kernel has started.
 
         Args:
-            name: A name, unique in the sandbox. The same context with this name that is there already is the answer.
-            language: `python`, `javascript`, `typescript`, `bash`, or what else the interpreter knows.
-            cwd: Where its cells begin.
-            env: Variables of each of its cells.
-            idempotency_key: A call with the same key gets the first one's context. Made up when absent.
+            name: A name, unique in the sandbox. If the same context with this name exists already, it is returned.
+            language: `python`, `javascript`, `typescript`, `bash`, or another language of the interpreter.
+            cwd: The working directory of its cells.
+            env: Environment variables of each of its cells.
+            idempotency_key: A later call with the same key gets the context of the first. A random key when absent.
         """
         body: p.CreateContext = {"language": language}
         if name is not None:
@@ -177,11 +177,11 @@ class Code:
         return Context(self._transport, self._base, info.id, info)
 
     def context(self, id_or_name: str) -> Context:
-        """A context that there is. Asks the server nothing."""
+        """Gives an existing context by its id or name. Sends no request."""
         return Context(self._transport, self._base, id_or_name)
 
     def contexts(self) -> builtins.list[Context]:
-        """The contexts that there are, the oldest first."""
+        """Lists the contexts of the sandbox, oldest first."""
         found = t.ContextList.from_json(self._transport.json("GET", f"{self._base}/contexts")).items
         return [Context(self._transport, self._base, info.id, info) for info in found]
 
@@ -196,7 +196,7 @@ class Code:
         check: bool = False,
         idempotency_key: str | None = None,
     ) -> CodeResult:
-        """Runs code in the context that is named after its language, which is made with the first. As `Context.run`."""
+        """Runs code in the context named after `language`, as `Context.run`. The first call makes that context."""
         if language not in self._defaults:
             self._defaults[language] = self.create_context(language, language=language)
         return self._defaults[language].run(

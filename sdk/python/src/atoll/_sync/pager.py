@@ -22,7 +22,7 @@ class Page(Generic[T]):
 
 
 class Pager(Generic[T]):
-    """A listing: iterate over it, and the pages come as they are needed."""
+    """A listing. Iterating over it fetches each page when it is needed."""
 
     def __init__(
         self, transport: Transport, path: str, query: Query, read: Callable[[Any], T], limit: int | None = None
@@ -31,7 +31,7 @@ class Pager(Generic[T]):
         self._query = [*query, ("limit", limit)]
 
     def page(self, cursor: str | None = None) -> Page[T]:
-        """One page: the first, or the one that a cursor leads to."""
+        """Fetches one page: the first, or the one after the page whose `next_cursor` is given."""
         answer = self._transport.json("GET", self._path, query=[*self._query, ("cursor", cursor)])
         return Page([self._read(one) for one in answer["items"]], answer.get("next_cursor"))
 
@@ -46,5 +46,5 @@ class Pager(Generic[T]):
             cursor = page.next_cursor
 
     def all(self) -> list[T]:
-        """Everything, in one list."""
+        """Fetches all pages and returns their items in one list."""
         return [item for item in self]

@@ -1,5 +1,5 @@
 # Made by sdk/generate from ../_async: change that.
-"""One sandbox."""
+"""A sandbox: its commands, state, snapshots and network."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .transport import Transport, new_key, segment
 
 
 class Sandbox:
-    """A computer of its own. As a context manager it is deleted at the end, unless it was made with `keep=True`."""
+    """A sandbox. Used as a context manager, it is deleted at the end, unless it was made with `keep=True`."""
 
     def __init__(self, transport: Transport, info: t.Sandbox, *, keep: bool = True) -> None:
         self._transport = transport
@@ -42,7 +42,7 @@ class Sandbox:
 
     @property
     def name(self) -> str | None:
-        """Its name, if it has one."""
+        """The sandbox's name, or None."""
         return self.info.name
 
     def __enter__(self) -> Sandbox:
@@ -53,7 +53,7 @@ class Sandbox:
             self.delete()
 
     def with_options(self, *, timeout: float | None = None, max_retries: int | None = None) -> Sandbox:
-        """The same sandbox, with other limits for each call."""
+        """Returns an object for the same sandbox with other limits for each call."""
         return Sandbox(self._transport.with_options(timeout, max_retries), self.info, keep=self.keep)
 
     # Commands
@@ -75,20 +75,20 @@ class Sandbox:
     ) -> Result:
         """Runs a command to its end: a line for the shell, or a list of program and arguments.
 
-        It runs once, whatever happens to connections meanwhile.
+        Broken connections never make the command run twice.
 
         Args:
             command: The command.
             cwd: Working directory.
-            env: Variables on top of the sandbox's.
-            user: Name or id, optionally `:group`.
-            timeout: Kill it after this long; the result's `end` is then `timed_out`.
-            idle_timeout: Kill it when it has written nothing for this long.
-            input: Its standard input; otherwise it reads end-of-file at once.
+            env: Environment variables in addition to the sandbox's.
+            user: Name or id of the user, optionally with `:group`.
+            timeout: Kill the command after this long; the result's `end` is then `timed_out`.
+            idle_timeout: Kill the command when it has written nothing for this long.
+            input: The command's standard input. When absent, the command reads end-of-file at once.
             on_output: Called with each piece of output as it comes.
-            max_output: Most bytes of each stream that the result holds; the oldest go first.
-            check: Raise `CommandFailed` when it does not end with 0.
-            idempotency_key: A call with the same key gets the first one's result. Made up when absent.
+            max_output: Most bytes of each stream that the result holds; above it, the oldest are dropped.
+            check: Raise `CommandFailed` when the command does not end with 0.
+            idempotency_key: A later call with the same key gets the result of the first. A random key when absent.
         """
         body = command_body(
             command,
@@ -121,19 +121,19 @@ class Sandbox:
         keep_output: int | None = None,
         idempotency_key: str | None = None,
     ) -> Process:
-        """Starts a command and comes back when it runs. It goes on by itself; as `run` otherwise.
+        """Starts a command and returns when it runs, without waiting for its end.
 
         Args:
             command: The command.
             cwd: Working directory.
-            env: Variables on top of the sandbox's.
-            user: Name or id, optionally `:group`.
-            timeout: Kill it after this long.
-            idle_timeout: Kill it when it has written nothing for this long.
-            stdin: Keep standard input open, for `write`.
-            pty: On a terminal, of this many columns and rows.
+            env: Environment variables in addition to the sandbox's.
+            user: Name or id of the user, optionally with `:group`.
+            timeout: Kill the command after this long.
+            idle_timeout: Kill the command when it has written nothing for this long.
+            stdin: Keep standard input open, for `Process.write`.
+            pty: Run the command on a terminal: of this many columns and rows, or 80 and 24 with True.
             keep_output: Most bytes of output that the server keeps.
-            idempotency_key: A call with the same key gets the first one's process. Made up when absent.
+            idempotency_key: A later call with the same key gets the process of the first. A random key when absent.
         """
         tty = None if pty is False else (80, 24) if pty is True else pty
         body = command_body(
@@ -153,11 +153,11 @@ class Sandbox:
         return Process(self._transport, self.id, info.id, info)
 
     def exec(self, id: str) -> Process:
-        """A command that was started before, here or elsewhere, by its id. Asks the server nothing."""
+        """Gives a command by its id, also one that another client started. Sends no request."""
         return Process(self._transport, self.id, id)
 
     def execs(self, *, state: Sequence[t.ExecState] = ()) -> Pager[Process]:
-        """Its commands, newest first."""
+        """Lists the sandbox's commands, newest first."""
 
         def read(one: dict[str, object]) -> Process:
             info = t.Exec.from_json(one)
@@ -176,23 +176,23 @@ class Sandbox:
         env: Mapping[str, str] | None = None,
         user: str | None = None,
     ) -> Terminal:
-        """A terminal with a shell, or another command. The command ends with it."""
+        """Opens a terminal with a shell or another command. Closing the terminal ends the command."""
         shell = command if command is not None else "command -v bash >/dev/null && exec bash -il || exec sh -il"
         variables = {"TERM": "xterm-256color", **(env or {})}
         process = self.start(shell, cwd=cwd, env=variables, user=user, pty=(cols, rows))
         return Terminal(self._transport, process, 0, kills=True)
 
-    # What it is, and what it may
+    # Information and limits
 
     def refresh(self) -> t.Sandbox:
-        """Asks the server how it is."""
+        """Asks the server for the sandbox's state and settings."""
         self.info = t.Sandbox.from_json(self._transport.json("GET", self._path))
         return self.info
 
     def update(
         self, changes: p.UpdateSandbox | None = None, *, network: Network | None = None
     ) -> t.Sandbox:
-        """Changes what is said, in the API's form: name, env, labels, limits, lifetimes; or what it may reach."""
+        """Changes the given settings, in the API's form: name, env, labels, limits, lifetimes; or the network."""
         body: p.UpdateSandbox = {**changes} if changes else {}
         if network is not None:
             body["egress"] = network.policy()
@@ -200,54 +200,54 @@ class Sandbox:
         return self.info
 
     def delete(self) -> None:
-        """Deletes it with everything in it. Does nothing when it is gone."""
+        """Deletes the sandbox with everything in it. Does nothing when it is gone already."""
         try:
             self._transport.send("DELETE", self._path)
         except errors.NotFound:
             pass
 
     def metrics(self) -> t.Metrics:
-        """What it uses now."""
+        """Returns the resources that the sandbox uses now."""
         return t.Metrics.from_json(self._transport.json("GET", f"{self._path}/metrics"))
 
     def usage(self) -> t.UsageItem:
-        """What it used in its whole life."""
+        """Returns the resources that the sandbox has used in its whole life."""
         answer = self._transport.json("GET", "/v1/usage", query=[("sandbox", self.id)])
         return t.UsageList.from_json(answer).items[0]
 
     def network(self) -> t.NetworkView:
-        """What it reached, and what it was refused."""
+        """Returns the connections that the sandbox made, and those that the server refused."""
         return t.NetworkView.from_json(self._transport.json("GET", f"{self._path}/network"))
 
     # States
 
     def pause(self, mode: t.PauseMode | None = None) -> t.Sandbox:
-        """Stops it: `frozen` in memory, `memory` and `filesystem` on disk. Any use wakes it up."""
+        """Pauses the sandbox: `frozen` keeps it in memory, `memory` and `filesystem` on disk. Any use resumes it."""
         body: p.PauseSandbox = {} if mode is None else {"mode": mode}
         answer = self._transport.json("POST", f"{self._path}/pause", body=body, again="always")
         self.info = t.Sandbox.from_json(answer)
         return self.info
 
     def resume(self) -> t.Sandbox:
-        """Wakes it up."""
+        """Resumes the sandbox."""
         answer = self._transport.json("POST", f"{self._path}/resume", again="always")
         self.info = t.Sandbox.from_json(answer)
         return self.info
 
     def snapshot(self, *tags: str, memory: bool = False, comment: str | None = None) -> t.Snapshot:
-        """Keeps its disk, and with `memory` its processes, to make sandboxes from. Tags are `name` or `name:tag`."""
+        """Makes a snapshot of the disk, and with `memory` also of the processes. Tags are `name` or `name:tag`."""
         body: p.CreateSnapshot = {"tags": list(tags), "memory": memory, "comment": comment}
         answer = self._transport.json("POST", f"{self._path}/snapshots", body=body, key=new_key())
         return t.Snapshot.from_json(answer)
 
     def checkpoint(self, comment: str | None = None) -> t.Snapshot:
-        """A numbered snapshot of its own, for `rollback` and `diff`."""
+        """Makes a checkpoint: a numbered snapshot of this sandbox, for `rollback` and `diff`."""
         body: p.CreateCheckpoint = {"comment": comment}
         answer = self._transport.json("POST", f"{self._path}/checkpoints", body=body, key=new_key())
         return t.Snapshot.from_json(answer)
 
     def checkpoints(self) -> builtins.list[t.Snapshot]:
-        """Its checkpoints."""
+        """Lists the sandbox's checkpoints."""
         answer = self._transport.json("GET", f"{self._path}/checkpoints")
         return t.SnapshotList.from_json(answer).items
 
@@ -263,10 +263,10 @@ class Sandbox:
         ttl: Duration | None = None,
         keep: bool = True,
     ) -> builtins.list[Sandbox]:
-        """Copies it as it is now, or as it was at a snapshot or checkpoint.
+        """Makes copies of the sandbox as it is now, or as it was at the snapshot or checkpoint `at`.
 
         Raises:
-            AtollError: A copy could not be made. Those that were made are deleted.
+            AtollError: A copy could not be made. The copies that were made are deleted.
         """
         body: p.ForkSandbox = {"count": count, "memory": memory}
         if at is not None:
@@ -293,7 +293,11 @@ class Sandbox:
         return made
 
     def rollback(self, to: t.Snapshot | str | int | None = None) -> t.Snapshot:
-        """Puts its disk back to a snapshot or checkpoint, the newest checkpoint when none is named. What runs ends."""
+        """Puts the disk back to a snapshot or checkpoint. Commands that run end.
+
+        When `to` is absent, the disk goes back to before the last command began, as far as there is a checkpoint of
+        that.
+        """
         body: p.RollbackSandbox = {} if to is None else {"to": _snapshot(to)}
         answer = self._transport.json("POST", f"{self._path}/rollback", body=body, key=new_key())
         done = t.RolledBack.from_json(answer)
@@ -307,7 +311,7 @@ class Sandbox:
         *,
         text: bool = False,
     ) -> t.Comparison:
-        """What changed on its disk since a snapshot or checkpoint, or between two; with `text` also how."""
+        """Lists what changed on the disk since `start`, or between `start` and `end`; with `text`, also how."""
         query: list[tuple[str, str | int | bool | None]] = [
             ("from", None if start is None else _snapshot(start)),
             ("to", None if end is None else _snapshot(end)),

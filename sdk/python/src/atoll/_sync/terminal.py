@@ -27,10 +27,10 @@ _TRIES = 8
 
 
 class Terminal:
-    """What stands on a terminal, and what is typed there.
+    """A connection to a command's terminal: `recv` reads its output, `send` types.
 
-    When the connection breaks it comes back and goes on at the byte where it was. What is typed at that moment may be
-    lost, and `send` says so; `process.write` is the way in for which each byte arrives once.
+    When the connection breaks, the client reconnects and reads on at the same byte. Text that is sent at that moment
+    may be lost: `send` then raises `Unreachable`. With `process.write`, each byte arrives exactly once.
     """
 
     def __init__(self, transport: Transport, process: Process, since: int, *, kills: bool) -> None:
@@ -51,27 +51,27 @@ class Terminal:
         self.close()
 
     def close(self) -> None:
-        """Ends the connection, and with it the command if this is its own terminal."""
+        """Closes the connection. Kills the command if `sandbox.terminal` made this terminal."""
         self._closed = True
         self._drop()
         if self._kills and self.ended is None:
             self.process.kill()
 
     def send(self, data: str | bytes) -> None:
-        """Types."""
+        """Types text into the terminal."""
         raw = data.encode() if isinstance(data, str) else data
         for at in range(0, len(raw), _SEND_MAX_BYTES):
             self._send(raw[at : at + _SEND_MAX_BYTES])
 
     def resize(self, cols: int, rows: int) -> None:
-        """Changes its size."""
+        """Changes the terminal's size."""
         self._send(json.dumps({"type": "resize", "cols": cols, "rows": rows}))
 
     def recv(self, timeout: Duration | None = None) -> bytes:
-        """What is shown next; empty when the command has ended and all was shown.
+        """Reads the terminal's next output. Empty when the command has ended and all output was read.
 
         Raises:
-            TimedOut: Nothing was shown for so long.
+            TimedOut: The terminal showed nothing new within `timeout`.
         """
         timeout_ms = maybe_ms(timeout)
         deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
@@ -91,7 +91,7 @@ class Terminal:
         return b""
 
     def read_until(self, text: str | bytes, timeout: Duration | None = None) -> bytes:
-        """Everything that is shown up to and with a text; less when the command ends before."""
+        """Reads the terminal's output until it contains a text. Returns less when the command ends before."""
         wanted = text.encode() if isinstance(text, str) else text
         shown = bytearray()
         while wanted not in shown:

@@ -1,5 +1,5 @@
 # Made by sdk/generate from ../_async: change that.
-"""Requests: who asks, how long, what is tried again, and what an answer means."""
+"""Sends requests: the key, timeouts, retries, and the errors that answers mean."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WAIT_S = 30.0
 """How long one request waits for something to happen."""
 
 _DELAY_S, _DELAY_MAX_S = 0.1, 2.0
-# Nothing was sent when one of these is raised.
+# When httpx raises one of these, it has sent nothing.
 _UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
 _LATER = frozenset({429, 500, 502, 503, 504})
 _SAFE = frozenset({"GET", "HEAD", "PUT", "DELETE"})
@@ -42,12 +42,12 @@ _JSON = {"content-type": "application/json"}
 
 
 def new_key() -> str:
-    """An idempotency key."""
+    """Makes a random idempotency key."""
     return secrets.token_hex(16)
 
 
 def segment(text: str) -> str:
-    """A part of a path."""
+    """Encodes a name or id as one segment of a URL's path."""
     if not text or text in {".", ".."}:
         raise errors.InvalidRequest(f"{text!r} is no id and no name", code="invalid_argument")
     return quote(text, safe="")
@@ -78,14 +78,14 @@ class Transport:
         self.timeout, self.max_retries = timeout, max_retries
         self.headers = {"user-agent": f"atoll-python/{VERSION}", **(headers or {}), "authorization": f"Bearer {api_key}"}
         self._owns = http is None
-        # Redirects would carry the key elsewhere.
+        # Redirects are not followed: they would send the key to another server.
         self._http = http or httpx.Client(limits=httpx.Limits(max_connections=None), follow_redirects=False)
 
     def __repr__(self) -> str:
         return f"Transport({self.url!r})"
 
     def with_options(self, timeout: float | None, max_retries: int | None) -> Transport:
-        """The same connections with other limits."""
+        """Returns a transport with other limits that uses the same connections."""
         other = object.__new__(Transport)
         other.__dict__.update(self.__dict__, _owns=False)
         other.timeout = self.timeout if timeout is None else timeout
@@ -108,7 +108,7 @@ class Transport:
         again: Again | None = None,
         wait: float = 0,
     ) -> Any:
-        """Sends JSON and reads JSON; None when the answer is empty."""
+        """Sends JSON and returns the answer's JSON, or None when the answer is empty."""
         content = None if body is None else _dumps(body)
         headers = _JSON if content is not None else None
         response = self.send(
@@ -133,8 +133,8 @@ class Transport:
     ) -> httpx.Response:
         """Sends a request and reads its whole answer.
 
-        `key` is an idempotency key: the server does what was done already no second time. `wait` is how long the server
-        is asked to wait, on top of the client's timeout.
+        `key` is an idempotency key: the server does not repeat a request whose key it has seen. `wait` is the time for
+        which the request asks the server to wait, in addition to the client's timeout.
         """
         all_headers = self._headers(headers, key)
         again = again or ("always" if key is not None or method in _SAFE else "never")
@@ -156,7 +156,7 @@ class Transport:
                 attempts.answered(response)
                 return response
             if response.status_code == 404 and method == "DELETE" and attempts.was_lost:
-                # What the lost answer would have said: it is gone.
+                # An earlier DELETE, whose answer was lost, has deleted it.
                 return response
             _io.sleep(attempts.refused(response, response.content))
 
@@ -172,7 +172,7 @@ class Transport:
         again: Again | None = None,
         timeout: httpx.Timeout | None = None,
     ) -> Generator[httpx.Response]:
-        """Sends a request and gives its answer while it comes. Tried again until the answer begins."""
+        """Sends a request and gives its answer while it arrives. Retries only until the answer begins."""
         all_headers = self._headers(headers, None)
         again = again or ("always" if method in _SAFE else "never")
         attempts = _Attempts(self, method, path, again, all_headers["x-request-id"], 0)
@@ -203,7 +203,7 @@ class Transport:
             _io.sleep(attempts.refused(response, said))
 
     def _headers(self, headers: Mapping[str, str] | None, key: str | None) -> dict[str, str]:
-        # Chosen here, so that a request whose answer is lost can be found in the server's log.
+        # The client chooses the request id, so that a request whose answer is lost can be found in the server's log.
         found = {**self.headers, "x-request-id": secrets.token_hex(8)}
         if headers:
             found.update(headers)
@@ -214,7 +214,7 @@ class Transport:
 
 
 class _Attempts:
-    """What became of the attempts at one request, and whether there is one more."""
+    """Counts the attempts at one request, and decides whether there is another."""
 
     def __init__(
         self, transport: Transport, method: str, path: str, again: Again, request_id: str, wait: float
@@ -238,7 +238,7 @@ class _Attempts:
             )  # fmt: skip
 
     def broken(self, error: httpx.RequestError) -> errors.AtollError:
-        """The connection's failure in our words."""
+        """Makes an `AtollError` from the connection's failure."""
         sent = not isinstance(error, _UNSENT)
         timed_out = isinstance(error, httpx.TimeoutException)
         kind = errors.TimedOut if timed_out else errors.Unreachable
@@ -254,10 +254,10 @@ class _Attempts:
         )
 
     def lost(self, error: httpx.RequestError) -> float:
-        """How long to wait until it is tried again.
+        """Called when no answer came. Returns how long to wait before the next attempt.
 
         Raises:
-            AtollError: It is not.
+            AtollError: The request is not tried again.
         """
         failure = self.broken(error)
         sent = not isinstance(error, _UNSENT)
@@ -267,13 +267,13 @@ class _Attempts:
         return self._next(failure, None)
 
     def refused(self, response: httpx.Response, said: bytes) -> float:
-        """The same for an answer that is an error."""
+        """Called when the answer is an error. Returns and raises as `lost` does."""
         changes = self.method not in {"GET", "HEAD"}
         request_id = response.headers.get("x-request-id") or self.request_id
         failure = errors.from_answer(response.status_code, said, changes=changes, request_id=request_id)
         failure.may_have_run = failure.may_have_run or (changes and self.was_lost)
         later = failure.retryable and response.status_code in _LATER
-        # What was turned away because there was too much to do was not begun.
+        # A server that answers 429 has not begun the request, so it can be sent again.
         if not later or (self.again != "always" and response.status_code != 429):
             raise failure
         return self._next(failure, response.headers.get("retry-after"))
