@@ -45,6 +45,7 @@ impl Acme {
             disk: None,
             logs_max_bytes: u64::MAX,
             images_max_bytes: u64::MAX,
+            missing: Vec::new(),
             data_dir: dir.path().to_owned(),
             caps: Caps::default(),
             defaults: Defaults::default(),

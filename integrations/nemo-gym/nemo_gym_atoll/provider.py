@@ -145,9 +145,12 @@ class AtollProvider:
             with target_path.open("wb") as target:
                 async for piece in handle.raw.files.stream(source_path):
                     target.write(piece)
-        except errors.NotFound as error:
+        except BaseException as error:
+            # What came of it is no file of the sandbox.
             target_path.unlink(missing_ok=True)
-            raise FileNotFoundError(f"{source_path}: {error}") from error
+            if isinstance(error, errors.NotFound):
+                raise FileNotFoundError(f"{source_path}: {error}") from error
+            raise
 
     async def status(self, handle: SandboxHandle) -> SandboxStatus:
         """The state of the sandbox."""

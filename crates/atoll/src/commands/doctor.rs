@@ -113,19 +113,13 @@ async fn local_checks(args: &DoctorArgs) -> Result<Vec<Check>> {
         let machines = Machines::new(Path::new(DATA_DIR), &args.microvm);
         match machines.open(&dir, Arc::clone(&storage), Arc::clone(&slots)).await {
             Ok(Some(driver)) => checks.extend(driver.doctor().await),
-            Ok(None) => checks.push(
-                Check::new("microvm", Status::Missing, "no kernel for virtual machines is set up")
-                    .hint("'atoll setup microvm' gets one from the distribution's packages"),
-            ),
+            Ok(None) => checks.push(Machines::missing()),
             Err(error) => checks.push(Check::new("microvm", Status::Missing, error.to_string())),
         }
         let sentries = Sentries::new(&args.gvisor);
         match sentries.try_open(&dir, storage, driver.volumes(), slots).await {
             Ok(driver) => checks.extend(driver.doctor().await),
-            Err(error) => checks.push(
-                Check::new("gvisor", Status::Missing, crate::failure::chain(&error))
-                    .hint(format!("install runsc as {}, or name it with --runsc", sentries.path().display())),
-            ),
+            Err(error) => checks.push(sentries.missing(crate::failure::chain(&error))),
         }
         Ok(checks)
     }

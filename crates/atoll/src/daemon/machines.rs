@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use atoll_core::{Code, Error};
+use atoll_isolation::{Check, Status};
 use atoll_isolation_microvm::{MicrovmConfig, MicrovmIsolation};
 use atoll_isolation_storage::Storage;
 use atoll_network::SlotPool;
@@ -30,6 +31,13 @@ impl Machines {
     pub(crate) fn new(data_dir: &Path, args: &MicrovmArgs) -> Self {
         let cache = args.microvm_dir.clone().unwrap_or_else(|| data_dir.join("microvm"));
         Self { cache, qemu: args.qemu.clone() }
+    }
+
+    /// What the doctor says of a host on which nothing was set up.
+    pub(crate) fn missing() -> Check {
+        Check::new("microvm", Status::Missing, "no kernel for virtual machines is set up").hint(
+            "'atoll setup microvm' gets one from the distribution's packages; start the server again then",
+        )
     }
 
     /// Opens the driver; `None` when nothing was set up.

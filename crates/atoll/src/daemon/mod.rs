@@ -42,7 +42,7 @@ use atoll_engine::{
 };
 use atoll_image::{Images, Reach, Settings};
 use atoll_isolation::volumes::Volumes;
-use atoll_isolation::{HostDisk as _, Isolation};
+use atoll_isolation::{Check, HostDisk as _, Isolation};
 use atoll_isolation_container::{ContainerConfig, ContainerIsolation, PoolSizes};
 use atoll_isolation_host::Halt;
 use atoll_isolation_storage::{Guard, PoolSize, Reserve, Storage, StorageConfig};
@@ -221,6 +221,8 @@ pub(crate) struct Levels {
     pub(crate) storage: Arc<Storage>,
     pub(crate) volumes: Arc<dyn Volumes>,
     pub(crate) drivers: Vec<Arc<dyn Isolation>>,
+    /// What the others lack here.
+    pub(crate) missing: Vec<Check>,
 }
 
 /// Opens all of them that this host was set up for.
@@ -236,18 +238,23 @@ pub(crate) async fn open_levels(
     let containers = open_containers(dir, ready, Arc::clone(&storage), Arc::clone(&slots), witness)?;
     let volumes = containers.volumes();
     let mut drivers: Vec<Arc<dyn Isolation>> = vec![Arc::new(containers)];
-    if let Some(machines) = machines
-        && let Some(driver) = machines.open(dir, Arc::clone(&storage), Arc::clone(&slots)).await?
-    {
-        tracing::info!(accelerator = ?driver.accelerator(), "virtual machines are available");
-        drivers.push(Arc::new(driver));
+    let mut missing = Vec::new();
+    if let Some(machines) = machines {
+        match machines.open(dir, Arc::clone(&storage), Arc::clone(&slots)).await? {
+            Some(driver) => {
+                tracing::info!(accelerator = ?driver.accelerator(), "virtual machines are available");
+                drivers.push(Arc::new(driver));
+            }
+            None => missing.push(Machines::missing()),
+        }
     }
-    if let Some(sentries) = sentries
-        && let Some(driver) = sentries.open(dir, Arc::clone(&storage), volumes.clone(), slots).await?
-    {
-        drivers.push(Arc::new(driver));
+    if let Some(sentries) = sentries {
+        match sentries.open(dir, Arc::clone(&storage), volumes.clone(), slots).await? {
+            Ok(driver) => drivers.push(Arc::new(driver)),
+            Err(check) => missing.push(check),
+        }
     }
-    Ok(Levels { storage, volumes: Arc::new(volumes), drivers })
+    Ok(Levels { storage, volumes: Arc::new(volumes), drivers, missing })
 }
 
 /// Refuses a data directory whose original, or another copy of it, is in use on this host.
@@ -356,7 +363,7 @@ impl Daemon {
             .map_err(|error| Failure::Plain(error.to_core()))?;
         let recorder = open_recorder(&dir, &store, &vault, limits, &clock).await?;
         let witness = kernel::open_witness(&dir, &recorder, limits.trace).await;
-        let Levels { storage, volumes, drivers } = {
+        let Levels { storage, volumes, drivers, missing } = {
             let (machines, sentries) = (limits.machines.as_ref(), limits.sentries.as_ref());
             open_levels(&dir, limits.ready, limits.storage, machines, sentries, witness).await?
         };
@@ -418,6 +425,7 @@ impl Daemon {
                 volumes: Some(volumes),
                 logs_max_bytes: limits.logs_max_bytes.unwrap_or(part),
                 images_max_bytes: limits.images_max_bytes.unwrap_or(part),
+                missing,
                 disk: Some(Arc::new(guard)),
                 reclaim_below_bytes: limits.reclaim_below_bytes,
                 pools: PoolConfig { fillers: cores, ..limits.pools.clone() },

@@ -1,10 +1,10 @@
 //! The driver of sandboxes in gVisor: there where `runsc` is installed.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use atoll_core::{Code, Error};
-use atoll_isolation::IsolationError;
+use atoll_isolation::{Check, IsolationError, Status};
 use atoll_isolation_gvisor::{GvisorConfig, GvisorIsolation};
 use atoll_isolation_storage::{Storage, StoredVolumes};
 use atoll_network::SlotPool;
@@ -34,34 +34,38 @@ impl Sentries {
         Self { runsc: args.runsc.clone().unwrap_or_else(|| RUNSC.into()), named }
     }
 
-    /// The program that is looked for.
-    pub(crate) fn path(&self) -> &Path {
-        &self.runsc
-    }
-
-    /// Opens the driver; `None` when gVisor is not installed, or when the installed one cannot be used and the operator
-    /// did not name it.
+    /// Opens the driver, or says what is missing: gVisor is not installed, or the installed one cannot be used.
+    ///
+    /// # Errors
+    /// When the one that the operator named cannot be used.
     pub(crate) async fn open(
         &self,
         dir: &DataDir,
         storage: Arc<Storage>,
         volumes: StoredVolumes,
         slots: Arc<SlotPool>,
-    ) -> Result<Option<GvisorIsolation>> {
+    ) -> Result<std::result::Result<GvisorIsolation, Check>> {
         if !self.named && self.runsc.try_exists().is_ok_and(|there| !there) {
-            return Ok(None);
+            return Ok(Err(self.missing(format!("{} is not installed", self.runsc.display()))));
         }
         match self.try_open(dir, storage, volumes, slots).await {
-            Ok(driver) => Ok(Some(driver)),
+            Ok(driver) => Ok(Ok(driver)),
             Err(error) if self.named => Err(Failure::Plain(
                 Error::new(Code::IsolationUnavailable, crate::failure::chain(&error))
                     .hint("give a runsc of 2023 or newer, or leave --runsc out"),
             )),
             Err(error) => {
-                tracing::warn!(error = crate::failure::chain(&error), "no isolation level 'gvisor'");
-                Ok(None)
+                let error = crate::failure::chain(&error);
+                tracing::warn!(error, "no isolation level 'gvisor'");
+                Ok(Err(self.missing(error)))
             }
         }
+    }
+
+    /// What the doctor says of a host without gVisor.
+    pub(crate) fn missing(&self, why: String) -> Check {
+        Check::new("gvisor", Status::Missing, why)
+            .hint(format!("install runsc as {}, or name it with --runsc", self.runsc.display()))
     }
 
     /// The same; says why not.

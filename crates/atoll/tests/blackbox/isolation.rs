@@ -312,3 +312,17 @@ fn a_server_that_cannot_give_its_default_does_not_start() {
     server.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     assert!(!status.success() && said.contains("microvm") && said.contains("atoll setup microvm"), "{said}");
 }
+
+/// The doctor of a server tells of the levels that the host does not have, too, and what to do about it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_doctor_of_a_server_says_which_level_is_missing() {
+    let empty = tempfile::Builder::new().prefix("atoll-nothing-").tempdir_in("/var/tmp").unwrap();
+    let server = Server::with(&["--microvm-dir", empty.path().to_str().unwrap()]);
+    let doctor = server.cli(&["doctor", "--json"]).ok().json();
+    let checks = doctor["checks"].as_array().unwrap();
+    let machines: Vec<_> = checks.iter().filter(|check| check["name"] == "microvm").collect();
+    assert_eq!(machines.len(), 1, "{doctor}");
+    assert_eq!(machines[0]["status"], "missing", "{doctor}");
+    assert!(machines[0]["hint"].as_str().unwrap().contains("atoll setup microvm"), "{doctor}");
+    server.finish().await;
+}

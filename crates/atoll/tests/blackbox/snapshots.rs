@@ -1,6 +1,6 @@
 //! Snapshots: taken of running sandboxes, named, used, removed, through the real program.
 
-use crate::common::code;
+use crate::common::{code, until_full_for_good};
 use atoll_api::{CreateCheckpoint, CreateSandbox, CreateSnapshot, ForkSandbox, PullSnapshot, Snapshot};
 use atoll_blackbox::{Server, wait_until};
 use atoll_client::ListSnapshots;
@@ -255,12 +255,11 @@ async fn a_full_pool_refuses_and_leaves_nothing() {
     let sandbox = server.sandbox().await.id;
     let before = server.client.create_snapshot(&sandbox, &tagged(&["before"])).await.unwrap();
     server.client.create_checkpoint(&sandbox, &CreateCheckpoint::default()).await.unwrap();
-    let line = "echo kept > /home/user/kept; head -c 600M /dev/urandom > /home/user/x; sync";
+    // In pieces that are on disk before the next: little is unwritten when the sandboxes are stopped.
+    let line = "cd /home/user; echo kept > kept; \
+                for i in $(seq 600); do head -c 1M /dev/urandom > x$i; sync x$i; done";
     let exec = server.shell(&sandbox, line).await;
-    wait_until("the sandboxes to be stopped", async || {
-        server.log().contains("sandboxes stand still").then_some(())
-    })
-    .await;
+    until_full_for_good(&server, "pool", 32 << 20).await;
     let full = server.client.create_snapshot(&sandbox, &tagged(&["full"])).await;
     assert_eq!(code(full), Code::HostDiskFull);
     assert_eq!(code(server.client.create_sandbox(&from("before")).await), Code::HostDiskFull);

@@ -17,7 +17,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use atoll_api::CreateExec;
-use atoll_blackbox::Server;
+use atoll_blackbox::{Server, wait_until};
 use atoll_client::{ClientError, OutputQuery};
 use atoll_core::Code;
 use atoll_core::exec::OutputStream;
@@ -48,6 +48,20 @@ pub(crate) fn files_with(text: &str, dir: &Path) -> Vec<String> {
 pub(crate) fn code<T: std::fmt::Debug>(result: Result<T, ClientError>) -> Code {
     let error = result.expect_err("a refusal");
     error.code().unwrap_or_else(|| panic!("no refusal of the server: {error:?}"))
+}
+
+/// Waits until the sandboxes stand still and cannot go on by themselves. The guard stops them early, as long as what
+/// they wrote is not on disk, and lets them go on if there is more room than it reckoned with; it never does with less
+/// than twice its margin.
+pub(crate) async fn until_full_for_good(server: &Server, place: &str, margin_bytes: u64) {
+    let free = format!("atoll_disk_free_bytes{{place=\"{place}\"}} ");
+    wait_until("the sandboxes to be stopped for good", async || {
+        let metrics = server.request("GET", "/metrics").send().await.unwrap().text().await.unwrap();
+        let left = metrics.lines().find_map(|line| line.strip_prefix(&free)).expect("what is free there");
+        let left: u64 = left.parse().unwrap();
+        (metrics.lines().any(|line| line == "atoll_disk_full 1") && left < 2 * margin_bytes).then_some(())
+    })
+    .await;
 }
 
 /// All output of an exec by long-poll, until it ended or `bytes` are there: both streams.

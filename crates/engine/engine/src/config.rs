@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use atoll_core::sharing::Visibility;
 use atoll_core::spec::{Caps, Defaults};
-use atoll_isolation::HostDisk;
 use atoll_isolation::volumes::Volumes;
+use atoll_isolation::{Check, HostDisk};
 use atoll_objects::Objects;
 
 use crate::clock::Clock;
@@ -53,6 +53,8 @@ pub struct Config {
     pub logs_max_bytes: u64,
     /// Images that every node of a cluster can have and nothing on this one stands on, bytes.
     pub images_max_bytes: u64,
+    /// Levels that this host does not have, and what they lack.
+    pub missing: Vec<Check>,
     /// What stops sandboxes when the host's disk is full; without it, they are not stopped.
     pub disk: Option<Arc<dyn HostDisk>>,
 }

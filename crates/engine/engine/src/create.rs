@@ -166,7 +166,7 @@ impl Engine {
         self.started(&shared, services).await?;
         // The first state to go back to.
         if let Err(error) = self.checkpoint_by_itself(&shared, "when it was made").await {
-            self.give_up(&shared.id, "has no first checkpoint").await;
+            self.give_up(&shared.id, &error, "has no first checkpoint").await;
             return Err(error);
         }
         Ok(shared.record())

@@ -313,6 +313,7 @@ impl Engine {
                 checks.extend(driver.doctor().await);
             }
         }
+        checks.extend(self.inner.config.missing.iter().cloned());
         checks.extend(self.check_disk());
         checks.push(self.check_logs());
         checks

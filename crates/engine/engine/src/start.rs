@@ -74,13 +74,12 @@ impl Engine {
             let outcome = tokio::select! {
                 biased;
                 outcome = engine.inner.disk.unless_full(whole) => outcome,
-                // It lives on and is taken up at the next start.
                 () = engine.inner.shutdown.cancelled() => {
-                    return Err(Error::new(Code::ShuttingDown, "the server is shutting down"));
+                    Err(Error::new(Code::ShuttingDown, "the server is shutting down"))
                 }
             };
-            if outcome.is_err() {
-                engine.give_up(&sandbox.id, "did not start").await;
+            if let Err(error) = &outcome {
+                engine.give_up(&sandbox.id, error, "did not start").await;
             }
             outcome
         };
@@ -88,8 +87,12 @@ impl Engine {
         started.unwrap_or_else(|_panicked| Err(Error::new(Code::Internal, "starting broke off")))
     }
 
-    /// Deletes a sandbox of which its caller was told nothing but the error; `why` is for the log.
-    pub(crate) async fn give_up(&self, sandbox: &SandboxId, why: &str) {
+    /// Deletes a sandbox of which its caller was told nothing but this error; `why` is for the log. When the server is
+    /// shutting down the sandbox lives on and is taken up at the next start, and a request with the same key gets it.
+    pub(crate) async fn give_up(&self, sandbox: &SandboxId, error: &Error, why: &str) {
+        if error.code == Code::ShuttingDown {
+            return;
+        }
         if let Err(error) = self.delete_sandbox(sandbox).await
             && error.code != Code::SandboxNotFound
         {

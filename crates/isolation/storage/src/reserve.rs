@@ -12,6 +12,9 @@ use rustix::fs::{FallocateFlags, StatVfs};
 const PART: u64 = 32;
 const MIN_BYTES: u64 = 16 << 20;
 const MAX_BYTES: u64 = 256 << 20;
+/// The type of a file system in memory, from `linux/magic.h`. The reserve takes memory there, from the sandboxes, too:
+/// the least is kept.
+const TMPFS: u64 = 0x0102_1994;
 /// Bytes that are given up at once.
 const SLICE_BYTES: u64 = 8 << 20;
 /// With less free than this there is no room at all, bytes.
@@ -40,8 +43,11 @@ impl Reserve {
     }
 
     /// What it should have, bytes.
-    pub(crate) fn wanted_bytes(total_bytes: u64) -> u64 {
-        (total_bytes / PART).clamp(MIN_BYTES, MAX_BYTES)
+    fn wanted_bytes(&self) -> std::io::Result<u64> {
+        let host = self.host()?;
+        let part = (host.f_blocks * host.f_frsize / PART).clamp(MIN_BYTES, MAX_BYTES);
+        let kind = rustix::fs::statfs(&self.dir)?.f_type;
+        Ok(if u64::try_from(kind).is_ok_and(|kind| kind == TMPFS) { MIN_BYTES } else { part })
     }
 
     /// Gives up a slice if there is no room at all. Says whether it did.
@@ -78,8 +84,7 @@ impl Reserve {
     /// Makes the file whole. Its blocks are allocated in the file system, so that no other file gets them.
     pub(crate) fn fill(&self) -> std::io::Result<()> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let host = self.host()?;
-        let wanted = Self::wanted_bytes(host.f_blocks * host.f_frsize);
+        let wanted = self.wanted_bytes()?;
         let file = File::options().write(true).create(true).truncate(false).open(self.path())?;
         if file.metadata()?.len() < wanted {
             rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, wanted)?;

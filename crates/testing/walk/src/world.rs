@@ -83,6 +83,7 @@ impl World {
             disk: None,
             logs_max_bytes: u64::MAX,
             images_max_bytes: u64::MAX,
+            missing: Vec::new(),
             data_dir: dir.path().to_owned(),
             caps: Caps::default(),
             defaults: Defaults::default(),

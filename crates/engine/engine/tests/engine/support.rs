@@ -108,6 +108,7 @@ impl World {
             disk: None,
             logs_max_bytes: u64::MAX,
             images_max_bytes: u64::MAX,
+            missing: Vec::new(),
             creates_max: 4,
             trust: Trust::default(),
             reclaim_below_bytes: self.reclaim_below_bytes,

@@ -109,6 +109,7 @@ impl Harness {
             disk: None,
             logs_max_bytes: u64::MAX,
             images_max_bytes: u64::MAX,
+            missing: Vec::new(),
             creates_max: 4,
             trust: Trust::default(),
             reclaim_below_bytes: 0,
