@@ -25,7 +25,7 @@ says "woken" "$(atoll exec twin -- cat /home/user/file)" kept
 atoll rm twin >/dev/null
 step "fork, hibernation"
 atoll create --name small --memory 64MiB "${level[@]}" >/dev/null
-says "memory" "$(code_of atoll exec small -- sh -c 'head -c 300M /dev/zero | tail')" 137
+says "memory" "$(code_of atoll exec small -- sh -c 'head -c 314572800 /dev/zero | tail')" 137
 says "it lives on" "$(atoll exec small -- echo alive)" alive
 atoll rm small >/dev/null
 step "memory is limited"

@@ -42,9 +42,10 @@ fn variable(name: &str) -> Result<OsString, String> {
 }
 
 fn build(workspace: &Path, target_dir: &Path, triple: &str) -> Result<PathBuf, Box<dyn Error>> {
+    let profile = if variable("PROFILE")? == "release" { "guest" } else { "guest-dev" };
     let mut cargo = Command::new(variable("CARGO")?);
     cargo
-        .args(["build", "--locked", "--package", "atoll-guest", "--profile", "guest", "--target", triple])
+        .args(["build", "--locked", "--package", "atoll-guest", "--profile", profile, "--target", triple])
         .arg("--target-dir")
         .arg(target_dir)
         .arg("--manifest-path")
@@ -59,7 +60,7 @@ fn build(workspace: &Path, target_dir: &Path, triple: &str) -> Result<PathBuf, B
     if !status.success() {
         return Err(format!("building the guest agent failed: {status}").into());
     }
-    Ok(target_dir.join(triple).join("guest").join("atoll-guest"))
+    Ok(target_dir.join(triple).join(profile).join("atoll-guest"))
 }
 
 /// Builds the command that asks for another profile: one file, without any library, so by the compiler alone.

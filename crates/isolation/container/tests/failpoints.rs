@@ -47,8 +47,10 @@ async fn killed() {
 
 #[tokio::test]
 async fn whatever_is_half_made_or_half_removed_can_be_removed() {
+    // One installation, as a server has it that is killed again and again.
+    let harness = containers();
     for failpoint in FAILPOINTS {
-        let (harness, id) = (containers(), fresh_id());
+        let id = fresh_id();
         let life = Life {
             failpoint: failpoint.to_owned(),
             directory: harness.path.clone(),
