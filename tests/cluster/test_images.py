@@ -329,13 +329,19 @@ def template_disks(cluster):
     return [name for name in cluster.bucket.names() if "/images/" in name and "/snapshots/" in name]
 
 
+def until_shared(cluster, count=1):
+    """Waits until every node can have the disks of so many templates: the database lists them, not only the bucket."""
+    listed = lambda: cluster.postgres.ask("SELECT count(*) FROM shared_snapshots") == [str(count)]
+    until("every node can have their disks", lambda: listed() and len(template_disks(cluster)) == count)
+
+
 def test_a_template_that_a_dead_node_built_is_used_on_another(cluster, tmp_path):
     a, b = cluster.nodes
     one = image("reg.test/one:1", ("note", b"first\n"))
     one.load(a)
     shared(a, one)
     build(a, "app", tmp_path, "FROM reg.test/one:1\nENV SAID=so\nRUN echo built > /root.txt\n")
-    until("its disk is in the bucket", lambda: template_disks(cluster))
+    until_shared(cluster)
     # While both nodes live, each makes sandboxes from the template itself.
     boxes = [make(node, template="app") for node in (a, b)]
     assert [cluster.node_of(box) for box in boxes] == ["a", "b"]
@@ -394,7 +400,7 @@ def test_a_template_of_e2b_is_used_on_another_node(cluster, tmp_path):
     # This template adds nothing to its image, so it needs no disk.
     build(a, "plain", tmp_path, "FROM host\n")
     Template.build(Template().from_template("plain").run_cmd("echo built > /tmp/built"), "made", **options(a))
-    until("its disk is in the bucket", lambda: template_disks(cluster))
+    until_shared(cluster)
     a.kill()
     until("it is known", lambda: cluster.node_of(make(b, template="made")) == "b")
     box = Sandbox.create("made", **options(b))
@@ -410,7 +416,7 @@ def test_disks_of_templates_that_are_fetched_at_once_do_not_wait_for_each_other(
     names = ["t0", "t1", "t2"]
     for name in names:
         build(a, name, tmp_path, f"FROM reg.test/one:1\nRUN echo {name} > /root.txt\n")
-    until("their disks are in the bucket", lambda: len(template_disks(cluster)) == len(names))
+    until_shared(cluster, len(names))
     a.kill()
     until("its node is dead", lambda: "dead" in [node["state"] for node in b.ok("GET", "/v1/nodes")["items"]])
     made, threads = {}, []
@@ -432,8 +438,7 @@ def test_a_disk_of_a_template_that_went_is_sent_anew(cluster, tmp_path):
     cluster.bucket.request("DELETE", name)
     status, answer = b.call("POST", "/v1/sandboxes", {"template": "app", "node_labels": {"node": "b"}})
     assert status >= 400, answer
-    until("its node sends it anew", lambda: template_disks(cluster))
-    until("every node can have it", lambda: cluster.postgres.ask("SELECT count(*) FROM shared_snapshots") == ["1"])
+    until_shared(cluster)
     assert run(b, make(b, template="app"), "cat", "/root/app") == "built\n"
 
 

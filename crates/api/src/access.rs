@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 pub struct Port {
     /// The TCP port.
     pub port: u16,
-    /// Where it is reached from outside, by whoever may.
+    /// Where clients that are allowed to reach it do so from outside.
     pub url: String,
     /// Whether everybody may.
     pub public: bool,
@@ -38,7 +38,7 @@ pub struct AccessFile {
     pub inline: bool,
 }
 
-/// Lets somebody without an API key reach a port or a file. Exactly one of `port`, `all_ports` and `file`.
+/// Lets clients without an API key reach a port or a file. Exactly one of `port`, `all_ports` and `file`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CreateAccess {

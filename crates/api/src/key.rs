@@ -42,7 +42,7 @@ pub struct Key {
     /// Id of the project that it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project: Option<String>,
-    /// Who it is, if it is no key that somebody made but a person who logged in. The scope is what rules give them now, and
+    /// Who it is, if it is not a key that was created but a person who logged in. The scope is what rules give them now, and
     /// `expires_at_ms` when their last login ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub person: Option<KeyPerson>,
@@ -53,7 +53,7 @@ pub struct Key {
 pub struct KeyPerson {
     /// The issuer.
     pub issuer: String,
-    /// Its name for them, which never becomes somebody else's.
+    /// Its name for them, which is never given to another person.
     pub subject: String,
     /// Their address for mail, if the issuer has verified it.
     pub email: Option<String>,

@@ -4,7 +4,7 @@ use atoll_core::secret::Secret;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// A login that has begun: somebody opens an address in a browser, anywhere, and types a code.
+/// A login that has begun: a person opens an address in a browser, anywhere, and types a code.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, ToSchema)]
 pub struct DeviceLogin {
     /// What to type.
@@ -17,7 +17,7 @@ pub struct DeviceLogin {
     pub interval_ms: u64,
     /// Until then.
     pub expires_at_ms: u64,
-    /// To ask with what has become of it. Whoever has it gets the login.
+    /// To ask with what has become of it. Any client that has it gets the login.
     #[schema(value_type = String)]
     pub login: Secret,
 }
@@ -59,7 +59,7 @@ impl Serialize for PollDeviceLogin {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceLoginState {
-    /// Nobody has typed the code yet.
+    /// The code has not been typed yet.
     Pending,
     /// The same, and the question came too early: wait five seconds more between two from now on.
     SlowDown,

@@ -42,7 +42,7 @@ pub enum PoolOrigin {
     Template,
     /// A call of this API.
     Call,
-    /// Nobody: it is asked for again and again.
+    /// The server, because such sandboxes are asked for again and again.
     Demand,
 }
 

@@ -42,7 +42,7 @@ pub struct Project {
     pub name: String,
     /// How much it may have.
     pub quota: Quota,
-    /// What its sandboxes are when nobody says.
+    /// What its sandboxes are when neither the request nor the template says.
     pub defaults: ProjectDefaults,
     /// How much of its quota it has. Absent in listings.
     #[serde(default, skip_serializing_if = "Option::is_none")]

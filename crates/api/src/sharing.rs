@@ -69,7 +69,7 @@ pub struct Lease {
 /// Who has a sandbox for itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LeaseStatus {
-    /// Absent when nobody has.
+    /// Absent when no key has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<Lease>,
 }

@@ -50,7 +50,7 @@ pub struct Snapshot {
     /// Its sandbox took it by itself.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub automatic: bool,
-    /// What somebody noted.
+    /// A note by the caller who made it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
     /// The sandbox it was taken of, which may be gone; absent when it was imported.

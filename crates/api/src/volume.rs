@@ -16,7 +16,7 @@ pub struct CreateVolume {
     /// Name or id of a volume: begins with what that holds at this moment, while it is in use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// With `from`: nobody can write to it, a snapshot.
+    /// With `from`: it is a snapshot, which cannot be written to.
     #[serde(default)]
     pub read_only: bool,
 }
@@ -43,7 +43,7 @@ pub struct Volume {
     pub state: VolumeState,
     /// Its size.
     pub size_bytes: u64,
-    /// Nobody can write to it.
+    /// It cannot be written to.
     pub read_only: bool,
     /// Name of the volume it was copied from.
     #[serde(default, skip_serializing_if = "Option::is_none")]

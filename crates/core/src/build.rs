@@ -41,7 +41,7 @@ pub enum BuildState {
     Succeeded,
     /// It ended without a template version; the error says why.
     Failed,
-    /// Somebody ended it.
+    /// A request ended it.
     Cancelled,
 }
 

@@ -108,7 +108,7 @@ codes! {
     InvalidState = "invalid_state", false;
     /// The sandbox died or could not be made; the message has the reason.
     SandboxFailed = "sandbox_failed", false;
-    /// Somebody else has a lease on the sandbox; the message names the holder.
+    /// Another key has a lease on the sandbox; the message names the holder.
     SandboxLeased = "sandbox_leased", true;
     /// This isolation level, or this host, cannot pause in the way that was asked for; the message says what is in the way.
     PauseUnavailable = "pause_unavailable", false;

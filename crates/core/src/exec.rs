@@ -60,7 +60,7 @@ impl std::fmt::Display for ExecState {
 pub enum ExitReason {
     /// It returned by itself.
     Exited,
-    /// A signal that nobody asked Atoll to send ended it.
+    /// A signal that Atoll was not asked to send ended it.
     Signaled,
     /// The kernel ended it because the sandbox's memory limit was reached.
     OutOfMemory,
@@ -68,7 +68,7 @@ pub enum ExitReason {
     TimedOut,
     /// It wrote nothing for its idle timeout.
     IdleTimedOut,
-    /// Somebody asked for it to be killed.
+    /// A request killed it.
     Killed,
     /// Its last client went away and it had asked to be killed then.
     Disconnected,

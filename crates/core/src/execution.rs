@@ -37,7 +37,7 @@ pub enum Programs {
     /// All.
     #[default]
     Any,
-    /// What the image brought and nobody has changed since. Nothing that was written, changed or downloaded in the sandbox, nothing in
+    /// What the image brought and no process has changed since. Nothing that was written, changed or downloaded in the sandbox, nothing in
     /// memory, on a volume or in `/dev/shm`, and no dynamic loader as a program, which would run any of these.
     Image,
     /// None but those that a rule allows, of the image and unchanged.
@@ -66,7 +66,7 @@ pub struct ExecutionRule {
     pub action: ExecutionAction,
     /// Where the image has them: `/usr/bin/git`, also through links of the image; `/opt/tools/*` is every program in a directory,
     /// `/opt/tools/**` every one below it. Looked up when the sandbox is made, woken or changed, in the image as its template left
-    /// it: what somebody inside did to names since changes nothing.
+    /// it: what processes inside did to names since changes nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     /// Their content: `sha256:` or `blake3:` and 64 hexadecimal digits. Without a path it is every program of the image with

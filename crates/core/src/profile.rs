@@ -67,7 +67,7 @@ pub struct Profile {
     pub limits: ProfileLimits,
 }
 
-/// Limits of each process of a profile. They are inherited, and nobody inside can raise them. All together have the sandbox's limits.
+/// Limits of each process of a profile. They are inherited, and no process inside can raise them. All together have the sandbox's limits.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]

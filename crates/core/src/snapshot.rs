@@ -134,7 +134,7 @@ const DURABILITY_MAX_MS: u64 = 24 * 3600 * 1000;
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct AutoCheckpoints {
-    /// How many of them are kept: 1 to 1000. Those that somebody took do not count.
+    /// How many of them are kept: 1 to 1000. Those that were taken by request do not count.
     pub keep: u32,
 }
 

@@ -19,7 +19,7 @@ pub struct Usage {
     pub running_ms: u64,
     /// Bytes that left it through the egress gateway.
     pub egress_bytes: u64,
-    /// Times that somebody used it: execs, files, ports.
+    /// Times that it was used: execs, files, ports.
     pub requests: u64,
     /// Execs started.
     pub execs: u64,

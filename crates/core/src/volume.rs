@@ -54,7 +54,7 @@ pub struct VolumeDraft {
     pub size_bytes: Option<u64>,
     /// The volume whose content it begins with.
     pub from: Option<String>,
-    /// Nobody can write to it: a snapshot of another volume.
+    /// It is a snapshot of another volume and cannot be written to.
     pub read_only: bool,
 }
 
@@ -100,7 +100,7 @@ pub struct VolumeMountDraft {
     #[serde(default)]
     pub read_only: bool,
     /// The directory of the volume that is mounted, made when it is absent: nothing beside it can be reached. All of the
-    /// volume when nobody says.
+    /// volume when the request does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subpath: Option<String>,
 }

@@ -263,7 +263,7 @@ export type AttachServerMessage = AttachServerMessageAttached | AttachServerMess
 
 /** Checkpoints that a sandbox takes by itself: when it was made, and after every exec. */
 export interface AutoCheckpoints {
-  /** How many of them are kept: 1 to 1000. Those that somebody took do not count. */
+  /** How many of them are kept: 1 to 1000. Those that were taken by request do not count. */
   keep: number;
 }
 
@@ -765,7 +765,7 @@ export interface CopyStep {
   keep_links?: boolean;
 }
 
-/** Lets somebody without an API key reach a port or a file. Exactly one of `port`, `all_ports` and `file`. */
+/** Lets clients without an API key reach a port or a file. Exactly one of `port`, `all_ports` and `file`. */
 export interface CreateAccess {
   /** One TCP port. */
   port?: number | null;
@@ -1200,7 +1200,7 @@ export interface CreateVolume {
   size_bytes?: number | null;
   /** Name or id of a volume: begins with what that holds at this moment, while it is in use. */
   from?: string | null;
-  /** With `from`: nobody can write to it, a snapshot. */
+  /** With `from`: it is a snapshot, which cannot be written to. */
   read_only?: boolean;
 }
 
@@ -1230,7 +1230,7 @@ export interface DenialView {
   observed?: boolean;
 }
 
-/** A login that has begun: somebody opens an address in a browser, anywhere, and types a code. */
+/** A login that has begun: a person opens an address in a browser, anywhere, and types a code. */
 export interface DeviceLogin {
   /** What to type. */
   user_code: string;
@@ -1242,7 +1242,7 @@ export interface DeviceLogin {
   interval_ms: number;
   /** Until then. */
   expires_at_ms: number;
-  /** To ask with what has become of it. Whoever has it gets the login. */
+  /** To ask with what has become of it. Any client that has it gets the login. */
   login: string;
 }
 
@@ -1456,7 +1456,7 @@ export interface ExecutionRule {
   /**
    * Where the image has them: `/usr/bin/git`, also through links of the image; `/opt/tools/*` is every program in a
    * directory, `/opt/tools/**` every one below it. Looked up when the sandbox is made, woken or changed, in the
-   * image as its template left it: what somebody inside did to names since changes nothing.
+   * image as its template left it: what processes inside did to names since changes nothing.
    */
   path?: string | null;
   /**
@@ -1799,7 +1799,7 @@ export interface Key {
   /** Id of the project that it belongs to. */
   project?: string | null;
   /**
-   * Who it is, if it is no key that somebody made but a person who logged in. The scope is what rules give them
+   * Who it is, if it is not a key that was created but a person who logged in. The scope is what rules give them
    * now, and `expires_at_ms` when their last login ends.
    */
   person?: KeyPerson | null;
@@ -1831,7 +1831,7 @@ export interface KeyList {
 export interface KeyPerson {
   /** The issuer. */
   issuer: string;
-  /** Its name for them, which never becomes somebody else's. */
+  /** Its name for them, which is never given to another person. */
   subject: string;
   /** Their address for mail, if the issuer has verified it. */
   email?: string | null;
@@ -1887,7 +1887,7 @@ export interface Lease {
 
 /** Who has a sandbox for itself. */
 export interface LeaseStatus {
-  /** Absent when nobody has. */
+  /** Absent when no key has. */
   lease?: Lease | null;
 }
 
@@ -2236,7 +2236,7 @@ export interface PoolSpec {
 export interface Port {
   /** The TCP port. */
   port: number;
-  /** Where it is reached from outside, by whoever may. */
+  /** Where clients that are allowed to reach it do so from outside. */
   url: string;
   /** Whether everybody may. */
   public: boolean;
@@ -2274,8 +2274,8 @@ export interface Profile {
 }
 
 /**
- * Limits of each process of a profile. They are inherited, and nobody inside can raise them. All together have the
- * sandbox's limits.
+ * Limits of each process of a profile. They are inherited, and no process inside can raise them. All together have
+ * the sandbox's limits.
  */
 export interface ProfileLimits {
   /** Memory that one process may write to, bytes; asking for more fails. */
@@ -2313,7 +2313,7 @@ export interface Project {
   name: string;
   /** How much it may have. */
   quota: Quota;
-  /** What its sandboxes are when nobody says. */
+  /** What its sandboxes are when neither the request nor the template says. */
   defaults: ProjectDefaults;
   /** How much of its quota it has. Absent in listings. */
   used?: QuotaUsed | null;
@@ -3033,7 +3033,7 @@ export interface Snapshot {
   checkpoint?: number | null;
   /** Its sandbox took it by itself. */
   automatic?: boolean;
-  /** What somebody noted. */
+  /** A note by the caller who made it. */
   comment?: string | null;
   /** The sandbox it was taken of, which may be gone; absent when it was imported. */
   sandbox?: string | null;
@@ -3450,7 +3450,7 @@ export interface Usage {
   running_ms: number;
   /** Bytes that left it through the egress gateway. */
   egress_bytes: number;
-  /** Times that somebody used it: execs, files, ports. */
+  /** Times that it was used: execs, files, ports. */
   requests: number;
   /** Execs started. */
   execs: number;
@@ -3478,7 +3478,7 @@ export interface UsageItem {
   running_ms: number;
   /** Bytes that left it through the egress gateway. */
   egress_bytes: number;
-  /** Times that somebody used it: execs, files, ports. */
+  /** Times that it was used: execs, files, ports. */
   requests: number;
   /** Execs started. */
   execs: number;
@@ -3521,7 +3521,7 @@ export interface Volume {
   state: VolumeState;
   /** Its size. */
   size_bytes: number;
-  /** Nobody can write to it. */
+  /** It cannot be written to. */
   read_only: boolean;
   /** Name of the volume it was copied from. */
   from?: string | null;
@@ -3569,7 +3569,7 @@ export interface VolumeMountDraft {
   read_only?: boolean;
   /**
    * The directory of the volume that is mounted, made when it is absent: nothing beside it can be reached. All of
-   * the volume when nobody says.
+   * the volume when the request does not say.
    */
   subpath?: string | null;
 }

@@ -76,7 +76,7 @@ pub(crate) enum LeaseCommand {
     },
     /// Give a lease back
     Release {
-        /// Also somebody else's
+        /// Also one that another key has
         #[arg(long)]
         force: bool,
         /// Sandbox, by id or name

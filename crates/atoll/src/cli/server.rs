@@ -61,13 +61,13 @@ pub(crate) struct ServeArgs {
     /// Disks, network and user namespaces to keep ready for new sandboxes
     #[arg(long, value_name = "COUNT", default_value_t = 8)]
     pub(crate) ready: usize,
-    /// Image of a sandbox when nobody says
+    /// Image of a sandbox when neither the request nor a template says
     #[arg(long, value_name = "IMAGE", default_value = "host")]
     pub(crate) default_image: String,
-    /// How strongly a sandbox is cut off when nobody says: for clients that have no word for it
+    /// Isolation level of a sandbox when the request does not say, as protocols without a word for it do not
     #[arg(long, value_name = "LEVEL", default_value = "container", value_parser = parse_isolation)]
     pub(crate) default_isolation: IsolationLevel,
-    /// What a sandbox may reach when nobody says: off, on, or a file with a policy as JSON
+    /// What a sandbox may reach when neither the request nor a template says: off, on, or a file with a policy as JSON
     #[arg(long, value_name = "off|on|FILE", default_value = "off")]
     pub(crate) default_egress: String,
     /// Proxy for every connection of sandboxes: socks5://… or http://[user:password@]host:port
@@ -95,7 +95,7 @@ pub(crate) struct ServeArgs {
     /// Take memory from frozen sandboxes when less than this is available on the host; 0 for never
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "1GiB")]
     pub(crate) reclaim_below: u64,
-    /// Keep sandboxes of this image running before anybody asks, as IMAGE=COUNT or IMAGE=MIN..MAX (repeatable)
+    /// Keep sandboxes of this image running for creations to come, as IMAGE=COUNT or IMAGE=MIN..MAX (repeatable)
     #[arg(long, value_name = "IMAGE=COUNT", value_parser = parse_image_pool)]
     pub(crate) pool: Vec<(String, PoolSpec)>,
     /// Most that are kept ready of what is asked for again and again and has no pool; 0 keeps nothing
@@ -185,7 +185,7 @@ pub(crate) struct OidcArgs {
     #[arg(long, value_name = "FILE", requires = "oidc_issuer")]
     pub(crate) oidc_client_secret_file: Option<PathBuf>,
     /// Let people in of whom the issuer says this, with this scope (repeatable): groups=platform:manage,
-    /// email=ann@example.com:admin, email=*@example.com:read; with @PROJECT behind it, as of that project. Nobody else is let in
+    /// email=ann@example.com:admin, email=*@example.com:read; with @PROJECT behind it, as of that project. No other person is let in
     #[arg(long, value_name = "CLAIM=VALUE:SCOPE[@PROJECT]", requires = "oidc_issuer", value_parser = parse_oidc_rule)]
     pub(crate) oidc_allow: Vec<Rule>,
     /// What to ask the issuer for, besides openid (repeatable) [default: email]
@@ -194,7 +194,7 @@ pub(crate) struct OidcArgs {
     /// How the dashboard's button calls it [default: its host]
     #[arg(long, value_name = "NAME", requires = "oidc_issuer")]
     pub(crate) oidc_name: Option<String>,
-    /// How long somebody stays logged in
+    /// How long a person stays logged in
     #[arg(long, value_name = "DURATION", value_parser = parse_login_ms, default_value = "12h")]
     pub(crate) oidc_login: u64,
 }

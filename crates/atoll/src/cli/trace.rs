@@ -58,10 +58,10 @@ pub(crate) struct VerifyArgs {
     /// Directory with journals, as DATA_DIR/trace or a copy of it: no server is asked
     #[arg(long, value_name = "DIR", requires = "key")]
     pub(crate) dir: Option<PathBuf>,
-    /// The installation's public key, as 'atoll trace verify' prints it and somebody kept it
+    /// The installation's public key, as 'atoll trace verify' printed it earlier
     #[arg(long, value_name = "KEY", requires = "dir")]
     pub(crate) key: Option<PublicKey>,
-    /// The last signed statement that somebody kept, as NUMBER:LINK: it must be in the journal
+    /// A signed statement that was noted earlier, as NUMBER:LINK: it must be in the journal
     #[arg(long, value_name = "HEAD", requires = "dir")]
     pub(crate) head: Option<Head>,
 }

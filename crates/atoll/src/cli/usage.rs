@@ -8,7 +8,7 @@ use clap::Args;
 
 use crate::units::{parse_bytes, parse_duration_ms};
 
-/// What a sandbox does while nobody uses it, and what it may use.
+/// What a sandbox does while it is not used, and what it may use.
 #[derive(Debug, Default, Args)]
 pub(crate) struct IdleArgs {
     /// When the idle timeout ends: delete it, freeze it in memory, or hibernate it to disk

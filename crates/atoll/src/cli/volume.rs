@@ -42,7 +42,7 @@ pub(crate) enum VolumeCommand {
         /// Name of the new one
         name: String,
     },
-    /// Keep what a volume holds at this moment: a volume that nobody can write to
+    /// Keep what a volume holds at this moment: a volume that cannot be written to
     Snapshot {
         /// The volume
         from: String,

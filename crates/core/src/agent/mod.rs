@@ -69,7 +69,7 @@ impl SessionState {
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum EventKind {
-    /// Somebody sent a message: `text`.
+    /// A message was sent: `text`.
     Message,
     /// The session is in another state: `state`.
     State,
@@ -83,7 +83,7 @@ pub enum EventKind {
     Plan,
     /// The agent wants to know whether it may do something: `id`, `title`, `options` with `id` and `name`.
     Approval,
-    /// Somebody answered that: `id`, `option`.
+    /// An option of that was chosen: `id`, `option`.
     Answer,
     /// Something else that the agent said, as it was.
     Data,
@@ -192,11 +192,11 @@ pub enum Input<'a> {
     Silent(bool),
     /// The oldest request of the outbox was answered: with this status, and this body.
     Answered(u16, &'a str),
-    /// Somebody sent a message, with this number.
+    /// A message was sent, with this number.
     Message(u64, &'a str),
-    /// Somebody wants the work on the message to end.
+    /// The work on the message is to end.
     Cancel,
-    /// Somebody chose an option of an approval.
+    /// An option of an approval was chosen.
     Answer(&'a str, &'a str),
 }
 

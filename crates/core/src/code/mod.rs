@@ -219,7 +219,7 @@ pub enum CellState {
     Done,
     /// Its code failed.
     Error,
-    /// Somebody interrupted it.
+    /// A request interrupted it.
     Interrupted,
     /// Its time was over, and it was interrupted.
     TimedOut,

@@ -94,7 +94,7 @@ pub enum ServiceState {
     Running,
     /// It ended and will be started again.
     BackingOff,
-    /// Somebody stopped it.
+    /// A request stopped it.
     Stopped,
     /// It ended, and its policy does not start it again.
     Exited,

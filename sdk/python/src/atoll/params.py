@@ -185,7 +185,7 @@ class AutoCheckpoints(TypedDict):
     """Checkpoints that a sandbox takes by itself: when it was made, and after every exec."""
 
     keep: int
-    """How many of them are kept: 1 to 1000. Those that somebody took do not count."""
+    """How many of them are kept: 1 to 1000. Those that were taken by request do not count."""
 
 
 class BasicAuth(TypedDict):
@@ -261,7 +261,7 @@ class CopyStep(_CopyStepWords, _CopyStepRequired, total=False):
 
 
 class CreateAccess(TypedDict, total=False):
-    """Lets somebody without an API key reach a port or a file. Exactly one of `port`, `all_ports` and `file`."""
+    """Lets clients without an API key reach a port or a file. Exactly one of `port`, `all_ports` and `file`."""
 
     port: int | None
     """One TCP port."""
@@ -729,7 +729,7 @@ class CreateVolume(_CreateVolumeWords, _CreateVolumeRequired, total=False):
     size_bytes: int | None
     """Its size; 10 GiB when absent. A copy has the size of its source."""
     read_only: bool
-    """With `from`: nobody can write to it, a snapshot."""
+    """With `from`: it is a snapshot, which cannot be written to."""
 
 
 class Durability(TypedDict, total=False):
@@ -794,7 +794,7 @@ class ExecutionRule(_ExecutionRuleRequired, total=False):
     path: str | None
     """Where the image has them: `/usr/bin/git`, also through links of the image; `/opt/tools/*` is every program in
     a directory, `/opt/tools/**` every one below it. Looked up when the sandbox is made, woken or changed, in the
-    image as its template left it: what somebody inside did to names since changes nothing.
+    image as its template left it: what processes inside did to names since changes nothing.
     """
     digest: str | None
     """Their content: `sha256:` or `blake3:` and 64 hexadecimal digits. Without a path it is every program of the
@@ -1083,8 +1083,8 @@ class Profile(TypedDict, total=False):
 
 
 class ProfileLimits(TypedDict, total=False):
-    """Limits of each process of a profile. They are inherited, and nobody inside can raise them. All together have
-    the sandbox's limits.
+    """Limits of each process of a profile. They are inherited, and no process inside can raise them. All together
+    have the sandbox's limits.
     """
 
     memory_bytes: int | None
@@ -1622,5 +1622,5 @@ class VolumeMountDraft(_VolumeMountDraftRequired, total=False):
     """The sandbox cannot write to it."""
     subpath: str | None
     """The directory of the volume that is mounted, made when it is absent: nothing beside it can be reached. All of
-    the volume when nobody says.
+    the volume when the request does not say.
     """

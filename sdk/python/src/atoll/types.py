@@ -894,7 +894,7 @@ class AutoCheckpoints:
     """Checkpoints that a sandbox takes by itself: when it was made, and after every exec."""
 
     keep: int
-    """How many of them are kept: 1 to 1000. Those that somebody took do not count."""
+    """How many of them are kept: 1 to 1000. Those that were taken by request do not count."""
 
     @classmethod
     def from_json(cls, o: Any) -> AutoCheckpoints:
@@ -1669,7 +1669,7 @@ class DenialView:
 
 @dataclass(frozen=True, slots=True)
 class DeviceLogin:
-    """A login that has begun: somebody opens an address in a browser, anywhere, and types a code."""
+    """A login that has begun: a person opens an address in a browser, anywhere, and types a code."""
 
     user_code: str
     """What to type."""
@@ -1682,7 +1682,7 @@ class DeviceLogin:
     expires_at_ms: int
     """Until then."""
     login: str
-    """To ask with what has become of it. Whoever has it gets the login."""
+    """To ask with what has become of it. Any client that has it gets the login."""
 
     @classmethod
     def from_json(cls, o: Any) -> DeviceLogin:
@@ -1985,7 +1985,7 @@ class ExecutionRule:
     path: str | None
     """Where the image has them: `/usr/bin/git`, also through links of the image; `/opt/tools/*` is every program in
     a directory, `/opt/tools/**` every one below it. Looked up when the sandbox is made, woken or changed, in the
-    image as its template left it: what somebody inside did to names since changes nothing.
+    image as its template left it: what processes inside did to names since changes nothing.
     """
     digest: str | None
     """Their content: `sha256:` or `blake3:` and 64 hexadecimal digits. Without a path it is every program of the
@@ -2442,7 +2442,7 @@ class Key:
     project: str | None
     """Id of the project that it belongs to."""
     person: KeyPerson | None
-    """Who it is, if it is no key that somebody made but a person who logged in. The scope is what rules give them
+    """Who it is, if it is not a key that was created but a person who logged in. The scope is what rules give them
     now, and `expires_at_ms` when their last login ends.
     """
 
@@ -2501,7 +2501,7 @@ class KeyPerson:
     issuer: str
     """The issuer."""
     subject: str
-    """Its name for them, which never becomes somebody else's."""
+    """Its name for them, which is never given to another person."""
     email: str | None
     """Their address for mail, if the issuer has verified it."""
     allowed: bool
@@ -2607,7 +2607,7 @@ class LeaseStatus:
     """Who has a sandbox for itself."""
 
     lease: Lease | None
-    """Absent when nobody has."""
+    """Absent when no key has."""
 
     @classmethod
     def from_json(cls, o: Any) -> LeaseStatus:
@@ -3108,7 +3108,7 @@ class Port:
     port: int
     """The TCP port."""
     url: str
-    """Where it is reached from outside, by whoever may."""
+    """Where clients that are allowed to reach it do so from outside."""
     public: bool
     """Whether everybody may."""
 
@@ -3177,8 +3177,8 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class ProfileLimits:
-    """Limits of each process of a profile. They are inherited, and nobody inside can raise them. All together have
-    the sandbox's limits.
+    """Limits of each process of a profile. They are inherited, and no process inside can raise them. All together
+    have the sandbox's limits.
     """
 
     memory_bytes: int | None
@@ -3230,7 +3230,7 @@ class Project:
     quota: Quota
     """How much it may have."""
     defaults: ProjectDefaults
-    """What its sandboxes are when nobody says."""
+    """What its sandboxes are when neither the request nor the template says."""
     used: QuotaUsed | None
     """How much of its quota it has. Absent in listings."""
     has: ProjectContent | None
@@ -4225,7 +4225,7 @@ class Snapshot:
     automatic: bool
     """Its sandbox took it by itself."""
     comment: str | None
-    """What somebody noted."""
+    """A note by the caller who made it."""
     sandbox: str | None
     """The sandbox it was taken of, which may be gone; absent when it was imported."""
     image: str
@@ -4748,7 +4748,7 @@ class Usage:
     egress_bytes: int
     """Bytes that left it through the egress gateway."""
     requests: int
-    """Times that somebody used it: execs, files, ports."""
+    """Times that it was used: execs, files, ports."""
     execs: int
     """Execs started."""
     exec_cpu_us: int
@@ -4784,7 +4784,7 @@ class UsageItem:
     egress_bytes: int
     """Bytes that left it through the egress gateway."""
     requests: int
-    """Times that somebody used it: execs, files, ports."""
+    """Times that it was used: execs, files, ports."""
     execs: int
     """Execs started."""
     exec_cpu_us: int
@@ -4860,7 +4860,7 @@ class Volume:
     size_bytes: int
     """Its size."""
     read_only: bool
-    """Nobody can write to it."""
+    """It cannot be written to."""
     from_: str | None
     """Name of the volume it was copied from."""
     total_bytes: int | None

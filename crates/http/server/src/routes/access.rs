@@ -67,7 +67,7 @@ fn convert(app: &App, record: atoll_engine::Access, headers: &HeaderMap) -> ApiR
     })
 }
 
-/// Lets somebody without an API key reach a port or file: the answer holds a link and its token, this once.
+/// Lets clients without an API key reach a port or file: the answer holds a link and its token, this once.
 #[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/access", tag = "ports", security(("key" = ["exec"])),
     params(("sandbox" = String, Path, description = "Id or name")),
     request_body = CreateAccess, responses((status = 201, body = AccessCreated)))]

@@ -50,7 +50,7 @@ fn convert(app: &App, record: AgentRecord) -> Agent {
     }
 }
 
-/// Declares an agent in a sandbox. Its command runs when somebody sends it a message.
+/// Declares an agent in a sandbox. Its command runs when it is sent a message.
 #[utoipa::path(post, path = "/v1/agents", tag = "agents", security(("key" = ["exec"])),
     request_body = CreateAgent, responses((status = 201, body = Agent)))]
 pub(crate) async fn create_agent(

@@ -38,7 +38,7 @@ pub(crate) async fn list_keys(_: Caller<Admin>, State(app): State<App>) -> ApiRe
     Ok(Json(KeyList { items: records.into_iter().map(key).collect() }))
 }
 
-/// Deletes a key: it stops working at once. A person who is still let in comes back as somebody new.
+/// Deletes a key: it stops working at once. A person who is still let in comes back as a new one.
 #[utoipa::path(delete, path = "/v1/keys/{id}", tag = "keys", security(("key" = ["admin"])),
     params(("id" = String, Path)), responses((status = 204)))]
 pub(crate) async fn delete_key(

@@ -23,7 +23,7 @@ pub(crate) async fn pause_sandbox(
     Ok(Json(convert::sandbox(app.engine.pause_sandbox(caller.sandbox(), mode).await?)))
 }
 
-/// Resumes a sandbox; answers when it runs. Whoever may use a sandbox may wake it.
+/// Resumes a sandbox; answers when it runs. A key that may use a sandbox may wake it.
 #[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/resume", tag = "sandboxes", security(("key" = ["exec"])),
     params(("sandbox" = String, Path, description = "Id or name")),
     responses((status = 200, body = Sandbox)))]

@@ -94,7 +94,7 @@ pub(crate) async fn take_lease(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ReleaseLease {
-    /// Also somebody else's; needs `manage` on the sandbox.
+    /// Also one that another key has; needs `manage` on the sandbox.
     #[serde(default)]
     force: bool,
 }

@@ -153,7 +153,7 @@ async fn page(
 ///
 /// Server-sent events or a WebSocket, as for one sandbox. The id of an event is its time: a stream that comes back
 /// begins some seconds before it, so that events may come twice; `sandbox` and `number` tell. Of a cluster those of all living
-/// nodes; when a node comes or goes the stream ends, and whoever comes back gets those of all that there are.
+/// nodes; when a node comes or goes the stream ends, and a client that asks again gets those of all nodes that there are then.
 #[utoipa::path(get, path = "/v1/events", tag = "trace", security(("key" = ["read"])), params(StreamAll),
     responses((status = 200, content_type = "text/event-stream", body = String)))]
 pub(crate) async fn stream_all(

@@ -35,7 +35,7 @@ pub(crate) struct OpenTunnel {
 /// The binary messages carry one byte stream, yamux. The client opens a stream for each connection and
 /// begins it with three bytes: 1, and the port, big-endian; the server answers with one byte: 0 connected,
 /// 1 not allowed, 2 refused, 3 another version. With `listen` the server opens streams towards the client in
-/// the same way, for connections that somebody inside makes to that port.
+/// the same way, for connections that processes inside make to that port.
 #[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/tunnel", tag = "ports", security(("key" = ["exec"])),
     params(("sandbox" = String, Path, description = "Id or name"), OpenTunnel),
     responses((status = 101, description = "A WebSocket")))]
