@@ -12,7 +12,9 @@ while read -r test; do
   if /var/tmp/program/deps/blackbox --exact "$test" >/var/tmp/test.log 2>&1 && grep -q '^test result: ok. 1 passed' /var/tmp/test.log; then
     step "$test ($((SECONDS - began)) s)"
   else
-    tail -n 60 /var/tmp/test.log
+    # The server's log stands between what failed and the end.
+    grep -m 1 -A 30 panicked /var/tmp/test.log || true
+    tail -n 20 /var/tmp/test.log
     fail "$test"
   fi
 done <tests.list

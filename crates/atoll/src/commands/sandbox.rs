@@ -6,7 +6,7 @@ use atoll_core::Code;
 use atoll_core::limits::PAGE_MAX_COUNT;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::snapshot::{AutoCheckpoints, Durability};
-use atoll_core::spec::{Resources, ResourcesDraft};
+use atoll_core::spec::{Accelerator, Resources, ResourcesDraft};
 
 use crate::cli::{ExtendArgs, InspectArgs, LimitArgs, LsArgs, RmArgs, SandboxArg, SandboxArgs, UpdateArgs};
 use crate::failure::{Failure, Result};
@@ -68,9 +68,12 @@ pub(super) fn request(args: SandboxArgs) -> Result<CreateSandbox> {
     })
 }
 
-/// `atoll create`: prints the id.
+/// `atoll create`: prints the id. Says on standard error if a machine is emulated.
 pub(super) async fn create(client: &Client, printer: Printer, args: SandboxArgs) -> Result<()> {
     let sandbox = client.create_sandbox(&request(args)?).await?;
+    if sandbox.accelerator == Some(Accelerator::Emulated) {
+        printer.note("its processor is emulated, many times slower than with KVM: 'atoll doctor' says why");
+    }
     printer.result(&sandbox, || sandbox.id.clone())
 }
 

@@ -259,20 +259,35 @@ async fn what_some_writers_leave_out_is_not_missed() {
     assert!(store.import_bytes(whole[..512 + 1999].to_vec()).await.is_err());
 }
 
-/// A file system of 4 MiB is the store: it runs full, says so, and is empty afterwards.
-#[tokio::test]
-async fn a_full_disk_says_so_and_is_cleaned() {
+/// A file system in memory as the store, mounted with `options`; gives what importing `bytes` there was refused with.
+async fn refused_on(options: &str, bytes: Vec<u8>) -> ImageError {
     let dir = tempfile::Builder::new().prefix("atoll-full-").tempdir().unwrap();
     let mount = dir.path().join("disk");
     std::fs::create_dir(&mount).unwrap();
     let mut command = std::process::Command::new("mount");
-    atoll_testing::run(command.args(["-t", "tmpfs", "-o", "size=4m", "atoll-test"]).arg(&mount));
+    atoll_testing::run(command.args(["-t", "tmpfs", "-o", options, "atoll-test"]).arg(&mount));
     let images = Images::open(&mount.join("images")).unwrap();
-    let bytes = tar_of(&[Entry::file("a", &vec![1; 8 << 20])]);
     let error = images.import("big", std::io::Cursor::new(bytes)).await.unwrap_err();
     let left = std::fs::read_dir(mount.join("images/tmp")).unwrap().count();
     drop(images);
     atoll_testing::run(std::process::Command::new("umount").arg(&mount));
-    assert_eq!(error.to_core().code, Code::HostDiskFull, "{error}");
     assert_eq!(left, 0);
+    error
+}
+
+#[tokio::test]
+async fn a_full_disk_says_so_and_is_cleaned() {
+    let error = refused_on("size=4m", tar_of(&[Entry::file("a", &vec![1; 8 << 20])])).await;
+    assert_eq!(error.to_core().code, Code::HostDiskFull, "{error}");
+}
+
+/// An image of empty files ends before the host has no inodes for anything else.
+#[tokio::test]
+async fn inodes_are_left_for_others() {
+    let names: Vec<String> = (0..32_000).map(|number| number.to_string()).collect();
+    let files: Vec<Entry> = names.iter().map(|name| Entry::file(name, b"")).collect();
+    let error = refused_on("nr_inodes=32768", tar_of(&files)).await;
+    assert_eq!(error.to_core().code, Code::HostDiskFull, "{error}");
+    let why = std::error::Error::source(&error).unwrap().to_string();
+    assert!(why.contains("inodes"), "{why}");
 }

@@ -17,7 +17,7 @@
 //! Disk and memory lie in the storage's directory for the machine.
 
 use std::fs::{self, DirBuilder, File};
-use std::io;
+use std::io::{self, Read as _};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -187,8 +187,13 @@ impl Record {
 
     /// What the VMM said, its beginning.
     pub(crate) fn said(&self) -> String {
-        let text = fs::read(self.log()).unwrap_or_default();
-        String::from_utf8_lossy(&text[..text.len().min(300)]).trim().replace('\n', "; ")
+        let mut text = Vec::new();
+        // A VMM that a guest has taken over may write as much there as it likes.
+        let read = File::open(self.log()).and_then(|log| log.take(300).read_to_end(&mut text));
+        if read.is_err() {
+            return String::new();
+        }
+        String::from_utf8_lossy(&text).trim().replace('\n', "; ")
     }
 
     /// The process that the launcher started.

@@ -106,7 +106,8 @@ impl Model {
         let Size { memory_mib, cpus } = self.size;
         let (accel, cpu, clock) = match self.accelerator {
             // By descriptor, as everything: the VMM's user is in none of the groups that may open the device.
-            Accelerator::Kvm => (format!("kvm,device=/dev/fdset/{KVM_FD}"), "host", String::new()),
+            // Without virtualisation inside, which is much code of the host's kernel.
+            Accelerator::Kvm => (format!("kvm,device=/dev/fdset/{KVM_FD}"), "host,-vmx,-svm", String::new()),
             Accelerator::Emulated => (
                 "tcg,thread=multi,tb-size=64".to_owned(),
                 "max",
@@ -122,7 +123,8 @@ impl Model {
         add("-cpu", cpu);
         add("-smp", &cpus.to_string());
         add("-m", &memory_mib.to_string());
-        add("-M", "microvm,pic=off,pit=off,memory-backend=memory");
+        // Pages are not shared with other machines' (KSM), which would tell of their content by the time that a write takes.
+        add("-M", "microvm,pic=off,pit=off,memory-backend=memory,mem-merge=off,dump-guest-core=off");
         // SeaBIOS, the default, lets kernel and ACPI tables overlap with some sets of devices.
         add("-bios", "qboot.rom");
         add("-kernel", VMLINUX);

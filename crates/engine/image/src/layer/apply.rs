@@ -36,6 +36,10 @@ const OPAQUE_MARK: &[u8] = b".wh..wh..opq";
 /// Book-keeping of AUFS; has no meaning elsewhere.
 const WHITEOUT_META: &[u8] = b".wh..wh.";
 const COPY_BUFFER_BYTES: usize = 256 << 10;
+/// After so many entries it is seen whether the host has inodes left.
+const ENTRIES_PER_LOOK: u64 = 1024;
+/// This part of the host's inodes is kept free.
+const INODES_KEPT_PART: u64 = 16;
 
 pub(super) struct Applier<'a> {
     tree: Tree<'a>,
@@ -76,6 +80,13 @@ impl<'a> Applier<'a> {
         self.entries += 1;
         if self.entries > ENTRIES_MAX_COUNT {
             return Err(ImageError::Invalid(format!("a layer has more than {ENTRIES_MAX_COUNT} entries")));
+        }
+        if self.entries.is_multiple_of(ENTRIES_PER_LOOK) {
+            let host = fs::fstatvfs(self.tree.root()).map_err(lost)?;
+            if !has_inodes(host.f_files, host.f_favail) {
+                let why = std::io::Error::other("almost all of its inodes are taken");
+                return Err(ImageError::HostFull(why));
+            }
         }
         let path = components(&member.path)?;
         let Some((&name, parents)) = path.split_last() else {
@@ -282,6 +293,12 @@ impl<'a> Applier<'a> {
             Err(error) => Err(lost(error)),
         }
     }
+}
+
+/// Whether the file system has inodes left for others. Ext4 has as many as it was made with, and an image of empty files
+/// takes them without taking space. One that makes inodes as they are needed says so, or says that it has none at all.
+fn has_inodes(total: u64, free: u64) -> bool {
+    total == 0 || free >= total / INODES_KEPT_PART
 }
 
 fn too_large() -> ImageError {

@@ -8,10 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::task::Poll;
 
+use atoll_core::id::SandboxId;
 use atoll_core::key::Scope;
 use atoll_core::sandbox::SandboxState;
-use atoll_isolation::Isolation as _;
-use atoll_store::SandboxFilter;
+use atoll_isolation::{Artifacts as _, Isolation as _};
+use atoll_store::{SandboxFilter, SnapshotFilter};
 use axum::body::Body;
 use http::Request;
 use reqwest::Method;
@@ -59,7 +60,8 @@ async fn agrees(harness: &Harness) -> Option<()> {
             && (&seen.name, &seen.labels) == (&row.name, &row.labels)
             && view.grants == said.grants
             && view.is_default == said.visibility.is_none();
-        if !same || row.state != SandboxState::Running {
+        let settled = matches!(row.state, SandboxState::Running | SandboxState::Paused);
+        if !same || !settled || !parts_agree(harness, &row.id).await {
             return None;
         }
     }
@@ -75,7 +77,47 @@ async fn agrees(harness: &Harness) -> Option<()> {
         store.list_secrets().await.unwrap().into_iter().map(|one| (one.name, one.versions)).collect();
     let known: BTreeMap<_, _> =
         harness.engine.secrets(None).into_iter().map(|one| (one.name, one.versions)).collect();
-    (stored == known).then_some(())
+    (stored == known && lists_agree(harness).await).then_some(())
+}
+
+/// What the API lists at `path`, by the member `name` of each.
+async fn listed(harness: &Harness, path: &str, name: &str) -> BTreeSet<String> {
+    let answer = harness.get(path).await;
+    let items = answer.body["items"].as_array().unwrap_or_else(|| panic!("{path}: {answer:?}"));
+    items.iter().map(|item| item[name].as_str().unwrap().to_owned()).collect()
+}
+
+/// The same of what belongs to one sandbox.
+async fn parts_agree(harness: &Harness, sandbox: &SandboxId) -> bool {
+    let store = &harness.store;
+    let services = store.list_services().await.unwrap().into_iter();
+    let services: BTreeSet<_> =
+        services.filter(|one| one.sandbox == *sandbox).map(|one| one.id.to_string()).collect();
+    let accesses = store.list_accesses().await.unwrap().into_iter();
+    let accesses: BTreeSet<_> =
+        accesses.filter(|one| one.sandbox == *sandbox).map(|one| one.id.to_string()).collect();
+    listed(harness, &format!("/v1/sandboxes/{sandbox}/services"), "id").await == services
+        && listed(harness, &format!("/v1/sandboxes/{sandbox}/access"), "id").await == accesses
+}
+
+/// The same of what belongs to no sandbox. What there is of snapshots on the host is what the store knows.
+async fn lists_agree(harness: &Harness) -> bool {
+    let store = &harness.store;
+    let keys: BTreeSet<_> = store.list_keys().await.unwrap().iter().map(|one| one.id.to_string()).collect();
+    let agents: BTreeSet<_> =
+        store.list_agents().await.unwrap().iter().map(|one| one.id.to_string()).collect();
+    let projects: BTreeSet<_> =
+        store.list_projects().await.unwrap().iter().map(|one| one.id.to_string()).collect();
+    let registries: BTreeSet<_> =
+        store.list_registries().await.unwrap().into_iter().map(|one| one.host).collect();
+    let snapshots = store.list_snapshots(&SnapshotFilter::default(), None, 1000).await.unwrap().items;
+    let snapshots: BTreeSet<_> = snapshots.into_iter().map(|one| one.id).collect();
+    let artifacts: BTreeSet<_> = harness.host.driver().artifacts().await.unwrap().into_iter().collect();
+    listed(harness, "/v1/keys", "id").await == keys
+        && listed(harness, "/v1/agents", "id").await == agents
+        && listed(harness, "/v1/projects", "id").await == projects
+        && listed(harness, "/v1/registries", "host").await == registries
+        && snapshots == artifacts
 }
 
 /// Cuts a change at every point that there is; `prepare` makes the state before it and names its path and body,
@@ -227,6 +269,158 @@ async fn a_snapshot() {
 async fn a_template() {
     cut_everywhere("a template", Method::POST, &[201], async |_, polls| {
         ("/v1/templates".to_owned(), json!({ "name": format!("t{polls}"), "image": "host" }))
+    })
+    .await;
+}
+
+/// Sends what makes a state before a cut; it must succeed.
+async fn before(harness: &Harness, method: Method, path: &str, body: Value) -> Value {
+    let answer = whole(harness, &method, path, &body).await;
+    assert!(answer.status < 300, "{method} {path}: {answer:?}");
+    answer.body
+}
+
+#[tokio::test]
+async fn a_pause_and_a_resumption() {
+    cut_everywhere("a pause", Method::POST, &[200], async |harness, _| {
+        (format!("/v1/sandboxes/{}/pause", fresh(harness).await), json!({}))
+    })
+    .await;
+    cut_everywhere("a resumption", Method::POST, &[200], async |harness, _| {
+        let sandbox = fresh(harness).await;
+        before(harness, Method::POST, &format!("/v1/sandboxes/{sandbox}/pause"), json!({})).await;
+        (format!("/v1/sandboxes/{sandbox}/resume"), Value::Null)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn checkpoints_and_ways_back() {
+    let with_one = async |harness: &Harness| {
+        let sandbox = fresh(harness).await;
+        before(harness, Method::POST, &format!("/v1/sandboxes/{sandbox}/checkpoints"), json!({})).await;
+        sandbox
+    };
+    cut_everywhere("a checkpoint", Method::POST, &[201], async |harness, _| {
+        (format!("/v1/sandboxes/{}/checkpoints", fresh(harness).await), json!({}))
+    })
+    .await;
+    cut_everywhere("the removal of a checkpoint", Method::DELETE, &[204, 404], async |harness, _| {
+        (format!("/v1/sandboxes/{}/checkpoints/1", with_one(harness).await), Value::Null)
+    })
+    .await;
+    cut_everywhere("a way back", Method::POST, &[200], async |harness, _| {
+        (format!("/v1/sandboxes/{}/rollback", with_one(harness).await), json!({ "to": "1" }))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_belongs_to_snapshots() {
+    let kept = async |harness: &Harness| {
+        let path = format!("/v1/sandboxes/{}/snapshots", fresh(harness).await);
+        let made = before(harness, Method::POST, &path, json!({})).await;
+        made["id"].as_str().unwrap().to_owned()
+    };
+    cut_everywhere("a tag", Method::POST, &[200], async |harness, polls| {
+        (format!("/v1/snapshots/{}/tags", kept(harness).await), json!({ "tag": format!("t{polls}") }))
+    })
+    .await;
+    cut_everywhere("the deletion of a snapshot", Method::DELETE, &[200, 404], async |harness, _| {
+        (format!("/v1/snapshots/{}", kept(harness).await), Value::Null)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn services_and_accesses() {
+    let serving = async |harness: &Harness| {
+        let path = format!("/v1/sandboxes/{}/services", fresh(harness).await);
+        let service = json!({ "name": "web", "argv": ["sleep", "1000"] });
+        before(harness, Method::POST, &path, service).await;
+        format!("{path}/web")
+    };
+    cut_everywhere("a service", Method::POST, &[201, 409], async |harness, _| {
+        let path = format!("/v1/sandboxes/{}/services", fresh(harness).await);
+        (path, json!({ "name": "web", "argv": ["sleep", "1000"] }))
+    })
+    .await;
+    cut_everywhere("the stop of a service", Method::POST, &[200], async |harness, _| {
+        (format!("{}/stop", serving(harness).await), Value::Null)
+    })
+    .await;
+    cut_everywhere("the removal of a service", Method::DELETE, &[204, 404], async |harness, _| {
+        (serving(harness).await, Value::Null)
+    })
+    .await;
+    cut_everywhere("a link", Method::POST, &[201], async |harness, _| {
+        (format!("/v1/sandboxes/{}/access", fresh(harness).await), json!({ "port": 80 }))
+    })
+    .await;
+    cut_everywhere("the end of a link", Method::DELETE, &[204, 404], async |harness, _| {
+        let path = format!("/v1/sandboxes/{}/access", fresh(harness).await);
+        let made = before(harness, Method::POST, &path, json!({ "port": 80 })).await;
+        let id = made["access"]["id"].as_str().or(made["id"].as_str()).unwrap();
+        (format!("{path}/{id}"), Value::Null)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn keys_and_agents() {
+    cut_everywhere("a key", Method::POST, &[201], async |_, polls| {
+        ("/v1/keys".to_owned(), json!({ "name": format!("k{polls}"), "scope": "read" }))
+    })
+    .await;
+    cut_everywhere("the deletion of a key", Method::DELETE, &[204, 404], async |harness, _| {
+        (format!("/v1/keys/{}", a_key(harness).await), Value::Null)
+    })
+    .await;
+    let agent = |sandbox: &str, polls: u32| json!({ "name": format!("a{polls}"), "sandbox": sandbox, "argv": ["true"] });
+    cut_everywhere("an agent", Method::POST, &[201, 409], async |harness, polls| {
+        ("/v1/agents".to_owned(), agent(&fresh(harness).await, polls))
+    })
+    .await;
+    cut_everywhere("the end of an agent", Method::DELETE, &[204, 404], async |harness, polls| {
+        before(harness, Method::POST, "/v1/agents", agent(&fresh(harness).await, polls)).await;
+        (format!("/v1/agents/a{polls}"), Value::Null)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn projects_registries_templates_and_secrets() {
+    cut_everywhere("a project", Method::POST, &[201, 409], async |_, polls| {
+        ("/v1/projects".to_owned(), json!({ "name": format!("p{polls}") }))
+    })
+    .await;
+    cut_everywhere("the end of a project", Method::DELETE, &[204, 404], async |harness, polls| {
+        before(harness, Method::POST, "/v1/projects", json!({ "name": format!("p{polls}") })).await;
+        (format!("/v1/projects/p{polls}"), Value::Null)
+    })
+    .await;
+    let login = json!({ "username": "ann", "password": "secret" });
+    cut_everywhere("a registry", Method::PUT, &[200], async |_, polls| {
+        (format!("/v1/registries/r{polls}.test"), login.clone())
+    })
+    .await;
+    cut_everywhere("the end of a registry", Method::DELETE, &[204, 404], async |harness, polls| {
+        let path = format!("/v1/registries/r{polls}.test");
+        before(harness, Method::PUT, &path, login.clone()).await;
+        (path, Value::Null)
+    })
+    .await;
+    cut_everywhere("the deletion of a template", Method::DELETE, &[204, 404], async |harness, polls| {
+        let template = json!({ "name": format!("t{polls}"), "image": "host" });
+        before(harness, Method::POST, "/v1/templates", template).await;
+        (format!("/v1/templates/t{polls}"), Value::Null)
+    })
+    .await;
+    cut_everywhere("the deletion of a secret", Method::DELETE, &[204, 404], async |harness, polls| {
+        let path = format!("/v1/secrets/s{polls}");
+        let body = json!({ "value": "first", "scope": { "hosts": ["example.com"] } });
+        before(harness, Method::PUT, &path, body).await;
+        (path, Value::Null)
     })
     .await;
 }
