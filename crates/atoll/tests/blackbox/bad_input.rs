@@ -560,3 +560,17 @@ async fn silence_ends_a_connection_whatever_was_begun() {
     }
     server.finish().await;
 }
+
+/// What the kernel of a sandbox does not let go is a refusal, and no fault of the server.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_removed_is_refused() {
+    let server = Server::start();
+    let sandbox = server.sandbox().await.id;
+    for path in ["/", "/proc"] {
+        let call = format!("/v1/sandboxes/{sandbox}/files?path={path}&recursive=true");
+        let answer = server.request("DELETE", &call).send().await.unwrap();
+        assert_eq!(answer.status(), 403, "{path}: {:?}", answer.text().await);
+    }
+    server.sh(&sandbox, "ls /proc/self").await.ok();
+    server.finish().await;
+}

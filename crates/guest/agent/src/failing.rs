@@ -41,9 +41,12 @@ pub(crate) fn reason(errno: Errno) -> Reason {
         Errno::NOTDIR => Reason::NotADirectory,
         Errno::ISDIR => Reason::IsADirectory,
         Errno::NOTEMPTY => Reason::NotEmpty,
-        Errno::ACCESS | Errno::PERM | Errno::ROFS => Reason::Denied,
+        // Busy are `/`, what is mounted, and programs that run.
+        Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::BUSY | Errno::TXTBSY => Reason::Denied,
         Errno::NOSPC | Errno::DQUOT => Reason::NoSpace,
-        Errno::NAMETOOLONG | Errno::LOOP | Errno::INVAL => Reason::Invalid,
+        Errno::NAMETOOLONG | Errno::LOOP | Errno::INVAL | Errno::FBIG | Errno::NXIO | Errno::OPNOTSUPP => {
+            Reason::Invalid
+        }
         Errno::AGAIN => Reason::NoProcesses,
         Errno::NOMEM => Reason::NoMemory,
         _ => Reason::Other,
