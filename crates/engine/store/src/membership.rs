@@ -38,9 +38,10 @@ const TRY_EVERY: Duration = Duration::from_millis(200);
 const BEATS: u32 = 5;
 /// A node stops one fifth of its lease before another node may take over.
 const MARGIN_PART: u64 = 5;
-/// The database notices within about 30 s that a node's machine is gone.
-const NOTICE: &str =
-    "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 4";
+/// What each session sets. The database notices within about 30 s that a node's machine is gone, and within 10 s that a
+/// node stands still in the middle of a transaction: the rows that it locked are in no other node's way for longer.
+pub(crate) const NOTICE: &str = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; \
+     SET tcp_keepalives_count = 4; SET idle_in_transaction_session_timeout = '10s'";
 
 /// Counts what changes in tables that servers keep in memory. In one statement each, and only where it is missing: making
 /// a trigger locks its table.

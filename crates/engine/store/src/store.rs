@@ -82,6 +82,11 @@ impl Store {
                 let pool = PgPoolOptions::new()
                     .max_connections(POSTGRES_CONNECTIONS_MAX_COUNT)
                     .acquire_timeout(ACQUIRE_TIMEOUT)
+                    .after_connect(|session, _| {
+                        Box::pin(
+                            async move { sqlx::raw_sql(membership::NOTICE).execute(session).await.map(drop) },
+                        )
+                    })
                     .connect_with(options.clone())
                     .await?;
                 MIGRATIONS.run(&pool).await.map_err(schema_error)?;
