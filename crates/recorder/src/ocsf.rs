@@ -12,12 +12,12 @@
 //!
 //! The witness of an event is in `metadata.log_provider`; the whole event is in `unmapped`.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use serde_json::{Map, Value, json};
 
 use crate::Numbered;
-use crate::event::{Call, Event, FileAction, Http, RecorderEvent, Socket, What};
+use crate::event::{Call, Event, FileAction, FileEvent, Http, PolicyDecision, RecorderEvent, Socket, What};
 
 /// The version of the schema.
 pub const VERSION: &str = "1.5.0";
@@ -76,168 +76,156 @@ pub fn convert(sandbox: &str, numbered: &Numbered) -> Value {
 }
 
 fn map(sandbox: &str, event: &Event) -> Mapped {
-    let actor = || json!({"process": process(event, None)});
-    let device = || json!({"type_id": 6, "type": "Virtual", "uid": sandbox, "hostname": sandbox});
-    let source = || json!({"uid": sandbox, "hostname": sandbox});
     match &event.what {
-        What::ProcessStarted(started) => mapped(
-            SYSTEM,
-            1007,
-            1,
-            json!({
-                "process": process(event, Some((&started.argv, &started.path))), "actor": actor_of(started.parent.map(|p| p.pid), event), "device": device(),
-            }),
-        ),
-        What::ExecStarted(started) => mapped(
-            SYSTEM,
-            1007,
-            1,
-            json!({
-                "process": process(event, Some((&started.argv, started.argv.first().map_or("", String::as_str)))),
-                "actor": user(started.by.as_deref()), "device": device(),
-            }),
-        ),
-        What::ProcessForked { parent } => mapped(
-            SYSTEM,
-            1007,
-            1,
-            json!({
-                "process": process(event, None), "actor": actor_of(Some(parent.pid), event), "device": device(),
-            }),
-        ),
-        What::ProcessExited(exited) => mapped(
-            SYSTEM,
-            1007,
-            2,
-            json!({
-                "process": process(event, None), "actor": actor(), "device": device(), "exit_code": exited.code.or(exited.signal.map(|signal| 128 + signal)).unwrap_or_default(),
-            }),
-        ),
-        What::ExecEnded(ended) => mapped(
-            SYSTEM,
-            1007,
-            2,
-            json!({
-                "process": process(event, None), "actor": actor(), "device": device(),
-                "exit_code": ended.code.unwrap_or(-1), "message": ended.reason,
-            }),
-        ),
-        What::File(file) => {
-            let activity = match file.action {
-                FileAction::Created => 1,
-                FileAction::Written => 3,
-                FileAction::Deleted => 4,
-                FileAction::Renamed => 5,
-            };
-            let name = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
-            let mut fields = json!({
-                "file": {"name": name(&file.path), "path": file.path, "type_id": 1}, "actor": actor(), "device": device(),
-            });
-            if let Some(to) = &file.to {
-                fields["file_result"] = json!({"name": name(to), "path": to, "type_id": 1});
-            }
-            mapped(SYSTEM, 1001, activity, fields)
-        }
+        What::ProcessStarted(_)
+        | What::ProcessForked { .. }
+        | What::ProcessExited(_)
+        | What::ExecStarted(_)
+        | What::ExecEnded(_) => process_activity(sandbox, event),
+        What::File(file) => file_activity(sandbox, event, file),
         What::Connect(socket) => mapped(NETWORK, 4001, 1, ends(sandbox, socket, 2)),
         What::Accept(socket) => mapped(NETWORK, 4001, 1, ends(sandbox, socket, 1)),
         What::Listen(socket) => mapped(NETWORK, 4001, 7, ends(sandbox, socket, 1)),
-        What::Connection(connection) => mapped(
-            NETWORK,
-            4001,
-            2,
-            json!({
-                "src_endpoint": source(),
+        What::Connection(connection) => {
+            let (sent, received) = (connection.sent_bytes, connection.received_bytes);
+            let fields = json!({
+                "src_endpoint": source(sandbox),
                 "dst_endpoint": endpoint(connection.host.as_deref(), connection.address),
                 "duration": connection.duration_us / 1000,
-                "traffic": {"bytes_out": connection.sent_bytes, "bytes_in": connection.received_bytes,
-                    "bytes": connection.sent_bytes.saturating_add(connection.received_bytes)},
-            }),
-        ),
-        What::Policy(decision) if decision.stage == "exec" => Mapped {
-            severity: if decision.allowed { INFORMATIONAL } else { MEDIUM },
-            ..mapped(
-                SYSTEM,
-                1007,
-                1,
-                json!({
-                    "process": process(event, Some((&[], &decision.subject))), "actor": actor(), "device": device(),
-                    "message": format!("{}: {}", decision.subject, decision.rule),
-                    "status_id": if decision.allowed { 1 } else { 2 }, "status_detail": decision.rule,
-                }),
-            )
-        },
-        What::Policy(decision) => Mapped {
-            severity: if decision.allowed { INFORMATIONAL } else { MEDIUM },
-            ..mapped(
-                NETWORK,
-                4001,
-                if decision.allowed { 1 } else { 5 },
-                json!({
-                    "src_endpoint": source(), "message": format!("{}: {}", decision.subject, decision.rule),
-                    "status_id": if decision.allowed { 1 } else { 2 }, "status_detail": decision.rule,
-                }),
-            )
-        },
-        What::Dns(dns) => mapped(
-            NETWORK,
-            4003,
-            6,
-            json!({
-                "src_endpoint": source(),
+                "traffic": {"bytes_out": sent, "bytes_in": received, "bytes": sent.saturating_add(received)},
+            });
+            mapped(NETWORK, 4001, 2, fields)
+        }
+        What::Policy(decision) => policy(sandbox, event, decision),
+        What::Dns(dns) => {
+            let rdata = |address: &IpAddr| json!({"rdata": address.to_string()});
+            let fields = json!({
+                "src_endpoint": source(sandbox),
                 "query": {"hostname": dns.name, "type": dns.record},
                 "rcode": dns.answer,
-                "answers": dns.addresses.iter().map(|address| json!({"rdata": address.to_string()})).collect::<Vec<_>>(),
-            }),
-        ),
+                "answers": dns.addresses.iter().map(rdata).collect::<Vec<_>>(),
+            });
+            mapped(NETWORK, 4003, 6, fields)
+        }
         What::Http(http) => mapped(NETWORK, 4002, verb(&http.method), request(sandbox, http)),
-        What::Call(call) => {
-            let activity = match call.method.as_str() {
-                "POST" => 1,
-                "GET" | "HEAD" => 2,
-                "PUT" | "PATCH" => 3,
-                "DELETE" => 4,
-                _ => OTHER,
-            };
-            mapped(
-                APPLICATION,
-                6003,
-                activity,
-                json!({
-                    "actor": caller(call),
-                    "api": {"operation": format!("{} {}", call.method, call.path), "service": {"name": call.protocol},
-                        "request": {"uid": call.request_id}, "response": {"code": call.status}},
-                    // The caller's address is not recorded; the holder names the client that works with the key.
-                    "src_endpoint": {"name": call.holder.as_deref().unwrap_or("unknown")},
-                    "resources": [{"uid": sandbox, "type": "sandbox"}],
-                    "status_id": if call.status < 400 { 1 } else { 2 },
-                }),
-            )
-        }
-        what => {
-            let activity = match what {
-                What::Created(_) => 1,
-                What::State { state, .. } if state == "running" => 3,
-                What::State { .. } => 4,
-                What::Limits { .. } => 8,
-                What::Recorder(RecorderEvent::Ended) => 2,
-                _ => OTHER,
-            };
-            let lost = matches!(what, What::Lost(_) | What::OutOfMemory | What::BudgetExhausted { .. });
-            let mut mapped = mapped(
-                APPLICATION,
-                6002,
-                activity,
-                json!({
-                    "app": {"name": "sandbox", "uid": sandbox, "vendor_name": "Atoll"}, "message": what.kind(),
-                }),
-            );
-            if activity == OTHER {
-                mapped.fields["activity_name"] = what.kind().into();
-            }
-            mapped.severity = if lost { MEDIUM } else { INFORMATIONAL };
-            mapped
-        }
+        What::Call(call) => api_activity(sandbox, call),
+        what => lifecycle(sandbox, what),
     }
+}
+
+fn device(sandbox: &str) -> Value {
+    json!({"type_id": 6, "type": "Virtual", "uid": sandbox, "hostname": sandbox})
+}
+
+fn source(sandbox: &str) -> Value {
+    json!({"uid": sandbox, "hostname": sandbox})
+}
+
+fn last_of(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or_default()
+}
+
+fn process_activity(sandbox: &str, event: &Event) -> Mapped {
+    let own = || json!({"process": process(event, None)});
+    let (activity, program, actor) = match &event.what {
+        What::ProcessStarted(started) => {
+            let program = (started.argv.as_slice(), started.path.as_str());
+            (1, Some(program), actor_of(started.parent.map(|parent| parent.pid), event))
+        }
+        What::ExecStarted(started) => {
+            let program = (started.argv.as_slice(), started.argv.first().map_or("", String::as_str));
+            (1, Some(program), user(started.by.as_deref()))
+        }
+        What::ProcessForked { parent } => (1, None, actor_of(Some(parent.pid), event)),
+        _ => (2, None, own()),
+    };
+    let mut fields = json!({"process": process(event, program), "actor": actor, "device": device(sandbox)});
+    match &event.what {
+        What::ProcessExited(exited) => {
+            let code = exited.code.or(exited.signal.map(|signal| 128 + signal));
+            fields["exit_code"] = code.unwrap_or_default().into();
+        }
+        What::ExecEnded(ended) => {
+            fields["exit_code"] = ended.code.unwrap_or(-1).into();
+            fields["message"] = json!(ended.reason);
+        }
+        _ => {}
+    }
+    mapped(SYSTEM, 1007, activity, fields)
+}
+
+fn file_activity(sandbox: &str, event: &Event, file: &FileEvent) -> Mapped {
+    let activity = match file.action {
+        FileAction::Created => 1,
+        FileAction::Written => 3,
+        FileAction::Deleted => 4,
+        FileAction::Renamed => 5,
+    };
+    let named = |path: &str| json!({"name": last_of(path), "path": path, "type_id": 1});
+    let mut fields = json!({
+        "file": named(&file.path), "actor": {"process": process(event, None)}, "device": device(sandbox),
+    });
+    if let Some(to) = &file.to {
+        fields["file_result"] = named(to);
+    }
+    mapped(SYSTEM, 1001, activity, fields)
+}
+
+/// A decision about a program is one about a process, any other one about the network.
+fn policy(sandbox: &str, event: &Event, decision: &PolicyDecision) -> Mapped {
+    let mut fields = json!({
+        "message": format!("{}: {}", decision.subject, decision.rule),
+        "status_id": if decision.allowed { 1 } else { 2 }, "status_detail": decision.rule,
+    });
+    let severity = if decision.allowed { INFORMATIONAL } else { MEDIUM };
+    if decision.stage == "exec" {
+        fields["process"] = process(event, Some((&[], &decision.subject)));
+        fields["actor"] = json!({"process": process(event, None)});
+        fields["device"] = device(sandbox);
+        return Mapped { severity, ..mapped(SYSTEM, 1007, 1, fields) };
+    }
+    fields["src_endpoint"] = source(sandbox);
+    Mapped { severity, ..mapped(NETWORK, 4001, if decision.allowed { 1 } else { 5 }, fields) }
+}
+
+fn api_activity(sandbox: &str, call: &Call) -> Mapped {
+    let activity = match call.method.as_str() {
+        "POST" => 1,
+        "GET" | "HEAD" => 2,
+        "PUT" | "PATCH" => 3,
+        "DELETE" => 4,
+        _ => OTHER,
+    };
+    let fields = json!({
+        "actor": caller(call),
+        "api": {"operation": format!("{} {}", call.method, call.path), "service": {"name": call.protocol},
+            "request": {"uid": call.request_id}, "response": {"code": call.status}},
+        // The caller's address is not recorded; the holder names the client that works with the key.
+        "src_endpoint": {"name": call.holder.as_deref().unwrap_or("unknown")},
+        "resources": [{"uid": sandbox, "type": "sandbox"}],
+        "status_id": if call.status < 400 { 1 } else { 2 },
+    });
+    mapped(APPLICATION, 6003, activity, fields)
+}
+
+fn lifecycle(sandbox: &str, what: &What) -> Mapped {
+    let activity = match what {
+        What::Created(_) => 1,
+        What::State { state, .. } if state == "running" => 3,
+        What::State { .. } => 4,
+        What::Limits { .. } => 8,
+        What::Recorder(RecorderEvent::Ended) => 2,
+        _ => OTHER,
+    };
+    let mut fields = json!({
+        "app": {"name": "sandbox", "uid": sandbox, "vendor_name": "Atoll"}, "message": what.kind(),
+    });
+    if activity == OTHER {
+        fields["activity_name"] = what.kind().into();
+    }
+    let lost = matches!(what, What::Lost(_) | What::OutOfMemory | What::BudgetExhausted { .. });
+    let severity = if lost { MEDIUM } else { INFORMATIONAL };
+    Mapped { severity, ..mapped(APPLICATION, 6002, activity, fields) }
 }
 
 fn process(event: &Event, program: Option<(&[String], &str)>) -> Value {
@@ -254,7 +242,7 @@ fn process(event: &Event, program: Option<(&[String], &str)>) -> Value {
     }
     if let Some((argv, path)) = program {
         process.insert("cmd_line".to_owned(), argv.join(" ").into());
-        process.insert("name".to_owned(), path.rsplit('/').next().unwrap_or_default().into());
+        process.insert("name".to_owned(), last_of(path).into());
     }
     Value::Object(process)
 }
