@@ -354,6 +354,7 @@ impl Daemon {
             );
         }
         refuse_copy(&dir)?;
+        dir.close_output()?;
         let store = open_store(&dir, database).await?;
         let vault = open_vault(&dir, limits.vault_key.as_ref())?;
         let clock = Clock::default();
