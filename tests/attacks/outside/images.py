@@ -146,7 +146,7 @@ def attack_devices_are_links(world):
         if answer.status >= 300:
             return must_refuse(answer)
         box = image.boxes[-1]
-        seen = world.sh(box, "[ -c /dev/null ] && echo DEVICE; echo '|/evil' > /dev/null; cat /proc/kcore > /root/kcore 2>/dev/null && [ -s /root/kcore ] && echo KCORE; "
+        seen = world.sh(box, "[ -c /dev/null ] && echo DEVICE; echo '|/evil' > /dev/null; read -r x < /proc/kcore && echo KCORE; "
                              "(echo '|/evil' > /dev/console) 2>/dev/null; cat /proc/sys/kernel/core_pattern")
         if "DEVICE" not in seen:
             return "succeeded", f"/dev/null is no device: {seen}"

@@ -100,7 +100,8 @@ mod tests {
     async fn no_working_directory_is_one_of_the_agents() {
         let Some(guest) = Guest::start_with_cgroup() else { return eprintln!("no cgroup2 here") };
         let client = guest.client().await;
-        let is_directory = |fd: &i32| std::path::Path::new(&format!("/proc/{}/fd/{fd}", guest.pid())).is_dir();
+        let is_directory =
+            |fd: &i32| std::path::Path::new(&format!("/proc/{}/fd/{fd}", guest.pid())).is_dir();
         let directories: Vec<_> = (3..64).filter(is_directory).collect();
         assert!(directories.contains(&4), "{directories:?}");
         let link = guest.path("link");

@@ -46,14 +46,8 @@ const INTERNET: [libc::c_int; 2] = [libc::AF_INET, libc::AF_INET6];
 
 /// Protocols of [`INTERNET`]: the type's own, ICMP, TCP, UDP, ICMP of IPv6, and several paths of TCP, which some
 /// runtimes ask for. Any other would have the kernel load a module (SCTP, L2TP, …), although nobody asked for it outside.
-const PROTOCOLS: [libc::c_int; 6] = [
-    0,
-    libc::IPPROTO_ICMP,
-    libc::IPPROTO_TCP,
-    libc::IPPROTO_UDP,
-    libc::IPPROTO_ICMPV6,
-    libc::IPPROTO_MPTCP,
-];
+const PROTOCOLS: [libc::c_int; 6] =
+    [0, libc::IPPROTO_ICMP, libc::IPPROTO_TCP, libc::IPPROTO_UDP, libc::IPPROTO_ICMPV6, libc::IPPROTO_MPTCP];
 /// Bits that none of the types of these protocols has (stream, datagram, raw). Another type loads modules, too (DCCP).
 const OTHER_TYPES: u64 = 0xc;
 
