@@ -71,6 +71,9 @@ class World:
         self.bait = self.dir / "bait"
         self.bait_text = "bait-" + base64.b32encode(os.urandom(10)).decode().lower()
         self.bait.write_text(self.bait_text)
+        # Whoever gets at it may have it: no attack is held by permissions of the host's only. Nothing else may appear there.
+        self.dir.chmod(0o755)
+        self.bait.chmod(0o666)
         self.loaded = False
         if level != "container":
             self.image()

@@ -1,9 +1,15 @@
 """Attacks through the API by clients with a key."""
 
+import http.client
 import json
+import os
+import shutil
 import socket
+import subprocess
+import time
 
 from verdict import held_if, must_refuse
+from world import ATOLL, PATIENCE, Broken
 
 HOSTILE_PATHS = ["../../../etc/shadow", "/../../../../etc/shadow", "/proc/1/root/etc/shadow", "/proc/self/root/../../etc/shadow",
                  "/%2e%2e/%2e%2e/etc/shadow"]
@@ -191,3 +197,107 @@ def attack_rebinding(world):
     levels: container"""
     return must_refuse(world.ask("POST", "/v1/sandboxes", {}, host="rebound.example", headers={"origin": "http://rebound.example:1"}),
                        world.ask("GET", "/v1/sandboxes", key=None, host="rebound.example"))
+
+
+def attack_files_of_the_agent(world):
+    """tries: read the agent's memory and environment, and change its limits and cgroup, by paths of files: /proc/self is the agent there
+    because: in a container the agent is unreadable, to itself too, and what it has open are its socket and the sandbox's cgroup, whose limits are the host's; in gVisor and a machine the kernel is the sandbox's own, and the agent is trusted with nothing beyond
+    gvisor: open
+    microvm: open"""
+    box = world.sandbox()
+    try:
+        world.sh(box, "ln -s /proc/self /root/agent")
+        read = [f"/{where}/{name}" for where in ("proc/self", "root/agent", "proc/1") for name in ("environ", "mem", "auxv", "cwd/../../.." + str(world.bait), "root" + str(world.bait))]
+        read += [f"/proc/self/fd/{number}/../../../../../..{world.bait}" for number in range(3, 20)]
+        def got(path):
+            try:
+                return world.ask("GET", f"/v1/sandboxes/{box}/{path}").text
+            except http.client.IncompleteRead as cut:
+                return cut.partial.decode(errors="replace")
+
+        seen = "".join(got(f"files?path={path}") for path in read) + "".join(got(f"archive?path=/proc/self/fd/{number}") for number in range(3, 20))
+        limits = [f"/proc/self/fd/{number}/{name}" for number in range(3, 20) for name in ("memory.max", "pids.max", "cgroup.freeze", "cgroup.kill", "cgroup.subtree_control")]
+        changed = [path for path in [*limits, "/proc/self/oom_score_adj", "/proc/self/mem"] if world.ask("PUT", f"/v1/sandboxes/{box}/files?path={path}", b"1").status < 300]
+        return held_if(world.bait_text not in seen and not changed and world.sh(box, "echo fine") == "fine\n", f"{changed} {seen[:100]!r}")
+    finally:
+        world.delete(box)
+
+
+def attack_archive_unpacked_outside(world):
+    """tries: have a client that copies files out write where it did not mean to, by links that become directories (kubectl cp, CVE-2019-1002101)
+    because: `atoll cp` opens each name beneath the directory, follows no link, and makes files anew
+    levels: container"""
+    box, out = world.sandbox(), world.dir.parent / f"{world.dir.name}-out"
+    out.mkdir()
+    env = {**os.environ, "ATOLL_URL": world.url, "ATOLL_API_KEY": world.key}
+    try:
+        copies = []
+        for prepare in (f"mkdir /root/o; cd /root/o; ln -s {world.dir} d; ln -s {world.bait} f; mkfifo p; echo x > s; chmod 6777 s",
+                        "cd /root/o; rm d f; mkdir d; echo overwritten > d/bait; echo new > d/new; echo overwritten > f"):
+            world.sh(box, prepare)
+            copies.append(subprocess.run([ATOLL, "cp", f"{box}:/root/o", str(out)], env=env, capture_output=True, text=True, timeout=PATIENCE))
+        if not any(path.name == "s" for path in out.rglob("*")):
+            raise Broken(f"nothing was copied: {copies}")
+        set_id = [path for path in out.rglob("*") if path.is_file() and path.stat().st_mode & 0o6000]
+        return held_if(world.bait.read_text() == world.bait_text and not (world.dir / "new").exists() and not set_id, f"{copies} {set_id}")
+    finally:
+        shutil.rmtree(out)
+        world.delete(box)
+
+
+def attack_huge_user_database(world):
+    """tries: exhaust the memory of the agent or the server by a user database that is huge, endless or never answers (CVE-2026-47262)
+    because: the agent reads it, inside, and only so much of it; the server reads none"""
+    box = world.sandbox(resources={"memory_bytes": 512 << 20})
+    try:
+        for prepare in ("yes 'x:x:7:7::/:/bin/sh' | head -c 20000000 > /etc/{0}", "truncate -s 8G /etc/{0}", "ln -s /dev/zero /etc/{0}", "mkfifo /etc/{0}", "mkdir /etc/{0}"):
+            for name in ("passwd", "group"):
+                world.sh(box, f"rm -rf /etc/{name}; " + prepare.format(name))
+            for user in ("nobody-has-this", "1000:nor-this", "x"):
+                answer = world.ask("POST", f"/v1/sandboxes/{box}/execs", {"argv": ["true"], "user": user, "wait_ms": 20_000})
+                if answer.status >= 500:
+                    raise Broken(f"{prepare}: {answer!r}")
+            world.ask("GET", f"/v1/sandboxes/{box}/files/list?path=/etc")
+            if world.sh(box, "echo fine", user="0") != "fine\n":
+                return "succeeded", prepare
+        return "held", "the agent answers"
+    finally:
+        world.delete(box)
+
+
+def attack_attach_again_and_again(world):
+    """tries: have the server leak memory, threads or descriptors by clients that attach to a command and go away (CVE-2025-64329)
+    because: what a client has goes with its connection
+    slow: yes
+    alone: yes
+    levels: container"""
+    box = world.sandbox()
+    try:
+        exec_ = world.ok("POST", f"/v1/sandboxes/{box}/execs", {"shell": "while :; do echo x; sleep 0.2; done", "stdin": True})["exec"]["id"]
+
+        def attach(count):
+            for _ in range(count):
+                with socket.create_connection((world.host, world.port), 60) as connection:
+                    connection.sendall(f"GET /v1/sandboxes/{box}/execs/{exec_}/attach HTTP/1.1\r\nhost: {world.host}:{world.port}\r\nauthorization: Bearer {world.key}\r\n"
+                                       "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode())
+                    if b" 101 " not in connection.recv(100):
+                        raise Broken("the server does not attach")
+
+        def has():
+            """Descriptors, threads and KiB of memory of the server, when they do not fall any more."""
+            least = None
+            for _ in range(100):
+                status = dict(line.split(":\t", 1) for line in open(f"/proc/{world.server.pid}/status") if ":\t" in line)
+                now = (len(os.listdir(f"/proc/{world.server.pid}/fd")), int(status["Threads"]), int(status["VmRSS"].split()[0]))
+                least = now if least is None else tuple(map(min, least, now))
+                time.sleep(0.05)
+            return least
+
+        attach(300)
+        before = has()
+        attach(1500)
+        after = has()
+        # A leak of a connection's buffers alone would be tens of MiB.
+        return held_if(after[0] <= before[0] + 20 and after[1] <= before[1] + 20 and after[2] <= before[2] + (16 << 10), f"{before} became {after}")
+    finally:
+        world.delete(box)

@@ -3,8 +3,10 @@
 mod certificate;
 mod ssh;
 
+use std::fs::Permissions;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -89,7 +91,9 @@ pub(super) async fn serve(printer: Printer, mut args: ServeArgs) -> Result<()> {
         return Box::pin(serve_on(printer, args)).await;
     }
     let failed = |error| Failure::io("cannot make a directory below /var/tmp", error);
-    let dir = tempfile::Builder::new().prefix("atoll-ephemeral-").tempdir_in("/var/tmp").map_err(failed)?;
+    let mut builder = tempfile::Builder::new();
+    let builder = builder.prefix("atoll-ephemeral-").permissions(Permissions::from_mode(0o700));
+    let dir = builder.tempdir_in("/var/tmp").map_err(failed)?;
     let path = dir.keep();
     // Should this process be killed, this file tells `atoll doctor` that the directory is an ephemeral server's.
     std::fs::write(path.join(EPHEMERAL), "").map_err(failed)?;

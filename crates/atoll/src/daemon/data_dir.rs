@@ -1,8 +1,8 @@
 //! The data directory: private, and one server's at a time.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,8 @@ use rustix::fs::{FlockOperation, Mode, flock};
 use super::left_behind::end_left_behind;
 use crate::failure::{Failure, Result};
 
+/// Directories in it that hold what sandboxes wrote, in files that every user could read.
+const OUTPUT: [&str; 2] = ["builds", "logs"];
 /// Hexadecimal digits in the name of an installation.
 const INSTALLATION_LEN: usize = 8;
 /// How long the lock of a server that was killed may last.
@@ -120,6 +122,18 @@ impl DataDir {
 
     pub(crate) fn installation(&self) -> &str {
         &self.installation
+    }
+
+    /// Lets no other user of the host enter [`OUTPUT`], also where another program made the data directory, with a mode
+    /// of its own, or an earlier version made these.
+    pub(crate) fn close_output(&self) -> Result<()> {
+        for name in OUTPUT {
+            let path = self.path().join(name);
+            let told = |error| Failure::io(format!("cannot make {}", path.display()), error);
+            DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(told)?;
+            std::fs::set_permissions(&path, Permissions::from_mode(0o700)).map_err(told)?;
+        }
+        Ok(())
     }
 }
 

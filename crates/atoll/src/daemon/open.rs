@@ -37,6 +37,7 @@ pub(super) struct Opened {
 impl Opened {
     pub(super) async fn open(dir: &DataDir, database: Option<&str>, limits: &Limits) -> Result<Self> {
         refuse_copy(dir)?;
+        dir.close_output()?;
         let store = open_store(dir, database).await?;
         let vault = open_vault(dir, limits.vault_key.as_ref())?;
         let clock = Clock::default();

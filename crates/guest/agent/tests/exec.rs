@@ -97,6 +97,25 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn no_working_directory_is_one_of_the_agents() {
+        let Some(guest) = Guest::start_with_cgroup() else { return eprintln!("no cgroup2 here") };
+        let client = guest.client().await;
+        let is_directory =
+            |fd: &i32| std::path::Path::new(&format!("/proc/{}/fd/{fd}", guest.pid())).is_dir();
+        let directories: Vec<_> = (3..64).filter(is_directory).collect();
+        assert!(directories.contains(&4), "{directories:?}");
+        let link = guest.path("link");
+        for fd in 3..64 {
+            std::os::unix::fs::symlink(format!("/proc/self/fd/{fd}"), &link).unwrap();
+            for cwd in [format!("/proc/self/fd/{fd}"), format!("/proc/thread-self/fd/{fd}/"), link.clone()] {
+                let exec = StartExec { cwd: cwd.clone(), ..argv("ex1", &["/bin/true"]) };
+                assert_eq!(reason(client.start_exec(exec).await), Reason::CwdNotFound, "{cwd}");
+            }
+            std::fs::remove_file(&link).unwrap();
+        }
+    }
+
+    #[tokio::test]
     async fn what_cannot_start_says_why() {
         let guest = Guest::start();
         let client = guest.client().await;

@@ -123,4 +123,7 @@ pub struct Answer {
     /// To [`Question::Measure`]: times that a process was killed because memory ran out.
     #[prost(uint64, tag = "4")]
     pub oom_kills: u64,
+    /// To [`Question::Become`]: the image is at fault, and `error` says what is in the way.
+    #[prost(bool, tag = "5")]
+    pub bad_root: bool,
 }

@@ -39,10 +39,29 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
 /// One that only `unshare` knows: in `clone` the bit is part of a signal's number.
 const NEW_TIME: libc::c_int = 0x80;
 
-/// Socket families that exist inside; all others (`AF_VSOCK` leads to the host of a virtual machine,
-/// `AF_ALG` into kernel cryptography, …) are refused.
-const FAMILIES: &[libc::c_int] =
-    &[libc::AF_UNSPEC, libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
+/// Socket families that exist inside whatever their protocol; those of [`INTERNET`] and netlink do with some protocols;
+/// all others (`AF_VSOCK` leads to the host of a virtual machine, `AF_ALG` into kernel cryptography, …) are refused.
+const FAMILIES: [libc::c_int; 2] = [libc::AF_UNSPEC, libc::AF_UNIX];
+const INTERNET: [libc::c_int; 2] = [libc::AF_INET, libc::AF_INET6];
+
+/// Protocols of [`INTERNET`]: the type's own, ICMP, TCP, UDP, ICMP of IPv6, and several paths of TCP, which some
+/// runtimes ask for. Any other would have the kernel load a module (SCTP, L2TP, …), although nobody asked for it outside.
+const PROTOCOLS: [libc::c_int; 6] =
+    [0, libc::IPPROTO_ICMP, libc::IPPROTO_TCP, libc::IPPROTO_UDP, libc::IPPROTO_ICMPV6, libc::IPPROTO_MPTCP];
+/// Bits that none of the types of these protocols has (stream, datagram, raw). Another type loads modules, too (DCCP).
+const OTHER_TYPES: u64 = 0xc;
+
+/// Protocols of netlink that programs use without power over the network: routes and addresses, messages between
+/// programs, sockets, the audit log (of which logins ask whether it is there), devices, and what registers a name.
+/// Others lead to IPsec or packet filters, which a sandbox cannot have, or have the kernel load modules.
+const NETLINK: [libc::c_int; 6] = [
+    libc::NETLINK_ROUTE,
+    libc::NETLINK_USERSOCK,
+    libc::NETLINK_SOCK_DIAG,
+    libc::NETLINK_AUDIT,
+    libc::NETLINK_KOBJECT_UEVENT,
+    libc::NETLINK_GENERIC,
+];
 
 /// Execution domains: Linux, with 32-bit names of the machine (`setarch`), and the question which one it is.
 const PERSONALITIES: &[u64] = &[0, 8, 0x2_0000, 0x2_0008, 0xffff_ffff];
@@ -79,9 +98,8 @@ fn build() -> Result<BpfProgram, BackendError> {
         special::LET_THROUGH_OTHERWISE.iter().map(|call| (*call, vec![])).collect();
     rules.insert(libc::SYS_unshare, vec![without(NAMESPACES | NEW_TIME)?]);
     rules.insert(libc::SYS_clone, vec![without(NAMESPACES)?]);
-    let families = FAMILIES.iter().map(|family| u64::from(family.cast_unsigned())).collect::<Vec<_>>();
-    rules.insert(libc::SYS_socket, first_is(&families)?);
-    rules.insert(libc::SYS_socketpair, first_is(&families)?);
+    rules.insert(libc::SYS_socket, sockets()?);
+    rules.insert(libc::SYS_socketpair, sockets()?);
     rules.insert(libc::SYS_personality, first_is(PERSONALITIES)?);
     let refuse = SeccompAction::Errno(libc::EPERM.cast_unsigned());
     SeccompFilter::new(rules, refuse, SeccompAction::Allow, TargetArch::try_from(std::env::consts::ARCH)?)?
@@ -94,13 +112,32 @@ fn without(bits: libc::c_int) -> Result<SeccompRule, BackendError> {
     SeccompRule::new(vec![SeccompCondition::new(0, SeccompCmpArgLen::Dword, none, 0)?])
 }
 
+/// An argument is this number.
+fn is(argument: u8, value: u64) -> Result<SeccompCondition, BackendError> {
+    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)
+}
+
 /// The first argument is one of these.
 fn first_is(values: &[u64]) -> Result<Vec<SeccompRule>, BackendError> {
-    let is = |value: &u64| {
-        let equal = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, *value)?;
-        SeccompRule::new(vec![equal])
-    };
-    values.iter().map(is).collect()
+    values.iter().map(|value| SeccompRule::new(vec![is(0, *value)?])).collect()
+}
+
+/// The sockets that exist inside: family, type and protocol.
+fn sockets() -> Result<Vec<SeccompRule>, BackendError> {
+    let number = |value: libc::c_int| u64::from(value.cast_unsigned());
+    let mut rules = first_is(&FAMILIES.map(number))?;
+    for protocol in PROTOCOLS {
+        for family in INTERNET {
+            let none = SeccompCmpOp::MaskedEq(OTHER_TYPES);
+            let of_type = SeccompCondition::new(1, SeccompCmpArgLen::Dword, none, 0)?;
+            let conditions = vec![is(0, number(family))?, of_type, is(2, number(protocol))?];
+            rules.push(SeccompRule::new(conditions)?);
+        }
+    }
+    for protocol in NETLINK {
+        rules.push(SeccompRule::new(vec![is(0, number(libc::AF_NETLINK))?, is(2, number(protocol))?])?);
+    }
+    Ok(rules)
 }
 
 #[cfg(test)]

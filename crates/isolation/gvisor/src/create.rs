@@ -23,7 +23,7 @@ use rustix::mount::{OpenTreeFlags, open_tree};
 use tokio::process::Command;
 use tokio::time::Instant;
 
-use crate::launch::{Jail, Volume};
+use crate::launch::{BAD_ROOT, Jail, Volume};
 use crate::live::{ANSWER_TIMEOUT, Sentry, limits};
 use crate::record::Record;
 use crate::runsc::{self, Platform};
@@ -197,6 +197,9 @@ impl Inner {
         }
         let said = String::from_utf8_lossy(&output.stderr);
         let said: String = said.trim().chars().filter(|c| !c.is_control()).take(SAID_MAX).collect();
+        if let Some(why) = said.strip_prefix(BAD_ROOT) {
+            return Err(IsolationError::BadRoot(why.to_owned()));
+        }
         Err(failed(step().to_owned(), io::Error::other(said)))
     }
 

@@ -123,6 +123,9 @@ pub fn launch(jail: &Jail) -> Result<(), String> {
     }
 }
 
+/// Begins a report that blames the image.
+pub(crate) const BAD_ROOT: &str = "bad root: ";
+
 /// The report when the sandbox runs. Any other text says why it does not.
 const STARTED: &str = "started";
 
@@ -214,14 +217,14 @@ fn fill_root(jail: &Jail) -> Result<(), String> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open("root", flags, Mode::empty()).map_err(said("open the sandbox's root"))?;
     for (name, mode) in [("tmp", 0o1777), ("etc", 0o755), ("proc", 0o755), ("sys", 0o755), ("dev", 0o755)] {
-        make_directory(&root, name, mode).map_err(said(format!("prepare /{name} of the image")))?;
+        make_directory(&root, name, mode).map_err(of_image(format!("prepare /{name} of the image")))?;
     }
     for volume in &jail.volumes {
         make_path(&root, &volume.path)
-            .map_err(said(format!("make a place for the volume at {}", volume.path)))?;
+            .map_err(of_image(format!("make a place for the volume at {}", volume.path)))?;
     }
     for (path, content) in &jail.files {
-        put_file(&root, path, content).map_err(said(format!("write /{}", path.display())))?;
+        put_file(&root, path, content).map_err(of_image(format!("write /{}", path.display())))?;
     }
     for (path, content) in &jail.replaced {
         let meta = rustix::fs::statat(&root, path, rustix::fs::AtFlags::SYMLINK_NOFOLLOW);
@@ -230,6 +233,17 @@ fn fill_root(jail: &Jail) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Names a step that fails when something of the image stands in the way.
+fn of_image<E: Into<io::Error>>(step: String) -> impl FnOnce(E) -> String {
+    move |error| {
+        let error = error.into();
+        let blame =
+            matches!(error.raw_os_error(), Some(libc::ENOTDIR | libc::EISDIR | libc::ELOOP | libc::EEXIST));
+        let text = said(step)(error);
+        if blame { format!("{BAD_ROOT}{text}") } else { text }
+    }
 }
 
 /// A link of the image in the place of a directory may lead anywhere, so no link is followed.

@@ -45,6 +45,9 @@ impl Control {
             return Ok(answer);
         }
         let said: String = answer.error.chars().filter(|c| !c.is_control()).take(SAID_MAX).collect();
+        if answer.bad_root {
+            return Err(IsolationError::BadRoot(said));
+        }
         Err(failed("ask a machine".to_owned(), io::Error::other(format!("it says: {said}"))))
     }
 

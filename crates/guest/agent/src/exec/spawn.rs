@@ -252,9 +252,6 @@ fn become_program(plan: &mut Plan) -> Result<std::convert::Infallible, (i32, c_i
         // SAFETY: the request takes a number.
         check(SETUP, unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) })?;
     }
-    // Belt and braces: every descriptor of the agent is close-on-exec already.
-    // SAFETY: no pointers.
-    unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     if plan.reset_signals {
         sys::default_signals();
         sys::set_signal_mask(0);
@@ -267,6 +264,13 @@ fn become_program(plan: &mut Plan) -> Result<std::convert::Infallible, (i32, c_i
         give_up_the_sentry(max)?;
     }
     change_identity(plan)?;
+    if !plan.limits.iter().all(|limit| confine::take_on(*limit)) {
+        return Err((SETUP, last()));
+    }
+    if plan.ruleset.is_some_and(|ruleset| !confine::enter(ruleset)) {
+        return Err((SETUP, last()));
+    }
+    close_the_agents()?;
     // SAFETY: a string that the agent keeps alive.
     if unsafe { libc::chdir(plan.cwd) } != 0 {
         let errno = last();
@@ -275,16 +279,18 @@ fn become_program(plan: &mut Plan) -> Result<std::convert::Infallible, (i32, c_i
             return Err((CWD, errno));
         }
     }
-    if !plan.limits.iter().all(|limit| confine::take_on(*limit)) {
-        return Err((SETUP, last()));
-    }
-    if plan.ruleset.is_some_and(|ruleset| !confine::enter(ruleset)) {
-        return Err((SETUP, last()));
-    }
     if plan.followed && !follow::ask_to_be_followed() {
         return Err((SETUP, last()));
     }
     Err((EXECUTE, execute(plan)))
+}
+
+/// Closes all descriptors but the standard streams, in the child only: its table is a copy of the agent's. Close-on-exec
+/// would be too late: the program or the client chooses the working directory, which `/proc/self/fd/N` or a link to it
+/// would lead to the agent's own cgroup, out of that of the exec.
+fn close_the_agents() -> Result<(), (i32, c_int)> {
+    // SAFETY: no pointers.
+    check(SETUP, unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) })
 }
 
 /// Done by the agent once the program runs: until then the child shares the agent's memory, and no process in the

@@ -69,10 +69,13 @@ impl Control {
     fn take(&mut self, frame: &Frame, port: &File) {
         let Some(ask) = frame.message::<Ask>().ok().filter(|_| frame.kind == Kind::Ask) else { return };
         let mut answer = Answer { nonce: ask.nonce, ..Answer::default() };
-        if let Some(question) = ask.question
-            && let Err(error) = self.answer(question, &mut answer)
-        {
-            answer.error = error.to_string();
+        if let Some(question) = ask.question {
+            let becomes = matches!(question, Question::Become(_));
+            if let Err(error) = self.answer(question, &mut answer) {
+                let in_the_way = [io::ErrorKind::NotADirectory, io::ErrorKind::IsADirectory];
+                answer.bad_root = becomes && in_the_way.contains(&error.kind());
+                answer.error = error.to_string();
+            }
         }
         // A zero first: it ends a frame that an earlier host did not hear to its end.
         let mut wire = vec![0];

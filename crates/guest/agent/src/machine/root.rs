@@ -161,7 +161,10 @@ fn put(source: &str, kind: &str, target: &str, flags: MountFlags, data: &CStr) -
 fn make_directory(path: &str) -> io::Result<()> {
     match std::fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_dir() => Ok(()),
-        Ok(_) => Err(io::Error::other(format!("{path} is no directory in the image"))),
+        Ok(_) => {
+            let why = format!("{path} is no directory in the image");
+            Err(io::Error::new(io::ErrorKind::NotADirectory, why))
+        }
         Err(_) => std::fs::create_dir(path).map_err(|error| at(&format!("make {path}"), error)),
     }
 }

@@ -124,11 +124,27 @@ fn arguments_count_where_they_lead_to_something_else() {
     assert_eq!(call(libc::SYS_unshare, &[0x400]), ALLOW);
     assert_eq!(call(libc::SYS_clone, &[0x3d_0f00]), ALLOW, "a thread");
     assert_eq!(call(libc::SYS_clone, &[0x120_0011]), ALLOW, "a process");
-    for (family, answer) in
-        [(1, ALLOW), (2, ALLOW), (10, ALLOW), (16, ALLOW), (17, refused), (38, refused), (40, refused)]
-    {
-        assert_eq!(call(libc::SYS_socket, &[family, 1]), answer, "family {family}");
-        assert_eq!(call(libc::SYS_socketpair, &[family, 1]), answer, "family {family}");
+    for number in [libc::SYS_socket, libc::SYS_socketpair] {
+        let answer = |family: u64, kind: u64, protocol: u64| call(number, &[family, kind, protocol]);
+        for family in 0..64 {
+            let there = [0, 1, 2, 10, 16].contains(&family);
+            assert_eq!(answer(family, 1, 0) == ALLOW, there, "family {family}");
+        }
+        for family in [2, 10] {
+            for protocol in 0..300 {
+                let there = [0, 1, 6, 17, 58, 262].contains(&protocol);
+                assert_eq!(answer(family, 2, protocol) == ALLOW, there, "protocol {protocol}");
+            }
+            for kind in 0..16 {
+                // With the flags of a descriptor, also.
+                assert_eq!(answer(family, kind | 0o2_004_000, 0) == ALLOW, kind < 4, "type {kind}");
+            }
+        }
+        for protocol in 0..32 {
+            let there = [0, 2, 4, 9, 15, 16].contains(&protocol);
+            assert_eq!(answer(16, 3, protocol) == ALLOW, there, "netlink {protocol}");
+        }
+        assert_eq!(answer(1, 5, 1), ALLOW);
     }
     assert_eq!(call(libc::SYS_personality, &[0xffff_ffff]), ALLOW);
     assert_eq!(call(libc::SYS_personality, &[0x4_0000]), refused);
