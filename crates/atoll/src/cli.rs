@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{Args, ColorChoice, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 mod access;
 mod acme;
@@ -11,6 +11,8 @@ mod agent;
 mod build;
 mod code;
 mod egress;
+mod env;
+mod examples;
 mod exec;
 mod execution;
 mod groups;
@@ -18,6 +20,7 @@ mod image;
 mod ingress;
 mod inject;
 mod key;
+mod layout;
 mod mcp;
 mod net;
 mod node;
@@ -47,6 +50,7 @@ pub(crate) use agent::{
 pub(crate) use build::{BuildArgs, BuildCacheCommand, BuildCommand, BuildSecret, SecretSource};
 pub(crate) use code::{CodeArgs, CodeCommand, ContextArg};
 pub(crate) use egress::{EgressArgs, Named, read as read_policy};
+pub(crate) use env::EnvFile;
 pub(crate) use exec::{AttachArgs, ExecArgs, KillArgs, LogsArgs, RunArgs, ShellArgs, StreamArgs};
 pub(crate) use execution::ExecutionArgs;
 pub(crate) use image::{ImageCommand, RegistryCommand};
@@ -63,7 +67,7 @@ pub(crate) use pool::{PoolCommand, PoolOf, parse_pool};
 pub(crate) use profiles::{ProfileArgs, TraceFilesArgs};
 pub(crate) use project::{Limit, ProjectArgs, ProjectCommand};
 pub(crate) use sandbox::{
-    CopyArgs, ExtendArgs, InspectArgs, LimitArgs, LsArgs, RmArgs, SandboxArg, SandboxArgs, UpdateArgs,
+    CopyArgs, ExtendArgs, InspectArgs, LimitArgs, LsArgs, PsArgs, RmArgs, SandboxArg, SandboxArgs, UpdateArgs,
 };
 pub(crate) use secret::{SecretCommand, SetSecretArgs};
 pub(crate) use server::{
@@ -89,7 +93,9 @@ pub(crate) use volume::{VolumeCommand, parse_mount};
     version,
     propagate_version = true,
     max_term_width = 100,
-    disable_help_subcommand = true
+    disable_help_subcommand = true,
+    disable_help_flag = true,
+    disable_version_flag = true
 )]
 pub(crate) struct Cli {
     #[command(flatten)]
@@ -99,6 +105,11 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
+    /// The program with everything that its help says.
+    pub(crate) fn program() -> clap::Command {
+        groups::in_groups(examples::with_examples(layout::laid_out(Self::command())))
+    }
+
     /// Reads the arguments of this process; `atoll help COMMAND` is `atoll COMMAND --help`.
     ///
     /// # Errors
@@ -109,10 +120,25 @@ impl Cli {
             given.remove(1);
             given.push("--help".into());
         }
-        let mut program = groups::in_groups(Self::command());
+        let mut program = Self::program();
+        if given.iter().take_while(|arg| *arg != "--").any(|arg| arg == "--no-color") {
+            // For what is wrong with the arguments: it is said before they are known.
+            program = program.color(ColorChoice::Never);
+        }
         let mut matches = program.try_get_matches_from_mut(given)?;
         Self::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut program))
     }
+}
+
+/// Whether the command that this process was called with has an option.
+pub(crate) fn called_has(option: &str) -> bool {
+    let mut command = Cli::program();
+    for said in std::env::args_os().skip(1) {
+        if let Some(next) = command.find_subcommand(said).cloned() {
+            command = next;
+        }
+    }
+    command.get_arguments().any(|arg| arg.get_long() == Some(option))
 }
 
 /// What every command takes.
@@ -159,7 +185,7 @@ pub(crate) enum Command {
     /// List sandboxes
     Ls(LsArgs),
     /// List the commands of a sandbox
-    Ps(SandboxArg),
+    Ps(PsArgs),
     /// Delete sandboxes
     Rm(RmArgs),
     /// Send a signal to a command, or kill its process tree
@@ -309,10 +335,8 @@ pub(crate) enum Command {
 }
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     #[test]
     fn the_arguments_are_consistent() {
-        super::Cli::command().debug_assert();
+        super::Cli::program().debug_assert();
     }
 }

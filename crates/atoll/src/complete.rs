@@ -13,9 +13,11 @@ use std::ffi::OsStr;
 use std::io::Write as _;
 use std::time::Duration;
 
-use atoll_client::{Client, ListSandboxes};
-use clap::{Arg, Command, CommandFactory as _, Parser as _};
-use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
+use atoll_client::{Client, ListSandboxes, ListSnapshots};
+use clap::{Arg, Command, Parser as _};
+use clap_complete::engine::{
+    ArgValueCandidates, ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter as _,
+};
 use clap_complete::env::{CompleteEnv, Shells};
 use futures::future::BoxFuture;
 
@@ -32,7 +34,7 @@ const NAMES_MAX_COUNT: u32 = 200;
 
 /// Answers a shell that asks for candidates; does nothing otherwise.
 pub(crate) fn answer() {
-    CompleteEnv::with_factory(|| for_people(Cli::command())).var(VARIABLE).complete();
+    CompleteEnv::with_factory(|| for_people(Cli::program())).var(VARIABLE).complete();
 }
 
 /// Prints the script that makes a shell ask.
@@ -61,11 +63,17 @@ fn with_names(command: Command) -> Command {
 
 /// An argument, with names where it is called after what has such.
 fn named(arg: Arg) -> Arg {
-    let list = match arg.get_id().as_str() {
+    let list: Names = match arg.get_id().as_str() {
+        // Either is a local path or one in a sandbox.
+        "source" | "destination" => return arg.add(ArgValueCompleter::new(places)),
         "sandbox" | "sandboxes" => sandboxes,
         "template" | "templates" => templates,
         "volume" | "volumes" => volumes,
         "image" | "images" => images,
+        "snapshot" | "snapshots" => snapshots,
+        "agent" | "agents" => agents,
+        "secret" => secrets,
+        "project" | "projects" => projects,
         _ => return arg,
     };
     arg.add(ArgValueCandidates::new(move || candidates(list)))
@@ -100,6 +108,46 @@ fn images(client: Client) -> BoxFuture<'static, Option<Vec<String>>> {
         let list = client.list_images().await.ok()?;
         Some(list.items.into_iter().flat_map(|image| image.names).collect())
     })
+}
+
+fn snapshots(client: Client) -> BoxFuture<'static, Option<Vec<String>>> {
+    Box::pin(async move {
+        let list = client.list_snapshots(&ListSnapshots::default()).await.ok()?;
+        Some(list.items.into_iter().flat_map(|snapshot| snapshot.tags).collect())
+    })
+}
+
+fn agents(client: Client) -> BoxFuture<'static, Option<Vec<String>>> {
+    Box::pin(async move {
+        let list = client.list_agents().await.ok()?;
+        Some(list.items.into_iter().map(|agent| agent.name).collect())
+    })
+}
+
+fn secrets(client: Client) -> BoxFuture<'static, Option<Vec<String>>> {
+    Box::pin(async move {
+        let list = client.list_secrets(None).await.ok()?;
+        Some(list.items.into_iter().map(|secret| secret.name).collect())
+    })
+}
+
+fn projects(client: Client) -> BoxFuture<'static, Option<Vec<String>>> {
+    Box::pin(async move {
+        let list = client.list_projects().await.ok()?;
+        Some(list.items.into_iter().map(|project| project.name).collect())
+    })
+}
+
+/// What files are copied from and to: local paths, and sandboxes with the `:` before their paths.
+fn places(current: &OsStr) -> Vec<CompletionCandidate> {
+    let mut found = PathCompleter::any().complete(current);
+    let text = current.to_string_lossy();
+    if !text.contains(['/', ':']) {
+        let names = ask(sandboxes).unwrap_or_default();
+        let names = names.into_iter().filter(|name| name.starts_with(text.as_ref()));
+        found.extend(names.map(|name| CompletionCandidate::new(format!("{name}:"))));
+    }
+    found
 }
 
 fn candidates(list: Names) -> Vec<CompletionCandidate> {

@@ -59,6 +59,11 @@ pub(crate) fn secret_file(path: &Path) -> Result<Secret> {
     Ok(Secret::new(read_bounded(path)?.trim()))
 }
 
+/// Reads a file of variables for commands in sandboxes.
+pub(crate) fn env_file(path: &Path) -> Result<String> {
+    read_bounded(path)
+}
+
 /// The server's database: its address may hold a password, so not only a flag.
 pub(crate) fn database() -> Result<Option<String>> {
     variable("ATOLL_DATABASE")

@@ -20,18 +20,25 @@ pub(crate) trait Guard: Send {
 pub(crate) struct Connection {
     /// To the server.
     pub(crate) client: Client,
+    /// Whether there is a key to show.
+    has_key: bool,
     guard: Option<Box<dyn Guard>>,
 }
 
 impl Connection {
-    /// Whether the server lives only for this command.
-    pub(crate) const fn is_embedded(&self) -> bool {
-        self.guard.is_some()
+    /// A client of a server that ends with the command.
+    pub(crate) fn embedded(client: Client, guard: Box<dyn Guard>) -> Self {
+        Self { client, has_key: true, guard: Some(guard) }
     }
 
-    /// A client of a server that runs by itself, or with `guard` one that ends with the command.
-    pub(crate) fn new(client: Client, guard: Option<Box<dyn Guard>>) -> Self {
-        Self { client, guard }
+    /// A client of a server that runs by itself.
+    fn to_server((client, has_key): (Client, bool)) -> Self {
+        Self { client, has_key, guard: None }
+    }
+
+    /// The failure of a command, in the light of how this connection was made.
+    pub(crate) fn explain(&self, failure: Failure) -> Failure {
+        if self.has_key { failure } else { failure.without_key() }
     }
 
     /// Called at the end of every command, whether it worked or not.
@@ -45,27 +52,33 @@ impl Connection {
 
 /// Connects to the server that was named.
 pub(crate) async fn connect(args: &GlobalArgs) -> Result<Connection> {
-    match configured(args)? {
-        Some(client) => Ok(Connection::new(client, None)),
+    match with_key(args)? {
+        Some(found) => Ok(Connection::to_server(found)),
         None => Err(Failure::Plain(
             Error::new(Code::InvalidArgument, "no server is configured")
-                .hint("start one with 'atoll serve' and set ATOLL_URL, or url in the configuration file"),
+                .hint("'sudo atoll serve' starts one and prints what to set; 'atoll login URL' keeps another's address and key"),
         )),
     }
 }
 
 /// Connects to the server that was named, or to one that is started for this command.
 pub(crate) async fn connect_or_embed(args: &GlobalArgs) -> Result<Connection> {
-    match configured(args)? {
-        Some(client) => Ok(Connection::new(client, None)),
+    match with_key(args)? {
+        Some(found) => Ok(Connection::to_server(found)),
         None => Box::pin(daemon::embedded()).await,
     }
 }
 
 /// A client of the server that was named, if one was.
 pub(crate) fn configured(args: &GlobalArgs) -> Result<Option<Client>> {
+    Ok(with_key(args)?.map(|(client, _)| client))
+}
+
+/// The same, and whether there is a key to show to it.
+fn with_key(args: &GlobalArgs) -> Result<Option<(Client, bool)>> {
     let settings = config::load(args)?;
     let Some(url) = settings.url else { return Ok(None) };
+    let has_key = settings.api_key.is_some();
     let key = settings.api_key.unwrap_or_else(|| Secret::new(""));
-    Ok(Some(Client::new(&url, &key)?))
+    Ok(Some((Client::new(&url, &key)?, has_key)))
 }

@@ -28,12 +28,12 @@ pub(crate) enum Failure {
     /// Arguments that are fine one by one but not together.
     #[error("{0}")]
     Usage(String),
-    /// A command that there is not.
+    /// A command or option that there is not.
     #[error("{message}")]
-    NoCommand {
+    Unknown {
         /// Which.
         message: String,
-        /// The command that the user may have meant.
+        /// What the user may have meant.
         hint: String,
     },
     /// A local file, directory or terminal.
@@ -70,7 +70,7 @@ impl Failure {
     /// The exit code.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Self::Usage(_) | Self::NoCommand { .. } => EXIT_USAGE,
+            Self::Usage(_) | Self::Unknown { .. } => EXIT_USAGE,
             Self::Output(_) if self.is_closed_pipe() => EXIT_BROKEN_PIPE,
             Self::Interrupted(signal) => 128_u8.saturating_add(*signal),
             Self::Client(_) | Self::Plain(_) | Self::Io { .. } | Self::Output(_) => EXIT_FAILURE,
@@ -87,7 +87,7 @@ impl Failure {
         match self {
             Self::Output(_) => self.is_closed_pipe(),
             Self::Interrupted(_) => true,
-            Self::Client(_) | Self::Plain(_) | Self::Usage(_) | Self::NoCommand { .. } | Self::Io { .. } => {
+            Self::Client(_) | Self::Plain(_) | Self::Usage(_) | Self::Unknown { .. } | Self::Io { .. } => {
                 false
             }
         }
@@ -95,7 +95,45 @@ impl Failure {
 
     /// What is wrong, with every cause.
     pub(crate) fn message(&self) -> String {
-        chain(self)
+        match self {
+            Self::Client(ClientError::Api { error, .. }) if error.code == Code::Unauthorized => {
+                "the server does not take this API key: it is wrong, was removed, or has ended".to_owned()
+            }
+            Self::Client(ClientError::Connect { source, .. }) => {
+                format!("{self}: {}", innermost(source.as_ref()))
+            }
+            Self::Client(_)
+            | Self::Plain(_)
+            | Self::Usage(_)
+            | Self::Unknown { .. }
+            | Self::Io { .. }
+            | Self::Output(_)
+            | Self::Interrupted(_) => chain(self),
+        }
+    }
+
+    /// Says that there was no key to show, where the server only says that it wants one.
+    pub(crate) fn without_key(self) -> Self {
+        match self.code() {
+            Some(Code::Unauthorized) => Self::Plain(
+                Error::new(Code::Unauthorized, "no API key is set")
+                    .hint("set ATOLL_API_KEY to what 'atoll serve' printed, or 'atoll login' asks for it and keeps it"),
+            ),
+            Some(_) | None => self,
+        }
+    }
+
+    /// The server's code, if it was the server that refused.
+    pub(crate) fn code(&self) -> Option<Code> {
+        match self {
+            Self::Client(error) => error.code(),
+            Self::Plain(_)
+            | Self::Usage(_)
+            | Self::Unknown { .. }
+            | Self::Io { .. }
+            | Self::Output(_)
+            | Self::Interrupted(_) => None,
+        }
     }
 
     /// What to do about it.
@@ -106,14 +144,16 @@ impl Failure {
                 let people = error.hint.as_ref().is_some_and(|hint| hint.contains(LOGIN));
                 let login =
                     if people { format!(", or log in as a person: '{LOGIN}'") } else { String::new() };
-                Some(format!("set ATOLL_API_KEY, or api_key in the configuration file{login}"))
+                Some(format!("set ATOLL_API_KEY, or 'atoll login' asks for a key and keeps it{login}"))
             }
-            Self::Client(ClientError::Api { error, .. }) => error.hint.clone(),
+            Self::Client(ClientError::Api { error, .. }) => {
+                error.hint.clone().or_else(|| lists(error.code).map(str::to_owned))
+            }
             Self::Client(ClientError::Connect { .. }) => {
                 Some("is the server running, and is the address right? (--url, ATOLL_URL)".to_owned())
             }
             Self::Plain(error) => error.hint.clone(),
-            Self::NoCommand { hint, .. } => Some(hint.clone()),
+            Self::Unknown { hint, .. } => Some(hint.clone()),
             Self::Client(_) | Self::Usage(_) | Self::Io { .. } | Self::Output(_) | Self::Interrupted(_) => {
                 None
             }
@@ -125,7 +165,7 @@ impl Failure {
         let mut body = match self {
             Self::Client(error) => error.to_body(),
             Self::Plain(error) => ErrorBody::from(error.clone()),
-            Self::Usage(_) | Self::NoCommand { .. } => ErrorBody::from(Error::new(Code::InvalidArgument, "")),
+            Self::Usage(_) | Self::Unknown { .. } => ErrorBody::from(Error::new(Code::InvalidArgument, "")),
             Self::Io { .. } | Self::Output(_) | Self::Interrupted(_) => {
                 ErrorBody { retryable: false, ..ErrorBody::from(Error::new(Code::Internal, "")) }
             }
@@ -134,6 +174,40 @@ impl Failure {
         body.hint = self.hint();
         body
     }
+}
+
+/// What lists the things of which one was not found.
+#[expect(clippy::wildcard_enum_match_arm, reason = "most codes are not of things that are listed")]
+const fn lists(code: Code) -> Option<&'static str> {
+    match code {
+        Code::SandboxNotFound => Some("'atoll ls' lists sandboxes"),
+        Code::ExecNotFound => Some("'atoll ps SANDBOX' lists its commands"),
+        Code::KeyNotFound => Some("'atoll key ls' lists keys"),
+        Code::RegistryNotFound => Some("'atoll registry ls' lists registries"),
+        Code::AgentNotFound => Some("'atoll agent ls' lists agents"),
+        Code::ServiceNotFound => Some("'atoll service ls SANDBOX' lists its services"),
+        Code::BuildNotFound => Some("'atoll build ls' lists builds"),
+        Code::ProjectNotFound => Some("'atoll project ls' lists projects"),
+        _ => None,
+    }
+}
+
+/// Why there is no connection: the last cause, as the ones before it name only layers of the client.
+fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut last = error;
+    while let Some(cause) = last.source() {
+        last = cause;
+    }
+    match last.downcast_ref::<io::Error>() {
+        Some(error) => io_text(error),
+        None => last.to_string(),
+    }
+}
+
+/// What the system says, without its number.
+fn io_text(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error ").next().map_or(text.clone(), str::to_owned)
 }
 
 /// An error with every cause, in one line.

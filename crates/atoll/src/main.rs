@@ -28,6 +28,7 @@ mod session;
 mod signals;
 mod terminal;
 mod units;
+mod words;
 
 use std::process::ExitCode;
 

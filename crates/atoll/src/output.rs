@@ -14,12 +14,15 @@ use owo_colors::{OwoColorize as _, Style};
 use serde::Serialize;
 
 use crate::failure::{Failure, Result};
+use crate::words;
 
 /// How to print.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Printer {
     json: bool,
     color: bool,
+    /// Whether progress may be drawn, on a terminal.
+    draws: bool,
 }
 
 /// Replaces characters that could control a terminal: all control characters but line breaks and tabs.
@@ -30,7 +33,12 @@ pub(crate) fn clean(text: &str) -> String {
 impl Printer {
     /// Colours are used only on a terminal, and only if the user does not turn them off (`color`).
     pub(crate) fn new(json: bool, color: bool) -> Self {
-        Self { json, color: color && io::stderr().is_terminal() }
+        Self { json, color: color && io::stderr().is_terminal(), draws: !json }
+    }
+
+    /// One that shows no documents of what is only on the way to the result.
+    pub(crate) fn quiet(self) -> Self {
+        Self { json: false, draws: !self.json, ..self }
     }
 
     /// Whether results are JSON.
@@ -45,7 +53,7 @@ impl Printer {
 
     /// Whether progress may be drawn: on a terminal, for people.
     pub(crate) fn draws(self) -> bool {
-        !self.json && io::stderr().is_terminal()
+        self.draws && io::stderr().is_terminal()
     }
 
     /// A result: `value` as JSON, or `text` for people.
@@ -63,6 +71,31 @@ impl Printer {
     pub(crate) fn stream_item<T: Serialize>(self, value: &T) -> Result<()> {
         let text = serde_json::to_string(value).map_err(|error| Failure::Output(error.into()))?;
         write_out(&text)
+    }
+
+    /// A list: as JSON, as names only, one in a line, or as a table.
+    pub(crate) fn names_or<'a, T: Serialize>(
+        self,
+        list: &T,
+        names: Option<impl Iterator<Item = &'a str>>,
+        table: impl FnOnce() -> String,
+    ) -> Result<()> {
+        self.result(list, || names.map_or_else(table, |names| names.collect::<Vec<_>>().join("\n")))
+    }
+
+    /// What was removed, which is said with `--json` only.
+    pub(crate) fn removed<T: Serialize>(self, what: &T) -> Result<()> {
+        self.done(&serde_json::json!({ "removed": what }))
+    }
+
+    /// What was done, which is said with `--json` only.
+    pub(crate) fn done<T: Serialize>(self, value: &T) -> Result<()> {
+        self.result(value, String::new)
+    }
+
+    /// A list, in the form that the API's lists have.
+    pub(crate) fn list<T: Serialize>(self, items: &[T], text: impl FnOnce() -> String) -> Result<()> {
+        self.result(&serde_json::json!({ "items": items }), text)
     }
 
     /// A line, or several, of a result.
@@ -97,8 +130,8 @@ impl Printer {
         } else {
             text.push_str(&self.paint("error:", Style::new().red().bold()));
             text.push(' ');
-            text.push_str(&clean(&failure.message()));
-            if let Some(hint) = failure.hint() {
+            text.push_str(&clean(&words::for_people(&failure.message())));
+            if let Some(hint) = failure.hint().map(|hint| words::for_people(&hint)) {
                 text.push('\n');
                 text.push_str(&self.paint("hint:", Style::new().cyan().bold()));
                 text.push(' ');
@@ -106,6 +139,11 @@ impl Printer {
             }
         }
         drop(writeln!(io::stderr(), "{text}"));
+    }
+
+    /// Says what to do about an error that was printed.
+    pub(crate) fn hint(self, text: &str) {
+        drop(writeln!(io::stderr(), "{} {}", self.paint("hint:", Style::new().cyan().bold()), clean(text)));
     }
 
     fn paint(self, text: &str, style: Style) -> String {

@@ -271,9 +271,30 @@ async fn feed_terminal(
     std::future::pending::<()>().await;
 }
 
+/// What was to be run, for what is said when it cannot.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Program<'a> {
+    /// Its name, where it is known.
+    pub(crate) name: Option<&'a str>,
+    /// What the user may have meant by it.
+    pub(crate) hint: Option<&'a str>,
+}
+
+impl Program<'_> {
+    /// Why it did not start.
+    fn not_started(self, code: Code, why: &str) -> Failure {
+        let what = self.name.map_or_else(|| "the command".to_owned(), |name| format!("'{name}'"));
+        let error = Error::new(code, format!("{what} {why}"));
+        Failure::Plain(match self.hint {
+            Some(hint) => error.hint(hint),
+            None => error,
+        })
+    }
+}
+
 /// The exit code of this program for an exit of the exec: the exec's own code. Prints a reason where the code does not
 /// say it.
-pub(crate) fn exit_code(printer: Printer, exit: &Exit) -> u8 {
+pub(crate) fn exit_code(printer: Printer, exit: &Exit, program: Program<'_>) -> u8 {
     let why = match exit.reason {
         ExitReason::Exited | ExitReason::Signaled | ExitReason::Killed | ExitReason::Disconnected => None,
         ExitReason::OutOfMemory => {
@@ -283,10 +304,7 @@ pub(crate) fn exit_code(printer: Printer, exit: &Exit) -> u8 {
         ExitReason::IdleTimedOut => {
             Some((Code::Timeout, "the command was killed: it wrote nothing for its idle timeout"))
         }
-        ExitReason::NotStarted if exit.error == Some(Code::CommandNotFound) => {
-            Some((Code::CommandNotFound, "the command does not exist in the sandbox"))
-        }
-        ExitReason::NotStarted => Some((Code::CommandNotExecutable, "the command could not be started")),
+        ExitReason::NotStarted => None,
         ExitReason::RolledBack => {
             Some((Code::InvalidState, "the command was ended: its sandbox was put back to an earlier state"))
         }
@@ -300,9 +318,22 @@ pub(crate) fn exit_code(printer: Printer, exit: &Exit) -> u8 {
             Some((Code::SandboxFailed, "the sandbox died while the command was running"))
         }
     };
+    let failure = match (exit.reason, exit.error) {
+        (ExitReason::NotStarted, Some(Code::CommandNotFound)) => {
+            Some(program.not_started(Code::CommandNotFound, "does not exist in the sandbox"))
+        }
+        (ExitReason::NotStarted, _) => {
+            let program = Program { hint: None, ..program };
+            Some(program.not_started(
+                Code::CommandNotExecutable,
+                "cannot be run: it is no program, or not for this system",
+            ))
+        }
+        _ => why.map(|(code, why)| Failure::plain(code, why)),
+    };
     // With `--json` the exit itself was the last line.
-    if let Some((code, why)) = why.filter(|_| !printer.is_json()) {
-        printer.failure(&Failure::plain(code, why));
+    if let Some(failure) = failure.filter(|_| !printer.is_json()) {
+        printer.failure(&failure);
     }
     let code = exit.code.map(|code| u8::try_from(code.rem_euclid(256)));
     code.and_then(Result::ok).unwrap_or(EXIT_FAILURE)
@@ -320,10 +351,13 @@ mod tests {
     #[test]
     fn codes_pass_through() {
         let printer = Printer::new(true, false);
-        assert_eq!(exit_code(printer, &exit(ExitReason::Exited, Some(0))), 0);
-        assert_eq!(exit_code(printer, &exit(ExitReason::Exited, Some(255))), 255);
-        assert_eq!(exit_code(printer, &exit(ExitReason::TimedOut, Some(137))), 137);
-        assert_eq!(exit_code(printer, &exit(ExitReason::SandboxDied, None)), EXIT_FAILURE);
+        assert_eq!(exit_code(printer, &exit(ExitReason::Exited, Some(0)), Program::default()), 0);
+        assert_eq!(exit_code(printer, &exit(ExitReason::Exited, Some(255)), Program::default()), 255);
+        assert_eq!(exit_code(printer, &exit(ExitReason::TimedOut, Some(137)), Program::default()), 137);
+        assert_eq!(
+            exit_code(printer, &exit(ExitReason::SandboxDied, None), Program::default()),
+            EXIT_FAILURE
+        );
     }
 
     #[test]

@@ -15,7 +15,7 @@ fn help() {
     insta::assert_snapshot!("help", shown_bare(&["--help"]));
     for command in [
         "run", "exec", "cp", "ls", "rm", "update", "image", "registry", "template", "key", "login", "mcp",
-        "top",
+        "top", "create", "serve", "net", "logs", "tunnel",
     ] {
         insta::assert_snapshot!(format!("help_{command}"), shown_bare(&[command, "--help"]));
     }
@@ -61,6 +61,13 @@ fn errors() {
     insta::assert_snapshot!("error_habit_build", shown_bare(&["build", "."]));
     insta::assert_snapshot!("error_similar", shown_bare(&["--json", "image", "pul"]));
     insta::assert_snapshot!("error_unknown", shown_bare(&["sentri"]));
+    insta::assert_snapshot!("error_option", shown_bare(&["ls", "--lable", "a=b"]));
+    insta::assert_snapshot!("error_option_habit", shown_bare(&["run", "-d", "host", "sleep", "1"]));
+    insta::assert_snapshot!("error_option_json", shown_bare(&["cp", "-r", "a", "b:/", "--json"]));
+    insta::assert_snapshot!("error_missing_argument", shown_bare(&["exec"]));
+    insta::assert_snapshot!("error_image_as_command", fake.shown(&["run", "missing"]));
+    let keyless = finish(fake.atoll(&["ls"]).env_remove("ATOLL_API_KEY"));
+    insta::assert_snapshot!("error_keyless", show(&["ls"], &keyless));
     let wrong_key = finish(fake.atoll(&["ls"]).env("ATOLL_API_KEY", "wrong"));
     insta::assert_snapshot!("error_key", show(&["ls"], &wrong_key));
 }

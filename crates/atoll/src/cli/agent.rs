@@ -7,7 +7,8 @@ use atoll_core::policy::{Action, Rule};
 use clap::{Args, Subcommand};
 
 use super::egress::{Named, named};
-use crate::units::{parse_duration_ms, parse_pair};
+use super::env::parse_env;
+use crate::units::parse_duration_ms;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum AgentCommand {
@@ -80,7 +81,7 @@ pub(crate) enum AgentCommand {
     Build(BuildAgentArgs),
     /// List the versions of agents' programs
     Versions {
-        /// Name of the program; all when absent
+        /// Name of the program [default: all]
         name: Option<String>,
     },
     /// Put another version of their program in the sandboxes of agents, at once
@@ -116,7 +117,7 @@ pub(crate) struct ForkAgentArgs {
     /// With the sandbox's processes and memory, at the isolation level microvm
     #[arg(long)]
     pub(crate) memory: bool,
-    /// What the names of the forks begin with; the agent's and "-fork" when absent
+    /// What the names of the forks begin with [default: the agent's and "-fork"]
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
     /// Name of the agent
@@ -151,7 +152,7 @@ pub(crate) enum ScheduleCommand {
         /// Minute, hour, day of the month, month, day of the week: '0 9 * * 1-5'
         #[arg(long, value_name = "EXPRESSION", conflicts_with = "every")]
         cron: Option<String>,
-        /// Time zone of that, such as Europe/Berlin; UTC when absent
+        /// Time zone of that, such as Europe/Berlin [default: UTC]
         #[arg(long, value_name = "ZONE", requires = "cron")]
         time_zone: Option<String>,
         /// Name of the thread that gets it; a new name begins a new session
@@ -181,7 +182,7 @@ pub(crate) enum ScheduleCommand {
 /// Where a program comes from.
 #[derive(Debug, Args)]
 pub(crate) struct BuildAgentArgs {
-    /// Name of the version; when absent the number after the highest
+    /// Name of the version [default: the number after the highest]
     #[arg(long = "as", value_name = "VERSION")]
     pub(crate) tag: Option<String>,
     /// Install this package from npm, as NAME or NAME@VERSION
@@ -206,7 +207,7 @@ pub(crate) struct BuildAgentArgs {
 /// Which agents, and what they get.
 #[derive(Debug, Args)]
 pub(crate) struct UpdateAgentArgs {
-    /// The version; the latest when absent. An older one is a rollback
+    /// The version; an older one is a rollback [default: the latest]
     #[arg(long, value_name = "VERSION")]
     pub(crate) to: Option<String>,
     /// All agents of this program
@@ -241,7 +242,7 @@ pub(crate) struct UpArgs {
     /// Take what is not said here from a file: JSON, as POST /v1/agents takes it
     #[arg(short, long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
-    /// What it speaks: on standard input and output jsonl (the default) or acp, as a service opencode or http
+    /// What it speaks: on standard input and output jsonl or acp, as a service opencode or http [default: jsonl]
     #[arg(long, value_name = "ADAPTER")]
     pub(crate) adapter: Option<Adapter>,
     /// The service of the sandbox that is its server, instead of a command
@@ -253,8 +254,8 @@ pub(crate) struct UpArgs {
     /// The program that it is of, which it has at /opt/agents/NAME, optionally in a version
     #[arg(long, value_name = "NAME[:VERSION]")]
     pub(crate) layer: Option<String>,
-    /// Variable
-    #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    /// Variable (repeatable)
+    #[arg(short, long, value_name = "KEY[=VALUE]", value_parser = parse_env)]
     pub(crate) env: Vec<(String, String)>,
     /// Working directory. With --name a directory here: the sandbox gets a copy of what is in it
     #[arg(short, long, value_name = "DIR")]
@@ -294,14 +295,14 @@ pub(crate) struct RecipeArgs {
           "file", "adapter", "service", "port", "layer", "argv"])]
     pub(crate) made: Option<String>,
     /// Let it use a secret: that of the recipe's model, or NAME=HOST as with 'atoll create'. What the server does not have yet it
-    /// gets from the variable NAME here, or asks for
+    /// gets from the variable NAME here, or asks for (repeatable)
     #[arg(help_heading = "From a recipe", long, value_name = "NAME[=HOST[,…]]", requires = "made")]
     pub(crate) secret: Vec<String>,
-    /// What it may reach besides its model, such as @pypi; the building of its template may, too
+    /// What it may reach besides its model, such as @pypi; the building of its template may, too (repeatable)
     #[arg(help_heading = "From a recipe", long, value_name = "DOMAIN|@PRESET", requires = "made",
           value_parser = |text: &str| named(Action::Allow, text))]
     pub(crate) allow: Vec<Named>,
-    /// The same for addresses, such as 10.1.0.0/16:5432
+    /// The same for addresses, such as 10.1.0.0/16:5432 (repeatable)
     #[arg(help_heading = "From a recipe", long, value_name = "CIDR", requires = "made",
           value_parser = |text: &str| Rule::parse_cidr(Action::Allow, text))]
     pub(crate) allow_cidr: Vec<Rule>,

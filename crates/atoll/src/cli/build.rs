@@ -23,13 +23,13 @@ pub(crate) struct BuildArgs {
     /// Name of the template [default: the directory's]
     #[arg(short = 't', long, value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// Tag for the version that is built, as in NAME:TAG
+    /// Tag for the version that is built, as in NAME:TAG (repeatable)
     #[arg(long, value_name = "TAG")]
     pub(crate) tag: Vec<String>,
-    /// Value for an ARG
+    /// Value for an ARG (repeatable)
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_pair)]
     pub(crate) build_arg: Vec<(String, String)>,
-    /// Secret that commands may mount (RUN --mount=type=secret), as id=NAME,src=FILE or id=NAME,env=VARIABLE
+    /// Secret that commands may mount (RUN --mount=type=secret), as id=NAME,src=FILE or id=NAME,env=VARIABLE (repeatable)
     #[arg(long, value_name = "id=NAME,src=FILE", value_parser = parse_build_secret)]
     pub(crate) build_secret: Vec<BuildSecret>,
     /// Stage to build, by name or number [default: the last]
@@ -64,10 +64,10 @@ pub(crate) struct BuildArgs {
     /// Boot one sandbox of the template until it is ready, and let the others go on from its memory (microvm)
     #[arg(long)]
     pub(crate) from_memory: bool,
-    /// How strongly the build and the sandboxes are cut off: container (the default), gvisor or microvm
-    #[arg(long, value_name = "LEVEL", value_parser = parse_isolation)]
+    /// How strongly the build and the sandboxes are cut off [default: container]
+    #[arg(long, value_name = "container|gvisor|microvm", value_parser = parse_isolation)]
     pub(crate) isolation: Option<IsolationLevel>,
-    /// Label for every sandbox of the template
+    /// Label for every sandbox of the template (repeatable)
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub(crate) label: Vec<(String, String)>,
     #[command(flatten)]

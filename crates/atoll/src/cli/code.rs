@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use crate::units::{parse_duration_ms, parse_pair};
+use super::env::parse_env;
+use crate::units::parse_duration_ms;
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
@@ -20,8 +21,8 @@ pub(crate) struct CodeArgs {
     /// Working directory of a context that is made
     #[arg(short, long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
-    /// Variable of this cell
-    #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    /// Variable of this cell (repeatable)
+    #[arg(short, long, value_name = "KEY[=VALUE]", value_parser = parse_env)]
     pub(crate) env: Vec<(String, String)>,
     /// Interrupt it after this long, such as 90s
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]

@@ -23,20 +23,20 @@ pub(crate) struct EgressArgs {
     #[arg(help_heading = "Network", long, value_name = "enforce|observe", value_parser = parse_mode)]
     pub(crate) egress_mode: Option<EgressMode>,
     /// Allow a domain: example.com, *.example.com or *, optionally with :PORT or :FROM-TO; or those of a preset
-    /// such as @pypi, @npm, @debian, @github ('atoll net presets')
+    /// such as @pypi, @npm, @debian, @github ('atoll net presets') (repeatable)
     #[arg(help_heading = "Network", long, value_name = "DOMAIN|@PRESET", value_parser = |text: &str| named(Action::Allow, text))]
     pub(crate) allow: Vec<Named>,
     /// Allow a domain to one program of the image alone: /usr/bin/curl=example.com:443, '/usr/lib/git-core/*=github.com',
-    /// sha256:DIGEST=example.com, profile:NAME=example.com (containers only)
+    /// sha256:DIGEST=example.com, profile:NAME=example.com (containers only) (repeatable)
     #[arg(help_heading = "Network", long, value_name = "PROGRAM=DOMAIN", value_parser = from_program)]
     pub(crate) allow_from: Vec<Rule>,
-    /// Deny a domain, or those of a preset
+    /// Deny a domain, or those of a preset (repeatable)
     #[arg(help_heading = "Network", long, value_name = "DOMAIN|@PRESET", value_parser = |text: &str| named(Action::Deny, text))]
     pub(crate) deny: Vec<Named>,
-    /// Allow addresses, such as 10.1.0.0/16:5432; the only way to reach private ones
+    /// Allow addresses, such as 10.1.0.0/16:5432; the only way to reach private ones (repeatable)
     #[arg(help_heading = "Network", long, value_name = "CIDR", value_parser = |text: &str| Rule::parse_cidr(Action::Allow, text))]
     pub(crate) allow_cidr: Vec<Rule>,
-    /// Deny addresses
+    /// Deny addresses (repeatable)
     #[arg(help_heading = "Network", long, value_name = "CIDR", value_parser = |text: &str| Rule::parse_cidr(Action::Deny, text))]
     pub(crate) deny_cidr: Vec<Rule>,
     /// Most connections to the outside at once

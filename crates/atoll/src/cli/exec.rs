@@ -3,8 +3,9 @@
 use clap::Args;
 
 use super::SandboxArgs;
+use super::env::{EnvFile, parse_env, parse_env_file};
 use crate::terminal::DetachKeys;
-use crate::units::{parse_duration_ms, parse_pair};
+use crate::units::parse_duration_ms;
 
 /// How to be attached to a command.
 #[derive(Debug, Args)]
@@ -23,10 +24,8 @@ pub(crate) struct StreamArgs {
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
-    pub(crate) sandbox: SandboxArgs,
-    #[command(flatten)]
     pub(crate) stream: StreamArgs,
-    /// Delete the sandbox afterwards (the default)
+    /// Delete the sandbox afterwards, as is done unless --keep is given
     #[arg(long, conflicts_with = "keep")]
     pub(crate) rm: bool,
     /// Keep the sandbox
@@ -35,6 +34,8 @@ pub(crate) struct RunArgs {
     /// Kill the command this long after its start, such as 90s
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
     pub(crate) timeout: Option<u64>,
+    #[command(flatten)]
+    pub(crate) sandbox: SandboxArgs,
     /// The command
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     pub(crate) argv: Vec<String>,
@@ -47,9 +48,12 @@ pub(crate) struct ExecArgs {
     /// Do not wait: print the command's id
     #[arg(short, long, conflicts_with_all = ["interactive", "tty"])]
     pub(crate) detach: bool,
-    /// Variable
-    #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    /// Variable; KEY alone: with the value that it has here (repeatable)
+    #[arg(short, long, value_name = "KEY[=VALUE]", value_parser = parse_env)]
     pub(crate) env: Vec<(String, String)>,
+    /// File of such variables, one in a line; those of -e come before them (repeatable)
+    #[arg(long, value_name = "FILE", value_parser = parse_env_file)]
+    pub(crate) env_file: Vec<EnvFile>,
     /// Working directory
     #[arg(short, long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,

@@ -8,7 +8,7 @@ use clap::Subcommand;
 pub(crate) enum ImageCommand {
     /// Pull an image from a registry
     Pull {
-        /// os/architecture; the host's when absent
+        /// Platform, as os/architecture [default: the host's]
         #[arg(long)]
         platform: Option<String>,
         /// Speak plain HTTP to this registry
@@ -33,7 +33,11 @@ pub(crate) enum ImageCommand {
         name: String,
     },
     /// List images
-    Ls,
+    Ls {
+        /// Only their names, one in a line
+        #[arg(short, long)]
+        quiet: bool,
+    },
     /// Remove images
     Rm {
         /// Names or digests

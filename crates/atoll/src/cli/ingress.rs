@@ -24,7 +24,7 @@ pub(crate) enum PortCommand {
         ttl: u64,
         /// Sandbox, by id or name
         sandbox: String,
-        /// Port; the page with all ports when absent
+        /// Port [default: the page with all ports]
         #[arg(value_parser = one_port)]
         port: Option<u16>,
     },
@@ -56,7 +56,7 @@ pub(crate) enum PortCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct PortUrlArgs {
-    /// The link works this long; as long as the sandbox when absent
+    /// The link works this long [default: as long as the sandbox]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
     pub(crate) ttl: Option<u64>,
     /// What the link is for
@@ -71,7 +71,7 @@ pub(crate) struct PortUrlArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct LinkArgs {
-    /// The link works this long; as long as the sandbox when absent
+    /// The link works this long [default: as long as the sandbox]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
     pub(crate) ttl: Option<u64>,
     /// Media type of the answer, such as text/plain
@@ -94,8 +94,8 @@ pub(crate) struct TunnelArgs {
     pub(crate) bind: IpAddr,
     /// Sandbox, by id or name
     pub(crate) sandbox: String,
-    /// Ports of the sandbox; LOCAL is the port here, 0 for any free one
-    #[arg(required_unless_present = "reverse", value_name = "PORT[:LOCAL]", value_parser = parse_forward)]
+    /// Ports of the sandbox; LOCAL is the port here, 0 for any free one [default: the same]
+    #[arg(required_unless_present = "reverse", value_name = "[LOCAL:]PORT", value_parser = parse_forward)]
     pub(crate) ports: Vec<Forward>,
 }
 
@@ -120,8 +120,8 @@ fn one_port(text: &str) -> Result<u16, String> {
 fn parse_forward(text: &str) -> Result<Forward, String> {
     match text.split_once(':') {
         None => one_port(text).map(|port| Forward { port, local: port }),
-        Some((port, "0")) => Ok(Forward { port: one_port(port)?, local: 0 }),
-        Some((port, local)) => Ok(Forward { port: one_port(port)?, local: one_port(local)? }),
+        Some(("0", port)) => Ok(Forward { port: one_port(port)?, local: 0 }),
+        Some((local, port)) => Ok(Forward { port: one_port(port)?, local: one_port(local)? }),
     }
 }
 
@@ -132,7 +132,7 @@ fn parse_reverse(text: &str) -> Result<Reverse, String> {
 
 #[derive(Debug, Args)]
 pub(crate) struct SshArgs {
-    /// User inside; the sandbox's own when absent
+    /// User inside [default: the sandbox's own]
     #[arg(short, long, value_name = "USER")]
     pub(crate) user: Option<String>,
     /// Print what to put into ~/.ssh/config instead, for scp, sftp, rsync and editors
@@ -140,7 +140,7 @@ pub(crate) struct SshArgs {
     pub(crate) print_config: bool,
     /// Sandbox, by id or name
     pub(crate) sandbox: String,
-    /// Command to run; a shell when absent
+    /// Command to run [default: a shell]
     #[arg(last = true, value_name = "CMD")]
     pub(crate) command: Vec<String>,
 }
@@ -152,7 +152,7 @@ pub(crate) enum SshKeyCommand {
         /// It stops working after this long
         #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
         ttl: Option<u64>,
-        /// What it is for; the file's name when absent
+        /// What it is for [default: the file's name]
         #[arg(long, value_name = "NAME")]
         name: Option<String>,
         /// Such as ~/.ssh/id_ed25519.pub, or - for standard input
@@ -175,8 +175,8 @@ mod tests {
     #[test]
     fn ports() {
         assert_eq!(parse_forward("80"), Ok(Forward { port: 80, local: 80 }));
-        assert_eq!(parse_forward("80:8080"), Ok(Forward { port: 80, local: 8080 }));
-        assert_eq!(parse_forward("80:0"), Ok(Forward { port: 80, local: 0 }));
+        assert_eq!(parse_forward("8080:80"), Ok(Forward { port: 80, local: 8080 }));
+        assert_eq!(parse_forward("0:80"), Ok(Forward { port: 80, local: 0 }));
         assert_eq!(parse_reverse("5432"), Ok(Reverse { local: 5432, port: 5432 }));
         assert_eq!(parse_reverse("5432:6000"), Ok(Reverse { local: 5432, port: 6000 }));
         for bad in ["", "0", "80:", ":80", "80:x", "70000", "80:80:80"] {

@@ -14,12 +14,12 @@ pub(crate) struct InjectArgs {
     /// variable NAME; the value is put in on the way to the host where Authorization or the usual headers for keys
     /// have it. After HOST, separated by commas: more hosts, env=VARIABLE, prefix=TEXT (of the placeholder),
     /// header=NAME, path, query, body (where it is put in, too), from=PROGRAM (only for this program of the image, such as
-    /// from=/usr/lib/git-core/*; containers only), mask, plaintext
+    /// from=/usr/lib/git-core/*; containers only), mask, plaintext (repeatable)
     #[arg(help_heading = "Network", long, value_name = "NAME=HOST[,…]", value_parser = parse_secret)]
     pub(crate) secret: Vec<InjectRule>,
     /// Change requests to a host: HOST[:PORT][/PATH]:WHAT, WHAT being header=NAME: VALUE, add-header=NAME:
     /// VALUE, remove-header=NAME, query=NAME=VALUE, bearer=VALUE or basic=USER:PASSWORD;
-    /// {secret:NAME} in a value stands for a secret
+    /// {secret:NAME} in a value stands for a secret (repeatable)
     #[arg(help_heading = "Network", long, value_name = "HOST:WHAT", value_parser = parse_inject)]
     pub(crate) inject: Vec<InjectRule>,
 }

@@ -9,14 +9,14 @@ use crate::units::parse_duration_ms;
 pub(crate) enum KeyCommand {
     /// Make a key and print its secret, this once
     Create {
-        /// The highest thing it may do: read, exec, manage or admin
-        #[arg(long, value_parser = parse_scope)]
+        /// The highest thing it may do
+        #[arg(long, value_name = "read|exec|manage|admin", value_parser = parse_scope)]
         scope: Scope,
         /// It stops working after this long
         #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
         ttl: Option<u64>,
-        /// Make it look like this vendor's keys: e2b, daytona, runloop or modal; it opens the same
-        #[arg(long = "for", value_name = "VENDOR", value_parser = parse_format, default_value = "atoll",
+        /// Make it look like this vendor's keys; it opens the same
+        #[arg(long = "for", value_name = "e2b|daytona|runloop|modal", value_parser = parse_format, default_value = "atoll",
             hide_default_value = true)]
         format: KeyFormat,
         /// The project that it belongs to, by id or name

@@ -9,6 +9,7 @@ use atoll_core::volume::VolumeMountDraft;
 use clap::Args;
 
 use super::access::parse_visibility;
+use super::env::{EnvFile, parse_env, parse_env_file};
 use super::usage::parse_on_idle;
 use super::{
     BudgetArgs, EgressArgs, ExecutionArgs, IdleArgs, ProfileArgs, ServicesArgs, TraceFilesArgs, parse_mount,
@@ -83,26 +84,29 @@ pub(crate) struct SandboxArgs {
     /// Go on from the snapshot's memory, too, with the processes that ran when it was taken
     #[arg(long)]
     pub(crate) from_memory: bool,
-    /// How strongly it is cut off: container (the default), gvisor or microvm
-    #[arg(long, value_name = "LEVEL", value_parser = parse_isolation)]
+    /// How strongly it is cut off [default: the server's, usually container]
+    #[arg(long, value_name = "container|gvisor|microvm", value_parser = parse_isolation)]
     pub(crate) isolation: Option<IsolationLevel>,
     /// Take checkpoints by itself, when it is made and after every command, and keep this many
     #[arg(long, value_name = "COUNT")]
     pub(crate) auto_checkpoints: Option<u32>,
     /// On several machines with an object store: copy its disk there this often, such as 30s, or 'exec' for after every command;
-    /// when its node dies another goes on from there. Can be said twice
+    /// when its node dies another goes on from there. (repeatable)
     #[arg(long, value_name = "WHEN", value_parser = parse_durability)]
     pub(crate) durability: Vec<Durability>,
     /// Name of the sandbox
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// Who sees it: 'shared', or 'private' (you, and whom you grant a role); the server's default when absent
-    #[arg(long, value_name = "VISIBILITY", value_parser = parse_visibility)]
+    /// Who sees it: all keys, or you and whom you grant a role [default: the server's, usually shared]
+    #[arg(long, value_name = "shared|private", value_parser = parse_visibility)]
     pub(crate) visibility: Option<Visibility>,
-    /// Variable for every command in it
-    #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    /// Variable for every command in it; KEY alone: with the value that it has here (repeatable)
+    #[arg(short, long, value_name = "KEY[=VALUE]", value_parser = parse_env)]
     pub(crate) env: Vec<(String, String)>,
-    /// Label
+    /// File of such variables, one in a line; those of -e come before them (repeatable)
+    #[arg(long, value_name = "FILE", value_parser = parse_env_file)]
+    pub(crate) env_file: Vec<EnvFile>,
+    /// Label (repeatable)
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub(crate) label: Vec<(String, String)>,
     /// In a cluster: label that the node must have on which it is made (repeatable)
@@ -161,7 +165,7 @@ pub(crate) struct LsArgs {
     /// Only their ids, one in a line
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// Only with this label
+    /// Only with this label (repeatable)
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub(crate) label: Vec<(String, String)>,
     /// Only in this state
@@ -185,6 +189,15 @@ pub(crate) struct SandboxArg {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct PsArgs {
+    /// Only their ids, one in a line
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// Sandbox, by id or name
+    pub(crate) sandbox: String,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct RmArgs {
     /// Do not ask, and do not mind if one does not exist
     #[arg(short, long, visible_alias = "yes")]
@@ -192,7 +205,7 @@ pub(crate) struct RmArgs {
     /// All sandboxes, or all with the given labels
     #[arg(long, conflicts_with = "sandboxes")]
     pub(crate) all: bool,
-    /// With --all: only with this label
+    /// With --all: only with this label (repeatable)
     #[arg(short, long, requires = "all", value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub(crate) label: Vec<(String, String)>,
     /// Sandboxes, by id or name
@@ -213,10 +226,10 @@ pub(crate) struct UpdateArgs {
     /// New name; the host name inside stays
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// Variable of later execs; the others stay
-    #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    /// Variable of later execs; the others stay (repeatable)
+    #[arg(short, long, value_name = "KEY[=VALUE]", value_parser = parse_env)]
     pub(crate) env: Vec<(String, String)>,
-    /// Label; those given replace all that were there
+    /// Label; those given replace all that were there (repeatable)
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub(crate) label: Vec<(String, String)>,
     /// Delete it this long from now, or 'none'

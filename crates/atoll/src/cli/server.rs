@@ -77,6 +77,10 @@ pub(crate) struct ServeArgs {
     /// Resolver for sandboxes' names, as ADDRESS:PORT (repeatable) [default: those of the host]
     #[arg(long, value_name = "ADDR")]
     pub(crate) resolver: Vec<SocketAddr>,
+    /// Names with their addresses, in the form of /etc/hosts, which come before what resolvers say; read again when it
+    /// changes [default: /etc/hosts, unless --resolver is given]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) hosts_file: Option<PathBuf>,
     /// Network that counts as private for sandboxes: reached only through a rule as narrow as it (repeatable)
     #[arg(long, value_name = "CIDR")]
     pub(crate) closed_cidr: Vec<Cidr>,
@@ -164,8 +168,8 @@ pub(crate) struct ServeArgs {
     /// What to log: a level, or rules such as 'warn,atoll_engine=debug'
     #[arg(long, value_name = "RULES", default_value = "info")]
     pub(crate) log: String,
-    /// How log lines look
-    #[arg(long, value_name = "FORMAT", value_enum, default_value = "text")]
+    /// How log lines look: for people, or one JSON object a line
+    #[arg(long, value_name = "text|json", value_enum, default_value = "text", hide_possible_values = true)]
     pub(crate) log_format: LogFormat,
     /// Send traces, metrics and the log to this collector, OTLP over HTTP [env: OTEL_EXPORTER_OTLP_ENDPOINT]
     #[arg(long, value_name = "URL")]

@@ -4,7 +4,8 @@ use atoll_core::build::CommandText;
 use atoll_core::service::{Restart, ServiceHealth, ServiceReady};
 use clap::{Args, Subcommand};
 
-use crate::units::{parse_duration_ms, parse_pair};
+use super::env::parse_env;
+use crate::units::parse_duration_ms;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ServiceCommand {
@@ -95,11 +96,11 @@ pub(crate) struct AddServiceArgs {
     /// Kill it after so many bad looks in a row [default: 3]
     #[arg(long, value_name = "COUNT")]
     pub(crate) health_failures: Option<u32>,
-    /// Start it only when this other service of the sandbox is ready, or has done its work
+    /// Start it only when this other service of the sandbox is ready, or has done its work (repeatable)
     #[arg(long, value_name = "SERVICE")]
     pub(crate) after: Vec<String>,
-    /// Variable
-    #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    /// Variable (repeatable)
+    #[arg(short, long, value_name = "KEY[=VALUE]", value_parser = parse_env)]
     pub(crate) env: Vec<(String, String)>,
     /// Working directory
     #[arg(short, long, value_name = "DIR")]

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use super::env::parse_env;
 use crate::units::{parse_duration_ms, parse_pair};
 
 #[derive(Debug, Subcommand)]
@@ -20,7 +21,7 @@ pub(crate) enum SnapshotCommand {
         #[arg(short, long, value_name = "TEXT")]
         comment: Option<String>,
         /// Variable of sandboxes that are made from it (repeatable)
-        #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+        #[arg(short, long, value_name = "KEY[=VALUE]", value_parser = parse_env)]
         env: Vec<(String, String)>,
         /// Default user of sandboxes that are made from it
         #[arg(short, long)]
@@ -33,6 +34,9 @@ pub(crate) enum SnapshotCommand {
     },
     /// List snapshots
     Ls {
+        /// Only their ids, one in a line
+        #[arg(short, long)]
+        quiet: bool,
         /// Only of this sandbox
         #[arg(long, value_name = "SANDBOX")]
         sandbox: Option<String>,
@@ -149,10 +153,10 @@ pub(crate) struct ForkArgs {
     /// Name of a single one, or what the names of several begin with
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// Variable on top of the sandbox's
-    #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    /// Variable on top of the sandbox's (repeatable)
+    #[arg(short, long, value_name = "KEY[=VALUE]", value_parser = parse_env)]
     pub(crate) env: Vec<(String, String)>,
-    /// Label on top of the sandbox's
+    /// Label on top of the sandbox's (repeatable)
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub(crate) label: Vec<(String, String)>,
     /// Delete them this long after their creation, such as 2h

@@ -5,6 +5,7 @@ use atoll_core::service::Restart;
 use atoll_core::spec::IsolationLevel;
 use clap::{Args, Subcommand};
 
+use super::env::parse_env;
 use super::sandbox::parse_isolation;
 use super::{BuildArgs, EgressArgs, ExecutionArgs, LimitArgs, ProfileArgs, ServicesArgs, parse_pool};
 use crate::units::{parse_bytes, parse_duration_ms, parse_pair};
@@ -19,7 +20,11 @@ pub(crate) enum TemplateCommand {
     /// Make a template, or the next version of one
     Create(TemplateArgs),
     /// List templates
-    Ls,
+    Ls {
+        /// Only their names, one in a line
+        #[arg(short, long)]
+        quiet: bool,
+    },
     /// Show a template
     Show {
         /// NAME, NAME:VERSION or NAME:TAG
@@ -64,7 +69,7 @@ pub(crate) struct DefaultsArgs {
     /// Image to begin with: Debian, something made of it, or 'host'
     #[arg(long, value_name = "IMAGE", default_value = "docker.io/library/debian:bookworm")]
     pub(crate) from: String,
-    /// Value for an ARG of the recipe, such as PIP_INDEX_URL
+    /// Value for an ARG of the recipe, such as PIP_INDEX_URL (repeatable)
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_pair)]
     pub(crate) build_arg: Vec<(String, String)>,
     /// Do every step again
@@ -90,16 +95,16 @@ pub(crate) struct TemplateArgs {
     /// Image
     #[arg(long, value_name = "IMAGE", required_unless_present = "snapshot")]
     pub(crate) image: Option<String>,
-    /// How strongly it is cut off: container (the default), gvisor or microvm
-    #[arg(long, value_name = "LEVEL", value_parser = parse_isolation)]
+    /// How strongly it is cut off [default: the server's, usually container]
+    #[arg(long, value_name = "container|gvisor|microvm", value_parser = parse_isolation)]
     pub(crate) isolation: Option<IsolationLevel>,
     /// Snapshot that its sandboxes begin with, instead of an image: id, NAME or NAME:TAG
     #[arg(long, value_name = "SNAPSHOT", conflicts_with = "image")]
     pub(crate) snapshot: Option<String>,
-    /// Variable for every command
-    #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    /// Variable for every command (repeatable)
+    #[arg(short, long, value_name = "KEY[=VALUE]", value_parser = parse_env)]
     pub(crate) env: Vec<(String, String)>,
-    /// Label for every sandbox
+    /// Label for every sandbox (repeatable)
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub(crate) label: Vec<(String, String)>,
     /// Working directory

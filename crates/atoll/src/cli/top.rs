@@ -30,7 +30,14 @@ pub(crate) struct TopArgs {
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub(crate) label: Vec<(String, String)>,
     /// By what to sort; on a terminal the keys c, m, d, n, e, a and i change that, q ends
-    #[arg(short, long, value_enum, default_value = "cpu")]
+    #[arg(
+        short,
+        long,
+        value_name = "cpu|memory|disk|net|execs|age|name",
+        value_enum,
+        default_value = "cpu",
+        hide_possible_values = true
+    )]
     pub(crate) sort: TopSort,
     /// Pause between two looks
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = parse_every_ms)]

@@ -12,16 +12,16 @@ use crate::units::{parse_bytes, parse_duration_ms};
 #[derive(Debug, Default, Args)]
 pub(crate) struct IdleArgs {
     /// When the idle timeout ends: delete it, freeze it in memory, or hibernate it to disk
-    #[arg(help_heading = "Idle time and budget", long, value_name = "delete|freeze|hibernate", value_parser = parse_on_idle)]
+    #[arg(help_heading = "Lifetime and budget", long, value_name = "delete|freeze|hibernate", value_parser = parse_on_idle)]
     pub(crate) on_idle: Option<OnIdle>,
     /// Freeze it between commands after this long without use, such as 500ms
-    #[arg(help_heading = "Idle time and budget", long, value_name = "DURATION", value_parser = parse_duration_ms)]
+    #[arg(help_heading = "Lifetime and budget", long, value_name = "DURATION", value_parser = parse_duration_ms)]
     pub(crate) idle_freeze: Option<u64>,
     /// Hibernate it after it has been paused in memory for this long
-    #[arg(help_heading = "Idle time and budget", long, value_name = "DURATION", value_parser = parse_duration_ms)]
+    #[arg(help_heading = "Lifetime and budget", long, value_name = "DURATION", value_parser = parse_duration_ms)]
     pub(crate) hibernate_after: Option<u64>,
     /// Delete it after it has been paused for this long
-    #[arg(help_heading = "Idle time and budget", long, value_name = "DURATION", value_parser = parse_duration_ms)]
+    #[arg(help_heading = "Lifetime and budget", long, value_name = "DURATION", value_parser = parse_duration_ms)]
     pub(crate) delete_paused_after: Option<u64>,
     #[command(flatten)]
     pub(crate) budget: BudgetArgs,
@@ -31,16 +31,16 @@ pub(crate) struct IdleArgs {
 #[derive(Debug, Default, Args)]
 pub(crate) struct BudgetArgs {
     /// Stop it when it has used this much CPU time, such as 10m
-    #[arg(help_heading = "Idle time and budget", long, value_name = "DURATION", value_parser = parse_duration_ms)]
+    #[arg(help_heading = "Lifetime and budget", long, value_name = "DURATION", value_parser = parse_duration_ms)]
     pub(crate) budget_cpu: Option<u64>,
     /// Stop it when it has run for this long; paused time does not count
-    #[arg(help_heading = "Idle time and budget", long, value_name = "DURATION", value_parser = parse_duration_ms)]
+    #[arg(help_heading = "Lifetime and budget", long, value_name = "DURATION", value_parser = parse_duration_ms)]
     pub(crate) budget_running: Option<u64>,
     /// Stop it when so much has left it, such as 1GiB
-    #[arg(help_heading = "Idle time and budget", long, value_name = "SIZE", value_parser = parse_bytes)]
+    #[arg(help_heading = "Lifetime and budget", long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) budget_egress: Option<u64>,
     /// Delete it then, instead of pausing it
-    #[arg(help_heading = "Idle time and budget", long)]
+    #[arg(help_heading = "Lifetime and budget", long)]
     pub(crate) budget_delete: bool,
 }
 

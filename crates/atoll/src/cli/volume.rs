@@ -16,7 +16,11 @@ pub(crate) enum VolumeCommand {
         name: String,
     },
     /// List volumes
-    Ls,
+    Ls {
+        /// Only their names, one in a line
+        #[arg(short, long)]
+        quiet: bool,
+    },
     /// Show a volume with its space, or a directory in it
     Show {
         /// VOLUME, or VOLUME:/PATH
@@ -31,8 +35,10 @@ pub(crate) enum VolumeCommand {
     /// Copy a file into or out of a volume, without a sandbox
     Cp {
         /// VOLUME:/PATH, a local file, or - for standard input
+        #[arg(id = "from", value_name = "SOURCE")]
         source: String,
         /// VOLUME:/PATH, a local file, or - for standard output
+        #[arg(id = "to", value_name = "DESTINATION")]
         destination: String,
     },
     /// Make a volume that begins with what another holds at this moment

@@ -64,9 +64,10 @@ pub(super) async fn agent(client: &Client, printer: Printer, command: AgentComma
         AgentCommand::Fork(args) => return agent_fork::fork(client, printer, *args).await,
         AgentCommand::Schedule(command) => agent_schedule::schedule(client, printer, command).await?,
         AgentCommand::Rm { agents } => {
-            for agent in agents {
-                client.delete_agent(&agent).await?;
+            for agent in &agents {
+                client.delete_agent(agent).await?;
             }
+            printer.removed(&agents)?;
         }
     }
     Ok(0)

@@ -64,7 +64,7 @@ async fn list(client: &Client, name: Option<&str>) -> Result<Vec<Version>> {
 /// `atoll agent versions`
 pub(super) async fn versions(client: &Client, printer: Printer, name: Option<&str>) -> Result<()> {
     let versions = list(client, name).await?;
-    printer.result(&versions, || {
+    printer.list(&versions, || {
         let rows = versions.iter().map(|one| {
             let latest = if one.latest { "latest" } else { "" };
             let size = format_bytes(one.size_bytes);

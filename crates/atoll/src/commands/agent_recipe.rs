@@ -37,7 +37,7 @@ pub(super) fn list(printer: Printer) -> Result<()> {
         let key = entry.key.as_ref().map(|key| key.secret.clone()).unwrap_or_default();
         [entry.name.to_owned(), entry.about.clone(), entry.adapter.clone(), key]
     };
-    printer.result(&entries, || table(["NAME", "WHAT", "SPEAKS", "KEY"], entries.iter().map(row)))
+    printer.list(&entries, || table(["NAME", "WHAT", "SPEAKS", "KEY"], entries.iter().map(row)))
 }
 
 /// Makes what is missing; gives the agent. `create` has the options of the command line for the agent itself.

@@ -27,10 +27,10 @@ pub(super) async fn schedule(client: &Client, printer: Printer, command: Schedul
             printer.result(&list, || table(header, list.items.iter().map(row)))
         }
         ScheduleCommand::Rm { agent, schedules } => {
-            for schedule in schedules {
-                client.delete_agent_schedule(&agent, &schedule).await?;
+            for schedule in &schedules {
+                client.delete_agent_schedule(&agent, schedule).await?;
             }
-            Ok(())
+            printer.removed(&schedules)
         }
     }
 }

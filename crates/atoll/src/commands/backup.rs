@@ -14,6 +14,7 @@ use atoll_isolation_storage::Still;
 use indicatif::ProgressBar;
 
 use super::pipe::Stoppable;
+use super::system;
 use crate::cli::BackupArgs;
 #[cfg(debug_assertions)]
 use crate::config;
@@ -109,7 +110,7 @@ fn subject(dir: &DataDir, args: &BackupArgs) -> Result<Subject> {
 /// Takes the data directory of a server that does not run.
 fn open(args: &BackupArgs) -> Result<DataDir> {
     let path = &args.data_dir;
-    need_root()?;
+    system::need_root("read data directories")?;
     if !path.join("installation").try_exists().is_ok_and(|there| there) {
         return Err(Failure::plain(
             Code::InvalidArgument,
@@ -136,15 +137,6 @@ fn a_server_runs(path: &Path) -> Failure {
     Failure::Plain(Error::new(Code::InvalidState, message).hint(
         "stop it (systemctl stop atoll), make the backup, and start it again: sandboxes stand still meanwhile and go on \
          afterwards",
-    ))
-}
-
-pub(super) fn need_root() -> Result<()> {
-    if rustix::process::geteuid().is_root() {
-        return Ok(());
-    }
-    Err(Failure::Plain(
-        Error::new(Code::InvalidArgument, "only root can read and make data directories").hint("use sudo"),
     ))
 }
 

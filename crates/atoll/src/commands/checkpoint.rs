@@ -22,7 +22,7 @@ pub(super) async fn list(client: &Client, printer: Printer, args: CheckpointsArg
         for number in &args.rm {
             client.delete_checkpoint(&args.sandbox, *number).await?;
         }
-        return Ok(());
+        return printer.removed(&args.rm);
     }
     let list = client.list_checkpoints(&args.sandbox).await?;
     printer.result(&list, || table(["NUMBER", "AGE", "SIZE", "COMMENT"], list.items.iter().map(row)))

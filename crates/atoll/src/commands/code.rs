@@ -39,14 +39,17 @@ pub(super) async fn code(client: &Client, printer: Printer, args: CodeArgs) -> R
         }
         Some(CodeCommand::Interrupt(ContextArg { sandbox, context })) => {
             client.interrupt_context(&sandbox, &context).await?;
+            printer.done(&serde_json::json!({ "interrupted": context }))?;
         }
         Some(CodeCommand::Restart(ContextArg { sandbox, context })) => {
             client.restart_context(&sandbox, &context).await?;
+            printer.done(&serde_json::json!({ "restarted": context }))?;
         }
         Some(CodeCommand::Rm { sandbox, contexts }) => {
-            for context in contexts {
-                client.delete_context(&sandbox, &context).await?;
+            for context in &contexts {
+                client.delete_context(&sandbox, context).await?;
             }
+            printer.removed(&contexts)?;
         }
     }
     Ok(0)

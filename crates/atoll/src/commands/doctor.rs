@@ -14,7 +14,7 @@ use atoll_isolation_host::{EPHEMERAL, Installation, installations};
 use atoll_isolation_storage::PoolSize;
 use atoll_store::{SnapshotFilter, Store, StoreError};
 
-use super::purge;
+use super::{purge, system};
 use crate::cli::{DoctorArgs, GlobalArgs};
 use crate::config;
 use crate::daemon::{
@@ -98,6 +98,7 @@ fn show_leaks(printer: Printer, leaks: &LeakList) -> Result<u8> {
 
 /// Probes this host without a server, in a directory that is gone afterwards.
 async fn local_checks(args: &DoctorArgs) -> Result<Vec<Check>> {
+    system::need_root("try what this host enforces; with ATOLL_URL and ATOLL_API_KEY a server is asked")?;
     let scratch = std::env::temp_dir().join(format!("atoll-doctor-{}", std::process::id()));
     let checks = async {
         let dir = DataDir::open(&scratch)?;
@@ -135,6 +136,7 @@ async fn local_checks(args: &DoctorArgs) -> Result<Vec<Check>> {
 /// Looks for leaks of a data directory whose server does not run; without one, for installations whose directory is gone.
 /// Asked about one directory it says nothing of other installations, such as one that is just ending.
 async fn local_leaks(args: &DoctorArgs) -> Result<LeakList> {
+    system::need_root("look for what is left over; with ATOLL_URL and ATOLL_API_KEY a server is asked")?;
     if let Some(path) = &args.data_dir {
         return leaks_of(path, args).await;
     }

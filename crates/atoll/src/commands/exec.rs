@@ -9,10 +9,11 @@ use atoll_core::limits::{EXECS_KEPT_MAX_COUNT, PAGE_MAX_COUNT};
 use atoll_core::spec::shown;
 use atoll_core::{Code, Error};
 
-use crate::cli::{AttachArgs, ExecArgs, KillArgs, LogsArgs, SandboxArg, ShellArgs, StreamArgs};
+use super::sandbox;
+use crate::cli::{AttachArgs, ExecArgs, KillArgs, LogsArgs, PsArgs, ShellArgs, StreamArgs};
 use crate::failure::{Failure, Result};
 use crate::output::{Printer, age, clean, now_ms, table};
-use crate::session::{self, Finished, Mode, Target};
+use crate::session::{self, Finished, Mode, Program, Target};
 use crate::signals::Stops;
 use crate::terminal;
 
@@ -30,7 +31,9 @@ pub(super) fn mode(printer: Printer, args: &StreamArgs) -> Result<Mode> {
         return Err(Failure::Usage("a terminal has no JSON: use --tty without --json".to_owned()));
     }
     if !terminal::is_interactive() {
-        return Err(Failure::Usage("--tty needs a terminal: standard input or output is none".to_owned()));
+        return Err(Failure::Usage(
+            "--tty needs a terminal: standard input or output is none; leave -t out".to_owned(),
+        ));
     }
     Ok(Mode::Terminal(args.detach_keys.clone()))
 }
@@ -53,10 +56,12 @@ async fn run_in(
     create: CreateExec,
 ) -> Result<u8> {
     let mut stops = Stops::catch()?;
+    let name = create.argv.as_ref().and_then(|argv| argv.first()).cloned();
+    let program = Program { name: name.as_deref(), hint: None };
     let created = client.create_exec(sandbox, &with_mode(mode, create)).await?;
     let target = Target { client, sandbox, exec: &created.exec.id };
     match session::drive(printer, target, mode, 0, &mut stops).await {
-        Ok(finished) => Ok(finish(printer, target, finished)),
+        Ok(finished) => Ok(finish(printer, target, finished, program)),
         Err(failure) => {
             if failure.is_closed_pipe() {
                 hang_up(printer, target).await;
@@ -77,9 +82,9 @@ async fn hang_up(printer: Printer, target: Target<'_>) {
 }
 
 /// The exit code of a session, with a word where there is none.
-pub(super) fn finish(printer: Printer, target: Target<'_>, finished: Finished) -> u8 {
+pub(super) fn finish(printer: Printer, target: Target<'_>, finished: Finished, program: Program<'_>) -> u8 {
     match finished {
-        Finished::Exited(exit) => session::exit_code(printer, &exit),
+        Finished::Exited(exit) => session::exit_code(printer, &exit, program),
         Finished::Detached => {
             printer.note(&format!(
                 "\ndetached; come back with: atoll attach {} {}",
@@ -95,7 +100,7 @@ pub(super) async fn exec(client: &Client, printer: Printer, args: ExecArgs) -> R
     let mode = mode(printer, &args.stream)?;
     let create = CreateExec {
         argv: Some(args.argv),
-        env: args.env.into_iter().collect(),
+        env: sandbox::variables(args.env_file, args.env),
         cwd: args.workdir,
         user: args.user,
         profile: args.profile,
@@ -136,7 +141,8 @@ pub(super) async fn attach(client: &Client, printer: Printer, args: AttachArgs) 
     };
     let target = Target { client, sandbox: &args.sandbox, exec: &exec.id };
     let finished = session::drive(printer, target, &mode, args.offset, &mut stops).await?;
-    Ok(finish(printer, target, finished))
+    let program = Program { name: exec.argv.first().map(String::as_str), hint: None };
+    Ok(finish(printer, target, finished, program))
 }
 
 /// `atoll logs`: the exit code says whether the output could be read, not how the command ended.
@@ -202,7 +208,7 @@ async fn offset_of_last(client: &Client, sandbox: &str, exec: &str, lines: usize
 }
 
 /// `atoll ps`
-pub(super) async fn ps(client: &Client, printer: Printer, args: &SandboxArg) -> Result<()> {
+pub(super) async fn ps(client: &Client, printer: Printer, args: &PsArgs) -> Result<()> {
     let mut items: Vec<Exec> = Vec::new();
     let mut list = ListExecs { limit: Some(PAGE_MAX_COUNT), ..ListExecs::default() };
     while items.len() < EXECS_KEPT_MAX_COUNT {
@@ -215,7 +221,8 @@ pub(super) async fn ps(client: &Client, printer: Printer, args: &SandboxArg) -> 
         }
     }
     let list = ExecList { items, next_cursor: None };
-    printer.result(&list, || {
+    let ids = args.quiet.then(|| list.items.iter().map(|exec| exec.id.as_str()));
+    printer.names_or(&list, ids, || {
         table(["ID", "PID", "USER", "STATE", "EXIT", "AGE", "BY", "COMMAND"], list.items.iter().map(row))
     })
 }

@@ -1,6 +1,6 @@
-//! Unknown commands: what a user may mean who comes from another tool, or mistyped.
+//! Arguments that are wrong: what a user may mean who comes from another tool, or mistyped.
 
-use clap::CommandFactory as _;
+use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::cli::Cli;
@@ -41,6 +41,12 @@ const HABITS: &[(&str, &str)] = &[
     ("commit", "atoll snapshot create SANDBOX"),
     ("save", "atoll snapshot export SNAPSHOT FILE"),
     ("push", "atoll snapshot push SNAPSHOT"),
+    ("tag", "atoll snapshot tag SNAPSHOT NAME:TAG"),
+    ("export", "atoll cp SANDBOX:/PATH -"),
+    ("wait", "atoll attach SANDBOX EXEC"),
+    ("rename", "atoll update SANDBOX --name NAME"),
+    ("prune", "atoll image prune"),
+    ("system", "atoll info', 'atoll doctor"),
     ("clone", "atoll fork SANDBOX"),
     ("branch", "atoll fork SANDBOX"),
     ("restart", "atoll service restart SANDBOX SERVICE"),
@@ -64,17 +70,150 @@ const HABITS: &[(&str, &str)] = &[
     ("version", "atoll --version"),
 ];
 
-/// Commands that are suggested at most.
+/// Options of docker and other tools, with the commands to which they are given there, and what does that here.
+const OPTIONS: &[(&str, &[&str], &str)] = &[
+    ("-d", &["run"], "a sandbox that stays: 'atoll create', and then 'atoll exec -d SANDBOX CMD'"),
+    ("--detach", &["run"], "a sandbox that stays: 'atoll create', and then 'atoll exec -d SANDBOX CMD'"),
+    ("-p", &["run", "create"], PORTS),
+    ("--publish", &["run", "create"], PORTS),
+    ("--expose", &["run", "create"], PORTS),
+    ("--network", &["run", "create"], NETWORK),
+    ("--net", &["run", "create"], NETWORK),
+    (
+        "--dns",
+        &["run", "create"],
+        "names are looked up by the server: 'atoll serve --resolver', '--hosts-file'",
+    ),
+    ("--add-host", &["run", "create"], "names are looked up by the server: 'atoll serve --hosts-file'"),
+    ("-m", &["run", "create", "update"], "write --memory SIZE"),
+    ("--cpus", &["run", "create", "update"], "write --cpu CORES"),
+    ("-c", &["run", "create"], "write --cpu CORES; a shell's -c stands after the command"),
+    ("--entrypoint", &["run", "create"], "the command of 'atoll run' and 'atoll exec' is all that runs"),
+    ("--mount", &["run", "create"], "write --volume VOLUME:/PATH; 'atoll volume create' makes one"),
+    ("--gpus", &["run", "create"], "sandboxes have no graphics processors"),
+    ("--privileged", &["run", "create", "exec"], "root inside is never root on the host"),
+    ("--cap-add", &["run", "create"], "root inside is never root on the host"),
+    (
+        "--restart",
+        &["run", "create"],
+        "what should always run is a service: 'atoll service add', '--services'",
+    ),
+    ("--pull", &["run", "create"], "an image that is not here is pulled; 'atoll image pull' fetches it anew"),
+    ("--gpu", &["run", "create"], "sandboxes have no graphics processors"),
+    ("-r", &["cp"], "directories are copied with all that is in them"),
+    ("-a", &["cp"], "directories are copied with all that is in them, modes and links too"),
+    ("--recursive", &["cp"], "directories are copied with all that is in them"),
+    ("--archive", &["cp"], "directories are copied with all that is in them, modes and links too"),
+    (
+        "-a",
+        &["ps"],
+        "'atoll ps SANDBOX' lists a sandbox's commands, ended ones too; 'atoll ls -a' lists sandboxes",
+    ),
+    ("-v", &["rm"], "a sandbox's disk goes with it, volumes stay"),
+    ("-t", &["rm", "pause"], "nothing is waited for: processes are frozen, or end"),
+    ("-f", &["ls"], "'--label' and '--state' choose"),
+    ("--filter", &["ls"], "'--label' and '--state' choose"),
+    ("--format", &["ls", "ps", "inspect"], "write --json, and read it with jq"),
+    ("--no-stream", &["top"], "write --once"),
+    ("-p", &["login"], "a key in the arguments is seen by all: set ATOLL_API_KEY, or pipe it in"),
+    ("-u", &["login"], "for a registry of images: 'atoll registry login -u USER HOST'"),
+    ("-q", &["pull"], "progress is drawn on terminals only: pipe it"),
+    ("--tag", &["build"], "write -t NAME --tag TAG"),
+];
+const PORTS: &str = "no port need be published: 'atoll port url SANDBOX PORT' and 'atoll tunnel SANDBOX PORT' reach every one";
+const NETWORK: &str = "what a sandbox may reach: --internet on, --allow DOMAIN, --allow @pypi";
+
+/// Arguments that are missing by what they are called, and what lists them.
+const LISTS: &[(&str, &str)] = &[
+    ("<SANDBOX>", "'atoll ls' lists sandboxes"),
+    ("<SANDBOX>...", "'atoll ls' lists sandboxes"),
+    ("<EXEC>", "'atoll ps SANDBOX' lists its commands; 'atoll rm SANDBOX' ends and deletes it"),
+    (
+        "--sandbox <SANDBOX>",
+        "'atoll agent up RECIPE --name NAME' makes one with all that it needs; 'atoll agent recipes' lists recipes",
+    ),
+    ("<VOLUME>", "'atoll volume ls' lists volumes"),
+    ("<VOLUME>...", "'atoll volume ls' lists volumes"),
+    ("<IMAGE>...", "'atoll image ls' lists images"),
+    ("<TEMPLATE>", "'atoll template ls' lists templates"),
+    ("<SNAPSHOT>", "'atoll snapshot ls' lists snapshots"),
+    ("<SNAPSHOT>...", "'atoll snapshot ls' lists snapshots"),
+    ("<AGENT>", "'atoll agent ls' lists agents"),
+    ("<AGENT>...", "'atoll agent ls' lists agents"),
+    ("<SERVICE>", "'atoll service ls SANDBOX' lists its services"),
+    ("<KEY>", "'atoll key ls' lists keys"),
+    ("<KEY>...", "'atoll key ls' lists keys"),
+    ("<PROJECT>", "'atoll project ls' lists projects"),
+    ("<NODE>", "'atoll node ls' lists nodes"),
+];
+
+/// Commands and options that are suggested at most.
 const SIMILAR_MAX_COUNT: usize = 2;
 
-/// A command that there is not, with what may be meant; `None` when something else is wrong.
+/// A command or an option that there is not, with what may be meant; `None` when something else is wrong.
 pub(super) fn unknown(error: &clap::Error) -> Option<Failure> {
-    if error.kind() != ErrorKind::InvalidSubcommand {
+    if error.kind() == ErrorKind::InvalidSubcommand {
+        return unknown_command(error);
+    }
+    if error.kind() == ErrorKind::UnknownArgument { unknown_option(error) } else { None }
+}
+
+/// What lists the things of which one must be named, when it was not.
+pub(super) fn missing(error: &clap::Error) -> Option<&'static str> {
+    if error.kind() != ErrorKind::MissingRequiredArgument {
         return None;
     }
+    let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg) else { return None };
+    let first = missing.first()?;
+    LISTS.iter().find(|(name, _)| name == first).map(|(_, hint)| *hint)
+}
+
+fn unknown_option(error: &clap::Error) -> Option<Failure> {
+    let Some(ContextValue::String(given)) = error.get(ContextKind::InvalidArg) else { return None };
+    if !given.starts_with('-') {
+        return None;
+    }
+    let option = given.split('=').next().unwrap_or(given);
+    let path = path(option);
+    let program = program(&path);
+    let hint = if let Some(hint) = habit(&path, option) {
+        hint.to_owned()
+    } else if let Some(ContextValue::String(similar)) = error.get(ContextKind::SuggestedArg) {
+        format!("did you mean '{}'?", similar.split(' ').next().unwrap_or(similar))
+    } else if takes_words(&path) {
+        format!("'{program} --help' lists its options; a value that begins with '-' stands after '--'")
+    } else {
+        format!("'{program} --help' lists its options")
+    };
+    Some(Failure::Unknown { message: format!("'{program}' has no option '{option}'"), hint })
+}
+
+/// What another tool's option is here, if it is one.
+fn habit(path: &[String], option: &str) -> Option<&'static str> {
+    let command = path.last()?;
+    let is = |(name, commands, _): &&(&str, &[&str], &str)| {
+        *name == option && commands.contains(&command.as_str())
+    };
+    OPTIONS.iter().find(is).map(|(.., hint)| *hint)
+}
+
+/// Whether free words can follow, so that one may begin with a `-`.
+fn takes_words(path: &[String]) -> bool {
+    let program = Cli::program();
+    let command = path.iter().try_fold(&program, |command, name| command.find_subcommand(name));
+    command.is_some_and(|command| {
+        command.get_positionals().any(|arg| ["text", "argv", "code"].contains(&arg.get_id().as_str()))
+    })
+}
+
+fn program(path: &[String]) -> String {
+    path.iter().fold("atoll".to_owned(), |program, command| format!("{program} {command}"))
+}
+
+fn unknown_command(error: &clap::Error) -> Option<Failure> {
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return None };
     let path = path(word);
-    let program = path.iter().fold("atoll".to_owned(), |program, command| format!("{program} {command}"));
+    let program = program(&path);
     let hint = if let Some(instead) = meant(&path, word) {
         format!("'{instead}' does that here")
     } else {
@@ -85,7 +224,7 @@ pub(super) fn unknown(error: &clap::Error) -> Option<Failure> {
             format!("did you mean {}?", similar.join(" or "))
         }
     };
-    Some(Failure::NoCommand { message: format!("there is no command '{program} {word}'"), hint })
+    Some(Failure::Unknown { message: format!("there is no command '{program} {word}'"), hint })
 }
 
 fn meant(path: &[String], word: &str) -> Option<&'static str> {
@@ -99,10 +238,12 @@ fn meant(path: &[String], word: &str) -> Option<&'static str> {
 
 /// The commands that were said before the word that is none.
 fn path(word: &str) -> Vec<String> {
-    let (mut command, mut path) = (Cli::command(), Vec::new());
+    let (mut command, mut path): (Command, Vec<String>) = (Cli::program(), Vec::new());
     for said in std::env::args_os().skip(1) {
         let said = said.to_string_lossy();
-        if said == word {
+        let is_word = said == word
+            || (word.starts_with('-') && said.strip_prefix(word).is_some_and(|rest| rest.starts_with('=')));
+        if is_word {
             break;
         }
         if let Some(next) = command.find_subcommand(said.as_ref()).cloned() {
@@ -120,7 +261,7 @@ fn similar(path: &[String], error: &clap::Error) -> Vec<String> {
         Some(ContextValue::Strings(names)) => names.clone(),
         _ => Vec::new(),
     };
-    let program = Cli::command();
+    let program = Cli::program();
     let parent = path.iter().try_fold(&program, |command, name| command.find_subcommand(name));
     let is_shown = |name: &String| {
         parent.and_then(|parent| parent.find_subcommand(name)).is_some_and(|command| !command.is_hide_set())
@@ -136,9 +277,58 @@ mod tests {
     use super::*;
 
     #[test]
+    fn options_of_others_are_none_of_ours_and_what_is_said_instead_is_there() {
+        let program = Cli::program();
+        let commands = |name: &str| -> Vec<Command> {
+            let inner = program.get_subcommands().flat_map(Command::get_subcommands);
+            program
+                .get_subcommands()
+                .chain(inner)
+                .filter(|command| command.get_name() == name)
+                .cloned()
+                .collect()
+        };
+        for (option, names, hint) in OPTIONS {
+            let (long, short) = (option.strip_prefix("--"), option.strip_prefix('-'));
+            for name in *names {
+                let there = commands(name);
+                assert!(!there.is_empty(), "{name}");
+                // `build` is two commands: one of them lacks it.
+                let has = |command: &Command| {
+                    command.get_arguments().any(|arg| match (long, short) {
+                        (Some(long), _) => arg.get_long() == Some(long),
+                        (None, Some(short)) => arg.get_short().map(String::from).as_deref() == Some(short),
+                        (None, None) => true,
+                    })
+                };
+                assert!(!there.iter().all(has), "{name} has {option}");
+            }
+            for quoted in hint.split('\'').filter(|quoted| quoted.starts_with("atoll ")) {
+                let mut command = &program;
+                for word in quoted.split(' ').skip(1).take_while(|word| word.starts_with(char::is_lowercase))
+                {
+                    command = command.find_subcommand(word).unwrap_or_else(|| panic!("{hint}: {word}"));
+                }
+            }
+        }
+        for (_, hint) in LISTS {
+            let line = hint.split('\'').nth(1).unwrap();
+            let (command, sub) =
+                line.strip_prefix("atoll ").unwrap().split_once(' ').unwrap_or((&line[6..], ""));
+            let found = program.find_subcommand(command).unwrap_or_else(|| panic!("{hint}"));
+            assert!(
+                sub.is_empty()
+                    || sub == "SANDBOX"
+                    || sub.starts_with("up RECIPE")
+                    || found.find_subcommand(sub.split(' ').next().unwrap()).is_some()
+            );
+        }
+    }
+
+    #[test]
     fn what_is_said_instead_is_there() {
         for (habit, instead) in HABITS {
-            let program = Cli::command();
+            let program = Cli::program();
             assert!(program.find_subcommand(habit).is_none(), "{habit} is a command");
             for line in instead.split("', '") {
                 let mut command = &program;

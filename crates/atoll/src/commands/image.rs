@@ -37,7 +37,9 @@ pub(super) async fn image(client: &Client, printer: Printer, command: ImageComma
             let (content, bar, source) = upload.split();
             let progress = source.explain(client.load_image(content).await).await?;
             bar.finish_and_clear();
-            for image in progress::images(printer, progress).await? {
+            for image in
+                progress::images(printer, progress).await.map_err(|failure| not_an_archive(failure, &path))?
+            {
                 ready(printer, &image)?;
             }
             Ok(())
@@ -49,9 +51,10 @@ pub(super) async fn image(client: &Client, printer: Printer, command: ImageComma
             bar.finish_and_clear();
             ready(printer, &progress::image(printer, progress).await?)
         }
-        ImageCommand::Ls => {
+        ImageCommand::Ls { quiet } => {
             let list = client.list_images().await?;
-            printer.result(&list, || {
+            let names = quiet.then(|| list.items.iter().map(name));
+            printer.names_or(&list, names, || {
                 // The place of an image is shown only where servers share images.
                 if list.items.iter().all(|image| image.place.is_none()) {
                     return table(COLUMNS, list.items.iter().flat_map(rows));
@@ -67,7 +70,7 @@ pub(super) async fn image(client: &Client, printer: Printer, command: ImageComma
                 results.push(client.remove_image(&image).await?);
             }
             let freed = results.iter().map(|result| result.freed_bytes).sum();
-            printer.result(&results, || format!("freed {}", format_bytes(freed)))
+            printer.list(&results, || format!("freed {}", format_bytes(freed)))
         }
         ImageCommand::Prune => {
             let pruned = client.prune_images().await?;
@@ -77,6 +80,25 @@ pub(super) async fn image(client: &Client, printer: Printer, command: ImageComma
                 lines.join("\n")
             })
         }
+    }
+}
+
+/// What an image is called, or its digest when it has no name.
+fn name(image: &Image) -> &str {
+    image.names.first().unwrap_or(&image.digest)
+}
+
+/// A root file system is an archive, too, but none of images.
+fn not_an_archive(failure: Failure, path: &Path) -> Failure {
+    match failure {
+        Failure::Client(ClientError::Api { error, request_id })
+            if error.message.contains("neither index.json") =>
+        {
+            let hint =
+                format!("of a root file system 'atoll image import {} NAME' makes an image", path.display());
+            Failure::Client(ClientError::Api { error: error.hint(hint), request_id })
+        }
+        other => other,
     }
 }
 
@@ -241,8 +263,8 @@ impl Upload {
     }
 }
 
-/// Brings an image into the embedded server of `run`.
-pub(super) async fn pull_for_run(client: &Client, printer: Printer, reference: &str) -> Result<()> {
+/// Pulls an image that a sandbox is to be made of. With `--json` its progress is not shown: what is asked for is the sandbox.
+pub(super) async fn pull_missing(client: &Client, printer: Printer, reference: &str) -> Result<()> {
     let pull = PullImage {
         reference: reference.to_owned(),
         credentials: None,
@@ -250,5 +272,5 @@ pub(super) async fn pull_for_run(client: &Client, printer: Printer, reference: &
         insecure_http: false,
         ca_pem: None,
     };
-    progress::image(printer, client.pull_image(&pull).await?).await.map(drop)
+    progress::image(printer.quiet(), client.pull_image(&pull).await?).await.map(drop)
 }

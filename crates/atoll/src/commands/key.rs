@@ -49,7 +49,7 @@ pub(super) async fn key(client: &Client, printer: Printer, command: KeyCommand) 
             for key in &keys {
                 client.delete_key(key).await?;
             }
-            printer.result(&serde_json::json!({ "removed": keys }), String::new)
+            printer.removed(&keys)
         }
     }
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use atoll_api::{DeviceLoginState, PollDeviceLogin};
 use atoll_client::Client;
-use atoll_core::Code;
 use atoll_core::secret::Secret;
+use atoll_core::{Code, Error};
 
 use crate::cli::{GlobalArgs, LoginArgs};
 use crate::config;
@@ -23,6 +23,16 @@ const SLOWER_MS: u64 = 5000;
 pub(super) async fn login(args: &GlobalArgs, printer: Printer, login: LoginArgs) -> Result<()> {
     let settings = config::load(args)?;
     let url = login.server.or(settings.url).unwrap_or_else(|| USUAL_URL.to_owned());
+    if !url.contains("://") {
+        // As with docker, whose `login` is that to a registry.
+        let error = Error::new(
+            Code::InvalidArgument,
+            format!("'{url}' is not the address of a server: it begins with http:// or https://"),
+        );
+        return Err(Failure::Plain(
+            error.hint(format!("for a registry of images: 'atoll registry login -u USER {url}'")),
+        ));
+    }
     // A key in the file is of the server before.
     let key = match config::named_key(args)? {
         _ if login.oidc => person(&url, printer).await?,
@@ -74,5 +84,5 @@ pub(super) async fn logout(args: &GlobalArgs, printer: Printer) -> Result<()> {
     };
     let then = if ended { "the login has ended" } else { "the key goes on working: 'atoll key rm' ends it" };
     printer.note(&format!("no server is in {} any more; {then}", path.display()));
-    Ok(())
+    printer.done(&serde_json::json!({ "file": path, "login_ended": ended }))
 }

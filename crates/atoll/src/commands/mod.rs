@@ -97,20 +97,25 @@ pub(crate) fn main(cli: Cli) -> ExitCode {
 
 /// Arguments that make no sense, or a wish for help. Asked for JSON, an error is JSON here too.
 pub(crate) fn misused(error: &clap::Error) -> ExitCode {
-    let json = std::env::args_os().take_while(|arg| arg != "--").any(|arg| arg == "--json");
+    let said = |option: &str| std::env::args_os().take_while(|arg| arg != "--").any(|arg| arg == option);
+    let json = said("--json");
+    let printer = Printer::new(json, !said("--no-color") && !config::no_color());
     if let Some(failure) = habits::unknown(error) {
-        Printer::new(json, !config::no_color()).failure(&failure);
+        printer.failure(&failure);
         return ExitCode::from(failure.exit_code());
     }
     if json && error.use_stderr() {
         let text = error.render().to_string();
         let first = text.lines().next().unwrap_or_default();
         let failure = Failure::Usage(first.strip_prefix("error: ").unwrap_or(first).to_owned());
-        Printer::new(true, false).failure(&failure);
+        printer.failure(&failure);
         return ExitCode::from(failure.exit_code());
     }
     // If it cannot be printed, there is no other place to report that.
     drop(error.print());
+    if let Some(hint) = habits::missing(error) {
+        printer.hint(hint);
+    }
     ExitCode::from(if error.use_stderr() { EXIT_USAGE } else { 0 })
 }
 
@@ -151,6 +156,7 @@ async fn dispatch(printer: Printer, cli: Cli) -> Result<u8> {
 
 async fn with_connection(connection: Connection, printer: Printer, command: Command) -> Result<u8> {
     let result = Box::pin(connected(&connection, printer, command)).await;
+    let result = result.map_err(|failure| connection.explain(failure));
     let down = connection.shutdown().await;
     let code = result?;
     down.map(|()| code)

@@ -197,7 +197,7 @@ fn format_rule(index: usize, rule: &str) -> String {
 
 async fn denied(client: &Client, printer: Printer, sandbox: &str) -> Result<()> {
     let network = client.sandbox_network(sandbox).await?;
-    printer.result(&network.denials, || {
+    printer.list(&network.denials, || {
         let rows = network.denials.iter().map(|denial| {
             let stage = match denial.stage {
                 Stage::Dns => "lookup",
@@ -208,12 +208,23 @@ async fn denied(client: &Client, printer: Printer, sandbox: &str) -> Result<()> 
             // Names and paths were chosen inside the sandbox.
             let (what, why) = (clean(&denial.what), clean(&denial.why));
             let why = if denial.observed { format!("would be refused: {why}") } else { why };
-            let ask = clean(denial.ask.as_deref().unwrap_or("-"));
+            let ask =
+                clean(&denial.ask.as_deref().map_or_else(|| "-".to_owned(), |ask| allowing(sandbox, ask)));
             let last = format!("{} ago", age(denial.last_at_ms));
             [last, denial.count.to_string(), stage.to_owned(), what, why, ask]
         });
         table(["LAST", "TIMES", "AT", "WHAT", "WHY", "WOULD ALLOW IT"], rows)
     })
+}
+
+/// The command that would allow what was refused. The server says it in options of a new policy (`--allow NAME`), which for a
+/// sandbox that has one would replace all of it.
+fn allowing(sandbox: &str, ask: &str) -> String {
+    let target = ["--allow ", "--allow-cidr "].into_iter().find_map(|option| ask.strip_prefix(option));
+    match target {
+        Some(target) if !target.contains(' ') => format!("atoll net allow {sandbox} {target}"),
+        Some(_) | None => ask.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -244,6 +255,13 @@ mod tests {
         let rules = net_rules(Action::Allow, "10.1.2.3:5432").unwrap();
         assert_eq!(without(&more, &rules).unwrap(), before);
         assert!(without(&before, &rules).is_err());
+    }
+
+    #[test]
+    fn what_would_allow_a_refusal_is_a_command_that_keeps_the_rest() {
+        assert_eq!(allowing("dev", "--allow a.example"), "atoll net allow dev a.example");
+        assert_eq!(allowing("dev", "--allow-cidr 10.1.2.3:443"), "atoll net allow dev 10.1.2.3:443");
+        assert_eq!(allowing("dev", "--internet on"), "--internet on");
     }
 
     #[test]

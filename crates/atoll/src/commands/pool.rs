@@ -26,7 +26,10 @@ pub(super) async fn pool(client: &Client, printer: Printer, command: PoolCommand
             let pool = client.put_pool(&put).await?;
             printer.result(&pool, || format!("{}: {} to {}", of(&pool), pool.min, pool.max))
         }
-        PoolCommand::Rm { of } => Ok(client.delete_pool(of.template.as_deref(), of.image.as_deref()).await?),
+        PoolCommand::Rm { of } => {
+            client.delete_pool(of.template.as_deref(), of.image.as_deref()).await?;
+            printer.removed(&[of.template.or(of.image)])
+        }
     }
 }
 

@@ -42,7 +42,7 @@ pub(super) async fn project(client: &Client, printer: Printer, command: ProjectC
             for project in &projects {
                 client.delete_project(project).await?;
             }
-            printer.result(&serde_json::json!({ "removed": projects }), String::new)
+            printer.removed(&projects)
         }
     }
 }

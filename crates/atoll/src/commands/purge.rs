@@ -6,6 +6,7 @@ use atoll_core::{Code, Error};
 use atoll_isolation_host::{end_installation, owner_elsewhere};
 use atoll_isolation_storage::thaw_volumes_of;
 
+use super::system;
 use crate::cli::PurgeArgs;
 use crate::daemon::{DataDir, leave_kernel};
 use crate::failure::{Failure, Result};
@@ -21,6 +22,7 @@ pub(super) fn purge(printer: Printer, args: &PurgeArgs) -> Result<()> {
             format!("{} is no data directory of a server", path.display()),
         ));
     }
+    system::need_root("end an installation")?;
     // While we hold its lock no server can begin to use it.
     let dir = DataDir::open(path)?;
     if !args.yes {

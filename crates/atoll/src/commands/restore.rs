@@ -11,9 +11,10 @@ use atoll_core::{Code, Error};
 use atoll_isolation_host::is_running;
 use indicatif::ProgressBar;
 
-use super::backup::{SCRATCH, STANDARD, failure, need_root, stoppable};
+use super::backup::{SCRATCH, STANDARD, failure, stoppable};
 use super::pipe::Stoppable;
 use super::shared::CLUSTER;
+use super::system;
 use crate::cli::RestoreArgs;
 #[cfg(debug_assertions)]
 use crate::config;
@@ -95,7 +96,7 @@ pub(super) fn unpack_cluster(
 }
 
 fn into(backup: Input<'_>, path: &Path, watch: &Watch<'_, impl Fn(u64)>) -> Result<Header> {
-    need_root()?;
+    system::need_root("make data directories")?;
     if backup.header().of.installation == CLUSTER {
         let told = "this is the backup of what a cluster shares: it has no data directory";
         return Err(Failure::Plain(

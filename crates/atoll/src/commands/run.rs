@@ -7,12 +7,12 @@ use atoll_api::CreateExec;
 use atoll_client::Client;
 use serde::Serialize;
 
-use super::{exec, image, sandbox};
-use crate::cli::RunArgs;
+use super::{exec, sandbox};
+use crate::cli::{RunArgs, SandboxArgs};
 use crate::connection::Connection;
 use crate::failure::Result;
 use crate::output::Printer;
-use crate::session::{self, Finished, Mode, Target};
+use crate::session::{self, Finished, Mode, Program, Target};
 use crate::signals::Stops;
 
 /// Idle timeout, milliseconds, after which a sandbox goes that no `atoll run` deleted.
@@ -29,10 +29,9 @@ struct Started<'a> {
 /// `atoll run`
 pub(super) async fn run(connection: &Connection, printer: Printer, args: RunArgs) -> Result<u8> {
     let client = &connection.client;
-    if connection.is_embedded() && args.sandbox.image.as_deref().is_some_and(|image| image != "host") {
-        // A server of its own has no images yet.
-        image::pull_for_run(client, printer, args.sandbox.image.as_deref().unwrap_or_default()).await?;
-    }
+    let program = args.argv.first().cloned();
+    let hint = program.as_deref().filter(|_| of_defaults(&args.sandbox)).map(as_image);
+    let program = Program { name: program.as_deref(), hint: hint.as_deref() };
     let mode = exec::mode(printer, &args.stream)?;
     let mut stops = Stops::catch()?;
     let mut request = sandbox::request(args.sandbox)?;
@@ -43,7 +42,7 @@ pub(super) async fn run(connection: &Connection, printer: Printer, args: RunArgs
 
     // The request is not given up on a first signal: the server may make the sandbox anyway, and then it would not be
     // deleted.
-    let creating = client.create_sandbox(&request);
+    let creating = sandbox::make(client, printer, &request);
     tokio::pin!(creating);
     let mut stopped = None;
     let made = loop {
@@ -57,7 +56,7 @@ pub(super) async fn run(connection: &Connection, printer: Printer, args: RunArgs
 
     let result = match stopped {
         Some(stop) => Err(stop.failure()),
-        None => run_in(client, printer, &made.id, &mode, create, &mut stops).await,
+        None => run_in(client, printer, &made.id, &mode, create, program, &mut stops).await,
     };
     let (code, detached) = match result {
         Ok((code, detached)) => (Ok(code), detached),
@@ -84,6 +83,16 @@ pub(super) async fn run(connection: &Connection, printer: Printer, args: RunArgs
     }
 }
 
+/// Whether nothing was said of what the sandbox is made of.
+fn of_defaults(args: &SandboxArgs) -> bool {
+    args.image.is_none() && args.template.is_none() && args.snapshot.is_none()
+}
+
+/// What somebody may have meant who wrote an image where docker has it.
+fn as_image(word: &str) -> String {
+    format!("the first word is the command; an image goes before it: atoll run --image {word} -- CMD")
+}
+
 /// The exit code, and whether the user detached.
 async fn run_in(
     client: &Client,
@@ -91,6 +100,7 @@ async fn run_in(
     sandbox: &str,
     mode: &Mode,
     create: CreateExec,
+    program: Program<'_>,
     stops: &mut Stops,
 ) -> Result<(u8, bool)> {
     let created = client.create_exec(sandbox, &exec::with_mode(mode, create)).await?;
@@ -100,5 +110,5 @@ async fn run_in(
     }
     let finished = session::drive(printer, target, mode, 0, stops).await?;
     let detached = matches!(finished, Finished::Detached);
-    Ok((exec::finish(printer, target, finished), detached))
+    Ok((exec::finish(printer, target, finished, program), detached))
 }

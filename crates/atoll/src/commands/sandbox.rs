@@ -1,5 +1,7 @@
 //! Sandboxes: `create`, `ls`, `rm`, `inspect`, `update`, `extend`, `metrics`.
 
+use std::collections::BTreeMap;
+
 use atoll_api::{CreateSandbox, Sandbox, SandboxList, UpdateSandbox};
 use atoll_client::{Client, ListSandboxes};
 use atoll_core::Code;
@@ -8,7 +10,10 @@ use atoll_core::sandbox::SandboxState;
 use atoll_core::snapshot::{AutoCheckpoints, Durability};
 use atoll_core::spec::{Accelerator, Resources, ResourcesDraft};
 
-use crate::cli::{ExtendArgs, InspectArgs, LimitArgs, LsArgs, RmArgs, SandboxArg, SandboxArgs, UpdateArgs};
+use super::image;
+use crate::cli::{
+    EnvFile, ExtendArgs, InspectArgs, LimitArgs, LsArgs, RmArgs, SandboxArg, SandboxArgs, UpdateArgs,
+};
 use crate::failure::{Failure, Result};
 use crate::output::{Printer, age, fields, table, until};
 use crate::terminal;
@@ -29,6 +34,11 @@ pub(super) fn limits(args: &LimitArgs, disk: Option<u64>) -> ResourcesDraft {
     }
 }
 
+/// Variables of files and, before them, of the command line.
+pub(super) fn variables(files: Vec<EnvFile>, said: Vec<(String, String)>) -> BTreeMap<String, String> {
+    files.into_iter().flat_map(|file| file.0).chain(said).collect()
+}
+
 /// The request that the arguments mean.
 pub(super) fn request(args: SandboxArgs) -> Result<CreateSandbox> {
     Ok(CreateSandbox {
@@ -45,7 +55,7 @@ pub(super) fn request(args: SandboxArgs) -> Result<CreateSandbox> {
         }),
         isolation: args.isolation,
         resources: limits(&args.limits, args.disk),
-        env: args.env.into_iter().collect(),
+        env: variables(args.env_file, args.env),
         labels: args.label.into_iter().collect(),
         node_labels: args.node_label.into_iter().collect(),
         user: args.user,
@@ -53,7 +63,7 @@ pub(super) fn request(args: SandboxArgs) -> Result<CreateSandbox> {
         ttl_ms: args.ttl,
         volumes: args.volume,
         idle_timeout_ms: args.idle_timeout,
-        secrets: std::collections::BTreeMap::new(),
+        secrets: BTreeMap::new(),
         egress: args.egress.policy()?,
         execution: args.execution.policy()?,
         profiles: args.profiles.profiles()?,
@@ -68,9 +78,21 @@ pub(super) fn request(args: SandboxArgs) -> Result<CreateSandbox> {
     })
 }
 
+/// Makes a sandbox. An image that is not here is pulled first, as `docker run` does.
+pub(super) async fn make(client: &Client, printer: Printer, request: &CreateSandbox) -> Result<Sandbox> {
+    match (client.create_sandbox(request).await, &request.image) {
+        (Err(error), Some(image)) if error.code() == Some(Code::ImageNotFound) => {
+            printer.note(&format!("there is no image '{image}' here: pulling it"));
+            image::pull_missing(client, printer, image).await?;
+            Ok(client.create_sandbox(request).await?)
+        }
+        (made, _) => Ok(made?),
+    }
+}
+
 /// `atoll create`: prints the id. Says on standard error if a machine is emulated.
 pub(super) async fn create(client: &Client, printer: Printer, args: SandboxArgs) -> Result<()> {
-    let sandbox = client.create_sandbox(&request(args)?).await?;
+    let sandbox = make(client, printer, &request(args)?).await?;
     if sandbox.accelerator == Some(Accelerator::Emulated) {
         printer.note("its processor is emulated, many times slower than with KVM: 'atoll doctor' says why");
     }
@@ -78,7 +100,7 @@ pub(super) async fn create(client: &Client, printer: Printer, args: SandboxArgs)
 }
 
 /// All pages of a listing.
-async fn all(client: &Client, mut list: ListSandboxes) -> Result<Vec<Sandbox>> {
+pub(super) async fn all(client: &Client, mut list: ListSandboxes) -> Result<Vec<Sandbox>> {
     list.limit = Some(PAGE_MAX_COUNT);
     let mut items = Vec::new();
     for _ in 0..PAGES_MAX_COUNT {
@@ -105,10 +127,8 @@ pub(super) async fn ls(client: &Client, printer: Printer, args: LsArgs) -> Resul
         items.retain(|sandbox| !matches!(sandbox.state, SandboxState::Deleting | SandboxState::Failed));
     }
     let list = SandboxList { items, next_cursor: None };
-    printer.result(&list, || {
-        if args.quiet {
-            return list.items.iter().map(|sandbox| sandbox.id.as_str()).collect::<Vec<_>>().join("\n");
-        }
+    let ids = args.quiet.then(|| list.items.iter().map(|sandbox| sandbox.id.as_str()));
+    printer.names_or(&list, ids, || {
         table(["ID", "NAME", "IMAGE", "LEVEL", "STATE", "AGE", "ENDS"], list.items.iter().map(row))
     })
 }

@@ -22,10 +22,10 @@ pub(super) async fn secret(client: &Client, printer: Printer, command: SecretCom
             })
         }
         SecretCommand::Rm { names, project } => {
-            for name in names {
-                client.delete_secret(project.as_deref(), &name).await?;
+            for name in &names {
+                client.delete_secret(project.as_deref(), name).await?;
             }
-            Ok(())
+            printer.removed(&names)
         }
         SecretCommand::Audit { name, sandbox, limit } => {
             let list = ListSecretUses { secret: name, sandbox, limit: Some(limit) };

@@ -7,7 +7,7 @@ use std::fs::Permissions;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -33,12 +33,12 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use super::purge;
+use super::{purge, system};
 use crate::cli::{self, Advertised, LOCALHOST, OidcArgs, ServeArgs};
 use crate::config::{self, VaultKey};
 use crate::daemon::{
-    Collector, Daemon, DataDir, Limits, Machines, NodeSettings, Sentries, Spans, Telemetry, end_left_behind,
-    follow_metrics,
+    Collector, Daemon, DataDir, HOSTS, Limits, Machines, NodeSettings, Sentries, Spans, Telemetry,
+    end_left_behind, follow_metrics,
 };
 use crate::failure::{Failure, Result};
 use crate::output::Printer;
@@ -86,6 +86,7 @@ async fn listen(address: SocketAddr, data_dir: &Path) -> Result<TcpListener> {
 }
 
 pub(super) async fn serve(printer: Printer, mut args: ServeArgs) -> Result<()> {
+    system::need_root("run a server")?;
     if !args.ephemeral {
         args.database = args.database.take().map_or_else(config::database, |given| Ok(Some(given)))?;
         return Box::pin(serve_on(printer, args)).await;
@@ -433,12 +434,18 @@ fn egress(args: &ServeArgs) -> Result<EgressConfig> {
     let own_hosts = public.into_iter().chain([args.domain.clone()]).chain(names(args));
     let gateway = GatewayConfig {
         resolvers: args.resolver.clone(),
+        hosts_file: hosts_file(args),
         upstream,
         closed: args.closed_cidr.clone(),
         own_hosts: own_hosts.collect(),
         ..GatewayConfig::default()
     };
     Ok(EgressConfig { default_policy, gateway })
+}
+
+/// The list of names that come before what resolvers say: the host's, unless its resolvers are not wanted either.
+fn hosts_file(args: &ServeArgs) -> Option<PathBuf> {
+    args.hosts_file.clone().or_else(|| args.resolver.is_empty().then(|| PathBuf::from(HOSTS)))
 }
 
 /// The Model Context Protocol at `/mcp`. Its tools ask this server, over loopback where it listens there, with the key of the request.

@@ -38,10 +38,10 @@ pub(super) async fn service(client: &Client, printer: Printer, command: ServiceC
             printer.result(&service, String::new)
         }
         ServiceCommand::Rm { sandbox, services } => {
-            for service in services {
-                client.delete_service(&sandbox, &service).await?;
+            for service in &services {
+                client.delete_service(&sandbox, service).await?;
             }
-            Ok(())
+            printer.removed(&services)
         }
     }
 }

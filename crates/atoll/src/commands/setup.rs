@@ -11,6 +11,7 @@ use atoll_isolation_microvm::kernel::{Kernel, KernelError};
 use serde::de::DeserializeOwned;
 use tokio::process::Command;
 
+use super::system;
 use crate::cli::{SetupCommand, SetupMicrovmArgs};
 use crate::daemon::{DataDir, Machines, open_slots, open_storage};
 use crate::failure::{Failure, Result};
@@ -41,6 +42,7 @@ fn launched<T: DeserializeOwned>(jail: &str, launch: fn(&T) -> std::result::Resu
 }
 
 pub(super) async fn setup(printer: Printer, command: SetupCommand) -> Result<()> {
+    system::need_root("prepare this host")?;
     let SetupCommand::Microvm(args) = command;
     let machines = Machines::new(&args.data_dir, &args.microvm);
     let kernel = microvm(&machines, &args).await?;

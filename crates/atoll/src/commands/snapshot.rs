@@ -30,11 +30,12 @@ pub(super) async fn snapshot(client: &Client, printer: Printer, command: Snapsho
             let snapshot = client.create_snapshot(&sandbox, &create).await?;
             printer.result(&snapshot, || snapshot.id.clone())
         }
-        SnapshotCommand::Ls { sandbox, name } => {
+        SnapshotCommand::Ls { quiet, sandbox, name } => {
             let items = all(client, ListSnapshots { sandbox, name, ..ListSnapshots::default() }).await?;
             let list = SnapshotList { items, next_cursor: None };
             let heads = ["ID", "TAGS", "IMAGE", "SANDBOX", "SIZE", "AGE", "COMMENT"];
-            printer.result(&list, || table(heads, list.items.iter().map(row)))
+            let ids = quiet.then(|| list.items.iter().map(|snapshot| snapshot.id.as_str()));
+            printer.names_or(&list, ids, || table(heads, list.items.iter().map(row)))
         }
         SnapshotCommand::Show { snapshot } => printer.document(&client.get_snapshot(&snapshot).await?),
         SnapshotCommand::Tag { snapshot, tag } => {
@@ -120,7 +121,7 @@ async fn rm(client: &Client, printer: Printer, snapshots: Vec<String>) -> Result
             }
         }
     }
-    printer.result(&removed, || removed.iter().map(line).collect::<Vec<_>>().join("\n"))?;
+    printer.list(&removed, || removed.iter().map(line).collect::<Vec<_>>().join("\n"))?;
     failed.map_or(Ok(()), Err)
 }
 

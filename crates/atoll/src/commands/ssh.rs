@@ -197,10 +197,10 @@ pub(super) async fn ssh_key(client: &Client, printer: Printer, command: SshKeyCo
             })
         }
         SshKeyCommand::Rm { keys } => {
-            for key in keys {
-                client.remove_ssh_key(&key).await?;
+            for key in &keys {
+                client.remove_ssh_key(key).await?;
             }
-            Ok(())
+            printer.removed(&keys)
         }
     }
 }

@@ -2,9 +2,18 @@
 
 use atoll_client::Client;
 use atoll_core::spec::Accelerator;
+use atoll_core::{Code, Error};
 
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::output::{Printer, fields};
+
+/// Refuses what would fail half way for anybody but root, with an error of the system that names no way out.
+pub(super) fn need_root(to_do: &str) -> Result<()> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    Err(Failure::Plain(Error::new(Code::InvalidArgument, format!("only root can {to_do}")).hint("use sudo")))
+}
 
 /// `atoll info`
 pub(super) async fn info(client: &Client, printer: Printer) -> Result<()> {

@@ -18,9 +18,12 @@ pub(super) async fn template(client: &Client, printer: Printer, command: Templat
             let template = client.create_template(&request(args)?).await?;
             printer.result(&template, || format!("{}:{}", template.name, template.version))
         }
-        TemplateCommand::Ls => {
+        TemplateCommand::Ls { quiet } => {
             let list = client.list_templates().await?;
-            printer.result(&list, || table(["NAME", "VERSION", "IMAGE", "AGE"], list.items.iter().map(row)))
+            let names = quiet.then(|| list.items.iter().map(|template| template.name.as_str()));
+            printer.names_or(&list, names, || {
+                table(["NAME", "VERSION", "IMAGE", "AGE"], list.items.iter().map(row))
+            })
         }
         TemplateCommand::Show { template } => {
             // A text that is not a version is a tag: the server knows the tags.
@@ -40,7 +43,7 @@ pub(super) async fn template(client: &Client, printer: Printer, command: Templat
             for tag in &tags {
                 client.delete_template_tag(&template, tag).await?;
             }
-            printer.result(&serde_json::json!({ "removed": tags }), String::new)
+            printer.removed(&tags)
         }
         TemplateCommand::Tags { template, tag } => {
             let list = match tag {
@@ -52,7 +55,7 @@ pub(super) async fn template(client: &Client, printer: Printer, command: Templat
         TemplateCommand::Rm { template } => {
             let (name, version) = split(&template)?;
             client.delete_template(name, version).await?;
-            printer.result(&serde_json::json!({ "removed": template }), String::new)
+            printer.removed(&[template])
         }
     }
 }

@@ -147,7 +147,7 @@ fn summary_text(summary: &Summary) -> String {
 
 async fn tree(client: &Client, printer: Printer, of: TraceOf) -> Result<()> {
     let roots = atoll_recorder::tree(&all(client, of).await?);
-    printer.result(&roots, || {
+    printer.list(&roots, || {
         let mut lines = Vec::new();
         for root in &roots {
             branch(&mut lines, root, 0);

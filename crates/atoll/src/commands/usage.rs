@@ -1,7 +1,9 @@
 //! `pause`, `resume` and `usage`.
 
+use std::collections::BTreeMap;
+
 use atoll_api::{PauseSandbox, SandboxList, UsageGroup, UsageItem, UsageList};
-use atoll_client::{Client, GetUsage};
+use atoll_client::{Client, GetUsage, ListSandboxes};
 
 use crate::cli::{PauseArgs, ResumeArgs, UsageArgs};
 use crate::failure::Result;
@@ -46,8 +48,8 @@ pub(super) async fn usage(client: &Client, printer: Printer, args: UsageArgs) ->
         group: args.by,
     };
     let mut list = client.usage(&query).await?;
-    if args.by == UsageGroup::Project && !printer.is_json() {
-        name_projects(client, &mut list).await;
+    if !printer.is_json() {
+        name(client, args.by, &mut list).await;
     }
     printer.result(&list, || {
         table(
@@ -57,12 +59,28 @@ pub(super) async fn usage(client: &Client, printer: Printer, args: UsageArgs) ->
     })
 }
 
-/// Puts names in the place of ids, as far as the user's API key may list the projects.
-async fn name_projects(client: &Client, list: &mut UsageList) {
-    let Ok(projects) = client.list_projects().await else { return };
-    for id in list.items.iter_mut().filter_map(|item| item.project.as_mut()) {
-        if let Some(project) = projects.items.iter().find(|project| project.id == *id) {
-            id.clone_from(&project.name);
+/// Puts names in the place of ids, as far as the user's API key may list what has them. What is gone keeps its id.
+async fn name(client: &Client, by: UsageGroup, list: &mut UsageList) {
+    let names: BTreeMap<String, String> = match by {
+        UsageGroup::Sandbox => {
+            let Ok(sandboxes) = super::sandbox::all(client, ListSandboxes::default()).await else { return };
+            sandboxes.into_iter().filter_map(|sandbox| Some((sandbox.id, sandbox.name?))).collect()
+        }
+        UsageGroup::Key => {
+            let Ok(keys) = client.list_keys().await else { return };
+            keys.items.into_iter().map(|key| (key.id, key.name)).collect()
+        }
+        UsageGroup::Project => {
+            let Ok(projects) = client.list_projects().await else { return };
+            projects.items.into_iter().map(|project| (project.id, project.name)).collect()
+        }
+        UsageGroup::Total | UsageGroup::Hour => return,
+    };
+    for item in &mut list.items {
+        for id in [&mut item.sandbox, &mut item.key, &mut item.project].into_iter().flatten() {
+            if let Some(name) = names.get(id) {
+                id.clone_from(name);
+            }
         }
     }
 }

@@ -5,6 +5,7 @@ use std::os::fd::AsFd as _;
 use atoll_api::{CreateVolume, Volume};
 use atoll_client::{Client, Download};
 use atoll_core::exec::OutputStream;
+use atoll_core::{Code, Error};
 use tokio::io::AsyncWriteExt as _;
 use tokio_util::io::ReaderStream;
 
@@ -26,20 +27,21 @@ pub(super) async fn volume(client: &Client, printer: Printer, command: VolumeCom
             let create = CreateVolume { name, from: Some(from), read_only: true, ..CreateVolume::default() };
             make(client, printer, create).await
         }
-        VolumeCommand::Ls => {
+        VolumeCommand::Ls { quiet } => {
             let list = client.list_volumes().await?;
             let header = ["NAME", "SIZE", "USED BY", "KIND", "AGE"];
-            printer.result(&list, || table(header, list.items.iter().map(row)))
+            let names = quiet.then(|| list.items.iter().map(|volume| volume.name.as_str()));
+            printer.names_or(&list, names, || table(header, list.items.iter().map(row)))
         }
         VolumeCommand::Show { volume } => show(client, printer, &volume).await,
         VolumeCommand::Rm { volumes } => {
-            for volume in volumes {
-                match inside(&volume) {
+            for volume in &volumes {
+                match inside(volume) {
                     Some((volume, path)) => client.remove_volume_file(volume, path, true).await?,
-                    None => client.delete_volume(&volume).await?,
+                    None => client.delete_volume(volume).await?,
                 }
             }
-            Ok(())
+            printer.removed(&volumes)
         }
         VolumeCommand::Cp { source, destination } => match (inside(&source), inside(&destination)) {
             (None, Some((volume, path))) => upload(client, &source, volume, path).await,
@@ -114,6 +116,12 @@ async fn upload(client: &Client, source: &str, volume: &str, path: &str) -> Resu
     } else {
         std::fs::File::open(source).map_err(wrong)?
     };
+    if source != "-" && file.metadata().map_err(wrong)?.is_dir() {
+        let error =
+            Error::new(Code::InvalidArgument, format!("{source} is a directory: this copies one file"));
+        let inside = format!("atoll create -v {volume}:/v', 'atoll cp {source} SANDBOX:/v{path}");
+        return Err(Failure::Plain(error.hint(format!("with a sandbox that has the volume: '{inside}'"))));
+    }
     let content = ReaderStream::new(tokio::fs::File::from_std(file));
     client.write_volume_file(volume, path, content).await?;
     Ok(())

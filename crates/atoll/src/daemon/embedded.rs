@@ -23,6 +23,9 @@ use super::{Daemon, DataDir, Limits};
 /// Where embedded servers keep their directories, one each.
 const BASE: &str = "/var/lib/atoll/run";
 
+/// The host's list of names.
+pub(crate) const HOSTS: &str = "/etc/hosts";
+
 struct Embedded {
     daemon: Daemon,
     server: JoinHandle<()>,
@@ -43,7 +46,8 @@ pub(crate) async fn embedded() -> Result<Connection> {
     }
     sweep(Path::new(BASE)).await;
     let dir = Path::new(BASE).join(std::process::id().to_string());
-    let limits = Limits { ready: 1, storage: PoolSize::None, ..Limits::default() };
+    let mut limits = Limits { ready: 1, storage: PoolSize::None, ..Limits::default() };
+    limits.egress.gateway.hosts_file = Some(HOSTS.into());
     let daemon = Daemon::start(DataDir::open(&dir)?, None, &limits).await?;
     let Some(key) = daemon.first_key(true).await? else {
         return Err(Failure::plain(Code::Internal, "the embedded server has no key"));
@@ -57,7 +61,7 @@ pub(crate) async fn embedded() -> Result<Connection> {
     let server = Server::new(daemon.engine.clone(), ServerConfig::new(daemon.installation.clone()), &[]);
     let server = tokio::spawn(server.serve(listener, stop.clone().cancelled_owned()));
     let client = Client::new(&format!("http://{address}"), &key.secret)?;
-    Ok(Connection::new(client, Some(Box::new(Embedded { daemon, server, stop, dir }))))
+    Ok(Connection::embedded(client, Box::new(Embedded { daemon, server, stop, dir })))
 }
 
 impl Guard for Embedded {

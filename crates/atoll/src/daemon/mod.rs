@@ -49,7 +49,7 @@ use crate::config::VaultKey;
 use crate::failure::{Failure, Result};
 
 pub(crate) use data_dir::{Claim, DataDir};
-pub(crate) use embedded::embedded;
+pub(crate) use embedded::{HOSTS, embedded};
 use journals::Journals;
 pub(crate) use kernel::{leave_kernel, left_in_kernel, try_witness};
 pub(crate) use lease::watch_lease;

@@ -480,6 +480,10 @@ async fn what_fails_is_named_and_leaves_nothing() {
     assert_eq!(failure.message, "line 3, column 1: 'RUN echo last words; exit 7' exited with code 7");
     assert_eq!(states(&entries), [Cached, Done, StepState::Failed]);
     assert_eq!(code(server.client.get_template("fails", None).await), Code::TemplateNotFound);
+    let (build, _) =
+        built(&server, &dockerfile("offline", "FROM host\nRUN getent hosts packages.test\n")).await;
+    let hint = build.failure.unwrap().hint.unwrap_or_default();
+    assert!(hint.contains("packages.test") && hint.contains("--allow packages.test"), "{hint}");
     // The steps before it are kept.
     let (_, entries) =
         built(&server, &dockerfile("fails", &text.replace("exit 7", "true").replace("never", "true"))).await;

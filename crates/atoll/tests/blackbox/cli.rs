@@ -196,7 +196,7 @@ async fn failures_say_what_to_do() {
     let missing = local.path().join("missing").display().to_string();
     for (args, code, says) in [
         (&["exec", "nope", "--", "true"][..], 125, "nope"),
-        (&["create", "--image", "no/such:image"], 125, "pull"),
+        (&["create", "--image", "127.0.0.1:1/no/such:image"], 125, "pulling it"),
         (&["create", "--name", "box"], 125, "box"),
         (&["create", "--name", "Not Good"], 125, "name"),
         (&["exec", "-w", "/no/such", "box", "--", "true"], 125, "/no/such"),
@@ -208,6 +208,20 @@ async fn failures_say_what_to_do() {
         (&["logs", "box", "ex00000000000000000000"], 125, "ex0000"),
         (&["image", "pull", "127.0.0.1:1/x:y"], 125, "127.0.0.1:1"),
         (&["rm", "nope"], 125, "nope"),
+        (&["exec", "box", "nosuchcommand"], 127, "'nosuchcommand' does not exist"),
+        (&["exec", "box", "/etc/passwd"], 126, "'/etc/passwd' cannot be run"),
+        (&["exec", "-e", "ATOLL_TEST_NEVER_SET", "box", "true"], 2, "no variable ATOLL_TEST_NEVER_SET"),
+        (&["volume", "cp", "/tmp", "data:/x"], 125, "/tmp is a directory"),
+        // In the words of the command line, not of the API.
+        (&["create", "--memory", "1"], 125, "--memory: 1 B is not between 16 MiB and"),
+        // What users of docker write.
+        (&["run", "nosuchimage", "true"], 127, "atoll run --image nosuchimage"),
+        (&["run", "-p", "8080:80", "--", "true"], 2, "'atoll port url SANDBOX PORT'"),
+        (&["run", "--network=host", "--", "true"], 2, "--internet on"),
+        (&["cp", "-r", ".", "box:/"], 2, "directories are copied"),
+        (&["ps"], 2, "'atoll ls' lists sandboxes"),
+        (&["login", "registry.example"], 125, "atoll registry login"),
+        (&["ls", "--lable", "a=b"], 2, "did you mean '--label'?"),
         (&["frobnicate"], 2, "frobnicate"),
         (&["create", "--memory", "lots"], 2, "lots"),
         (&["run"], 2, "CMD"),
@@ -231,8 +245,32 @@ async fn failures_say_what_to_do() {
     assert!(code == Some(125) && text.contains("is the server running"), "{text}");
     let (code, text) = run(&server.url, "wrong");
     assert!(code == Some(125) && text.contains("ATOLL_API_KEY"), "{text}");
+    let (code, text) = run(&server.url, "");
+    assert!(code == Some(125) && text.contains("no API key is set"), "{text}");
+    let (code, text) = run("127.0.0.1:1", "x");
+    assert!(code == Some(125) && text.contains("begins with http://"), "{text}");
     let (code, text) = run("", "");
     assert!(code == Some(125) && text.contains("atoll serve"), "{text}");
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn variables_come_from_arguments_files_and_from_here() {
+    let server = Server::start();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("env");
+    std::fs::write(&file, "# of a project\nexport A=1\nB=\"two words\"\nC=file\n").unwrap();
+    let file = file.to_str().unwrap();
+    let with_here = |args: &[&str]| {
+        let output = server.cli_command().args(args).env("FROM_HERE", "here").output().unwrap();
+        assert!(output.status.success(), "{args:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    with_here(&["create", "--name", "box", "-e", "FROM_HERE", "--env-file", file]);
+    let print = ["sh", "-c", "echo $FROM_HERE,$A,$B,$C"];
+    assert_eq!(with_here(&[&["exec", "box"][..], &print].concat()), "here,1,two words,file\n");
+    let said = ["exec", "--env-file", file, "-e", "C=said", "box"];
+    assert_eq!(with_here(&[&said[..], &print].concat()), "here,1,two words,said\n");
     server.finish().await;
 }
 
@@ -253,6 +291,10 @@ async fn everything_speaks_json() {
         &["metrics", "box"],
         &["extend", "box", "1h"],
         &["update", "box", "-l", "c=d", "--memory", "256MiB"],
+        &["net", "denied", "box"],
+        &["trace", "tree", "box"],
+        &["agent", "recipes"],
+        &["agent", "versions"],
         &["image", "ls"],
         &["image", "prune"],
         &["template", "create", "t", "--image", "host"],
@@ -272,6 +314,34 @@ async fn everything_speaks_json() {
         let plain = server.cli(args);
         assert_eq!(plain.code, Some(0), "{args:?}: {plain:?}");
     }
+    // So does what has nothing to say.
+    for (make, remove) in [
+        (&["volume", "create", "v"][..], &["volume", "rm", "v"][..]),
+        (&["pool", "set", "--image", "host", "1"], &["pool", "rm", "--image", "host"]),
+        (&["service", "add", "box", "s", "--", "sleep", "100"], &["service", "rm", "box", "s"]),
+        (&["checkpoint", "box"], &["checkpoints", "box", "--rm", "1"]),
+    ] {
+        server.cli(make).ok();
+        let removed = server.cli(&[&["--json"], remove].concat()).ok().json();
+        assert_eq!(removed["removed"].as_array().map(Vec::len), Some(1), "{remove:?}: {removed}");
+    }
+    server.cli(&["snapshot", "create", "box", "-t", "base:1"]).ok();
+    for (list, want) in [
+        (&["ls", "-q"][..], sandbox["id"].as_str().unwrap()),
+        (&["template", "ls", "-q"], "t"),
+        (&["image", "ls", "-q"], ""),
+        (&["volume", "ls", "-q"], ""),
+    ] {
+        assert_eq!(server.cli(list).ok().stdout.trim_end(), want, "{list:?}");
+    }
+    for list in [&["ps", "-q", "box"][..], &["snapshot", "ls", "-q"]] {
+        let ids = server.cli(list).ok().stdout;
+        assert!(!ids.is_empty() && ids.lines().all(|id| id.len() == exec.len()), "{list:?}: {ids}");
+    }
+    let used = server.cli(&["usage"]).ok().stdout;
+    assert!(used.lines().any(|line| line.starts_with("box ")), "by its name: {used}");
+    let told = server.cli(&["trace", "box"]).ok().stdout;
+    assert!(told.contains("began to record (on)") && !told.contains('{'), "{told}");
     let lines = server.cli(&["--json", "exec", "box", "--", "echo", "hi"]).ok();
     assert!(lines.stdout.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{lines:?}");
     server.cli(&["kill", "box", &exec]).ok();
@@ -390,6 +460,32 @@ async fn a_real_terminal() {
     terminal.expect("again-6");
     assert_eq!(terminal.wait(), Some(9));
     server.finish().await;
+}
+
+#[test]
+fn what_only_root_can_do_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data").display().to_string();
+    for args in [
+        &["serve", "--data-dir", &data][..],
+        &["serve", "--ephemeral"],
+        &["doctor"],
+        &["doctor", "--leaks"],
+        &["setup", "microvm", "--data-dir", &data],
+        &["backup", "--data-dir", &data, "-"],
+        &["run", "--", "true"],
+    ] {
+        // In a user namespace that maps nobody: this is root's process still, and may run the program, but has another id.
+        let plain = command(program());
+        let mut as_nobody = Command::new("unshare");
+        as_nobody.arg("--user").arg(plain.get_program()).args(args).env_clear();
+        as_nobody.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let output = as_nobody.output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(125), "{args:?}: {said}");
+        assert!(said.contains("only root can") && said.contains("sudo"), "{args:?}: {said}");
+    }
+    assert!(!std::path::Path::new(&data).exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]

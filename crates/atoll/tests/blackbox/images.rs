@@ -149,6 +149,11 @@ async fn registries_that_ask_for_a_password_or_have_their_own_authority() {
     // Sealed on disk, and not in the log.
     let grep = Command::new("grep").args(["-rlF", PASSWORD]).arg(server.data()).output().unwrap();
     assert!(grep.stdout.is_empty() && !server.log().contains(PASSWORD), "{grep:?}");
+    // What is not here is pulled, and asked for once more.
+    server.cli(&["image", "rm", &reference]).ok();
+    let made = server.cli(&["create", "--name", "pulled", "--image", &reference, "--json"]).ok();
+    assert_eq!((made.json()["name"].as_str(), made.stderr.as_str()), (Some("pulled"), ""), "{made:?}");
+    server.cli(&["rm", "pulled"]).ok();
     server.cli(&["registry", "logout", &locked.host()]).ok();
     server.cli(&["image", "rm", &reference]).ok();
     pull(&server, &with(PASSWORD)).await.unwrap();

@@ -106,7 +106,7 @@ async fn tags_move_and_snapshots_go_with_their_last_tag() {
     assert_eq!(cli(&["snapshot", "tag", &first, "other:x"]).ok().stdout, "app:v1\nother:x\n");
     // One of two references; then the last one and with it the snapshot.
     let removed = cli(&["snapshot", "rm", "app:v1", "--json"]).ok().json();
-    assert_eq!(removed, serde_json::json!([{ "tags": ["app:v1"] }]));
+    assert_eq!(removed, serde_json::json!({ "items": [{ "tags": ["app:v1"] }] }));
     assert!(cli(&["snapshot", "rm", "other:x"]).ok().stdout.starts_with(&first));
     assert_eq!(code(server.client.get_snapshot(&first).await), Code::SnapshotNotFound);
     assert_eq!(server.client.get_snapshot("app").await.unwrap().id, second);

@@ -243,7 +243,7 @@ async fn the_explicit_proxy_is_held_to_the_same_policy_and_says_why() {
     let none = server.sh(&neighbour, &format!("{CURL} http://10.0.2.2:3128/")).await.stdout;
     assert_eq!(none, "Atoll has refused nothing in this sandbox.\n200\n");
     let listed = server.cli(&["net", "denied", &id]).ok().stdout;
-    assert!(listed.contains("--allow nothere.test"), "{listed}");
+    assert!(listed.contains(&format!("atoll net allow {id} nothere.test")), "{listed}");
     let refused = server.sh(&id, &format!("{proxied} -v https://other.test/ 2>&1")).await;
     assert!(
         refused.stdout.contains("403") && refused.stdout.to_lowercase().contains("x-atoll-refused"),

@@ -17,6 +17,7 @@ mod egress;
 mod egress_bypass;
 mod egress_real;
 mod intercept;
+mod names;
 mod observe;
 mod policy;
 mod ports;

@@ -129,7 +129,7 @@ impl Setup {
     /// A connection through the real program.
     async fn tunnel(&self, key: &str) -> JoinHandle<()> {
         let mut command = self.server.cli_command();
-        command.env("ATOLL_API_KEY", key).args(["--json", "tunnel", "web", "3000:0"]);
+        command.env("ATOLL_API_KEY", key).args(["--json", "tunnel", "web", "0:3000"]);
         let mut command = tokio::process::Command::from(command);
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true).spawn().unwrap();

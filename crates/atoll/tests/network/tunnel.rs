@@ -95,7 +95,7 @@ async fn many_connections_go_in() {
     let server = Server::start();
     let sandbox = server.sandbox().await.id;
     echo_inside(&server, &sandbox, 7000).await;
-    let mut tunnel = Tunnel::start(&server, &[&sandbox, "7000:0", "7001:0"]);
+    let mut tunnel = Tunnel::start(&server, &[&sandbox, "0:7000", "0:7001"]);
     let mut addresses = [tunnel.address(), tunnel.address()];
     // In the order in which they were bound, or not: the one that echoes is port 7000.
     let works = exchange(connect(&addresses[0]), b"x").is_ok_and(|back| back == b"x");
@@ -127,7 +127,7 @@ async fn it_survives_a_restart_of_the_server() {
     let mut server = Server::start();
     let sandbox = server.sandbox().await.id;
     echo_inside(&server, &sandbox, 7000).await;
-    let mut tunnel = Tunnel::start(&server, &[&sandbox, "7000:0"]);
+    let mut tunnel = Tunnel::start(&server, &[&sandbox, "0:7000"]);
     let address = tunnel.address();
     let mut broken = connect(&address);
     broken.write_all(b"x").unwrap();

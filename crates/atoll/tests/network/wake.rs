@@ -60,7 +60,7 @@ async fn a_connection_through_a_tunnel_wakes() {
     let server = Server::start();
     with_web_server(&server);
     let mut tunnel = server.cli_command();
-    tunnel.args(["--json", "tunnel", "web", "3000:0"]).stdin(Stdio::null()).stdout(Stdio::piped());
+    tunnel.args(["--json", "tunnel", "web", "0:3000"]).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut tunnel = tunnel.spawn().unwrap();
     let mut line = String::new();
     BufReader::new(tunnel.stdout.take().unwrap()).read_line(&mut line).unwrap();

@@ -73,6 +73,12 @@ impl Client {
     /// # Errors
     /// [`ClientError::Config`] when the address or the key cannot be used.
     pub fn new(url: &str, key: &Secret) -> Result<Self> {
+        // Before it is parsed: `host:4600` is a URL of the scheme `host`.
+        if !url.contains("://") {
+            return Err(ClientError::Config(format!(
+                "'{url}' is not an address: it begins with http:// or https://"
+            )));
+        }
         let base = Url::parse(url)
             .map_err(|error| ClientError::Config(format!("'{url}' is not an address: {error}")))?;
         if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {

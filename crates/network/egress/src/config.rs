@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -16,6 +17,8 @@ use crate::interceptor::Interceptor;
 pub struct GatewayConfig {
     /// Resolvers to ask; those of the host's `/etc/resolv.conf` when empty.
     pub resolvers: Vec<SocketAddr>,
+    /// Names with their addresses, in the form of `/etc/hosts`, which come before what resolvers say.
+    pub hosts_file: Option<PathBuf>,
     /// A proxy through which every connection to the outside goes.
     pub upstream: Option<UpstreamProxy>,
     /// Looks into connections where a policy asks for it.

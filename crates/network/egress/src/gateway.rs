@@ -68,7 +68,7 @@ impl Gateway {
     /// A gateway without sandboxes.
     #[must_use]
     pub fn new(config: GatewayConfig) -> Self {
-        let resolver = Resolver::new(config.resolvers.clone());
+        let resolver = Resolver::new(config.hosts_file.clone(), config.resolvers.clone());
         let borders = Borders::new(config.closed.clone(), &config.own_hosts);
         let places = config.connections_max.unwrap_or_else(by_descriptors).clamp(1, Semaphore::MAX_PERMITS);
         let places_of_one = (places / SHARE_OF_ONE).max(1);

@@ -15,7 +15,7 @@
 //!                                        │   └───────────┼─────────────────┘
 //!                                        │               ▼
 //!                                        │             Dialer ─▶ the address, or the upstream proxy
-//!  lookup ───▶ gate.dns ─────────────────┼─▶ dns ─▶ policy::may_resolve ─▶ resolvers of the host
+//!  lookup ───▶ gate.dns ─────────────────┼─▶ dns ─▶ policy::may_resolve ─▶ hosts file, resolvers of the host
 //! ```
 //!
 //! # What makes a name certain

@@ -46,6 +46,8 @@ pub const DNS_TIMEOUT: Duration = Duration::from_secs(3);
 pub const DNS_CACHE_MAX_COUNT: usize = 10_000;
 /// How long an answer is remembered at most.
 pub const DNS_TTL_MAX: Duration = Duration::from_secs(3600);
+/// Most of the host's list of names that is read, bytes: lists of blocked hosts are long.
+pub const HOSTS_MAX_BYTES: u64 = 8 << 20;
 /// Addresses that one answer may give.
 pub const DNS_ADDRESSES_MAX_COUNT: usize = 32;
 /// Connections that one sandbox without internet may hold: enough to be told why nothing passes.

@@ -1,17 +1,19 @@
 //! An event as one line for people.
 
 use atoll_api::TraceEvent;
-use atoll_recorder::event::Socket;
+use atoll_recorder::event::{RecorderEvent, Socket};
 use atoll_recorder::{Numbered, What, Witness};
 
-use crate::units::format_bytes;
+use crate::units::{format_bytes, format_duration_ms};
 
 /// What a line begins with, and what happened.
 pub(super) fn line(event: &TraceEvent, numbered: &Numbered) -> String {
     let exec = numbered.event.exec.as_ref().map_or_else(String::new, |exec| format!(" {exec}"));
     let pid = numbered.event.process.map_or_else(String::new, |process| format!(" pid {}", process.pid));
     let (number, at, by) = (event.number, time(event.at_us), witness(numbered.event.witness));
-    clean(&format!("{number:>6} {at} {by:<7} {}{exec}{pid}  {}", event.kind, what(&numbered.event.what)))
+    let line =
+        format!("{number:>6} {at} {by:<7} {:<15}{exec}{pid}  {}", event.kind, what(&numbered.event.what));
+    clean(line.trim_end())
 }
 
 /// Text that comes from a guest must not control the terminal.
@@ -113,6 +115,26 @@ fn what(what: &What) -> String {
             let count = lost.count.map_or_else(|| "unknown".to_owned(), |count| count.to_string());
             format!("MISSING {count}: {}", lost.reason)
         }
-        What::Recorder(event) => format!("{event:?}"),
+        What::Recorder(event) => recorder(event),
+    }
+}
+
+/// What the recorder says of itself.
+fn recorder(event: &RecorderEvent) -> String {
+    match event {
+        RecorderEvent::Began { mode } => format!("began to record ({mode})"),
+        RecorderEvent::WentOn { clean: true } => "a new server goes on".to_owned(),
+        RecorderEvent::WentOn { clean: false } => {
+            "a new server goes on; the one before did not end cleanly".to_owned()
+        }
+        RecorderEvent::Repaired { bytes } => format!("cut off a torn end of {}", format_bytes(*bytes)),
+        RecorderEvent::Dropped { before } => format!("dropped what is older than event {before}"),
+        RecorderEvent::ClockSet { by_ms } => {
+            let way = if *by_ms < 0 { "back" } else { "forward" };
+            format!("the host's clock was set {way} by {}", format_duration_ms(by_ms.unsigned_abs()))
+        }
+        RecorderEvent::WatchesFiles { path } => format!("watches {path} from here on"),
+        RecorderEvent::Paused => "the server ends".to_owned(),
+        RecorderEvent::Ended => "the journal ends".to_owned(),
     }
 }

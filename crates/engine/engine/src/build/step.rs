@@ -5,6 +5,7 @@ use atoll_core::build::{BuildEvent, BuildFailure};
 use atoll_core::exec::{Exit, ExitReason, OutputStream};
 use atoll_core::id::SandboxId;
 use atoll_core::limits::SECRET_VALUE_MIN_BYTES;
+use atoll_core::network::DenialView;
 use atoll_core::spec::{Command, ExecDraft};
 use atoll_core::{Code, Error, Result};
 use atoll_egress::Replacer;
@@ -21,6 +22,8 @@ const PIECE_MAX_BYTES: usize = 16 << 10;
 /// What of a failed command's output stands in the failure, bytes and lines.
 const TAIL_MAX_BYTES: usize = 4 << 10;
 const TAIL_MAX_LINES: usize = 12;
+/// Refusals of the network that a failure names.
+const REFUSED_SHOWN_MAX_COUNT: usize = 5;
 
 impl Run<'_> {
     /// Does what a step does.
@@ -70,6 +73,8 @@ impl Run<'_> {
         numbered: &Numbered<'_>,
     ) -> Result<(), BuildFailure> {
         let placed = |error| at(step.place, error);
+        let denials = || self.engine.network(sandbox).map(|view| view.denials).unwrap_or_default();
+        let before = denials();
         let view = self.engine.create_exec(sandbox, draft, self.caller).await.map_err(placed)?;
         let exec = view.record.id.to_string();
         let mut reader = self.engine.output(sandbox, &exec, 0, false).await.map_err(placed)?;
@@ -93,7 +98,7 @@ impl Run<'_> {
                         keep_tail(&mut tail, text.as_bytes());
                         self.output(numbered, stream, text).await?;
                     }
-                    return outcome(step, &exit, &tail);
+                    return outcome(step, &exit, &tail, || refused(&before, &denials()));
                 }
             }
         }
@@ -123,8 +128,31 @@ impl Run<'_> {
     }
 }
 
-/// How a command ended.
-fn outcome(step: &Step, exit: &Exit, tail: &[u8]) -> Result<(), BuildFailure> {
+/// What the network refused while a command ran, and what would allow it. Programs say only "could not resolve host".
+fn refused(before: &[DenialView], after: &[DenialView]) -> Option<String> {
+    let refused = after.iter().filter(|denial| !denial.observed && !before.contains(denial));
+    let (mut whats, mut asks): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
+    for denial in refused.take(REFUSED_SHOWN_MAX_COUNT) {
+        whats.push(&denial.what);
+        if let Some(ask) = denial.ask.as_deref().filter(|ask| !asks.contains(ask)) {
+            asks.push(ask);
+        }
+    }
+    let what = format!("the network policy of the build refused {}", whats.join(", "));
+    match (whats.is_empty(), asks.is_empty()) {
+        (true, _) => None,
+        (false, true) => Some(what),
+        (false, false) => Some(format!("{what}; this would allow it: {}", asks.join(" "))),
+    }
+}
+
+/// How a command ended. `refused` says what the network refused it, and is asked only when it failed.
+fn outcome(
+    step: &Step,
+    exit: &Exit,
+    tail: &[u8],
+    refused: impl FnOnce() -> Option<String>,
+) -> Result<(), BuildFailure> {
     if exit.code == Some(0) && exit.reason == ExitReason::Exited {
         return Ok(());
     }
@@ -143,6 +171,8 @@ fn outcome(step: &Step, exit: &Exit, tail: &[u8]) -> Result<(), BuildFailure> {
         error.hint("give the build more memory")
     } else if exit.reason == ExitReason::NotStarted {
         error.hint("is the shell or program in the image?")
+    } else if let Some(refused) = refused() {
+        error.hint(refused)
     } else {
         error
     };

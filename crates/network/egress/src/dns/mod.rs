@@ -8,11 +8,13 @@
 mod cache;
 #[cfg(test)]
 mod fuzz;
+mod hosts;
 mod message;
 mod serve;
 mod servers;
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use atoll_core::policy::{Basis, EgressPolicy, HostName};
@@ -25,6 +27,7 @@ use atoll_core::network::Stage;
 use atoll_recorder::event::Destination;
 
 use cache::Cache;
+use hosts::Hosts;
 use servers::Servers;
 
 pub(crate) use serve::{serve_tcp, serve_udp};
@@ -74,14 +77,15 @@ pub(crate) enum NoAnswer {
 /// The resolver that all sandboxes share. The answers that a sandbox was given are kept with that sandbox.
 #[derive(Debug)]
 pub(crate) struct Resolver {
+    hosts: Hosts,
     servers: Servers,
     cache: Cache,
 }
 
 impl Resolver {
-    /// Asks these servers, or those of the host when there are none.
-    pub(crate) fn new(servers: Vec<SocketAddr>) -> Self {
-        Self { servers: Servers::new(servers), cache: Cache::default() }
+    /// Asks these servers, or those of the host when there are none, for names that are not in the list `hosts`.
+    pub(crate) fn new(hosts: Option<PathBuf>, servers: Vec<SocketAddr>) -> Self {
+        Self { hosts: Hosts::new(hosts), servers: Servers::new(servers), cache: Cache::default() }
     }
 
     /// The addresses of a name, for a connection that the gateway itself makes. `what` names the refused connection if
@@ -117,6 +121,8 @@ impl Resolver {
     pub(crate) async fn addresses_of_host(&self, name: &HostName) -> Vec<IpAddr> {
         let mut found = Vec::new();
         for kind in [RecordType::A, RecordType::AAAA] {
+            // Both: which of the two a sandbox's program uses is not ours to know.
+            found.extend(self.hosts.find(name, kind).iter().flat_map(Answer::addresses));
             match self.servers.ask(name, kind).await {
                 Ok(answer) => found.extend(answer.addresses()),
                 Err(why) => tracing::debug!(%name, why, "a name of this server cannot be looked up"),
@@ -136,7 +142,8 @@ impl Resolver {
             net.deny(&refusal);
             return Err(NoAnswer::Refused(refusal));
         }
-        let answer = match self.cache.get(name, kind) {
+        let known = self.hosts.find(name, kind).or_else(|| self.cache.get(name, kind));
+        let answer = match known {
             Some(answer) => answer,
             None => {
                 if !net.lookups.take() {
