@@ -43,6 +43,7 @@ mod pools;
 mod power_cut;
 mod projects;
 mod purge;
+mod readers;
 mod sandboxes;
 mod services;
 mod snapshots;

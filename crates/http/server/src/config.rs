@@ -43,6 +43,8 @@ pub struct ServerConfig {
     pub people: Option<PeopleConfig>,
     /// Connections at once. More wait in the kernel's queue.
     pub connections_max: usize,
+    /// Answers that go on or are long (output that is followed, files, archives) that one key may have open at once.
+    pub streams_of_key_max: usize,
     /// Counts of the spans of execs that were sent and lost, where a collector gets them.
     pub spans: Option<Arc<SpanCounts>>,
     /// How long requests under way may take to finish when the server stops.
@@ -50,7 +52,7 @@ pub struct ServerConfig {
 }
 
 impl ServerConfig {
-    /// The defaults: 10,000 connections, 10 seconds to drain, metrics for keys only.
+    /// The defaults: 10,000 connections, 4,096 open answers of a key, 10 seconds to drain, metrics for keys only.
     #[must_use]
     pub fn new(installation: impl Into<String>) -> Self {
         Self {
@@ -64,6 +66,7 @@ impl ServerConfig {
             dashboard: true,
             people: None,
             connections_max: 10_000,
+            streams_of_key_max: 4096,
             spans: None,
             drain_timeout: Duration::from_secs(10),
         }

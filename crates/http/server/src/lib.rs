@@ -54,6 +54,7 @@ mod routes;
 mod serve;
 mod shared;
 mod ssh;
+mod streams;
 mod trace;
 mod transfer;
 

@@ -96,6 +96,7 @@ pub(crate) async fn around(State(around): State<Around>, mut request: Request, n
                 Ok(()) => guarded(answer(next, count_received(request, &app), &grant_slot, &app)).await,
                 Err(error) => ApiError(error).into_response(),
             };
+            let response = app.streams.bounded(response, &grant_slot, app.config.streams_of_key_max);
             let took = started.elapsed();
             let route = route.as_ref().map_or(NO_ROUTE, MatchedPath::as_str);
             let route = dialect.unwrap_or(route);

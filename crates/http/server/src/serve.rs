@@ -59,8 +59,10 @@ const TLS_TIMEOUT: Duration = Duration::from_secs(10);
 /// The answer to a client on another host that speaks plain HTTP to a server with TLS.
 const TLS_REQUIRED: &str = "{\"code\":\"forbidden\",\"message\":\"this server speaks TLS\",\"hint\":\"use https:// instead of \
     http://\",\"retryable\":false}\n";
-/// Bytes that wait for one client, in each direction.
-const BUFFER_MAX_BYTES: usize = 128 << 10;
+/// Bytes that wait for one client of HTTP/1, in each direction: the head of a request fits.
+const BUFFER_MAX_BYTES: usize = HEADER_MAX_BYTES + (16 << 10);
+/// Bytes of one answer over HTTP/2 that wait for its client, besides the piece that came last.
+const SEND_BUFFER_BYTES: usize = 16 << 10;
 /// Pause when the kernel refuses a connection, as when file descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long a node that begins to stop keeps connections open that wait for a request.
@@ -403,6 +405,7 @@ where
             .timer(TokioTimer::new())
             .max_header_list_size(HEADER_LIST_MAX_BYTES)
             .max_concurrent_streams(STREAMS_MAX_COUNT)
+            .max_send_buf_size(SEND_BUFFER_BYTES)
             .keep_alive_interval(KEEPALIVE_IDLE)
             .keep_alive_timeout(PING_TIMEOUT);
         if of == Http2::OfNodes {

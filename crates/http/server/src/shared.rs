@@ -31,6 +31,8 @@ pub(crate) struct Shared {
     pub(crate) mcp: OnceLock<McpDoor>,
     /// The answers to requests with an idempotency key.
     pub(crate) answers: crate::once::Answers,
+    /// The answers that each key has open.
+    pub(crate) streams: crate::streams::Streams,
     /// The dashboard's host names, and its sessions.
     pub(crate) console: Console,
     /// The connections to other nodes, where this server is a node of a cluster.
@@ -55,6 +57,7 @@ impl Shared {
             ssh: OnceLock::new(),
             mcp: OnceLock::new(),
             answers: crate::once::Answers::default(),
+            streams: crate::streams::Streams::default(),
             draining: CancellationToken::new(),
             tasks: TaskTracker::new(),
         })

@@ -42,7 +42,7 @@ pub(crate) fn checks(inner: &Inner) -> Vec<Check> {
         tried("disk_limit", disk_limit(inner), "load the module 'loop' and install e2fsprogs"),
         tried("seccomp", seccomp_filter(), "a kernel with CONFIG_SECCOMP_FILTER is needed"),
         totals::open_files(),
-        totals::check(),
+        totals::check(&inner.cgroups),
         inner.storage.check(),
         cgroups(inner),
     ];

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use atoll_core::spec::Resources;
 use atoll_isolation::{Check, Status};
+use atoll_isolation_host::{Cgroups, DESCENDANTS_MAX};
 use rustix::process::{Resource, getrlimit};
 
 use crate::create::TERMINALS_MAX;
@@ -16,15 +17,25 @@ use crate::rlimits;
 const SHARE: u64 = 4;
 /// Descriptors of the server for each sandbox: its cgroups, namespaces, pipes, connections; with room to spare.
 const SERVER_FILES: u64 = 32;
+/// Bytes of a disk of the default size for each of its inodes, as `mke2fs` makes it.
+const INODE_BYTES: u64 = 16 << 10;
 
 /// A total of the host, and what one sandbox may have of it.
 struct Total {
     what: &'static str,
     share: u64,
-    /// `None` when the kernel does not say, or has no limit.
+    /// `None` when the kernel does not say, or has no limit for all together: what a sandbox has is its own then, and
+    /// the memory for it is part of its memory.
     all: Option<u64>,
     /// How to raise it.
     raise: &'static str,
+}
+
+impl Total {
+    /// One that the kernel does not count for all together.
+    const fn own(what: &'static str, share: u64) -> Self {
+        Self { what, share, all: None, raise: "" }
+    }
 }
 
 /// Whether one sandbox can use up the host's open files. The memory of an open file is counted for the sandbox that has
@@ -45,13 +56,15 @@ pub(crate) fn open_files() -> Check {
 }
 
 /// All other totals.
-pub(crate) fn check() -> Check {
-    judge(&totals())
+pub(crate) fn check(cgroups: &Cgroups) -> Check {
+    judge(&totals(cgroups.tcp_memory(Resources::default().memory_bytes)))
 }
 
-fn totals() -> Vec<Total> {
-    let processes = u64::from(Resources::default().pids);
-    vec![
+/// `tcp_bytes`: what the buffers of TCP of one sandbox can take.
+fn totals(tcp_bytes: u64) -> Vec<Total> {
+    let Resources { pids, disk_bytes, .. } = Resources::default();
+    let processes = u64::from(pids);
+    let mut totals = vec![
         Total {
             what: "process ids",
             share: processes,
@@ -88,7 +101,36 @@ fn totals() -> Vec<Total> {
             all: getrlimit(Resource::Nofile).maximum,
             raise: "raise the limit of open files of the server (LimitNOFILE)",
         },
-    ]
+        Total {
+            what: "MiB of TCP buffers",
+            share: tcp_bytes >> 20,
+            all: tcp_total_mib(),
+            raise: "raise the third number of the sysctl net.ipv4.tcp_mem",
+        },
+        Total {
+            what: "huge pages",
+            share: 0,
+            all: read("/proc/sys/vm/nr_hugepages"),
+            raise: "raise the sysctl vm.nr_hugepages",
+        },
+        Total::own("cgroups", u64::from(DESCENDANTS_MAX)),
+        Total::own("inodes", disk_bytes / INODE_BYTES),
+    ];
+    // Counted for each user of the host, of which a sandbox is one.
+    for (what, path) in [
+        ("inotify instances", "/proc/sys/fs/inotify/max_user_instances"),
+        ("inotify watches", "/proc/sys/fs/inotify/max_user_watches"),
+    ] {
+        totals.extend(read(path).map(|share| Total::own(what, share)));
+    }
+    totals
+}
+
+/// The pages that the buffers of TCP of the whole host may take, as MiB.
+fn tcp_total_mib() -> Option<u64> {
+    let pages = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_mem").ok()?;
+    let most: u64 = pages.split_whitespace().nth(2)?.parse().ok()?;
+    Some(most.saturating_mul(rustix::param::page_size() as u64) >> 20)
 }
 
 fn read(path: &str) -> Option<u64> {
@@ -98,8 +140,11 @@ fn read(path: &str) -> Option<u64> {
 /// Says what there is, and what is scarce: what one sandbox has a large part of.
 fn judge(totals: &[Total]) -> Check {
     let known = totals.iter().filter_map(|total| Some((total, total.all?)));
-    let seen: Vec<String> =
-        known.clone().map(|(total, all)| format!("{} {} of {all}", total.what, total.share)).collect();
+    let say = |total: &Total| match total.all {
+        Some(all) => format!("{} {} of {all}", total.what, total.share),
+        None => format!("{} {}", total.what, total.share),
+    };
+    let seen: Vec<String> = totals.iter().map(say).collect();
     let seen = format!("a sandbox has at most: {}", seen.join(", "));
     match known.into_iter().find(|(total, all)| total.share.saturating_mul(SHARE) > *all) {
         None => Check::new("shares", Status::Ok, seen),
@@ -117,10 +162,16 @@ mod tests {
         let total = |share, all| Total { what: "pens", share, all, raise: "buy some" };
         let plenty = judge(&[total(64, Some(4096)), total(9, None)]);
         assert_eq!((plenty.status, plenty.hint), (Status::Ok, None));
-        assert_eq!(plenty.detail, "a sandbox has at most: pens 64 of 4096");
+        assert_eq!(plenty.detail, "a sandbox has at most: pens 64 of 4096, pens 9");
         let scarce = judge(&[total(1, Some(1000)), total(64, Some(255))]);
         assert_eq!(scarce.status, Status::Limited);
         assert_eq!(scarce.hint.as_deref(), Some("few sandboxes use up the host's pens: buy some"));
-        assert!(totals().iter().filter(|total| total.all.is_some()).count() >= 4);
+        let totals = totals(64 << 20);
+        assert!(totals.iter().filter(|total| total.all.is_some()).count() >= 6);
+        let of = |what: &str| totals.iter().find(|total| total.what == what).map(|total| (total.share, total.all));
+        assert_eq!(of("cgroups"), Some((2048, None)));
+        let (tcp, all) = of("MiB of TCP buffers").unwrap();
+        assert!(tcp == 64 && all.is_some_and(|all| all > 16), "{all:?}");
+        assert!(of("huge pages").is_some() && of("inodes").is_some() && of("inotify watches").is_some());
     }
 }

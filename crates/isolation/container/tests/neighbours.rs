@@ -15,9 +15,9 @@ use atoll_isolation::conformance::{Sandbox, eventually, plan};
 use common::{Containers, containers};
 
 /// Two sandboxes of one installation.
-async fn pair(harness: &Containers) -> (Sandbox, Sandbox) {
-    let one = Sandbox::create(harness, Resources::default()).await;
-    let second = plan(RootFs::Host, Resources::default());
+async fn pair(harness: &Containers, resources: Resources) -> (Sandbox, Sandbox) {
+    let one = Sandbox::create(harness, resources).await;
+    let second = plan(RootFs::Host, resources);
     one.driver.create(&second).await.unwrap();
     let other = Sandbox::connect(one.driver.clone(), second.id).await;
     (one, other)
@@ -55,7 +55,7 @@ const POOLS: &[(&str, &str, u64)] = &[
 async fn what_a_sandbox_takes_is_not_its_neighbours() {
     let harness = containers();
     for (what, take, most) in POOLS {
-        let (one, other) = pair(&harness).await;
+        let (one, other) = pair(&harness, Resources::default()).await;
         let taken = takes_all(&one, take).await;
         assert!((1..=*most).contains(&taken), "{what}: {taken}");
         assert!(gets_one(&other, take).await, "{what}: nothing is left for a neighbour after {taken}");
@@ -67,6 +67,50 @@ async fn what_a_sandbox_takes_is_not_its_neighbours() {
         one.destroy().await;
         other.destroy().await;
     }
+}
+
+/// Fills a connection inside the sandbox that nobody reads; true if that took 64 KiB. Counts such parts, up to 512 MiB.
+const FILL_TCP: &str = "$n < 8192 && do { use Socket; \
+    $kept[0] //= do { socket(my $l, PF_INET, SOCK_STREAM, 0); bind($l, sockaddr_in(0, INADDR_LOOPBACK)); listen($l, 9); $l }; \
+    socket(my $c, PF_INET, SOCK_STREAM, 0); connect($c, getsockname($kept[0])); accept(my $s, $kept[0]); \
+    push(@kept, $c, $s); fcntl($c, 4, 2048); my $w = 0; my $x = q(x) x 65536; \
+    while (my $k = syswrite($c, $x)) { $w += $k } $n += $w >> 16; $w >= 65536 }";
+
+#[tokio::test]
+async fn the_buffers_of_tcp_are_part_of_a_sandboxs_memory() {
+    let harness = containers();
+    let memory_bytes = 256 << 20;
+    let (one, other) = pair(&harness, Resources { memory_bytes, ..Resources::default() }).await;
+    let taken = takes_all(&one, FILL_TCP).await;
+    // A connection is counted once more than its parts.
+    assert!((16..=2 * (memory_bytes >> 16)).contains(&taken), "{taken} times 64 KiB");
+    assert!(taken < 8192, "there is no limit");
+    assert!(gets_one(&other, FILL_TCP).await, "nothing is left for a neighbour after {taken}");
+    let mut host = std::process::Command::new("perl");
+    let host = host.args(["-e", &format!("use POSIX; my ($n, @kept) = (0); exit(({FILL_TCP}) ? 0 : 1)")]);
+    assert!(host.status().unwrap().success(), "nothing is left for the host after {taken}");
+    one.destroy().await;
+    other.destroy().await;
+}
+
+#[tokio::test]
+async fn cgroups_and_inodes_of_a_sandbox_are_its_own() {
+    let harness = containers();
+    let (one, other) = pair(&harness, Resources { disk_bytes: 64 << 20, ..Resources::default() }).await;
+    // Some are given back: without one of its own no command starts.
+    let all = "perl -e 'my $n = 0; $n++ while mkdir(qq(/sys/fs/cgroup/t$n)); \
+               rmdir(qq(/sys/fs/cgroup/t$_)) for 0 .. 9; print $n'";
+    let taken: u32 = one.see(all).await.parse().unwrap();
+    assert!((1000..=2048).contains(&taken), "{taken} cgroups");
+    other.see("mkdir /sys/fs/cgroup/mine && rmdir /sys/fs/cgroup/mine").await;
+
+    let has: u64 = one.see("stat -f -c %c /var/tmp").await.parse().unwrap();
+    let all = "perl -e 'my $n = 0; $n++ while open(F, q(>), qq(/var/tmp/t$n)); print $n'";
+    let taken: u64 = one.see(all).await.parse().unwrap();
+    assert!((1000..=has).contains(&taken), "{taken} of {has} inodes");
+    other.see("touch /var/tmp/mine").await;
+    one.destroy().await;
+    other.destroy().await;
 }
 
 #[tokio::test]
@@ -88,7 +132,7 @@ async fn what_is_counted_for_nobody_is_not_to_be_had() {
 #[tokio::test]
 async fn the_disks_of_others_are_not_to_be_seen() {
     let harness = containers();
-    let (one, other) = pair(&harness).await;
+    let (one, other) = pair(&harness, Resources::default()).await;
     let look = "cat /proc/diskstats /proc/partitions; ls -A /sys/block /sys/class/block /sys/dev/block \
                 /sys/devices/virtual/block /sys/class/bdi | grep -v :; \
                 find /sys -name backing_file -o -name 'loop[0-9]*' 2>/dev/null";

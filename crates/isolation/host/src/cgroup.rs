@@ -33,7 +33,7 @@ const CPU_PERIOD_US: u64 = 100_000;
 /// Depth of cgroups below a sandbox's that are cleaned up; the guest makes one level.
 const DEPTH_MAX: u32 = 64;
 /// Cgroups that a sandbox may make below its own: one for each exec, and some.
-const DESCENDANTS_MAX: &str = "2048";
+pub const DESCENDANTS_MAX: u32 = 2048;
 /// How deep it may nest them.
 const NESTING_MAX: &str = "8";
 /// How long processes may take to stand still: one that is in the middle of a system call finishes it.
@@ -84,6 +84,16 @@ impl Cgroups {
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// The most that the buffers of TCP of a sandbox with so much memory can take, bytes: part of its memory on version
+    /// 2, beside it on version 1.
+    #[must_use]
+    pub fn tcp_memory(&self, memory_bytes: u64) -> u64 {
+        match self.layout.with(Controller::Memory) {
+            Some(hierarchy) if !hierarchy.unified => tcp_memory(memory_bytes),
+            Some(_) | None => memory_bytes,
+        }
     }
 
     fn open_parent(&self, hierarchy: &Hierarchy) -> Result<(), IsolationError> {
@@ -437,7 +447,7 @@ impl Cgroups {
 /// Gives root inside the right to make cgroups below and move its processes among them.
 fn delegate(unified: &Hierarchy, path: &str, first_id: u32) -> rustix::io::Result<()> {
     let dir = open_dir(unified.root.as_fd(), path)?;
-    write(dir.as_fd(), "cgroup.max.descendants", DESCENDANTS_MAX)?;
+    write(dir.as_fd(), "cgroup.max.descendants", &DESCENDANTS_MAX.to_string())?;
     write(dir.as_fd(), "cgroup.max.depth", NESTING_MAX)?;
     let (user, group) = (Some(Uid::from_raw(first_id)), Some(Gid::from_raw(first_id)));
     for name in [".", "cgroup.procs"] {
@@ -446,11 +456,18 @@ fn delegate(unified: &Hierarchy, path: &str, first_id: u32) -> rustix::io::Resul
     Ok(())
 }
 
-/// Limits the buffers of TCP. Version 1 counts them beside all other memory, and without a limit it does not count them
-/// at all. The limit is a quarter of the sandbox's memory, but no less than a few fast connections need.
-fn limit_tcp_memory(dir: BorrowedFd<'_>, memory_bytes: u64) -> rustix::io::Result<()> {
+/// The buffers of TCP that a sandbox with so much memory may have beside it, where version 1 counts them: a quarter of
+/// its memory, but no less than a few fast connections need.
+const fn tcp_memory(memory_bytes: u64) -> u64 {
     const TCP_MIN_BYTES: u64 = 16 << 20;
-    let bytes = (memory_bytes / 4).max(TCP_MIN_BYTES).to_string();
+    let quarter = memory_bytes / 4;
+    if quarter > TCP_MIN_BYTES { quarter } else { TCP_MIN_BYTES }
+}
+
+/// Limits the buffers of TCP. Version 1 counts them beside all other memory, and without a limit it does not count them
+/// at all.
+fn limit_tcp_memory(dir: BorrowedFd<'_>, memory_bytes: u64) -> rustix::io::Result<()> {
+    let bytes = tcp_memory(memory_bytes).to_string();
     match write(dir, "memory.kmem.tcp.limit_in_bytes", &bytes) {
         // The kernel was built without version 1's kernel memory; or more is in use now than the new limit, and the
         // earlier limit stays.

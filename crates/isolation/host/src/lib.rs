@@ -16,7 +16,7 @@ pub(crate) use atoll_isolation::step;
 use atoll_core::id::SandboxId;
 use atoll_isolation::{HostLoad, IsolationError};
 
-pub use cgroup::{Cgroups, Membership};
+pub use cgroup::{Cgroups, DESCENDANTS_MAX, Membership};
 pub use end::end;
 pub use halt::Halt;
 pub use installation::{

@@ -32,6 +32,8 @@ pub struct GatewayConfig {
     pub recorder: Option<Recorder>,
     /// Connections of all sandboxes together; as many as the process's descriptors allow when absent.
     pub connections_max: Option<usize>,
+    /// Bytes on their way that all sandboxes together may hold; a part of the host's memory when absent.
+    pub buffered_max_bytes: Option<usize>,
 }
 
 /// The protocol of a proxy.

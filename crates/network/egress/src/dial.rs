@@ -14,6 +14,7 @@ use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
 use crate::bucket::Bucket;
+use crate::budget::Budget;
 use crate::config::UpstreamProxy;
 use crate::connection::Context;
 use crate::limits::DIAL_TIMEOUT;
@@ -110,6 +111,10 @@ impl Account {
 
     pub(crate) fn down(&self) -> &Bucket {
         &self.context.net.down
+    }
+
+    pub(crate) fn budget(&self) -> &Budget {
+        &self.context.net.budget
     }
 }
 

@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 
 use crate::accept;
 use crate::borders::Borders;
+use crate::budget::{Budget, Common};
 use crate::config::GatewayConfig;
 use crate::dns::Resolver;
 use crate::limits::{CONNECTION_DESCRIPTORS_COUNT, SHARE_OF_ONE};
@@ -28,6 +29,8 @@ pub(crate) struct Shared {
     pub(crate) places: Arc<Semaphore>,
     /// How many there are for one sandbox.
     pub(crate) places_of_one: usize,
+    /// Bytes on their way, of all sandboxes together.
+    buffered: Common,
 }
 
 /// Counts over all sandboxes, for metrics.
@@ -73,7 +76,8 @@ impl Gateway {
         let places = config.connections_max.unwrap_or_else(by_descriptors).clamp(1, Semaphore::MAX_PERMITS);
         let places_of_one = (places / SHARE_OF_ONE).max(1);
         let places = Arc::new(Semaphore::new(places));
-        let shared = Arc::new(Shared { config, resolver, borders, places, places_of_one });
+        let buffered = config.buffered_max_bytes.map_or_else(Common::of_host, Common::new);
+        let shared = Arc::new(Shared { config, resolver, borders, places, places_of_one, buffered });
         Self { shared, table: Arc::default() }
     }
 
@@ -92,7 +96,8 @@ impl Gateway {
     pub fn attach(&self, id: &SandboxId, policy: EgressPolicy, gate: Gate) -> io::Result<()> {
         let earlier = self.take(id).map(|net| net.total.read()).unwrap_or_default();
         let recorder = self.shared.config.recorder.clone();
-        let net = Arc::new(SandboxNet::new(id.clone(), policy, earlier).told_to(recorder));
+        let budget = Budget::new(&self.shared.buffered);
+        let net = Arc::new(SandboxNet::new(id.clone(), policy, earlier, budget).told_to(recorder));
         Borders::watch(&self.shared);
         accept::spawn(&self.shared, &net, gate)?;
         self.table().nets.insert(id.clone(), net);

@@ -33,6 +33,7 @@
 mod accept;
 mod borders;
 mod bucket;
+mod budget;
 mod client;
 mod config;
 mod connection;

@@ -58,8 +58,20 @@ pub const OPENED_PER_S: u64 = 500;
 pub const OPENED_BURST_S: u64 = 4;
 /// Descriptors that one connection may need: two sockets, and a pipe in each direction.
 pub const CONNECTION_DESCRIPTORS_COUNT: usize = 6;
-/// Part of all connections that one sandbox may hold, even with a higher limit of its own: one of so many parts.
+/// Part of all connections, and of all bytes on their way, that one sandbox may hold, even with a higher limit of its
+/// own: one of so many parts.
 pub const SHARE_OF_ONE: usize = 4;
+/// Part of the host's memory that the bytes on their way of all sandboxes may take: one of so many parts.
+pub const BUFFERED_HOST_PART: usize = 8;
+/// Bytes on their way that one sandbox may hold out of what all share, whatever the host's memory.
+pub const BUFFERED_OF_ONE_MAX_BYTES: usize = 128 << 20;
+/// Bytes on their way that each sandbox may hold besides, whatever the others do.
+pub const BUFFERED_OWN_BYTES: usize = 4 << 20;
+/// Bytes of heads of requests without a whole answer, over all connections of one sandbox that are looked into. Further
+/// requests are refused.
+pub const HEADS_MAX_BYTES: usize = 8 << 20;
+/// What a piece of a body, or a header, costs besides its bytes.
+pub const FRAME_COST_BYTES: usize = 256;
 /// Connections of one sandbox that are looked into at once.
 pub const INTERCEPTED_MAX_COUNT: usize = 128;
 /// TLS handshakes per second that the gateway does for one sandbox. Further ones wait.
@@ -73,8 +85,8 @@ pub const DENIALS_LOGGED_PER_S: u64 = 1;
 /// Seconds for which unused lines are saved up.
 pub const DENIALS_LOGGED_BURST_S: u64 = 20;
 /// Bytes that are copied at once.
-pub const COPY_BYTES: usize = 32 << 10;
+pub const COPY_BYTES: u32 = 32 << 10;
 /// After so many bytes in one direction a connection gets a pipe, so that the kernel moves the rest.
 pub const SPLICE_AFTER_BYTES: u64 = 256 << 10;
 /// Size of that pipe, bytes.
-pub const PIPE_BYTES: usize = 1 << 20;
+pub const PIPE_BYTES: u32 = 1 << 20;

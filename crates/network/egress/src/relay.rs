@@ -12,6 +12,7 @@ use rustix::pipe::{PipeFlags, SpliceFlags};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
+use crate::budget::Lasting;
 use crate::client::ClientStream;
 use crate::dial::{Account, UpstreamStream};
 use crate::limits::{COPY_BYTES, PIPE_BYTES, SPLICE_AFTER_BYTES};
@@ -51,27 +52,18 @@ pub(crate) async fn pump(
     account: &Account,
 ) -> io::Result<()> {
     let mut carried = 0;
-    let mut buffer = vec![0; COPY_BYTES];
-    loop {
-        let count = read(from, &mut buffer[..portion(direction, account, COPY_BYTES)]).await?;
-        if count == 0 {
-            return end(to);
-        }
-        write_all(to, &buffer[..count]).await?;
-        wait(charge(direction, account, count)).await;
-        carried += count as u64;
-        if carried >= SPLICE_AFTER_BYTES {
-            break;
+    while carried < SPLICE_AFTER_BYTES {
+        match copy_some(from, to, direction, account).await? {
+            0 => return end(to),
+            count => carried += count as u64,
         }
     }
-    drop(buffer);
-    let (input, output) = match pipe() {
-        Ok(ends) => ends,
-        // Too many descriptors, most likely: it goes on more slowly.
-        Err(_no_pipe) => return copy(from, to, direction, account).await,
+    let Some((input, output, _room)) = pipe(account) else {
+        while copy_some(from, to, direction, account).await? > 0 {}
+        return end(to);
     };
     loop {
-        let count = splice_in(from, &output, portion(direction, account, PIPE_BYTES)).await?;
+        let count = splice_in(from, &output, portion(direction, account, PIPE_BYTES as usize)).await?;
         if count == 0 {
             return end(to);
         }
@@ -80,15 +72,24 @@ pub(crate) async fn pump(
     }
 }
 
-async fn copy(from: &TcpStream, to: &TcpStream, direction: Direction, account: &Account) -> io::Result<()> {
-    let mut buffer = vec![0; COPY_BYTES];
+/// Copies what there is to read; 0 at the end. A connection on which nothing comes holds no memory.
+async fn copy_some(
+    from: &TcpStream,
+    to: &TcpStream,
+    direction: Direction,
+    account: &Account,
+) -> io::Result<usize> {
     loop {
-        let count = read(from, &mut buffer[..portion(direction, account, COPY_BYTES)]).await?;
-        if count == 0 {
-            return end(to);
-        }
+        from.readable().await?;
+        let _room = account.budget().hold(COPY_BYTES).await;
+        let mut buffer = vec![0; portion(direction, account, COPY_BYTES as usize)];
+        let count = match from.try_read(&mut buffer) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            read => read?,
+        };
         write_all(to, &buffer[..count]).await?;
         wait(charge(direction, account, count)).await;
+        return Ok(count);
     }
 }
 
@@ -113,21 +114,13 @@ async fn wait(rest: Duration) {
     }
 }
 
-fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    let ends = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+/// A pipe with its room among the bytes on their way. Without room, or without descriptors, it goes on more slowly.
+fn pipe(account: &Account) -> Option<(OwnedFd, OwnedFd, Lasting)> {
+    let room = account.budget().try_hold_lasting(PIPE_BYTES)?;
+    let ends = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
     // The kernel's default of 64 KiB will do where more is not to be had.
-    let _ = rustix::pipe::fcntl_setpipe_size(&ends.1, PIPE_BYTES);
-    Ok(ends)
-}
-
-async fn read(from: &TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
-    loop {
-        from.readable().await?;
-        match from.try_read(buffer) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            other => return other,
-        }
-    }
+    let _ = rustix::pipe::fcntl_setpipe_size(&ends.1, PIPE_BYTES as usize);
+    Some((ends.0, ends.1, room))
 }
 
 async fn write_all(to: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {

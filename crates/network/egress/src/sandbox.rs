@@ -13,6 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::bucket::Bucket;
+use crate::budget::Budget;
 use crate::connection::Connection;
 use crate::limits::{
     CLOSED_CONNECTIONS_MAX_COUNT, DENIALS_LOGGED_BURST_S, DENIALS_LOGGED_PER_S, DENIALS_MAX_COUNT,
@@ -72,6 +73,8 @@ pub(crate) struct SandboxNet {
     /// TLS handshakes of the gateway, and connections that it looks into.
     handshakes: Bucket,
     intercepted: Arc<Semaphore>,
+    /// Bytes on their way.
+    pub(crate) budget: Arc<Budget>,
     /// Lines in the server's log.
     logged: Bucket,
     /// The recorder, which is told of everything.
@@ -93,7 +96,12 @@ pub(crate) fn now_ms() -> u64 {
 }
 
 impl SandboxNet {
-    pub(crate) fn new(id: SandboxId, policy: EgressPolicy, total: Transferred) -> Self {
+    pub(crate) fn new(
+        id: SandboxId,
+        policy: EgressPolicy,
+        total: Transferred,
+        budget: Arc<Budget>,
+    ) -> Self {
         let rate = policy.limits.bytes_per_s;
         let meter = Meter::default();
         meter.sent.store(total.sent_bytes, Ordering::Relaxed);
@@ -109,6 +117,7 @@ impl SandboxNet {
             opened: Bucket::new(Some(OPENED_PER_S), OPENED_PER_S * OPENED_BURST_S),
             handshakes: Bucket::new(Some(HANDSHAKES_PER_S), HANDSHAKES_PER_S * HANDSHAKES_BURST_S),
             intercepted: Arc::new(Semaphore::new(INTERCEPTED_MAX_COUNT)),
+            budget,
             logged: Bucket::new(Some(DENIALS_LOGGED_PER_S), DENIALS_LOGGED_PER_S * DENIALS_LOGGED_BURST_S),
             recorder: None,
             revision: Revision::of(&policy),
@@ -328,7 +337,8 @@ mod tests {
     use super::*;
 
     fn net(policy: EgressPolicy) -> SandboxNet {
-        SandboxNet::new(SandboxId::from_parts(1, 1), policy, Transferred::default())
+        let budget = Budget::new(&crate::budget::Common::new(0));
+        SandboxNet::new(SandboxId::from_parts(1, 1), policy, Transferred::default(), budget)
     }
 
     /// How many connections can be open at once.

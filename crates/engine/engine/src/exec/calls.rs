@@ -192,13 +192,14 @@ impl Engine {
     ) -> Result<OutputReader> {
         let sandbox = self.inner.sandbox(sandbox)?;
         let sandbox_id = &sandbox.id;
+        let reading = self.inner.logs.reading();
         let (reader, extent) = match self.find_exec(&sandbox, exec).await? {
             Found::Live(live) => {
                 let dir = self.inner.log_dir(sandbox_id, live.id());
                 let extent = live.view().extent;
                 let draining = self.inner.draining.clone();
                 let attachment = attach.then(|| Attachment::new(Arc::clone(&live), draining));
-                (OutputReader::live(dir, offset, &live, attachment), extent)
+                (OutputReader::live(dir, offset, &live, attachment, reading), extent)
             }
             Found::Ended(record) => {
                 let dir = self.inner.log_dir(sandbox_id, &record.id);
@@ -212,7 +213,7 @@ impl Engine {
                     extent: view.extent,
                     stopped: false,
                 };
-                (OutputReader::ended(dir, offset, progress), view.extent)
+                (OutputReader::ended(dir, offset, progress, reading), view.extent)
             }
         };
         if offset > extent.end {

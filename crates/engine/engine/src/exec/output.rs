@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use atoll_core::exec::{ExecState, Exit};
 use atoll_core::{Code, Error, Result};
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::boxed;
-use crate::log::{Extent, LogReader, Piece};
+use crate::log::{Extent, LogReader, Piece, READ_LEAST_BYTES, READ_MAX_BYTES};
 
 use super::shared::{Attachment, ExecShared, Hold, Progress};
 
@@ -39,6 +39,10 @@ pub struct OutputReader {
     _attachment: Option<Attachment>,
     /// Keeps what was not read yet from being dropped.
     hold: Option<Hold>,
+    /// The bytes that all readers may hold.
+    reading: Arc<Semaphore>,
+    /// Those that this one holds: of the piece that it gave last, until the client has come for the next.
+    held: Option<OwnedSemaphorePermit>,
 }
 
 #[derive(Debug)]
@@ -53,8 +57,9 @@ impl OutputReader {
         offset: u64,
         exec: &Arc<ExecShared>,
         attachment: Option<Attachment>,
+        reading: Arc<Semaphore>,
     ) -> Self {
-        Self::new(dir, offset, Source::Live(exec.progress.subscribe()), attachment)
+        Self::new(dir, offset, Source::Live(exec.progress.subscribe()), attachment, reading)
     }
 
     /// As [`Self::live`], for the client that must miss nothing: a command that says more than the log keeps waits
@@ -64,12 +69,18 @@ impl OutputReader {
         self
     }
 
-    pub(super) fn ended(dir: PathBuf, offset: u64, progress: Progress) -> Self {
-        Self::new(dir, offset, Source::Ended(progress), None)
+    pub(super) fn ended(dir: PathBuf, offset: u64, progress: Progress, reading: Arc<Semaphore>) -> Self {
+        Self::new(dir, offset, Source::Ended(progress), None, reading)
     }
 
-    fn new(dir: PathBuf, offset: u64, source: Source, attachment: Option<Attachment>) -> Self {
-        Self { reader: None, dir, offset, source, _attachment: attachment, hold: None }
+    fn new(
+        dir: PathBuf,
+        offset: u64,
+        source: Source,
+        attachment: Option<Attachment>,
+        reading: Arc<Semaphore>,
+    ) -> Self {
+        Self { reader: None, dir, offset, source, _attachment: attachment, hold: None, reading, held: None }
     }
 
     /// Offset of the next byte.
@@ -110,6 +121,7 @@ impl OutputReader {
     /// [`Code::Internal`] when the log cannot be read.
     #[boxed]
     pub async fn next_now(&mut self, max_bytes: usize) -> Result<Option<OutputEvent>> {
+        self.held = None;
         let progress = self.progress();
         if self.offset < progress.extent.end {
             let piece = self.read(progress.extent, max_bytes).await?;
@@ -123,6 +135,7 @@ impl OutputReader {
     }
 
     async fn read(&mut self, extent: Extent, max_bytes: usize) -> Result<Option<Piece>> {
+        let max_bytes = self.hold_room(max_bytes);
         let mut reader = self.reader.take().unwrap_or_else(|| LogReader::new(&self.dir, self.offset));
         let read = tokio::task::spawn_blocking(move || {
             let piece = reader.next_piece(extent, max_bytes);
@@ -138,6 +151,19 @@ impl OutputReader {
         if let Some(hold) = &self.hold {
             hold.read(self.offset);
         }
-        piece.map_err(|error| failed(&error))
+        let piece = piece.map_err(|error| failed(&error))?;
+        let len = if let Some(Piece::Output { bytes, .. }) = &piece { bytes.len() } else { 0 };
+        if let Some(held) = &mut self.held {
+            drop(held.split(held.num_permits().saturating_sub(len)));
+        }
+        Ok(piece)
+    }
+
+    /// Takes room for so many bytes, if there is; gives how many may be read.
+    fn hold_room(&mut self, max_bytes: usize) -> usize {
+        let wanted = max_bytes.min(READ_MAX_BYTES);
+        let room = u32::try_from(wanted).ok();
+        self.held = room.and_then(|room| Arc::clone(&self.reading).try_acquire_many_owned(room).ok());
+        if self.held.is_some() { wanted } else { wanted.min(READ_LEAST_BYTES) }
     }
 }

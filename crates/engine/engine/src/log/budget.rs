@@ -12,8 +12,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_core::id::{ExecId, SandboxId};
+use tokio::sync::Semaphore;
 
-use super::segment::{data_path, index_path, list};
+use super::READING_MAX_BYTES;
+use super::segment::{data_path, index_path, list, size};
 
 /// Sandboxes that lose something at one time, at most.
 const LOSERS_MAX_COUNT: usize = 64;
@@ -24,6 +26,8 @@ pub(crate) struct Logs {
     dir: PathBuf,
     max_bytes: u64,
     sandboxes: Mutex<BTreeMap<SandboxId, Arc<SandboxLogs>>>,
+    /// What readers may hold.
+    reading: Arc<Semaphore>,
 }
 
 /// That of one sandbox.
@@ -47,7 +51,13 @@ pub(crate) struct LogShare {
 impl Logs {
     /// Those in `dir`, of which nothing is known yet.
     pub(crate) fn new(dir: PathBuf, max_bytes: u64) -> Arc<Self> {
-        Arc::new(Self { dir, max_bytes, sandboxes: Mutex::default() })
+        let reading = Arc::new(Semaphore::new(READING_MAX_BYTES));
+        Arc::new(Self { dir, max_bytes, sandboxes: Mutex::default(), reading })
+    }
+
+    /// The bytes that readers may hold together.
+    pub(crate) fn reading(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.reading)
     }
 
     fn table(&self) -> MutexGuard<'_, BTreeMap<SandboxId, Arc<SandboxLogs>>> {
@@ -218,14 +228,13 @@ struct Log {
     exec: ExecId,
     live: bool,
     dir: PathBuf,
-    /// Where each segment begins, and its size.
+    /// Where each segment begins, and its size with its index.
     segments: Vec<(u64, u64)>,
 }
 
 impl Log {
     fn read(dir: &Path, exec: ExecId, live: bool) -> io::Result<Self> {
-        let size = |start| fs::metadata(data_path(dir, start)).map_or(0, |meta| meta.len());
-        let segments = list(dir)?.into_iter().map(|start| (start, size(start))).collect();
+        let segments = list(dir)?.into_iter().map(|start| (start, size(dir, start))).collect();
         Ok(Self { exec, live, dir: dir.to_owned(), segments })
     }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use atoll_core::exec::OutputStream;
 use bytes::{Bytes, BytesMut};
 
-use super::segment::{Record, data_path, list, read_index};
+use super::segment::{Index, Record, WINDOW_RECORDS, data_path, list};
 use super::{Extent, READ_MAX_BYTES, TIMES_EVERY_MS};
 
 /// What a reader finds at its offset.
@@ -48,15 +48,23 @@ pub(crate) fn extent(dir: &Path) -> io::Result<Extent> {
 /// What the file system says.
 pub(crate) fn offset_since(dir: &Path, since_ms: u64, end: u64) -> io::Result<u64> {
     for start in list(dir)? {
-        let index = match read_index(dir, start, 0) {
+        let index = match Index::open(dir, start) {
             // Dropped meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             index => index?,
         };
-        // What comes after a record is at most so much younger: then there is another one.
-        let mut young = index.iter().filter(|record| record.at_ms.saturating_add(TIMES_EVERY_MS) > since_ms);
-        if let Some(first) = young.next() {
-            return Ok(first.offset.min(end));
+        let mut at = 0;
+        loop {
+            let records = index.window(at)?;
+            // What comes after a record is at most so much younger: then there is another one.
+            let young = |record: &&Record| record.at_ms.saturating_add(TIMES_EVERY_MS) > since_ms;
+            if let Some(first) = records.iter().find(young) {
+                return Ok(first.offset.min(end));
+            }
+            if records.is_empty() {
+                break;
+            }
+            at += records.len() as u64;
         }
     }
     Ok(end)
@@ -78,7 +86,9 @@ struct OpenSegment {
     /// One past its last byte, once a later segment exists.
     sealed_end: Option<u64>,
     data: File,
-    index: Vec<Record>,
+    /// Records of its index, from this number on.
+    window: Vec<Record>,
+    first: u64,
 }
 
 impl LogReader {
@@ -90,6 +100,12 @@ impl LogReader {
     /// Offset of the next byte it will read.
     pub(crate) const fn offset(&self) -> u64 {
         self.offset
+    }
+
+    /// Records of the index that it holds.
+    #[cfg(test)]
+    pub(super) fn held_records(&self) -> usize {
+        self.open.as_ref().map_or(0, |open| open.window.len())
     }
 
     /// The next piece, at most `max` bytes, or `None` when the reader is at the end. `extent` is what
@@ -141,26 +157,23 @@ impl LogReader {
             start,
             sealed_end: starts.get(after).copied(),
             data: File::open(data_path(&self.dir, start))?,
-            index: read_index(&self.dir, start, 0)?,
+            window: Vec::new(),
+            first: 0,
         });
         Ok(Some(self.offset))
     }
 
     fn read(&mut self, extent: Extent, max: usize) -> io::Result<Option<Piece>> {
         let Some(open) = &mut self.open else { return Ok(None) };
-        if open.sealed_end.is_none() && run(&open.index, self.offset).is_none_or(|(_, end)| end.is_none()) {
-            // The newest segment may have had changes of stream since the index was read.
-            match read_index(&self.dir, open.start, open.index.len()) {
-                Ok(more) => open.index.extend(more),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    // It was the newest once; meanwhile the writer has dropped it.
-                    self.open = None;
-                    return Ok(None);
-                }
-                Err(error) => return Err(error),
+        let found = match open.run(&self.dir, self.offset) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                // Meanwhile the writer has dropped it.
+                self.open = None;
+                return Ok(None);
             }
-        }
-        let Some((stream, next)) = run(&open.index, self.offset) else {
+            found => found?,
+        };
+        let Some((stream, next)) = found else {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "log index has no record for an offset"));
         };
         let end_of_gap = open.sealed_end.unwrap_or(extent.end).min(extent.end);
@@ -189,10 +202,32 @@ impl LogReader {
     }
 }
 
-/// The stream of the byte at an offset, and where the next byte of the other stream is, as far as the index says; `None` before all that it says.
-fn run(index: &[Record], offset: u64) -> Option<(OutputStream, Option<u64>)> {
-    let after = index.partition_point(|record| record.offset <= offset);
-    let stream = index.get(after.checked_sub(1)?)?.stream;
-    let next = index[after..].iter().find(|record| record.stream != stream);
+impl OpenSegment {
+    /// The stream of the byte at an offset, and up to where the index is known to say the same; `None` for the latter when
+    /// that is to the end, and for all when the index says nothing of the offset.
+    fn run(&mut self, dir: &Path, offset: u64) -> io::Result<Option<(OutputStream, Option<u64>)>> {
+        let known = run(&self.window, offset);
+        let whole = self.sealed_end.is_some() && self.window.len() < WINDOW_RECORDS;
+        if known.is_some_and(|(_, next)| next.is_some() || whole) {
+            return Ok(known);
+        }
+        // The newest segment may have had changes of stream since the index was read.
+        let index = Index::open(dir, self.start)?;
+        let from = if known.is_some() { self.first } else { 0 };
+        let Some(first) = index.count_until(offset, from)?.checked_sub(1) else { return Ok(None) };
+        (self.window, self.first) = (index.window(first)?, first);
+        let found = run(&self.window, offset);
+        // It goes on after the window: up to there it is the same.
+        let last = self.window.last().filter(|_| self.window.len() == WINDOW_RECORDS);
+        Ok(found.map(|(stream, next)| (stream, next.or(last.map(|last| last.offset)))))
+    }
+}
+
+/// The stream of the byte at an offset, and where the next byte of the other stream is, as far as these records say; `None`
+/// before all that they say.
+fn run(records: &[Record], offset: u64) -> Option<(OutputStream, Option<u64>)> {
+    let after = records.partition_point(|record| record.offset <= offset);
+    let stream = records.get(after.checked_sub(1)?)?.stream;
+    let next = records[after..].iter().find(|record| record.stream != stream);
     Some((stream, next.map(|record| record.offset)))
 }

@@ -1,7 +1,8 @@
 //! Names and index records of segments.
 
 use std::fs::{self, File};
-use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::io;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use atoll_core::exec::OutputStream;
@@ -65,13 +66,53 @@ impl Record {
     }
 }
 
-/// Reads an index but for its first so many records: it only grows while it is read. A torn last record (the process
-/// died while writing it) is left out.
-pub(super) fn read_index(dir: &Path, start: u64, known: usize) -> io::Result<Vec<Record>> {
-    let mut index = File::open(index_path(dir, start))?;
-    index.seek(SeekFrom::Start((known * RECORD_BYTES) as u64))?;
-    let mut bytes = Vec::new();
-    index.read_to_end(&mut bytes)?;
-    let (records, _torn) = bytes.as_chunks::<RECORD_BYTES>();
-    Ok(records.iter().map(|record| Record::decode(*record)).collect())
+/// Records of an index that are read at once: a command that changes streams with each byte has as many as it has bytes,
+/// so nothing holds all of them.
+pub(super) const WINDOW_RECORDS: usize = 1024;
+
+/// The index of a segment. It only grows while it is read. A torn last record (the process died while writing it) is left
+/// out.
+#[derive(Debug)]
+pub(super) struct Index(File);
+
+impl Index {
+    pub(super) fn open(dir: &Path, start: u64) -> io::Result<Self> {
+        File::open(index_path(dir, start)).map(Self)
+    }
+
+    /// How many records it has.
+    pub(super) fn count(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len() / RECORD_BYTES as u64)
+    }
+
+    /// The records from a number on, at most [`WINDOW_RECORDS`].
+    pub(super) fn window(&self, first: u64) -> io::Result<Vec<Record>> {
+        let there = self.count()?.saturating_sub(first).min(WINDOW_RECORDS as u64);
+        let mut bytes = vec![0; usize::try_from(there).unwrap_or(0) * RECORD_BYTES];
+        self.0.read_exact_at(&mut bytes, first * RECORD_BYTES as u64)?;
+        let (records, _none) = bytes.as_chunks::<RECORD_BYTES>();
+        Ok(records.iter().map(|record| Record::decode(*record)).collect())
+    }
+
+    /// How many records are of an offset or of those before it. The caller knows that the first `from` are.
+    pub(super) fn count_until(&self, offset: u64, from: u64) -> io::Result<u64> {
+        let (mut low, mut high) = (from, self.count()?.max(from));
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let mut record = [0; RECORD_BYTES];
+            self.0.read_exact_at(&mut record, middle * RECORD_BYTES as u64)?;
+            if Record::decode(record).offset <= offset {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        Ok(low)
+    }
+}
+
+/// Bytes that a segment takes on disk, its index included; those of a part that is missing count as none.
+pub(super) fn size(dir: &Path, start: u64) -> u64 {
+    let size = |path: PathBuf| fs::metadata(path).map_or(0, |meta| meta.len());
+    size(data_path(dir, start)) + size(index_path(dir, start))
 }

@@ -99,6 +99,59 @@ fn output_is_found_by_when_it_was_written() {
     assert_eq!(super::offset_since(&dir.path().join("none"), 0, 7).unwrap(), 7);
 }
 
+#[test]
+fn a_reader_holds_little_of_an_index_that_has_a_record_for_each_byte() {
+    const BYTES: usize = 5000;
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = LogWriter::open(dir.path(), 1 << 20, &Clock::default()).unwrap();
+    let mut reader = LogReader::new(dir.path(), 0);
+    let byte = |number: usize| (number / 3).to_le_bytes()[0];
+    let stream = |number: usize| if number.is_multiple_of(3) { Stdout } else { Stderr };
+    let mut got = Vec::new();
+    for number in 0..BYTES {
+        writer.append(stream(number), &[byte(number)]).unwrap();
+        // One that follows the command sees all changes, too.
+        if number < 100 {
+            let piece = reader.next_piece(writer.extent(), 10).unwrap().unwrap();
+            let want = Piece::Output { offset: number as u64, stream: stream(number), bytes: vec![byte(number)].into() };
+            assert_eq!(piece, want);
+        }
+    }
+    let (output, gaps) = read_all(dir.path(), 0, writer.extent(), 4096);
+    assert!(gaps.is_empty());
+    for (stream, bytes) in output {
+        got.extend(bytes.into_iter().map(|byte| (stream, byte)));
+    }
+    assert_eq!(got, Vec::from_iter((0..BYTES).map(|number| (stream(number), byte(number)))));
+    while reader.next_piece(writer.extent(), 4096).unwrap().is_some() {
+        assert!(reader.held_records() <= super::segment::WINDOW_RECORDS);
+    }
+    // From anywhere.
+    for from in [1, 1023, 1024, 1025, 3333, 4999] {
+        let (output, _) = read_all(dir.path(), from as u64, writer.extent(), 4096);
+        assert_eq!(output[0].0, stream(from), "from {from}");
+        assert_eq!(output.iter().map(|(_, bytes)| bytes.len()).sum::<usize>(), BYTES - from);
+    }
+    // A writer that takes it up goes on.
+    drop(writer);
+    let mut writer = LogWriter::open(dir.path(), 1 << 20, &Clock::default()).unwrap();
+    writer.append(stream(BYTES), b"x").unwrap();
+    assert_eq!(read_all(dir.path(), BYTES as u64, writer.extent(), 9).0, [(stream(BYTES), b"x".to_vec())]);
+}
+
+#[test]
+fn a_command_that_changes_streams_with_each_byte_keeps_no_more_on_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = Logs::new(dir.path().to_owned(), u64::MAX);
+    let mut writer = budgeted(&logs, dir.path(), 1, 1, 20_000);
+    for number in 0..8000 {
+        writer.append(if number % 2 == 0 { Stdout } else { Stderr }, b"x").unwrap();
+    }
+    // A segment is 1000 bytes and their records.
+    assert!(on_disk(dir.path()) <= 20_000 + 1000 * 17, "{}", on_disk(dir.path()));
+    assert_eq!(logs.bytes(), on_disk(dir.path()));
+}
+
 fn budgeted(logs: &Arc<Logs>, dir: &Path, sandbox: u64, exec: u64, max: u64) -> LogWriter {
     let (sandbox, exec) = (SandboxId::from_parts(sandbox, 0), ExecId::from_parts(exec, 0));
     let path = dir.join(sandbox.as_str()).join(exec.as_str());
@@ -110,9 +163,7 @@ fn on_disk(dir: &Path) -> u64 {
     for sandbox in std::fs::read_dir(dir).unwrap() {
         for exec in std::fs::read_dir(sandbox.unwrap().path()).unwrap() {
             for file in std::fs::read_dir(exec.unwrap().path()).unwrap().map(Result::unwrap) {
-                if file.path().extension().unwrap() == "data" {
-                    bytes += file.metadata().unwrap().len();
-                }
+                bytes += file.metadata().unwrap().len();
             }
         }
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use atoll_core::exec::OutputStream;
 
 use super::budget::{LogShare, remove_file};
-use super::segment::{RECORD_BYTES, Record, data_path, index_path, list, read_index};
+use super::segment::{Index, RECORD_BYTES, Record, data_path, index_path, list, size};
 use super::{Extent, SEGMENT_MAX_BYTES, SEGMENTS_PER_LOG, TIMES_EVERY_MS};
 use crate::clock::Clock;
 
@@ -72,15 +72,19 @@ impl LogWriter {
     fn repair(&mut self, start: u64) -> io::Result<Segment> {
         let data = OpenOptions::new().append(true).open(data_path(&self.dir, start))?;
         let index = OpenOptions::new().append(true).create(true).open(index_path(&self.dir, start))?;
-        let records = read_index(&self.dir, start, 0)?;
-        if records.is_empty() && data.metadata()?.len() > 0 {
+        let records = Index::open(&self.dir, start)?;
+        if records.count()? == 0 && data.metadata()?.len() > 0 {
             // Cannot happen by a crash of ours; without a record the bytes have no stream.
             data.set_len(0)?;
         }
         self.extent.end = start + data.metadata()?.len();
-        let used = records.iter().take_while(|record| record.offset < self.extent.end).count();
-        index.set_len((used * RECORD_BYTES) as u64)?;
-        let record = used.checked_sub(1).map(|last| records[last]);
+        let used = match self.extent.end.checked_sub(1) {
+            Some(last) => records.count_until(last, 0)?,
+            None => 0,
+        };
+        index.set_len(used * RECORD_BYTES as u64)?;
+        let last = used.checked_sub(1).map(|last| records.window(last)).transpose()?;
+        let record = last.and_then(|records| records.first().copied());
         Ok(Segment { start, data, index, record })
     }
 
@@ -136,6 +140,9 @@ impl LogWriter {
                 return Err(error);
             }
             segment.record = Some(record);
+            if let Some(share) = &self.share {
+                share.wrote(RECORD_BYTES);
+            }
         }
         let written = segment.data.write(bytes)?;
         if written == 0 {
@@ -161,11 +168,12 @@ impl LogWriter {
             if self.extent.end - oldest <= self.keep_bytes {
                 return Ok(());
             }
+            let bytes = size(&self.dir, oldest);
             remove_file(&data_path(&self.dir, oldest))?;
             remove_file(&index_path(&self.dir, oldest))?;
             self.extent.first = next;
             if let Some(share) = &self.share {
-                share.dropped(next - oldest);
+                share.dropped(bytes);
             }
         }
     }

@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 
 use atoll_core::Code;
 use atoll_core::spec::ExecDraft;
-use atoll_engine::{OutputEvent, Piece};
+use atoll_engine::{OutputEvent, Piece, READ_MAX_BYTES};
 use bytes::Bytes;
 
 use crate::support::{World, argv, assert_bytes, numbers, read, until};
@@ -191,4 +191,38 @@ fn output_goes_on_across_servers() {
     assert_bytes(&output.stdout, &numbers(400_000));
     let view = server.run(server.engine.exec(&id, seq_id)).unwrap();
     assert_eq!(view.record.exit.unwrap().code, Some(0));
+}
+
+#[test]
+fn readers_that_take_nothing_hold_little_together_and_others_still_read() {
+    const LAST: u64 = 200_000;
+    const READERS: usize = 500;
+    // What all readers hold together, and what each may besides.
+    const TOGETHER: usize = 64 << 20;
+    const LEAST: usize = 4 << 10;
+    let world = World::new();
+    let server = world.start();
+    let id = server.sandbox().id;
+    let exec = server.exec(&id, argv(&["seq", &LAST.to_string()])).unwrap();
+    server.wait(&exec);
+    let size = |event| match event {
+        OutputEvent::Piece(Piece::Output { bytes, .. }) => bytes.len(),
+        other => panic!("{other:?}"),
+    };
+    let mut slow = Vec::new();
+    let mut held = 0;
+    for _ in 0..READERS {
+        let mut reader = server.run(server.engine.output(&id, exec.record.id.as_str(), 0, false)).unwrap();
+        held += size(server.run(reader.next(READ_MAX_BYTES)).unwrap());
+        slow.push(reader);
+    }
+    assert!(READERS * READ_MAX_BYTES > TOGETHER + READERS * LEAST, "they would hold more");
+    assert!(held <= TOGETHER + READERS * LEAST, "{held} bytes");
+    assert!(held > TOGETHER / 2, "{held} bytes: nobody is slow without need");
+    let output = server.output(&exec);
+    assert_bytes(&output.stdout, &numbers(LAST));
+    // A reader that comes for more lets go of what it had; those that end do, too.
+    let mut first = slow.remove(0);
+    drop(slow);
+    assert_eq!(size(server.run(first.next(READ_MAX_BYTES)).unwrap()), READ_MAX_BYTES);
 }

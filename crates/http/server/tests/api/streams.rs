@@ -6,7 +6,9 @@ use futures::StreamExt as _;
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
-use crate::support::{DEADLINE, Harness, path_of};
+use atoll_core::key::Scope;
+
+use crate::support::{DEADLINE, Harness, eventually, path_of};
 
 #[derive(Debug, PartialEq)]
 pub(crate) struct Event {
@@ -94,4 +96,27 @@ async fn only_who_may_kill_kills_by_leaving() {
     events(harness.request(Method::GET, &format!("{path}/events")), |event| event.name == "output").await;
     let ended = tokio::time::timeout(Duration::from_secs(60), harness.ended(&exec)).await.unwrap();
     assert_eq!(ended.exit.unwrap().reason, atoll_core::exec::ExitReason::Disconnected);
+}
+
+#[tokio::test]
+async fn a_key_has_only_so_many_streams_open_and_others_have_theirs() {
+    let harness = Harness::start_with(|config| config.streams_of_key_max = 2).await;
+    let sandbox = harness.sandbox(json!({})).await.id;
+    let exec = harness.exec(&sandbox, "sleep 1000", json!({})).await.exec;
+    let path = format!("{}/events", path_of(&exec));
+    let open = async || harness.request(Method::GET, &path).send().await.unwrap();
+    let (first, _second) = (open().await, open().await);
+    let refused = open().await;
+    assert_eq!(refused.status().as_u16(), 429);
+    assert!(refused.headers().contains_key("retry-after"));
+    assert_eq!(crate::support::answer(refused).await.code(), "limit_exceeded");
+    assert_eq!(harness.get(&path_of(&exec)).await.status, 200, "short answers are not counted");
+    let other = harness.bare(Method::GET, &path).bearer_auth(harness.key(Scope::Read));
+    assert_eq!(other.send().await.unwrap().status().as_u16(), 200, "another key");
+    drop(first);
+    eventually("a place to be free", async || {
+        let again = open().await;
+        (again.status().as_u16() == 200).then_some(again)
+    })
+    .await;
 }

@@ -17,6 +17,7 @@ use tokio::sync::Mutex;
 
 use super::request::{boxed, origin_form, strip, unreachable};
 use super::{Request, Response};
+use crate::budget::Buffered;
 use crate::connection::{Admitted, Dialer};
 use crate::dial::DialError;
 use crate::interceptor::BoxError;
@@ -32,7 +33,7 @@ pub(super) struct Upstream {
 struct Open {
     /// A connection serves one name only.
     key: (Option<HostName>, std::net::SocketAddr),
-    send: SendRequest<Incoming>,
+    send: SendRequest<Buffered<Incoming>>,
 }
 
 /// Decides upon a request and sends it where the dialer leads.
@@ -62,10 +63,11 @@ pub(super) async fn forward(request: Request, dialer: &Dialer, upstream: &Arc<Mu
             .map(|_none| http_body_util::Empty::new().map_err(|never| match never {}).boxed_unsync());
     }
     strip(response.headers_mut());
-    response.map(|body| Guarded { body, admitted }.boxed_unsync())
+    let budget = Arc::clone(&dialer.context.net.budget);
+    response.map(|body| Guarded { body: Buffered::new(body, budget), admitted }.boxed_unsync())
 }
 
-fn rewrite(request: Request, dialer: &Dialer) -> http::Request<Incoming> {
+fn rewrite(request: Request, dialer: &Dialer) -> http::Request<Buffered<Incoming>> {
     let (mut parts, body) = request.into_parts();
     if !parts.headers.contains_key(header::HOST)
         && let Ok(host) = HeaderValue::from_str(&dialer.target.label())
@@ -76,11 +78,11 @@ fn rewrite(request: Request, dialer: &Dialer) -> http::Request<Incoming> {
     parts.version = Version::HTTP_11;
     strip(&mut parts.headers);
     frame_body(&mut parts.headers, !body.is_end_stream());
-    http::Request::from_parts(parts, body)
+    http::Request::from_parts(parts, Buffered::new(body, Arc::clone(&dialer.context.net.budget)))
 }
 
 async fn send(
-    request: http::Request<Incoming>,
+    request: http::Request<Buffered<Incoming>>,
     dialer: &Dialer,
     upstream: &Arc<Mutex<Upstream>>,
 ) -> Result<http::Response<Incoming>, String> {
@@ -100,7 +102,7 @@ async fn send(
     })
 }
 
-async fn connect(dialer: &Dialer) -> Result<SendRequest<Incoming>, DialError> {
+async fn connect(dialer: &Dialer) -> Result<SendRequest<Buffered<Incoming>>, DialError> {
     let stream = dialer.connect().await?;
     let (send, connection) = hyper::client::conn::http1::Builder::new()
         .max_buf_size(HTTP_BUFFER_MAX_BYTES)
@@ -146,7 +148,7 @@ fn carry_upgrade(
 
 /// A body whose request stays admitted until it has been passed on.
 struct Guarded {
-    body: Incoming,
+    body: Buffered<Incoming>,
     admitted: Admitted,
 }
 

@@ -11,6 +11,7 @@ use hyper::body::Incoming;
 
 use super::upstream::Io;
 use super::{Admitted, OutBody, TlsInterceptor, Way, session};
+use crate::budget::Budget;
 use crate::connection::Dialer;
 use crate::interceptor::{Answer, Ask, Flow, Interceptor, Protocol};
 
@@ -42,6 +43,10 @@ impl Way for ByDialer {
 
     fn sender(&self) -> Option<&Sender> {
         self.dialer.sender()
+    }
+
+    fn budget(&self) -> &Arc<Budget> {
+        &self.dialer.context.net.budget
     }
 
     fn policy(&self) -> Arc<EgressPolicy> {

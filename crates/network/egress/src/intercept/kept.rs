@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use super::meter::Counted;
 use super::{Admitted, BoxError, OutBody};
+use crate::budget::Head;
 
 /// Tells the course of a request, where the gateway records it.
 pub(super) fn traced(admitted: &Admitted, tell: impl FnOnce(&crate::connection::Admitted)) {
@@ -15,11 +16,12 @@ pub(super) fn traced(admitted: &Admitted, tell: impl FnOnce(&crate::connection::
     }
 }
 
-/// A body that keeps its request admitted, and counted.
+/// A body that keeps its request admitted, and counted, and the room of its head.
 pub(super) struct Kept {
     pub(super) body: OutBody,
     pub(super) admitted: Admitted,
     pub(super) counted: Option<Counted>,
+    pub(super) _head: Head,
 }
 
 impl http_body::Body for Kept {

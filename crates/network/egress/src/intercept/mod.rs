@@ -41,12 +41,12 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
-use tokio::sync::Semaphore;
 
 pub use authority::{Authority, AuthorityError, NewAuthority};
 pub use meter::{ModelMeter, ModelTokens, Tally};
 use upstream::{Io, UpstreamTls};
 
+use crate::budget::Budget;
 use crate::interceptor::BoxError;
 
 /// How long the head of a request may take to arrive.
@@ -58,15 +58,17 @@ const HEADERS_MAX_BYTES: u32 = 64 << 10;
 /// Requests at once on one HTTP/2 connection. Fewer than 100, which RFC 9113 §6.5.2 recommends as the least, fail in
 /// clients that begin before they have read how many they may.
 const STREAMS_MAX_COUNT: u32 = 128;
-/// Bytes that may be under way on one HTTP/2 stream.
-const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+/// Bytes that may be under way on one HTTP/2 stream. A sandbox is near, so these are enough for its side.
+const STREAM_WINDOW_BYTES: u32 = 64 << 10;
 /// Bytes that may be under way on one HTTP/2 connection.
-const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 2 * STREAM_WINDOW_BYTES;
+/// The same for servers outside, which are far, while the sandbox has room for them.
+const WIDE_STREAM_WINDOW_BYTES: u32 = 1 << 20;
+const WIDE_CONNECTION_WINDOW_BYTES: u32 = 2 * WIDE_STREAM_WINDOW_BYTES;
 /// Bytes of one HTTP/2 stream that wait for a client that does not read.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
-/// Bytes of bodies that are held as a whole at once, over all connections. Further ones are replaced as they flow.
-const BODIES_HELD_BYTES: usize = 64 << 20;
-/// Largest body that is held as a whole to replace placeholders in it; larger ones are replaced as they flow.
+/// Largest body that is held as a whole to replace placeholders in it; larger ones, and those that the sandbox has no
+/// room for, are replaced as they flow.
 const BODY_WHOLE_MAX_BYTES: u32 = 1 << 20;
 
 /// A request that may pass, for as long as it is kept.
@@ -148,8 +150,6 @@ struct Shared {
     upstream: UpstreamTls,
     secrets: Arc<dyn SecretSource>,
     meter: Option<Arc<dyn ModelMeter>>,
-    /// The free part of [`BODIES_HELD_BYTES`].
-    held: Arc<Semaphore>,
 }
 
 fn provider() -> Arc<CryptoProvider> {
@@ -168,6 +168,8 @@ trait Way: Send + Sync {
     fn sender(&self) -> Option<&Sender> {
         None
     }
+    /// The sandbox's bytes on their way.
+    fn budget(&self) -> &Arc<Budget>;
     /// As it is now.
     fn policy(&self) -> Arc<EgressPolicy>;
     /// Whether the rules of a policy let a request pass. It may pass against them, where the policy only observes.
@@ -214,8 +216,7 @@ impl TlsInterceptor {
         // Sandboxes share this client: a ticket that one server gave would be shown to another that a sandbox picks.
         config.resumption = Resumption::disabled();
         let upstream = UpstreamTls::new(config);
-        let held = Arc::new(Semaphore::new(BODIES_HELD_BYTES));
-        Ok(Self { shared: Arc::new(Shared { authority, upstream, secrets, meter, held }), roots_pem })
+        Ok(Self { shared: Arc::new(Shared { authority, upstream, secrets, meter }), roots_pem })
     }
 
     /// The authority's certificate, PEM.

@@ -20,8 +20,11 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::server::Acceptor;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Mutex;
 use tokio_rustls::LazyConfigAcceptor;
+
+use crate::budget::{Budget, Buffered, paid};
+use crate::limits::HTTP_BUFFER_MAX_BYTES;
 
 use super::apply::{Applied, Asking, apply, mask_only};
 use super::authority::Protocol;
@@ -157,6 +160,7 @@ impl Session {
                     .timer(TokioTimer::new())
                     .header_read_timeout(HEAD_TIMEOUT)
                     .max_headers(HEADERS_MAX_COUNT)
+                    .max_buf_size(HTTP_BUFFER_MAX_BYTES)
                     .preserve_header_case(true)
                     .serve_connection(stream, service)
                     .with_upgrades()
@@ -188,7 +192,7 @@ impl Session {
         } else {
             (stream, Protocol::Http1)
         };
-        Sender::start(stream, protocol, &self.tasks).await
+        Sender::start(stream, protocol, &self.tasks, self.way.budget()).await
     }
 
     async fn handle(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<OutBody>, Aborted> {
@@ -207,6 +211,9 @@ impl Session {
         let way = &self.way;
         let expected = Expected { host: way.host(), port: way.port(), encrypted: way.encrypted() };
         check(&request, expected)?;
+        let head = way.budget().try_hold_head(&request).ok_or_else(|| {
+            Refusal::unavailable("this sandbox has too many requests without an answer: wait for some")
+        })?;
         let admitted = way.admit(request.method().as_str(), request.uri().path());
         let admitted = admitted.map_err(Failure::Forbidden)?;
         let upgrade = wants_upgrade(&request).then(|| hyper::upgrade::on(&mut request));
@@ -215,7 +222,7 @@ impl Session {
 
         let has_body = !body.is_end_stream();
         let Changed { applied, tally } = self.apply(&mut parts, has_body, &admitted).await?;
-        let body = outgoing(&mut parts.headers, body, &applied, &self.shared.held).await?;
+        let body = outgoing(&mut parts.headers, body, &applied, way.budget()).await?;
         let sent_bytes = body.size_hint().exact().unwrap_or_default();
         let request = Request::from_parts(parts, body);
         let mut counted = tally.map(|tally| Counted::new(tally, sent_bytes));
@@ -225,7 +232,7 @@ impl Session {
         }
         traced(&admitted, |admitted| admitted.answered(response.status().as_u16(), sent_bytes));
         let answer = self.answer(response, upgrade, &applied, &admitted)?;
-        Ok(answer.map(|body| Kept { body, admitted, counted }.boxed()))
+        Ok(answer.map(|body| Kept { body, admitted, counted, _head: head }.boxed()))
     }
 
     async fn apply(
@@ -361,7 +368,7 @@ impl Session {
             replace_headers(&mut parts.headers, &masks);
         }
         let Some(masks) = masks else {
-            return Ok(Response::from_parts(parts, body.map_err(BoxError::from).boxed()));
+            return Ok(Response::from_parts(parts, self.buffered(body)));
         };
         let encoded = parts.headers.get(CONTENT_ENCODING).is_some_and(|kind| kind != "identity");
         if encoded {
@@ -371,8 +378,14 @@ impl Session {
             .into());
         }
         replace_headers(&mut parts.headers, &masks);
-        let body = Replaced::new(body, masks);
-        Ok(Response::from_parts(parts, body.map_err(BoxError::from).boxed()))
+        Ok(Response::from_parts(parts, self.buffered(Replaced::new(body, masks))))
+    }
+
+    fn buffered<B>(&self, body: B) -> OutBody
+    where
+        B: http_body::Body<Data = Bytes, Error = hyper::Error> + Send + Sync + Unpin + 'static,
+    {
+        Buffered::new(body, Arc::clone(self.way.budget())).map_err(BoxError::from).boxed()
     }
 }
 
@@ -406,21 +419,21 @@ async fn outgoing(
     headers: &mut HeaderMap,
     body: Incoming,
     applied: &Applied,
-    held: &Semaphore,
+    budget: &Arc<Budget>,
 ) -> Result<OutBody, Refusal> {
     if applied.body.is_empty() {
-        return Ok(body.map_err(BoxError::from).boxed());
+        return Ok(Buffered::new(body, Arc::clone(budget)).map_err(BoxError::from).boxed());
     }
     let replacer = Replacer::new(applied.body.iter().cloned());
     let small = body.size_hint().upper().and_then(|upper| u32::try_from(upper).ok());
     let place = small
         .filter(|upper| *upper <= BODY_WHOLE_MAX_BYTES)
-        .and_then(|upper| held.try_acquire_many(upper).ok());
+        .and_then(|upper| budget.try_hold(upper));
     headers.remove(CONTENT_LENGTH);
     headers.remove(TRANSFER_ENCODING);
-    // Held until it is replaced; from then on it is one of the bytes that are under way.
-    let Some(_place) = place else {
-        return Ok(Replaced::new(body, replacer).map_err(BoxError::from).boxed());
+    let Some(place) = place else {
+        let body = Replaced::new(body, replacer);
+        return Ok(Buffered::new(body, Arc::clone(budget)).map_err(BoxError::from).boxed());
     };
     // Many servers want to know the length, and of a small body it can be known.
     let whole = Limited::new(body, BODY_WHOLE_MAX_BYTES as usize).collect().await;
@@ -429,7 +442,7 @@ async fn outgoing(
     let bytes = Bytes::from(replacer.whole(&whole.to_bytes()));
     headers.insert(CONTENT_LENGTH, HeaderValue::from(bytes.len()));
     let never = |never: Infallible| -> BoxError { match never {} };
-    Ok(Full::new(bytes).map_err(never).boxed())
+    Ok(Full::new(paid(bytes, place)).map_err(never).boxed())
 }
 
 /// Carries bytes between both sides of a connection that changed its protocol.

@@ -16,6 +16,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use super::authority::Protocol;
 use super::*;
 
+mod budget;
 mod figures;
 
 const SECRET: &str = "s3cret-value-of-the-test";
@@ -154,6 +155,7 @@ struct TestWay {
     host: HostName,
     policy: Arc<Mutex<Arc<EgressPolicy>>>,
     origin: Option<Origin>,
+    budget: Arc<Budget>,
 }
 
 #[async_trait]
@@ -172,6 +174,10 @@ impl Way for TestWay {
 
     fn encrypted(&self) -> bool {
         true
+    }
+
+    fn budget(&self) -> &Arc<Budget> {
+        &self.budget
     }
 
     fn policy(&self) -> Arc<EgressPolicy> {
@@ -203,6 +209,7 @@ struct House {
     vault: Arc<Vault>,
     origin: Option<Origin>,
     policy: Arc<Mutex<Arc<EgressPolicy>>>,
+    budget: Arc<Budget>,
 }
 
 impl House {
@@ -215,7 +222,8 @@ impl House {
         let vault = Arc::new(Vault::default());
         let secrets: Arc<dyn SecretSource> = Arc::<Vault>::clone(&vault);
         let interceptor = TlsInterceptor::new(new_authority("ours"), secrets, None, roots).unwrap();
-        let house = Self { interceptor, vault, origin, policy: Arc::default() };
+        let budget = Budget::new(&crate::budget::Common::new(64 << 20));
+        let house = Self { interceptor, vault, origin, policy: Arc::default(), budget };
         house.set_rule(rule);
         house
     }
@@ -230,15 +238,21 @@ impl House {
     /// A client in a sandbox that trusts our authority, after its handshake.
     async fn connect(&self, offer: &[Protocol]) -> tokio_rustls::client::TlsStream<DuplexStream> {
         let (client, gateway) = duplex(64 << 10);
+        self.serve(gateway);
+        handshake(client, self.interceptor.certificate_pem(), offer).await
+    }
+
+    /// The gateway's side of a connection.
+    fn serve(&self, gateway: DuplexStream) {
         let way = TestWay {
             sandbox: SandboxId::from_parts(1, 1),
             host: "api.example.com".parse().unwrap(),
             policy: Arc::clone(&self.policy),
             origin: self.origin.clone(),
+            budget: Arc::clone(&self.budget),
         };
         let shared = Arc::clone(&self.interceptor.shared);
         tokio::spawn(session::serve_tls(shared, Arc::new(way), gateway));
-        handshake(client, self.interceptor.certificate_pem(), offer).await
     }
 
     /// Sends one request over HTTP/1 and reads its answer whole.

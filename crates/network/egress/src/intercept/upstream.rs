@@ -14,7 +14,12 @@ use tokio_rustls::TlsConnector;
 
 use super::authority::Protocol;
 use super::tasks::Tasks;
-use super::{CONNECTION_WINDOW_BYTES, OutBody, SEND_BUFFER_BYTES, STREAM_WINDOW_BYTES};
+use super::{
+    CONNECTION_WINDOW_BYTES, OutBody, SEND_BUFFER_BYTES, STREAM_WINDOW_BYTES, WIDE_CONNECTION_WINDOW_BYTES,
+    WIDE_STREAM_WINDOW_BYTES,
+};
+use crate::budget::Budget;
+use crate::limits::HTTP_BUFFER_MAX_BYTES;
 
 /// How long a server may take for its part of the TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
@@ -96,16 +101,18 @@ pub(super) enum Sender {
 }
 
 impl Sender {
-    /// Begins to speak HTTP on a connection. `tasks` drives it.
+    /// Begins to speak HTTP on a connection. `tasks` drives it; answers come fast where `budget` has room for them.
     pub(super) async fn start(
         stream: Box<dyn Io>,
         protocol: Protocol,
         tasks: &Tasks,
+        budget: &Budget,
     ) -> Result<Self, UpstreamError> {
         let stream = TokioIo::new(stream);
         match protocol {
             Protocol::Http1 => {
                 let (sender, connection) = http1::Builder::new()
+                    .max_buf_size(HTTP_BUFFER_MAX_BYTES)
                     .preserve_header_case(true)
                     .handshake(stream)
                     .await
@@ -118,11 +125,16 @@ impl Sender {
                 Ok(Self::One(sender))
             }
             Protocol::Http2 => {
+                let room = budget.try_hold_lasting(WIDE_CONNECTION_WINDOW_BYTES);
+                let (of_stream, of_connection) = match room {
+                    Some(_) => (WIDE_STREAM_WINDOW_BYTES, WIDE_CONNECTION_WINDOW_BYTES),
+                    None => (STREAM_WINDOW_BYTES, CONNECTION_WINDOW_BYTES),
+                };
                 let (sender, connection) = http2::Builder::new(tasks.clone())
                     .timer(TokioTimer::new())
                     .keep_alive_interval(KEEPALIVE)
-                    .initial_stream_window_size(STREAM_WINDOW_BYTES)
-                    .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+                    .initial_stream_window_size(of_stream)
+                    .initial_connection_window_size(of_connection)
                     .max_send_buf_size(SEND_BUFFER_BYTES)
                     .handshake(stream)
                     .await
@@ -131,6 +143,7 @@ impl Sender {
                     if let Err(error) = connection.await {
                         tracing::debug!(%error, "a connection to a server ended");
                     }
+                    drop(room);
                 });
                 Ok(Self::Two(sender))
             }
