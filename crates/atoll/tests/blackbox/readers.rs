@@ -68,8 +68,10 @@ fn resident(server: &Server) -> usize {
 /// Answers with events that the server has begun.
 async fn begun(server: &Server) -> usize {
     let text = server.send(server.request("GET", "/metrics")).await.text();
-    let of_events = |line: &&str| line.starts_with("atoll_http_requests_total{") && line.contains("/events\"");
-    let counts = text.lines().filter(of_events).filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok());
+    let of_events =
+        |line: &&str| line.starts_with("atoll_http_requests_total{") && line.contains("/events\"");
+    let counts =
+        text.lines().filter(of_events).filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok());
     counts.sum()
 }
 
@@ -83,10 +85,8 @@ async fn thousands_of_slow_readers_take_little_memory_and_others_are_served() {
     let before = resident(&server);
     let path = format!("/v1/sandboxes/{sandbox}/execs/{exec}/events");
     let slow: Vec<_> = (0..CONNECTIONS).map(|_| slow(&server, &path)).collect();
-    wait_until("all to be answered", async || {
-        (begun(&server).await >= CONNECTIONS * READERS).then_some(())
-    })
-    .await;
+    wait_until("all to be answered", async || (begun(&server).await >= CONNECTIONS * READERS).then_some(()))
+        .await;
     // Until the server holds all that it will.
     let mut last = 0;
     wait_until("its memory to be what it is", async || {

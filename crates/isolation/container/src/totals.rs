@@ -168,7 +168,8 @@ mod tests {
         assert_eq!(scarce.hint.as_deref(), Some("few sandboxes use up the host's pens: buy some"));
         let totals = totals(64 << 20);
         assert!(totals.iter().filter(|total| total.all.is_some()).count() >= 6);
-        let of = |what: &str| totals.iter().find(|total| total.what == what).map(|total| (total.share, total.all));
+        let of =
+            |what: &str| totals.iter().find(|total| total.what == what).map(|total| (total.share, total.all));
         assert_eq!(of("cgroups"), Some((2048, None)));
         let (tcp, all) = of("MiB of TCP buffers").unwrap();
         assert!(tcp == 64 && all.is_some_and(|all| all > 16), "{all:?}");

@@ -272,7 +272,11 @@ mod tests {
         let budget = Budget::new(&common);
         let mut body = endless(&budget);
         let mut unread = fill(&mut body).await;
-        assert_eq!(unread.len() * FRAME, 16 * FRAME + BUFFERED_OWN_BYTES, "its part of the whole and its own");
+        assert_eq!(
+            unread.len() * FRAME,
+            16 * FRAME + BUFFERED_OWN_BYTES,
+            "its part of the whole and its own"
+        );
         assert_eq!(budget.held_bytes(), unread.len() * FRAME);
 
         let mut other = endless(&budget);

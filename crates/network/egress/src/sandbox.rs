@@ -96,12 +96,7 @@ pub(crate) fn now_ms() -> u64 {
 }
 
 impl SandboxNet {
-    pub(crate) fn new(
-        id: SandboxId,
-        policy: EgressPolicy,
-        total: Transferred,
-        budget: Arc<Budget>,
-    ) -> Self {
+    pub(crate) fn new(id: SandboxId, policy: EgressPolicy, total: Transferred, budget: Arc<Budget>) -> Self {
         let rate = policy.limits.bytes_per_s;
         let meter = Meter::default();
         meter.sent.store(total.sent_bytes, Ordering::Relaxed);

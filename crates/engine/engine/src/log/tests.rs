@@ -113,7 +113,11 @@ fn a_reader_holds_little_of_an_index_that_has_a_record_for_each_byte() {
         // One that follows the command sees all changes, too.
         if number < 100 {
             let piece = reader.next_piece(writer.extent(), 10).unwrap().unwrap();
-            let want = Piece::Output { offset: number as u64, stream: stream(number), bytes: vec![byte(number)].into() };
+            let want = Piece::Output {
+                offset: number as u64,
+                stream: stream(number),
+                bytes: vec![byte(number)].into(),
+            };
             assert_eq!(piece, want);
         }
     }

@@ -426,9 +426,7 @@ async fn outgoing(
     }
     let replacer = Replacer::new(applied.body.iter().cloned());
     let small = body.size_hint().upper().and_then(|upper| u32::try_from(upper).ok());
-    let place = small
-        .filter(|upper| *upper <= BODY_WHOLE_MAX_BYTES)
-        .and_then(|upper| budget.try_hold(upper));
+    let place = small.filter(|upper| *upper <= BODY_WHOLE_MAX_BYTES).and_then(|upper| budget.try_hold(upper));
     headers.remove(CONTENT_LENGTH);
     headers.remove(TRANSFER_ENCODING);
     let Some(place) = place else {
