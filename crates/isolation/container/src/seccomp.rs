@@ -16,17 +16,9 @@
 
 mod calls;
 mod special;
-mod tree;
-
-use std::collections::BTreeMap;
 
 use atoll_isolation::IsolationError;
-use seccompiler::{
-    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
-    SeccompRule, TargetArch,
-};
-
-use tree::Fate;
+use atoll_isolation_host::filter::{Condition, Fate, UNKNOWN_FROM, by_arguments, decide};
 
 /// Namespace flags of `clone` and `unshare`. Each is refused.
 const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
@@ -41,28 +33,38 @@ const NEW_TIME: libc::c_int = 0x80;
 
 /// Socket families that exist inside; all others (`AF_VSOCK` leads to the host of a virtual machine,
 /// `AF_ALG` into kernel cryptography, …) are refused.
-const FAMILIES: &[libc::c_int] =
-    &[libc::AF_UNSPEC, libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
+const FAMILIES: Condition = Condition::OneOf(&[
+    libc::AF_UNSPEC.cast_unsigned(),
+    libc::AF_UNIX.cast_unsigned(),
+    libc::AF_INET.cast_unsigned(),
+    libc::AF_INET6.cast_unsigned(),
+    libc::AF_NETLINK.cast_unsigned(),
+]);
 
 /// Execution domains: Linux, with 32-bit names of the machine (`setarch`), and the question which one it is.
-const PERSONALITIES: &[u64] = &[0, 8, 0x2_0000, 0x2_0008, 0xffff_ffff];
+const PERSONALITIES: Condition = Condition::OneOf(&[0, 8, 0x2_0000, 0x2_0008, 0xffff_ffff]);
 
 /// Calls whose arguments decide whether they are let through.
-const BY_ARGUMENTS: [libc::c_long; 5] =
-    [libc::SYS_unshare, libc::SYS_clone, libc::SYS_socket, libc::SYS_socketpair, libc::SYS_personality];
+const BY_ARGUMENTS: [(libc::c_long, Condition); 5] = [
+    (libc::SYS_unshare, Condition::Without(NAMESPACES | NEW_TIME)),
+    (libc::SYS_clone, Condition::Without(NAMESPACES)),
+    (libc::SYS_socket, FAMILIES),
+    (libc::SYS_socketpair, FAMILIES),
+    (libc::SYS_personality, PERSONALITIES),
+];
 
 /// Compiles the filter for this architecture.
 pub(crate) fn compile() -> Result<Vec<libc::sock_filter>, IsolationError> {
-    let program = build().map_err(|error| IsolationError::Unavailable(format!("seccomp filter: {error}")))?;
-    let rest = program.into_iter().map(|i| libc::sock_filter { code: i.code, jt: i.jt, jf: i.jf, k: i.k });
-    Ok(tree::decide(&fates()).into_iter().chain(special::answers()).chain(rest).collect())
+    let rest = by_arguments(&special::LET_THROUGH_OTHERWISE, &BY_ARGUMENTS)
+        .map_err(|error| IsolationError::Unavailable(format!("seccomp filter: {error}")))?;
+    Ok(decide(&fates()).into_iter().chain(special::answers()).chain(rest).collect())
 }
 
 /// What becomes of each call that this project has reviewed.
 fn fates() -> Vec<Fate> {
     let fate = |number: u32| {
         let call = libc::c_long::from(number);
-        if special::concerns(call) || BY_ARGUMENTS.contains(&call) {
+        if special::concerns(call) || BY_ARGUMENTS.iter().any(|(asked, _)| *asked == call) {
             Fate::Asked
         } else if call == libc::SYS_clone3 || calls::ALLOWED.contains(&call) {
             Fate::Allowed
@@ -70,37 +72,7 @@ fn fates() -> Vec<Fate> {
             Fate::Refused
         }
     };
-    (0..special::UNKNOWN_FROM).map(fate).collect()
-}
-
-/// What depends on arguments, and the refusal of everything else.
-fn build() -> Result<BpfProgram, BackendError> {
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
-        special::LET_THROUGH_OTHERWISE.iter().map(|call| (*call, vec![])).collect();
-    rules.insert(libc::SYS_unshare, vec![without(NAMESPACES | NEW_TIME)?]);
-    rules.insert(libc::SYS_clone, vec![without(NAMESPACES)?]);
-    let families = FAMILIES.iter().map(|family| u64::from(family.cast_unsigned())).collect::<Vec<_>>();
-    rules.insert(libc::SYS_socket, first_is(&families)?);
-    rules.insert(libc::SYS_socketpair, first_is(&families)?);
-    rules.insert(libc::SYS_personality, first_is(PERSONALITIES)?);
-    let refuse = SeccompAction::Errno(libc::EPERM.cast_unsigned());
-    SeccompFilter::new(rules, refuse, SeccompAction::Allow, TargetArch::try_from(std::env::consts::ARCH)?)?
-        .try_into()
-}
-
-/// The first argument has none of these bits.
-fn without(bits: libc::c_int) -> Result<SeccompRule, BackendError> {
-    let none = SeccompCmpOp::MaskedEq(u64::from(bits.cast_unsigned()));
-    SeccompRule::new(vec![SeccompCondition::new(0, SeccompCmpArgLen::Dword, none, 0)?])
-}
-
-/// The first argument is one of these.
-fn first_is(values: &[u64]) -> Result<Vec<SeccompRule>, BackendError> {
-    let is = |value: &u64| {
-        let equal = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, *value)?;
-        SeccompRule::new(vec![equal])
-    };
-    values.iter().map(is).collect()
+    (0..UNKNOWN_FROM).map(fate).collect()
 }
 
 #[cfg(test)]
