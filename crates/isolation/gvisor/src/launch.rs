@@ -99,6 +99,7 @@ pub(crate) fn volume_place(number: usize) -> String {
 /// # Errors
 /// What could not be done; nothing runs then, or is about to end.
 pub fn launch(jail: &Jail) -> Result<(), String> {
+    jail::close_inherited()?;
     jail::enter_cgroups(&jail.cgroups)?;
     jail::enter_network(&jail.netns)?;
     let userns = sys::user_namespace(jail.first_id, IDS).map_err(said("make a user namespace"))?;

@@ -96,6 +96,7 @@ pub struct Shown {
 /// # Errors
 /// What could not be done; nothing runs then.
 pub fn launch(jail: &Jail) -> Result<(), String> {
+    jail::close_inherited()?;
     jail::enter_cgroups(&jail.cgroups)?;
     let log = File::create(&jail.log).map_err(said("make the log"))?;
     // Held until the VMM has them: its descriptors are copies.

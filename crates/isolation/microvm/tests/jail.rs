@@ -16,6 +16,8 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 
 /// A user that no machine of an installation has.
 const USER: u32 = 0x6ffe_0000;
+/// The descriptor of the network card.
+const TAP: i32 = 15;
 
 /// Runs a program of Python's in a jail; gives its words.
 fn says(program: &str) -> String {
@@ -32,7 +34,7 @@ fn says(program: &str) -> String {
         files: Vec::new(),
         sockets_dir: dir.path().to_owned(),
         sockets: Vec::new(),
-        tap: 15,
+        tap: TAP,
         cgroups: Vec::new(),
         netns: PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), slot.netns.as_raw_fd())),
         own_files: None,
@@ -122,6 +124,23 @@ print(libc.prctl(21, 0, 0, 0, 0), libc.prctl(39, 0, 0, 0, 0))
 ",
     );
     assert_eq!(said, "2 1\n");
+}
+
+#[test]
+fn nothing_is_open_but_what_is_handed_over() {
+    let (_reader, writer) = std::io::pipe().unwrap();
+    rustix::io::fcntl_setfd(&writer, rustix::io::FdFlags::empty()).unwrap();
+    let said = says(
+        "
+import os
+def is_open(fd):
+    try: os.fstat(fd)
+    except OSError: return False
+    return True
+print([fd for fd in range(0, 1024) if is_open(fd)])
+",
+    );
+    assert_eq!(said, format!("[0, 1, 2, {TAP}]\n"));
 }
 
 #[test]
