@@ -7,8 +7,8 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
 use atoll_core::spec::Resources;
-use atoll_isolation::{Isolation as _, Lifecycle as _};
 use atoll_isolation::conformance::{Harness, Sandbox, chain, plan};
+use atoll_isolation::{Isolation as _, Lifecycle as _};
 use common::sentries;
 
 /// Starts a program in whose place, and in whose children's, the kernel takes no filter.

@@ -84,7 +84,8 @@ fn calls_that_no_vmm_makes_are_refused() {
         ("mknod", 133, "0, 0, 0"),
         ("chmod", 90, "0, 0"),
     ]);
-    let families: Vec<_> = (0..48).map(|family| (format!("socket {family}"), format!("{family}, 1, 0"))).collect();
+    let families: Vec<_> =
+        (0..48).map(|family| (format!("socket {family}"), format!("{family}, 1, 0"))).collect();
     tried.extend(families.iter().map(|(name, arguments)| (name.as_str(), 41, arguments.as_str())));
     let said = says(&calls(&tried));
     let lines: Vec<_> = said.lines().collect();
@@ -146,7 +147,8 @@ print([fd for fd in range(0, 1024) if is_open(fd)])
 #[test]
 fn where_it_cannot_be_installed_nothing_starts() {
     // On a thread on which the kernel takes no further filter, nor from what it starts.
-    let fate = |call| if libc::c_long::from(call) == libc::SYS_seccomp { Fate::Refused } else { Fate::Allowed };
+    let fate =
+        |call| if libc::c_long::from(call) == libc::SYS_seccomp { Fate::Refused } else { Fate::Allowed };
     let fates: Vec<_> = (0..UNKNOWN_FROM).map(fate).collect();
     let mut refuses = decide(&fates);
     refuses.push(step(RETURN, libc::SECCOMP_RET_ALLOW, 0, 0));

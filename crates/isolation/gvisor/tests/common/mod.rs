@@ -58,7 +58,15 @@ impl Sentries {
     /// The installation of this name, wherever it was made.
     pub(crate) fn of(path: PathBuf, instance: String, dir: Option<tempfile::TempDir>) -> Self {
         let launcher = vec![PathBuf::from(env!("CARGO_BIN_EXE_atoll-sentry-launcher"))];
-        Self { _dir: dir, path, runsc: runsc(), launcher, layer: debian(), instance, storage: OnceLock::new() }
+        Self {
+            _dir: dir,
+            path,
+            runsc: runsc(),
+            launcher,
+            layer: debian(),
+            instance,
+            storage: OnceLock::new(),
+        }
     }
 
     fn config(&self) -> GvisorConfig {
