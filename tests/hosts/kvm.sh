@@ -18,6 +18,7 @@ level=(--isolation microvm --image busybox --memory 64MiB --cpu 1)
 atoll create --name box "${level[@]}" >/dev/null
 says "what executes it" "$(field box accelerator)" kvm
 [ "$(atoll exec box -- uname -r)" != "$(uname -r)" ] || fail "it has the host's kernel"
+says "filters of its process, the launcher's and QEMU's" "$(awk '/^Seccomp_filters:/ {print $2}' "/proc/$(pgrep -n -x qemu-system-x86)/status")" 2
 begin_counting
 says "output and code" "$(atoll exec box -- sh -c 'echo out; exit 7'; echo $?)" $'out\n7'
 step "create and exec on KVM, whose device belongs to root:kvm"

@@ -205,7 +205,7 @@ pub(super) async fn update(client: &Client, printer: Printer, args: UpdateArgs) 
         ttl_ms: args.ttl.map(|lifetime| lifetime.0),
         idle_timeout_ms: args.idle_timeout.map(|lifetime| lifetime.0),
         resources: limits(&args.limits, None),
-        secrets: std::collections::BTreeMap::new(),
+        secrets: BTreeMap::new(),
         egress: args.egress.policy()?,
         execution: args.execution.policy()?,
         on_idle: args.on_idle,

@@ -259,7 +259,7 @@ async fn variables_come_from_arguments_files_and_from_here() {
     let server = Server::start();
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("env");
-    std::fs::write(&file, "# of a project\nexport A=1\nB=\"two words\"\nC=file\n").unwrap();
+    fs::write(&file, "# of a project\nexport A=1\nB=\"two words\"\nC=file\n").unwrap();
     let file = file.to_str().unwrap();
     let with_here = |args: &[&str]| {
         let output = server.cli_command().args(args).env("FROM_HERE", "here").output().unwrap();
@@ -485,7 +485,7 @@ fn what_only_root_can_do_says_so() {
         assert_eq!(output.status.code(), Some(125), "{args:?}: {said}");
         assert!(said.contains("only root can") && said.contains("sudo"), "{args:?}: {said}");
     }
-    assert!(!std::path::Path::new(&data).exists());
+    assert!(!Path::new(&data).exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -95,6 +95,7 @@ fn confined(sandbox: &str) {
         ("0000000000000000".to_owned(), "0000000000000000".to_owned())
     );
     assert_eq!((field("NoNewPrivs:"), field("Seccomp:")), ("1".to_owned(), "2".to_owned()));
+    assert_eq!(field("Seccomp_filters:"), "2", "the launcher's, and QEMU's own");
     for name in ["mnt", "pid", "net", "ipc", "uts"] {
         let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/{name}")).unwrap();
         assert_ne!(namespace(&pid.to_string()), namespace("self"), "{name}");

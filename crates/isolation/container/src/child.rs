@@ -450,7 +450,7 @@ pub(crate) fn raise_capabilities() -> Result<()> {
 }
 
 fn give_up_privileges(launch: &Launch) -> Result<()> {
-    sys::install_seccomp(&launch.seccomp)?;
+    atoll_isolation_host::filter::install(&launch.seccomp)?;
     for number in 0..=CAPABILITY_MAX {
         let one = CapabilitySet::from_bits_retain(1 << number);
         if KEPT_CAPABILITIES.contains(one) {

@@ -133,18 +133,6 @@ pub(crate) fn die_with_parent() -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// Installs a seccomp filter on this thread. The caller needs `CAP_SYS_ADMIN` in its user namespace.
-pub(crate) fn install_seccomp(program: &[libc::sock_filter]) -> rustix::io::Result<()> {
-    let Ok(len) = u16::try_from(program.len()) else { return Err(Errno::INVAL) };
-    let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
-    let no_flags: libc::c_ulong = 0;
-    // SAFETY: the program and its header live through the call; the kernel copies and only reads them.
-    check(unsafe {
-        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, no_flags, &raw const program)
-    })?;
-    Ok(())
-}
-
 /// Makes `target` a copy of `source`, without close-on-exec. The kernel's `dup3`.
 pub(crate) fn place_fd(source: BorrowedFd<'_>, target: libc::c_int) -> rustix::io::Result<()> {
     // SAFETY: only for a process that owns its descriptor table alone and knows what `target` holds.

@@ -7,11 +7,12 @@
 //! 2. It builds a root that holds nothing but `/runsc`, `/proc`, two devices, the agent's program and what the sandbox
 //!    stands on: an overlay of the image's layers and the sandbox's disk, both mapped to ids that no other sandbox has,
 //!    and the directory that the agent and the server share. No file of the host can be reached from there.
-//! 3. It has `runsc` make the sandbox, and gives up every privilege.
-//! 4. It waits for the sentry, and ends with it; and everything in the namespace ends with its first process.
+//! 3. It installs a filter of system calls, which holds for itself and all that it starts.
+//! 4. It has `runsc` make the sandbox, and gives up every privilege.
+//! 5. It waits for the sentry, and ends with it; and everything in the namespace ends with its first process.
 //!
 //! The sentry and the gofer, which opens files for it, then run in a user namespace in which root is the sandbox's first
-//! id, in empty roots, with `no_new_privs` and a system call filter, as `runsc` does by itself.
+//! id, in empty roots, with `no_new_privs` and a second filter of system calls, as `runsc` does by itself.
 #![expect(unsafe_code, reason = "forking has no safe wrapper")]
 
 use std::fs::File;
@@ -29,7 +30,7 @@ use rustix::mount::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::sys;
+use crate::{filter, sys};
 
 /// Where the agent and the server meet, as the jail sees it.
 pub(crate) const SHARED: &str = "/shared";
@@ -98,6 +99,7 @@ pub(crate) fn volume_place(number: usize) -> String {
 /// # Errors
 /// What could not be done; nothing runs then, or is about to end.
 pub fn launch(jail: &Jail) -> Result<(), String> {
+    jail::close_inherited()?;
     jail::enter_cgroups(&jail.cgroups)?;
     jail::enter_network(&jail.netns)?;
     let userns = sys::user_namespace(jail.first_id, IDS).map_err(said("make a user namespace"))?;
@@ -107,10 +109,12 @@ pub fn launch(jail: &Jail) -> Result<(), String> {
     // SAFETY: this program has one thread.
     match unsafe { jail::fork_sibling() }? {
         Forked::Child => {
-            drop(report);
+            // It stays in the jail, so it keeps nothing of the host open: no directory of it above all, which no other root
+            // takes away.
+            drop((report, pid_dir));
             // The launcher's own streams are the server's, which waits for their end.
             sys::silence();
-            let ended = init(jail, &userns, reporting);
+            let ended = init(jail, userns, reporting);
             sys::exit_now(i32::from(ended.is_err()))
         }
         Forked::Launcher(pid) => {
@@ -130,8 +134,11 @@ pub(crate) const BAD_ROOT: &str = "bad root: ";
 const STARTED: &str = "started";
 
 /// The first process of the jail.
-fn init(jail: &Jail, userns: &OwnedFd, mut reporting: io::PipeWriter) -> Result<(), String> {
-    let sentry = build(jail, userns).and_then(|()| start(jail)).and_then(|sentry| {
+fn init(jail: &Jail, userns: OwnedFd, mut reporting: io::PipeWriter) -> Result<(), String> {
+    let built = build(jail, &userns);
+    drop(userns);
+    let begun = built.and_then(|()| filter::PROFILE.install()).and_then(|()| start(jail));
+    let sentry = begun.and_then(|sentry| {
         sys::become_nobody(jail.first_id).map_err(said("give up privileges"))?;
         Ok(sentry)
     });

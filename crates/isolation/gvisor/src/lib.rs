@@ -39,6 +39,7 @@
 mod create;
 mod disk;
 mod driver;
+mod filter;
 pub mod launch;
 mod live;
 mod probe;

@@ -142,6 +142,10 @@ pub(crate) fn silence() {
             unsafe { libc::close(target) };
         }
     }
+    if null > 2 {
+        // SAFETY: it was opened here, and is one of the streams now.
+        unsafe { libc::close(null) };
+    }
 }
 
 /// Waits for the end of any child, and gives its process id; of none when there is no child.

@@ -1,9 +1,9 @@
 //! What jails are made of: the launchers of sentries and VMMs put theirs together from these parts.
 //!
 //! A launcher is a small program of its own with one thread, which the server starts. It takes the parts in this order:
-//! [`enter_cgroups`], [`enter_network`], [`own_namespaces`], then either [`root`] and [`fork_sibling`] or the other way
+//! [`close_inherited`], [`enter_cgroups`], [`enter_network`], [`own_namespaces`], then either [`root`] and [`fork_sibling`] or the other way
 //! round, [`change_root`] in the child, and gives up its privileges.
-#![expect(unsafe_code, reason = "unshare and fork have no safe wrapper")]
+#![expect(unsafe_code, reason = "unshare, fork and close_range have no safe wrapper")]
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -20,6 +20,18 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 
 /// Where [`change_root`] has the old root for a moment: a directory of the new one.
 pub const OLD_ROOT: &str = "old";
+
+/// Closes every descriptor but the standard streams. The server passes none on, but the process that started the server may
+/// have given it some that stay open across programs.
+///
+/// # Errors
+/// What could not be done.
+pub fn close_inherited() -> Result<(), String> {
+    // SAFETY: takes no pointers; a launcher has opened nothing yet.
+    let closed = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
+    if closed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        .map_err(said("close what was inherited"))
+}
 
 /// Moves this process into cgroups, by their `cgroup.procs`, and into a session of its own.
 ///

@@ -3,6 +3,7 @@
 
 mod cgroup;
 mod end;
+pub mod filter;
 pub mod gate;
 mod halt;
 mod installation;

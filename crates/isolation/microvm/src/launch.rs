@@ -5,7 +5,8 @@
 //!
 //! The VMM then runs
 //!
-//! - as a user and group of its own, without any capability, with `no_new_privs` and QEMU's own seccomp filter;
+//! - as a user and group of its own, without any capability, with `no_new_privs`, behind a filter that lets through the
+//!   system calls that a VMM needs, to which QEMU adds one of its own;
 //! - in mount, PID, IPC, UTS, cgroup and network namespaces of its own (the last one is the sandbox's slot);
 //! - with a root that holds nothing but what is listed in [`Jail`]: the programs of the host (`/usr`, read-only),
 //!   kernel and saved memory, read-only, and the devices it needs. There is no place where it could write. A machine
@@ -27,6 +28,8 @@ use atoll_isolation_host::jail::{self, Forked, said};
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, mount_remount, unmount};
 use rustix::process::{Gid, Resource, Rlimit, Uid, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
+
+use crate::filter;
 
 /// Descriptors of the VMM are below this.
 const FD_ABOVE: RawFd = 64;
@@ -93,6 +96,7 @@ pub struct Shown {
 /// # Errors
 /// What could not be done; nothing runs then.
 pub fn launch(jail: &Jail) -> Result<(), String> {
+    jail::close_inherited()?;
     jail::enter_cgroups(&jail.cgroups)?;
     let log = File::create(&jail.log).map_err(said("make the log"))?;
     // Held until the VMM has them: its descriptors are copies.
@@ -203,7 +207,8 @@ fn become_vmm(jail: &Jail, log: File, held: Vec<(OwnedFd, RawFd)>) -> String {
         .map_err(said("seal the root"))?;
         place(held)?;
         limit_resources()?;
-        give_up_privileges(jail.uid)
+        give_up_privileges(jail.uid)?;
+        filter::PROFILE.install()
     };
     if let Err(error) = enter() {
         drop((&log).write_all(error.as_bytes()));

@@ -28,6 +28,7 @@ mod control;
 mod create;
 mod driver;
 mod files;
+mod filter;
 mod freeze;
 mod hibernate;
 mod initramfs;

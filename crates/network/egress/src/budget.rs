@@ -41,7 +41,7 @@ impl Common {
     /// A part of the host's memory.
     pub(crate) fn of_host() -> Self {
         let host = rustix::system::sysinfo();
-        let bytes = u64::from(host.totalram).saturating_mul(u64::from(host.mem_unit));
+        let bytes = host.totalram.saturating_mul(u64::from(host.mem_unit));
         Self::new(usize::try_from(bytes).unwrap_or(usize::MAX) / BUFFERED_HOST_PART)
     }
 }

@@ -6,6 +6,7 @@
 
 #![expect(clippy::missing_panics_doc, reason = "helpers of tests panic by design")]
 
+pub mod calls;
 pub mod gvisor;
 mod images;
 pub mod machines;

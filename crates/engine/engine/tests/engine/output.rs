@@ -216,7 +216,7 @@ fn readers_that_take_nothing_hold_little_together_and_others_still_read() {
         held += size(server.run(reader.next(READ_MAX_BYTES)).unwrap());
         slow.push(reader);
     }
-    assert!(READERS * READ_MAX_BYTES > TOGETHER + READERS * LEAST, "they would hold more");
+    const { assert!(READERS * READ_MAX_BYTES > TOGETHER + READERS * LEAST, "they would hold more") };
     assert!(held <= TOGETHER + READERS * LEAST, "{held} bytes");
     assert!(held > TOGETHER / 2, "{held} bytes: nobody is slow without need");
     let output = server.output(&exec);

@@ -87,7 +87,7 @@ async fn only_who_may_kill_kills_by_leaving() {
     harness.send(harness.request(Method::POST, &format!("{path}/stdin")).body("x")).await;
 
     let reader = harness.bare(Method::GET, &format!("{path}/events"));
-    let reader = reader.bearer_auth(harness.key(atoll_core::key::Scope::Read));
+    let reader = reader.bearer_auth(harness.key(Scope::Read));
     events(reader, |event| event.name == "output").await;
     // The reader has gone. If that killed the exec it would end within this wait.
     let still = harness.get(&format!("{path}?wait_ms=300")).await;

@@ -1,28 +1,10 @@
 //! Calls that are answered with something else than "not permitted", or only with some arguments.
 
+use atoll_isolation_host::filter::instruction::{
+    JUMP_IF_ANY_BIT, JUMP_IF_EQUAL, LOAD, NUMBER, RETURN, errno, high, low, step,
+};
+use atoll_isolation_host::filter::unknown;
 use libc::sock_filter;
-
-/// Numbers from here on are of calls that this project has not reviewed yet. On x86-64 those of x32, the same calls
-/// under other numbers, are far above.
-pub(super) const UNKNOWN_FROM: u32 = 470;
-
-/// What the kernel gives a filter, `struct seccomp_data`: offsets of the number, of the architecture and of an argument's halves.
-pub(super) const NUMBER: u32 = 0;
-pub(super) const ARCHITECTURE: u32 = 4;
-const fn low(argument: u32) -> u32 {
-    16 + 8 * argument
-}
-const fn high(argument: u32) -> u32 {
-    low(argument) + 4
-}
-
-/// `BPF_LD | BPF_W | BPF_ABS`, `BPF_JMP` with `BPF_JA`, `BPF_JEQ`, `BPF_JGE`, `BPF_JSET`, each `| BPF_K`, and `BPF_RET | BPF_K`.
-pub(super) const LOAD: u16 = 0x20;
-pub(super) const JUMP: u16 = 0x05;
-pub(super) const JUMP_IF_EQUAL: u16 = 0x15;
-pub(super) const JUMP_IF_AT_LEAST: u16 = 0x35;
-const JUMP_IF_ANY_BIT: u16 = 0x45;
-pub(super) const RETURN: u16 = 0x06;
 
 /// A question about what a call was made with.
 #[derive(Debug, Clone, Copy)]
@@ -64,11 +46,7 @@ pub(super) fn concerns(call: libc::c_long) -> bool {
 
 /// The instructions: they end with an answer, or go on with what follows them.
 pub(super) fn answers() -> Vec<sock_filter> {
-    let mut program = vec![
-        step(LOAD, NUMBER, 0, 0),
-        step(JUMP_IF_AT_LEAST, UNKNOWN_FROM, 0, 1),
-        step(RETURN, errno(libc::ENOSYS), 0, 0),
-    ];
+    let mut program = unknown().to_vec();
     // One number of slots for the whole host. Programs fall back, as where the kernel was built without it.
     for call in MISSING {
         program.extend(answer(call, &[], libc::ENOSYS));
@@ -106,12 +84,4 @@ fn answer(call: libc::c_long, tests: &[Test], error: libc::c_int) -> Vec<sock_fi
     }
     program.push(step(RETURN, errno(error), 0, 0));
     program
-}
-
-pub(super) const fn errno(error: libc::c_int) -> u32 {
-    libc::SECCOMP_RET_ERRNO | error.cast_unsigned()
-}
-
-pub(super) const fn step(code: u16, k: u32, jt: u8, jf: u8) -> sock_filter {
-    sock_filter { code, jt, jf, k }
 }

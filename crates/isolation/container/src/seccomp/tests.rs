@@ -1,8 +1,9 @@
 //! The filter, executed here as the kernel executes it, call by call.
 
+use atoll_isolation_host::filter::UNKNOWN_FROM;
+
 use super::compile;
 use super::docker::{DOCKER, OTHERS};
-use super::special::UNKNOWN_FROM;
 
 /// `AUDIT_ARCH_X86_64`.
 const ARCH: u32 = 0xc000_003e;

@@ -20,6 +20,7 @@ pub(crate) struct Sentries {
     _dir: Option<tempfile::TempDir>,
     pub(crate) path: PathBuf,
     runsc: PathBuf,
+    pub(crate) launcher: Vec<PathBuf>,
     layer: PathBuf,
     pub(crate) instance: String,
     storage: OnceLock<Arc<Storage>>,
@@ -56,7 +57,16 @@ impl Drop for Sentries {
 impl Sentries {
     /// The installation of this name, wherever it was made.
     pub(crate) fn of(path: PathBuf, instance: String, dir: Option<tempfile::TempDir>) -> Self {
-        Self { _dir: dir, path, runsc: runsc(), layer: debian(), instance, storage: OnceLock::new() }
+        let launcher = vec![PathBuf::from(env!("CARGO_BIN_EXE_atoll-sentry-launcher"))];
+        Self {
+            _dir: dir,
+            path,
+            runsc: runsc(),
+            launcher,
+            layer: debian(),
+            instance,
+            storage: OnceLock::new(),
+        }
     }
 
     fn config(&self) -> GvisorConfig {
@@ -69,7 +79,7 @@ impl Sentries {
             dir: self.path.join("gvisor"),
             instance: self.instance.clone(),
             agent: atoll_guest_binary::GUEST,
-            launcher: vec![PathBuf::from(env!("CARGO_BIN_EXE_atoll-sentry-launcher"))],
+            launcher: self.launcher.clone(),
             runsc: self.runsc.clone(),
             storage: Arc::clone(storage),
             volumes: StoredVolumes::new(Arc::clone(storage)),

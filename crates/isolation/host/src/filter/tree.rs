@@ -6,7 +6,7 @@
 
 use libc::sock_filter;
 
-use super::special::{
+use super::instruction::{
     ARCHITECTURE, JUMP, JUMP_IF_AT_LEAST, JUMP_IF_EQUAL, LOAD, NUMBER, RETURN, errno, step,
 };
 
@@ -15,18 +15,21 @@ const X86_64: u32 = 0xc000_003e;
 
 /// What becomes of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
+pub enum Fate {
     /// Let through.
     Allowed,
     /// Refused with `EPERM`.
     Refused,
+    /// Refused as if the kernel did not have it (`ENOSYS`): programs then use an older call.
+    Missing,
     /// Decided by what follows.
     Asked,
 }
 
 /// A program that lets through, refuses, or goes on to what is put behind it. `fates` are those of the numbers from 0 on;
 /// numbers beyond, and all numbers of another architecture, are `Asked`.
-pub(super) fn decide(fates: &[Fate]) -> Vec<sock_filter> {
+#[must_use]
+pub fn decide(fates: &[Fate]) -> Vec<sock_filter> {
     let mut runs: Vec<(u32, Fate)> = Vec::new();
     for (number, fate) in (0..).zip(fates.iter().copied().chain([Fate::Asked])) {
         if runs.last().is_none_or(|(_, last)| *last != fate) {
@@ -52,6 +55,7 @@ fn halve(runs: &[(u32, Fate)], program: &mut Vec<sock_filter>) {
         [] => {}
         [(_, Fate::Allowed)] => program.push(step(RETURN, libc::SECCOMP_RET_ALLOW, 0, 0)),
         [(_, Fate::Refused)] => program.push(step(RETURN, errno(libc::EPERM), 0, 0)),
+        [(_, Fate::Missing)] => program.push(step(RETURN, errno(libc::ENOSYS), 0, 0)),
         [(_, Fate::Asked)] => program.push(step(JUMP, 0, 0, 0)),
         runs => {
             let (below, from) = runs.split_at(runs.len() / 2);
