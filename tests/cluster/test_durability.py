@@ -58,6 +58,21 @@ def test_it_goes_on_from_its_last_copy(cluster):
     assert run(a, box, "echo on") == "on\n"
 
 
+def test_a_sandbox_of_modals_ends_with_its_first_command_on_the_next_node(cluster):
+    """Made as the dialect makes it: its first command has this key, and its annotation says that it ends with it."""
+    a, b = cluster.nodes
+    made = a.make(name="box", durability={"after_exec": True}, annotations={"modal": '{"command":true}'})
+    assert "expires_at_ms" not in made
+    run(a, "box", "true")
+    copied_after(cluster, made["id"], ended_ms(a, "box"))
+    first = {"argv": ["sleep", "10000"], "idempotency_key": "modal/first-command"}
+    a.ok("POST", "/v1/sandboxes/box/execs", first)
+    a.kill()
+    found = until("it is given an end", lambda: seen(b, "box").get("expires_at_ms") and seen(b, "box"))
+    assert found["annotations"]["modal"] == '{"command":true,"over":true}'
+    a.start()
+
+
 @pytest.mark.long
 def test_it_is_copied_by_time(cluster):
     a, b = cluster.nodes

@@ -117,6 +117,16 @@ async def test_long_commands_terminals_files_and_snapshots():
             await session.exec("ln -s /etc/passwd leads-out")
             with pytest.raises(InvalidManifestPathError):
                 await session.read(pathlib.Path("leads-out"))
+            with pytest.raises(WorkspaceArchiveWriteError):
+                await session.mkdir("none/below")
+            with pytest.raises(WorkspaceArchiveWriteError):
+                await session.mkdir("deep/a.bin")
+            for user in [None, "root"]:
+                await session.mkdir(f"own-{user}", user=user)
+                await session.mkdir(f"own-{user}", user=user)
+                await session.mkdir(f"{user}/a/b", parents=True, user=user)
+                await session.mkdir(f"{user}/a/b", parents=True, user=user)
+            assert (await session.exec("ls -d none own-* */a/b")).stdout.split() == [b"None/a/b", b"own-None", b"own-root", b"root/a/b"]
             archive = await session.persist_workspace()
             await session.exec("rm -rf deep")
             await session.exec("rm leads-out")

@@ -9,7 +9,7 @@ import uuid
 
 import modal
 import pytest
-from conftest import run, since
+from conftest import native_id, run, since, until
 from modal_proto import api_pb2
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
@@ -111,3 +111,20 @@ def test_how_a_sandbox_ended_is_known(server, client):
     again = modal.Client.from_credentials(*server.key.split(":"))
     assert modal.Sandbox.from_id(stopped.object_id, client=again).poll() == 137
     assert modal.Sandbox.from_id(ended.object_id, client=again).poll() == 4
+
+
+def test_a_sandbox_ends_with_its_first_command_under_the_next_server(server, client):
+    app = modal.App.lookup("tests", create_if_missing=True, client=client)
+    command = "until [ -e /tmp/end ]; do sleep 0.1; done; exit 3"
+    sandbox = modal.Sandbox.create("sh", "-c", command, app=app, timeout=3600, client=client)
+    end = lambda: native(server, f"/v1/sandboxes/{native_id(sandbox)}")["expires_at_ms"]
+    first = end()
+    server.kill_and_start()
+    again = modal.Client.from_credentials(*server.key.split(":"))
+    found = modal.Sandbox.from_id(sandbox.object_id, client=again)
+    assert found.poll() is None
+    run(found, "touch", "/tmp/end")
+    found.wait(raise_on_termination=False)
+    assert found.poll() == 3
+    # Its output can be read for a minute.
+    until(lambda: end() < first - 3_000_000)

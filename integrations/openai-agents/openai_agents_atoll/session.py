@@ -210,15 +210,23 @@ class AtollSandboxSession(BaseSandboxSession):
             raise WorkspaceArchiveWriteError(path=there, cause=error, retryable=error.retryable) from error
 
     async def mkdir(self, path: Path | str, *, parents: bool = False, user: str | User | None = None) -> None:
-        """Makes a directory, and those above it. If it exists already, that is no error, with or without `parents`."""
+        """Makes a directory, and with `parents` the missing ones above it. If it exists already, that is no error."""
         if user is not None:
             there = await self._check_mkdir_with_exec(path, parents=parents, user=user)
         else:
             there = await self._validate_path_access(path, for_write=True)
         try:
-            await self._sandbox.files.mkdir(sandbox_path_str(there), parents=True, user=_name(user))
+            await self._sandbox.files.mkdir(sandbox_path_str(there), parents=parents, user=_name(user))
         except AtollError as error:
+            if error.code == "file_exists" and await self._is_directory(there):
+                return
             raise WorkspaceArchiveWriteError(path=there, cause=error, retryable=error.retryable) from error
+
+    async def _is_directory(self, path: Path) -> bool:
+        try:
+            return (await self._sandbox.files.stat(sandbox_path_str(path))).kind == "directory"
+        except AtollError:
+            return False
 
     async def persist_workspace(self) -> io.IOBase:
         """Returns the workspace as a tar archive, without the paths that the SDK says to skip."""

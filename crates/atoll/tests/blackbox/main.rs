@@ -30,6 +30,7 @@ mod checkpoints;
 mod cli;
 mod code;
 mod crash;
+mod cuts;
 mod dashboard;
 mod declared_services;
 mod execs;

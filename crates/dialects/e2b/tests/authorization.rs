@@ -136,7 +136,7 @@ impl Protocol for Control {
         let mut headers = vec![("content-type", "application/json".to_owned())];
         headers.extend(shown.map(|key| ("x-api-key", key.to_owned())));
         let none = ["GET", "DELETE"].contains(&method);
-        let body = if none { "" } else { r#"{"timeout": 60, "duration": 60, "count": 1}"# };
+        let body = if none { "" } else { r#"{"templateID": "base", "timeout": 60, "duration": 60, "count": 1}"# };
         Call { method: method.to_owned(), path: format!("/e2b{path}"), headers, body: body.into() }
     }
 
@@ -376,4 +376,14 @@ async fn a_token_is_for_its_sandbox_and_its_purpose() {
             assert_eq!(Envd.verdict(&answer), Verdict::NoKey, "{route:?}: {answer:?}");
         }
     }
+}
+
+/// What a request without an idempotency key made for a client that left is deleted.
+#[tokio::test]
+async fn a_client_that_hangs_up_leaves_nothing_half_done() {
+    let world = world().await;
+    let hung_up = atoll_walk::hung_up(&world, &Control).await;
+    assert!(hung_up > 10, "clients of Control hung up only {hung_up} times");
+    let hung_up = atoll_walk::hung_up(&world, &Envd).await;
+    assert!(hung_up > 10, "clients of Envd hung up only {hung_up} times");
 }

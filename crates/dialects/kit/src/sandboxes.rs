@@ -9,6 +9,7 @@ use atoll_core::limits::PAGE_MAX_COUNT;
 use atoll_core::spec::SandboxDraft;
 use atoll_core::{Code, Error};
 use atoll_engine::{Caller, Engine, GuestLease, SandboxQuery};
+use atoll_server::dialect::{Host, Undo};
 use atoll_store::SandboxRecord;
 
 /// How long a call waits for a sandbox to wake. Clients wait for about thirty seconds, and come again when the server
@@ -48,6 +49,29 @@ pub async fn keep_larger_disk(engine: &Engine, draft: &mut SandboxDraft) -> Resu
         draft.resources.disk_bytes = None;
     }
     Ok(())
+}
+
+/// Deletes a sandbox of which no client was told.
+pub async fn delete_untold(engine: &Engine, id: &SandboxId) {
+    match engine.delete_sandbox(id).await {
+        Err(error) if error.code != Code::SandboxNotFound => {
+            tracing::warn!(sandbox = %id, %error, "a sandbox that no client was told of could not be deleted");
+        }
+        _ => {}
+    }
+}
+
+/// Deletes sandboxes that a request made, unless its client takes the answer that carries this. For a request that
+/// the client cannot send again to get the same sandboxes: without an idempotency key, or where the protocol has none,
+/// a client that left has lost them.
+#[must_use]
+pub fn undo(host: &Host, made: Vec<SandboxId>) -> Undo {
+    let engine = host.engine().clone();
+    host.undo_unless_answered(async move {
+        for id in made {
+            delete_untold(&engine, &id).await;
+        }
+    })
 }
 
 /// Where a sandbox stands in listings, which go from the newest to the oldest; the newer is the greater. Its id cannot
@@ -108,6 +132,9 @@ pub struct Page {
     pub skip: usize,
     /// Most to give; `None` is all.
     pub limit: Option<usize>,
+    /// Gives more than `limit` rather than a part of those that were made in one millisecond: for protocols that ask
+    /// for the next page with nothing but the time at which the last one was made.
+    pub whole_times: bool,
 }
 
 /// Lists the sandboxes that a caller may know of by a filter of the protocol's own, the newest first. Says whether
@@ -125,6 +152,9 @@ pub async fn list(
     query.limit = Some(PAGE_MAX_COUNT);
     let is_after =
         |record: &SandboxRecord| page.after.as_ref().is_none_or(|after| Place::of(record) < *after);
+    let goes_on = |found: &[SandboxRecord], record: &SandboxRecord| {
+        page.whole_times && found.last().is_some_and(|last| last.created_ms == record.created_ms)
+    };
     let mut left_to_skip = page.skip;
     let mut found = Vec::new();
     loop {
@@ -132,7 +162,9 @@ pub async fn list(
         for record in listed.items.into_iter().filter(|record| is_after(record) && matches(record)) {
             match left_to_skip.checked_sub(1) {
                 Some(left) => left_to_skip = left,
-                None if page.limit.is_none_or(|limit| found.len() < limit) => found.push(record),
+                None if page.limit.is_none_or(|limit| found.len() < limit) || goes_on(&found, &record) => {
+                    found.push(record);
+                }
                 None => return Ok((found, true)),
             }
         }

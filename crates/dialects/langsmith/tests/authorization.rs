@@ -168,3 +168,11 @@ async fn services_want_their_token() {
         }
     }
 }
+
+/// What a request without an idempotency key made for a client that left is deleted.
+#[tokio::test]
+async fn a_client_that_hangs_up_leaves_nothing_half_done() {
+    let world = world().await;
+    let hung_up = atoll_walk::hung_up(&world, &LangSmith).await;
+    assert!(hung_up > 10, "clients of LangSmith hung up only {hung_up} times");
+}

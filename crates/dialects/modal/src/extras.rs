@@ -30,6 +30,9 @@ pub(crate) struct Extras {
     /// Whether the client gave a first command: the sandbox is over when that command is.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) command: bool,
+    /// That command has ended, and the sandbox was given the time of its own end.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) over: bool,
     /// Ports that are reached from outside.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) ports: Vec<Port>,

@@ -63,6 +63,7 @@ pub(crate) struct App {
 fn router(host: Host) -> Router {
     let control = control::State::new(host.engine());
     let app = App { host, control, task: task::State::default() };
+    control::take_up(&app);
     Router::new()
         .fallback(move |request: Request| {
             let app = app.clone();

@@ -308,3 +308,13 @@ async fn a_right_that_ends_while_a_message_comes_does_nothing_more() {
         + atoll_walk::cut_off(&world().await, &Task).await;
     assert!(calls > 30, "only {calls} calls read a message");
 }
+
+/// What a request without an idempotency key made for a client that left is deleted.
+#[tokio::test]
+async fn a_client_that_hangs_up_leaves_nothing_half_done() {
+    let world = world().await;
+    let hung_up = atoll_walk::hung_up(&world, &Control).await;
+    assert!(hung_up > 10, "clients of Control hung up only {hung_up} times");
+    let hung_up = atoll_walk::hung_up(&world, &Task).await;
+    assert!(hung_up > 10, "clients of Task hung up only {hung_up} times");
+}

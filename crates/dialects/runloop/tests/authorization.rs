@@ -212,3 +212,11 @@ async fn a_right_that_ends_while_a_body_comes_does_nothing_more() {
     let began = atoll_walk::cut_off(&world().await, &Runloop).await;
     assert!(began > 5, "only {began} routes read a body");
 }
+
+/// What a request without an idempotency key made for a client that left is deleted.
+#[tokio::test]
+async fn a_client_that_hangs_up_leaves_nothing_half_done() {
+    let world = world().await;
+    let hung_up = atoll_walk::hung_up(&world, &Runloop).await;
+    assert!(hung_up > 10, "clients of Runloop hung up only {hung_up} times");
+}

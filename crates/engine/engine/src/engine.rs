@@ -15,7 +15,7 @@ use atoll_image::Images;
 use atoll_isolation::{Check, DiskSpace, Isolation, Resource};
 use atoll_store::Store;
 use atoll_vault::Vault;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -129,6 +129,8 @@ pub(crate) struct Inner {
     /// Cancelled when the server begins to let go of its clients.
     pub(crate) draining: CancellationToken,
     pub(crate) table: Mutex<Table>,
+    /// How many sandboxes were taken up: see [`Engine::taken_up`].
+    pub(crate) taken_up: watch::Sender<u64>,
     used: Mutex<Usage>,
 }
 
@@ -188,6 +190,7 @@ impl Engine {
             shutdown: CancellationToken::new(),
             draining: CancellationToken::new(),
             table: Mutex::default(),
+            taken_up: watch::Sender::default(),
             used: Mutex::default(),
         }));
         engine.inner.driver(engine.inner.config.defaults.isolation)?;
@@ -238,6 +241,13 @@ impl Engine {
             recorder.close().await;
         }
         self.inner.store.close().await;
+    }
+
+    /// Counts the sandboxes that this server took up: those that an earlier process left, and those that came from other
+    /// nodes. A dialect that does work of its own for sandboxes begins that work again when the count has changed.
+    #[must_use]
+    pub fn taken_up(&self) -> watch::Receiver<u64> {
+        self.inner.taken_up.subscribe()
     }
 
     /// Milliseconds since the epoch, by the engine's clock.

@@ -141,6 +141,7 @@ impl Engine {
         let shared = SandboxShared::new(record, &self.inner)?;
         self.inner.enter(&shared, false)?;
         sandbox::spawn(&self.inner, &shared, origin);
+        self.inner.taken_up.send_modify(|count| *count += 1);
         Ok(())
     }
 

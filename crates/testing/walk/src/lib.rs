@@ -9,6 +9,7 @@
 #![expect(clippy::missing_panics_doc, reason = "helpers of tests panic by design")]
 
 mod cut;
+mod hung;
 mod source;
 mod walks;
 mod world;
@@ -17,7 +18,9 @@ use std::fmt::Write as _;
 
 use atoll_core::key::Scope;
 
+pub use atoll_manual_clock::ManualClock;
 pub use cut::cut_off;
+pub use hung::hung_up;
 pub use source::routes_in;
 pub use walks::{apart, leased, private, revoked, roles};
 pub use world::{Key, Objects, World};

@@ -1,5 +1,6 @@
 //! A server with everything below it, and objects to ask about.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,15 +10,19 @@ use atoll_core::project::{ProjectDefaults, Quota};
 use atoll_core::sharing::{Role, Visibility};
 use atoll_core::spec::{Caps, Command, Defaults, ExecDraft, SandboxDraft};
 use atoll_engine::{Caller, Clock, Config, EgressConfig, Engine, PoolConfig, SnapshotOrder, Trust};
-use atoll_image::Images;
+use atoll_image::{ImageError, Images};
 use atoll_isolation::fake::FakeHost;
+use atoll_manual_clock::ManualClock;
 use atoll_server::dialect::Dialect;
 use atoll_server::{Server, ServerConfig};
 use atoll_store::{Store, StoreUrl};
 use atoll_vault::Vault;
-use reqwest::Client;
+use axum::Router;
+use reqwest::{Client, Response};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
 use crate::{Answer, Call, Protocol, Route};
 
@@ -29,9 +34,19 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 pub struct World {
     /// Its engine.
     pub engine: Engine,
+    /// Its database.
+    pub store: Store,
+    /// The machine below it.
+    pub host: FakeHost,
     /// Where it listens.
     pub address: String,
+    pub(crate) router: Router,
     client: Client,
+    dialects: Vec<Dialect>,
+    clock: Clock,
+    /// The server stops when this goes.
+    stop: oneshot::Sender<()>,
+    served: JoinHandle<()>,
     dir: TempDir,
 }
 
@@ -69,48 +84,92 @@ impl Objects {
     }
 }
 
+/// Opens the images once the last task of an earlier server has let go of them.
+async fn images(dir: &Path) -> Images {
+    let opened = async {
+        loop {
+            match Images::open(dir) {
+                Err(error) if matches!(error, ImageError::Locked(_)) => {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                opened => return opened.expect("images"),
+            }
+        }
+    };
+    tokio::time::timeout(DEADLINE, opened).await.expect("the images are let go of")
+}
+
+fn config(dir: &Path, clock: Clock) -> Config {
+    Config {
+        clock,
+        objects: None,
+        disk: None,
+        logs_max_bytes: u64::MAX,
+        images_max_bytes: u64::MAX,
+        missing: Vec::new(),
+        data_dir: dir.to_owned(),
+        caps: Caps::default(),
+        defaults: Defaults::default(),
+        sandboxes_max: 10_000,
+        visibility: Visibility::default(),
+        volumes: None,
+        trace: atoll_engine::TraceConfig::default(),
+        people: atoll_engine::People::default(),
+        creates_max: 4,
+        trust: Trust::default(),
+        reclaim_below_bytes: 0,
+        pools: PoolConfig { memory_bytes: 1 << 30, fillers: 1, ..PoolConfig::default() },
+        egress: EgressConfig::default(),
+    }
+}
+
 impl World {
     /// A server with these dialects.
     pub async fn new(dialects: &[Dialect]) -> Self {
+        Self::at(dialects, Clock::default()).await
+    }
+
+    /// One whose time stands still until it is moved.
+    pub async fn by_hand(dialects: &[Dialect]) -> (Self, ManualClock) {
+        let clock = ManualClock::at(1_800_000_000_000);
+        (Self::at(dialects, clock.clock()).await, clock)
+    }
+
+    async fn at(dialects: &[Dialect], clock: Clock) -> Self {
         let dir = tempfile::Builder::new().prefix("atoll-walk").tempdir().expect("a directory");
-        let host = FakeHost::new();
+        Self::on(dir, FakeHost::new(), dialects.to_vec(), clock).await
+    }
+
+    /// The next server on the same machine and data, once this one has stopped.
+    pub async fn restarted(self) -> Self {
+        let Self { engine, store, host, client, router, dialects, clock, stop, served, dir, .. } = self;
+        drop((stop, client, router, store));
+        served.await.expect("a server that stops");
+        engine.shutdown().await;
+        drop(engine);
+        Self::on(dir, host, dialects, clock).await
+    }
+
+    async fn on(dir: TempDir, host: FakeHost, dialects: Vec<Dialect>, clock: Clock) -> Self {
         let store = Store::open(&StoreUrl::SqliteFile(dir.path().join("atoll.db"))).await.expect("a store");
         let vault = Vault::open(&dir.path().join("vault.key")).expect("a vault");
-        let images = Images::open(&dir.path().join("images")).expect("images");
-        let config = Config {
-            clock: Clock::default(),
-            objects: None,
-            disk: None,
-            logs_max_bytes: u64::MAX,
-            images_max_bytes: u64::MAX,
-            missing: Vec::new(),
-            data_dir: dir.path().to_owned(),
-            caps: Caps::default(),
-            defaults: Defaults::default(),
-            sandboxes_max: 10_000,
-            visibility: Visibility::default(),
-            volumes: None,
-            trace: atoll_engine::TraceConfig::default(),
-            people: atoll_engine::People::default(),
-            creates_max: 4,
-            trust: Trust::default(),
-            reclaim_below_bytes: 0,
-            pools: PoolConfig { memory_bytes: 1 << 30, fillers: 1, ..PoolConfig::default() },
-            egress: EgressConfig::default(),
-        };
-        let engine = Engine::start(config, store, vault, images, vec![Arc::new(host.driver())]).await;
+        let images = images(&dir.path().join("images")).await;
+        let config = config(dir.path(), clock.clone());
+        let engine = Engine::start(config, store.clone(), vault, images, vec![Arc::new(host.driver())]).await;
         let engine = engine.expect("an engine");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address").to_string();
-        let server = Server::new(engine.clone(), ServerConfig::new("test"), dialects);
-        tokio::spawn(server.serve(listener, std::future::pending()));
+        let server = Server::new(engine.clone(), ServerConfig::new("test"), &dialects);
+        let router = server.router();
+        let (stop, stopped) = oneshot::channel();
+        let served = tokio::spawn(server.serve(listener, async { drop(stopped.await) }));
         let client = Client::builder().timeout(DEADLINE).build().expect("a client");
-        Self { engine, address, client, dir }
+        Self { engine, store, host, address, router, client, dialects, clock, stop, served, dir }
     }
 
     /// A directory that goes with it.
     #[must_use]
-    pub fn dir(&self) -> &std::path::Path {
+    pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
@@ -171,6 +230,25 @@ impl World {
         drop(self.engine.delete_snapshot(&on.snapshot, None, &Caller::system()).await);
     }
 
+    /// Sends a request; status and body of the answer.
+    pub async fn send(&self, call: Call) -> (u16, Vec<u8>) {
+        let response = self.sent(call).await;
+        (response.status().as_u16(), response.bytes().await.expect("an answer").to_vec())
+    }
+
+    async fn sent(&self, call: Call) -> Response {
+        let Call { method, path, headers, body } = call;
+        let parsed = method.parse::<reqwest::Method>().expect("a method");
+        let mut request = self.client.request(parsed, format!("http://{}{path}", self.address));
+        for (name, value) in headers {
+            request = request.header(name, value);
+        }
+        if !body.is_empty() {
+            request = request.body(body);
+        }
+        request.send().await.unwrap_or_else(|error| panic!("{method} {path}: {error}"))
+    }
+
     /// Calls a route.
     pub async fn ask<P: Protocol>(
         &self,
@@ -179,16 +257,7 @@ impl World {
         on: &Objects,
         shown: Option<&str>,
     ) -> Answer {
-        let Call { method, path, headers, body } = protocol.call(route, on, shown);
-        let method = method.parse::<reqwest::Method>().expect("a method");
-        let mut request = self.client.request(method, format!("http://{}{path}", self.address));
-        for (name, value) in headers {
-            request = request.header(name, value);
-        }
-        if !body.is_empty() {
-            request = request.body(body);
-        }
-        let response = request.send().await.unwrap_or_else(|error| panic!("{route:?}: {error}"));
+        let response = self.sent(protocol.call(route, on, shown)).await;
         let status = response.status().as_u16();
         let of_grpc = said_in_head(response.headers());
         // Some that are let in never end.

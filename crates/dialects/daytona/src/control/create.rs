@@ -10,7 +10,7 @@ use atoll_core::spec::{ResourcesDraft, SandboxDraft};
 use atoll_core::volume::VolumeMountDraft;
 use atoll_core::{Code, Error};
 use atoll_dialect_kit::request::Caller;
-use atoll_dialect_kit::sandboxes::keep_larger_disk;
+use atoll_dialect_kit::sandboxes::{delete_untold, keep_larger_disk, undo};
 use atoll_engine::{Caller as EngineCaller, Engine};
 use atoll_store::SandboxRecord;
 use axum::extract::State;
@@ -119,8 +119,7 @@ pub(super) async fn create(
         .unwrap_or_else(|_panic| Err(Failure::internal("the creation failed")))?;
     let answer = Json(view::in_state(&record, &root, "started")).into_response();
     // The protocol has no key by which a retry finds the sandbox: a client that left has lost it.
-    let engine = app.host.engine().clone();
-    let undo = app.host.undo_unless_answered(async move { delete(&engine, &record).await });
+    let undo = undo(&app.host, vec![record.id]);
     Ok((axum::Extension(undo), answer).into_response())
 }
 
@@ -133,19 +132,10 @@ async fn make(
     let record = engine.create_sandbox(draft, by).await.map_err(|error| refused(&error))?;
     if public && let Err(failure) = open_ports(engine, &record, by).await {
         // The client was never told of the sandbox.
-        delete(engine, &record).await;
+        delete_untold(engine, &record.id).await;
         return Err(failure);
     }
     Ok(record)
-}
-
-async fn delete(engine: &Engine, record: &SandboxRecord) {
-    match engine.delete_sandbox(&record.id).await {
-        Err(error) if error.code != Code::SandboxNotFound => {
-            tracing::warn!(sandbox = %record.id, %error, "a sandbox that nobody waits for could not be deleted");
-        }
-        _ => {}
-    }
 }
 
 /// Lets every client reach the ports of a sandbox.

@@ -2,7 +2,10 @@
 
 use atoll_core::spec::{IsolationLevel, SandboxUpdate};
 use atoll_dialect_kit::request::Caller;
+use atoll_dialect_kit::sandboxes::{delete_untold, undo};
 use atoll_engine::ForkOrder;
+use atoll_server::dialect::Undo;
+use axum::Extension;
 use axum::extract::State;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -31,7 +34,7 @@ pub(super) async fn fork(
     root: Root,
     State(app): State<App>,
     Json(asked): Json<Fork>,
-) -> Result<Json<Value>> {
+) -> Result<(Extension<Undo>, Json<Value>)> {
     let (engine, by) = (app.host.engine(), on.caller.engine());
     let parent = engine.sandbox(&on.id)?;
     let order = ForkOrder {
@@ -47,10 +50,12 @@ pub(super) async fn fork(
     let annotations = [(extras::KEY.to_owned(), Some(extras.text()?))].into();
     let update = SandboxUpdate { annotations, ..SandboxUpdate::default() };
     match engine.update_sandbox(&child.id, update).await {
-        Ok(child) => Ok(Json(view::in_state(&child, &root, "started"))),
+        Ok(child) => {
+            let undo = undo(&app.host, vec![child.id.clone()]);
+            Ok((Extension(undo), Json(view::in_state(&child, &root, "started"))))
+        }
         Err(error) => {
-            // The client was never told of the child.
-            drop(engine.delete_sandbox(&child.id).await);
+            delete_untold(engine, &child.id).await;
             Err(error.into())
         }
     }

@@ -9,9 +9,11 @@ use atoll_core::sandbox::PauseMode;
 use atoll_core::spec::{IsolationLevel, RequestKey, SandboxDraft};
 use atoll_core::volume::VolumeMountDraft;
 use atoll_core::{Code, Error};
+use atoll_dialect_kit::sandboxes::undo;
 use atoll_engine::{Caller as EngineCaller, Engine};
 use atoll_server::dialect::read_all;
 use atoll_store::SandboxRecord;
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
@@ -129,13 +131,16 @@ async fn made(
 ) -> Response {
     let (engine, key) = (app.host.engine().clone(), caller.key());
     let by = caller.engine().clone();
-    // If the client goes away half-way, the sandbox is made all the same: the client may ask for it by its key.
+    // If the client goes away half-way, the sandbox is made all the same: the client may ask for it by its key. Without
+    // a key it cannot.
+    let host = kept.is_none().then(|| app.host.clone());
     let making = atoll_engine::spawn(async move {
         let record = make(&engine, &by, request, timeout_s, kept).await?;
-        Ok::<Sandbox, Failure>(Sandbox::new(&engine, &record, &key))
+        let undo = host.map(|host| Extension(undo(&host, vec![record.id.clone()])));
+        Ok::<_, Failure>((undo, Sandbox::new(&engine, &record, &key)))
     });
     match making.await {
-        Ok(Ok(sandbox)) => (StatusCode::CREATED, axum::Json(sandbox)).into_response(),
+        Ok(Ok((undo, sandbox))) => (StatusCode::CREATED, undo, axum::Json(sandbox)).into_response(),
         Ok(Err(failure)) => failure.into_response(),
         Err(_panicked) => {
             Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "the creation failed").into_response()

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::{IsolationLevel, SandboxUpdate};
+use atoll_dialect_kit::sandboxes::undo;
 use atoll_engine::{Caller as EngineCaller, Engine, ForkOrder};
 use atoll_store::SandboxRecord;
 use axum::extract::State;
@@ -60,6 +61,8 @@ pub(super) async fn fork(
     };
     let by = caller.engine();
     let made = engine.fork_sandbox(&id, &order, by).await.map_err(|error| Failure::of(&error))?;
+    // The protocol has no key by which a retry finds the children: a client that left has lost them.
+    let undo = undo(&app.host, made.iter().flatten().map(|child| child.id.clone()).collect());
     let mut extras = Extras::of(&parent);
     extras.timeout_s = Some(seconds);
     let mut answers = Vec::with_capacity(made.len());
@@ -73,7 +76,7 @@ pub(super) async fn fork(
             Err(failure) => error(&failure),
         });
     }
-    Ok((StatusCode::CREATED, axum::Json(answers)).into_response())
+    Ok((StatusCode::CREATED, axum::Extension(undo), axum::Json(answers)).into_response())
 }
 
 fn error(failure: &Failure) -> Value {

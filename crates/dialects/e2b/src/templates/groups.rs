@@ -29,7 +29,8 @@ pub(super) struct Wanted {
 }
 
 fn assignment_id(tag: &str, one: &Assigned) -> String {
-    uuid_of(&format!("{} {tag} {}", one.record.id, one.set_ms))
+    let plain = format!("{} {tag} {}", one.record.id, one.set_ms);
+    uuid_of(&if one.again == 0 { plain } else { format!("{plain} {}", one.again) })
 }
 
 fn assignment(tag: &str, one: &Assigned) -> Value {
@@ -106,8 +107,7 @@ pub(super) async fn assignments(
     let from = match wanted.cursor.filter(|cursor| !cursor.is_empty()) {
         None => 0,
         Some(cursor) => {
-            // The last one, where two were made in the same moment: else the pages would never end.
-            let last = all.iter().rposition(|one| assignment_id(&tag, one) == cursor);
+            let last = all.iter().position(|one| assignment_id(&tag, one) == cursor);
             1 + last.ok_or_else(|| Failure::bad("cursor: pass the nextCursor of the last page as it is"))?
         }
     };
@@ -117,4 +117,50 @@ pub(super) async fn assignments(
     let next = page.last().filter(|_| more).map(|last| assignment_id(&tag, last));
     let data: Vec<Value> = page.iter().map(|one| assignment(&tag, one)).collect();
     Ok(axum::Json(json!({"data": data, "nextCursor": next})))
+}
+
+#[cfg(test)]
+mod tests {
+    use atoll_core::key::Scope;
+    use atoll_walk::{Call, World};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn pages_have_every_assignment_of_one_millisecond() {
+        let (world, _clock) = World::by_hand(&[crate::DIALECT]).await;
+        let key = world.key(Scope::Admin).await;
+        let ask = async |method: &str, path: String, body: Value| {
+            let headers = vec![
+                ("content-type", "application/json".to_owned()),
+                ("x-api-key", key.secret.clone()),
+                ("authorization", format!("Bearer {}", key.secret)),
+            ];
+            let body = if body.is_null() { Vec::new() } else { body.to_string().into() };
+            let (status, text) = world.send(Call { method: method.to_owned(), path, headers, body }).await;
+            assert!(status < 300, "{status} {}", String::from_utf8_lossy(&text));
+            serde_json::from_slice::<Value>(&text).unwrap_or_default()
+        };
+        for user in ["root", "nobody"] {
+            ask("POST", "/v1/templates".to_owned(), json!({"name": "t", "image": "host", "user": user}))
+                .await;
+        }
+        for version in [1, 2, 1, 1, 2] {
+            let tags = ["x".to_owned()];
+            world.engine.tag_template("t", Some(version), &tags, &key.caller).await.unwrap();
+        }
+        let path = "/e2b/templates/t/tags/x/assignments";
+        let whole = ask("GET", path.to_owned(), Value::Null).await["data"].clone();
+        assert_eq!(whole.as_array().unwrap().len(), 5, "{whole}");
+        let (mut paged, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let page = ask("GET", format!("{path}?limit=1&cursor={cursor}"), Value::Null).await;
+            paged.extend(page["data"].as_array().unwrap().clone());
+            match page["nextCursor"].as_str() {
+                Some(next) => cursor = next.to_owned(),
+                None => break,
+            }
+        }
+        assert_eq!(Value::from(paged), whole);
+    }
 }

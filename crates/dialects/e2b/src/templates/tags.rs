@@ -54,6 +54,8 @@ pub(super) async fn tagged(engine: &Engine, name: &str, tag: Option<&str>) -> Re
 pub(super) struct Assigned {
     pub(super) record: TemplateRecord,
     pub(super) set_ms: u64,
+    /// How many newer assignments of the tag name the same version at the same time: tells them apart.
+    pub(super) again: usize,
 }
 
 /// A tag, and the versions that it has meant.
@@ -84,15 +86,20 @@ pub(super) async fn of(caller: &Caller<Read>, app: &App, reference: &str) -> Res
     for one in assignments {
         // A version that was removed meanwhile took its tags along.
         let Some(record) = versions.iter().find(|version| version.version == one.version) else { continue };
-        let assigned = Assigned { record: record.clone(), set_ms: one.set_ms };
+        let mut assigned = Assigned { record: record.clone(), set_ms: one.set_ms, again: 0 };
         match found.last_mut().filter(|tag| tag.tag == one.tag) {
-            Some(tag) => tag.before.push(assigned),
+            Some(tag) => {
+                let newer = tag.before.iter().rev().chain(iter::once(&tag.now));
+                let of_that_time = newer.take_while(|newer| newer.set_ms == assigned.set_ms);
+                assigned.again = of_that_time.filter(|newer| newer.record.id == assigned.record.id).count();
+                tag.before.push(assigned);
+            }
             None => found.push(Tag { tag: one.tag, now: assigned, before: Vec::new() }),
         }
     }
     if found.iter().all(|tag| tag.tag != DEFAULT_TAG) {
         let newest = engine.template(&meant.name, None).await.map_err(fail)?;
-        let now = Assigned { set_ms: newest.created_ms, record: newest };
+        let now = Assigned { set_ms: newest.created_ms, record: newest, again: 0 };
         found.push(Tag { tag: DEFAULT_TAG.to_owned(), now, before: Vec::new() });
     }
     found.sort_by(|one, other| one.tag.cmp(&other.tag));

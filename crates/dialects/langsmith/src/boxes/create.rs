@@ -9,6 +9,7 @@ use atoll_core::sharing::Needs;
 use atoll_core::spec::SandboxDraft;
 use atoll_core::volume::VolumeMountDraft;
 use atoll_core::{Code, Error};
+use atoll_dialect_kit::sandboxes::{delete_untold, undo};
 use atoll_engine::{Caller as EngineCaller, Engine};
 use atoll_server::dialect::{Host, Undo};
 use atoll_store::SandboxRecord;
@@ -251,8 +252,7 @@ pub(crate) async fn create(
     draft.annotations = BTreeMap::from([(extras::KEY.to_owned(), extras.text()?)]);
     let record = within(&host, draft, creation, caller.engine().clone(), request.time()).await?;
     // The protocol has no key by which a retry finds the sandbox: a client that left has lost it.
-    let (engine, made) = (host.engine().clone(), record.clone());
-    let undo = host.undo_unless_answered(async move { delete(&engine, &made).await });
+    let undo = undo(&host, vec![record.id.clone()]);
     Ok((StatusCode::CREATED, Extension(undo), Json(Sandbox::new(record, &root))))
 }
 
@@ -278,23 +278,14 @@ async fn within(
             && let Ok(record) = engine.sandbox(&id)
             && Extras::of(&record).creation == Some(creation)
         {
-            delete(&engine, &record).await;
+            delete_untold(&engine, &record.id).await;
         }
         // The sandbox may not have been there yet.
         if let Ok(Ok(record)) = making.await {
-            delete(&engine, &record).await;
+            delete_untold(&engine, &record.id).await;
         }
     });
     let message =
         format!("the sandbox did not become ready within {} s; last status: provisioning", time.as_secs());
     Err(Failure::new(StatusCode::REQUEST_TIMEOUT, "Timeout", message))
-}
-
-async fn delete(engine: &Engine, record: &SandboxRecord) {
-    match engine.delete_sandbox(&record.id).await {
-        Err(error) if error.code != Code::SandboxNotFound => {
-            tracing::warn!(sandbox = %record.id, %error, "a sandbox that nobody waits for any more could not be deleted");
-        }
-        _ => {}
-    }
 }

@@ -75,6 +75,7 @@ pub(crate) async fn list(
         after: after.map_err(|_other| Failure::field("cursor", "is not the next_cursor of a page"))?,
         skip: query.offset.unwrap_or_default(),
         limit: query.limit.or(query.page_size).map(|limit| limit.max(1) as usize),
+        ..sandboxes::Page::default()
     };
     let (engine, by) = (host.engine(), caller.engine());
     let listed = sandboxes::list(engine, wanted, &page, by, |record| query.matches(record)).await;

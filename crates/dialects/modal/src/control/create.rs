@@ -7,10 +7,11 @@ use atoll_core::id::SandboxId;
 use atoll_core::key::Scope;
 use atoll_core::spec::{ResourcesDraft, SandboxDraft};
 use atoll_dialect_kit::status::Status;
+use atoll_server::dialect::Undo;
 use atoll_store::SandboxRecord;
 use prost::Message as _;
 
-use super::{images, lifecycle, network, once, secrets, tunnels, volumes};
+use super::{first, images, lifecycle, network, once, secrets, tunnels, volumes};
 use crate::auth::Asker;
 use crate::extras::{self, Extras, Port, Probe};
 use crate::grpc::{Fault, Result};
@@ -28,34 +29,40 @@ const TAGS_MAX: usize = 128;
 /// Pause between two looks whether a sandbox is ready, when its client gives none, milliseconds.
 const PROBE_INTERVAL_MS: u64 = 100;
 
+/// The answer of a call that makes a sandbox, and what deletes the sandbox when the client is gone.
+pub(super) type Made<A> = Result<(A, Option<Undo>)>;
+
 /// `SandboxCreate`.
-pub(super) async fn v1(asker: &Asker, request: SandboxCreateRequest) -> Result<SandboxCreateResponse> {
+pub(super) async fn v1(asker: &Asker, request: SandboxCreateRequest) -> Made<SandboxCreateResponse> {
     let definition = request.definition.unwrap_or_default();
-    let (id, app) = Box::pin(create(asker, definition, request.app_id, &request.tags, &[])).await?;
-    Ok(SandboxCreateResponse {
+    let (id, app, undo) = Box::pin(create(asker, definition, request.app_id, &request.tags, &[])).await?;
+    let answer = SandboxCreateResponse {
         sandbox_id: ids::sandbox(&id, Generation::V1),
         metadata: Some(SandboxHandleMetadata { result: None, app_id: app }),
-    })
+    };
+    Ok((answer, undo))
 }
 
 /// `SandboxCreateV2`.
-pub(super) async fn v2(asker: &Asker, request: SandboxCreateV2Request) -> Result<SandboxCreateV2Response> {
+pub(super) async fn v2(asker: &Asker, request: SandboxCreateV2Request) -> Made<SandboxCreateV2Response> {
     let definition = request.definition.unwrap_or_default();
     let mut sources = request.secret_sources;
     if let Some(env) = request.ephemeral_secrets {
         sources.push(SecretSource { secret_id: None, env: Some(env) });
     }
-    let (id, app) = Box::pin(create(asker, definition, request.app_id, &request.tags, &sources)).await?;
+    let (id, app, undo) =
+        Box::pin(create(asker, definition, request.app_id, &request.tags, &sources)).await?;
     let record = asker.engine().sandbox(&id)?;
     let (url, jwt) = lifecycle::access(asker, &id);
-    Ok(SandboxCreateV2Response {
+    let answer = SandboxCreateV2Response {
         sandbox_id: ids::sandbox(&id, Generation::V2),
         task_id: ids::task(&id, Generation::V2),
         tunnels: tunnels::of(asker, &id, &Extras::of(&record))?,
         metadata: Some(SandboxHandleMetadata { result: None, app_id: app }),
         command_router_access: Some(CommandRouterAccess { jwt, url }),
         sandbox_token: String::new(),
-    })
+    };
+    Ok((answer, undo))
 }
 
 async fn create(
@@ -64,7 +71,7 @@ async fn create(
     app: String,
     tags: &[SandboxTag],
     sources: &[SecretSource],
-) -> Result<(SandboxId, String)> {
+) -> Result<(SandboxId, String, Option<Undo>)> {
     asker.needs(Scope::Manage)?;
     let mut plan = plan(asker, &definition, &app, tags, sources).await?;
     plan.draft.request = once::kept(asker, "sandbox", &definition.encode_to_vec());
@@ -75,9 +82,10 @@ async fn create(
     let making = async move { make(&owned, plan).await.map(|record| record.id.to_string()) };
     let id = Box::pin(asker.app.control.once.make(asker, &what, making)).await?;
     let id: SandboxId = id.parse().map_err(|_never| Fault::not_found("the sandbox is gone"))?;
+    let undo = once::undo(asker, &id);
     // A retry with another key would be another call: this key made the sandbox.
     asker.may(&id, Scope::Read).await?;
-    Ok((id, app))
+    Ok((id, app, undo))
 }
 
 /// The sandbox that is to be made.
@@ -116,7 +124,7 @@ async fn make(asker: &Asker, plan: Plan) -> Result<SandboxRecord> {
     }
     asker.app.control.ended.note(&record, &plan.extras.app);
     if plan.extras.command {
-        lifecycle::end_with_command(asker.app.clone(), record.id.clone());
+        first::follow(&asker.app, record.id.clone());
     }
     Ok(record)
 }
@@ -159,6 +167,7 @@ async fn plan(
         image: wanted.image_id.clone(),
         tags: Some(tags),
         command: command.is_some(),
+        over: false,
         ports,
         probe: wanted.readiness_probe.as_ref().map(probe).transpose()?,
         timeout_s: Some(wanted.timeout_secs),

@@ -7,12 +7,10 @@ use atoll_core::exec::{Exit, ExitReason};
 use atoll_core::id::SandboxId;
 use atoll_core::key::Scope;
 use atoll_core::sandbox::SandboxState;
-use atoll_core::spec::SandboxUpdate;
 use atoll_dialect_kit::status::Status;
 use atoll_store::SandboxRecord;
 
 use super::ended::status;
-use crate::App;
 use crate::auth::{self, Asker};
 use crate::extras::Extras;
 use crate::grpc::{Fault, Result};
@@ -30,10 +28,6 @@ use crate::wire::sandboxes::{
 const WAIT_MAX_S: f32 = 55.0;
 /// How often the server looks whether a sandbox is still there.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long a sandbox whose first command ended is kept, so that its output can be read, milliseconds.
-const READABLE_MS: u64 = 60_000;
-/// How long one wait for the first command lasts; then another begins.
-const COMMAND_WAIT: Duration = Duration::from_secs(600);
 /// Clients of JavaScript.
 const JAVASCRIPT: &str = "8";
 /// Names of this machine, as the clients know them.
@@ -149,7 +143,7 @@ async fn result(asker: &Asker, record: &SandboxRecord, extras: &Extras) -> Optio
 }
 
 /// The end of a sandbox whose first command ended with this exit.
-fn of_exit(exit: &Exit) -> GenericResult {
+pub(super) fn of_exit(exit: &Exit) -> GenericResult {
     let exitcode = exit.code.unwrap_or(1);
     let status = match exit.reason {
         ExitReason::OutOfMemory => status::OUT_OF_MEMORY,
@@ -197,32 +191,4 @@ pub(super) async fn terminate(
     }
     asker.app.control.ended.over(&id, terminated);
     Ok(SandboxTerminateResponse { existing_result })
-}
-
-/// Waits for the first command of a sandbox. Deletes the sandbox a while after the command, in which clients read its
-/// output.
-pub(super) fn end_with_command(app: App, id: SandboxId) {
-    let token = app.host.draining_token();
-    tokio::spawn(token.run_until_cancelled_owned(async move {
-        let engine = app.host.engine();
-        let exit = loop {
-            let Ok(first) = task::first(engine, &id).await else { return };
-            if let Some(exit) = first.record.exit {
-                break exit;
-            }
-            if engine.wait_exec(&id, first.record.id.as_str(), COMMAND_WAIT).await.is_err() {
-                return;
-            }
-        };
-        let Ok(record) = engine.sandbox(&id) else { return };
-        // A command that ended with its sandbox says nothing about itself.
-        if matches!(record.state, SandboxState::Deleting | SandboxState::Failed) {
-            return;
-        }
-        app.control.ended.over(&id, of_exit(&exit));
-        let left = record.expires_ms.map(|end| end.saturating_sub(engine.now_ms()).max(1));
-        let ttl_ms = left.map_or(READABLE_MS, |left| left.min(READABLE_MS));
-        let update = SandboxUpdate { ttl_ms: Some(Some(ttl_ms)), ..SandboxUpdate::default() };
-        drop(engine.update_sandbox(&id, update).await);
-    }));
 }

@@ -23,8 +23,9 @@ use crate::wire::sandboxes::{
     SandboxTagsGetRequest, SandboxTagsGetResponse, SandboxTagsSetRequest, TaskInfo,
 };
 
-/// Most sandboxes of a page. The clients ask for those made before the last one until a page is empty.
-const PAGE: usize = 100;
+/// Sandboxes of a page. The clients ask for those made before the last one until a page is empty; they name only its
+/// time, so a page has all that were made at that time.
+pub(super) const PAGE: usize = 100;
 
 /// Seconds since the epoch, as the protocol counts.
 fn time(ms: u64) -> f64 {
@@ -54,7 +55,7 @@ pub(super) async fn list(
             && wanted.iter().all(|(name, value)| own.get(*name) == Some(*value))
     };
     let query = SandboxQuery::default();
-    let page = Page { limit: Some(PAGE), ..Page::default() };
+    let page = Page { limit: Some(PAGE), whole_times: true, ..Page::default() };
     let (found, _) = sandboxes::list(asker.engine(), query, &page, asker.caller(), matches).await?;
     let sandboxes = found.iter().map(|record| info(record, generation)).collect();
     Ok(SandboxListResponse { sandboxes })

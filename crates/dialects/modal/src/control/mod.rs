@@ -5,6 +5,7 @@ pub(crate) mod content;
 mod create;
 mod ended;
 mod files;
+mod first;
 mod images;
 mod lifecycle;
 mod list;
@@ -14,18 +15,21 @@ mod opened;
 mod secrets;
 mod snapshots;
 mod stdio;
+#[cfg(test)]
+mod tests;
 mod tunnels;
 mod volumes;
 
 use atoll_engine::Engine;
 use axum::body::Body;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 
 use crate::auth::Asker;
-use crate::grpc::{Requests, Result, answer, stream, unimplemented};
+use crate::grpc::{Fault, Requests, Result, answer, stream, unimplemented};
 use crate::ids::Generation::{V1, V2};
 
 pub(crate) use ended::Ended;
+pub(crate) use first::take_up;
 pub(crate) use images::{ImageSource, directory_note};
 pub(crate) use network::policy;
 pub(crate) use secrets::given;
@@ -35,6 +39,7 @@ pub(crate) use snapshots::take as snapshot;
 #[derive(Debug, Clone)]
 pub(crate) struct State {
     pub(crate) ended: Ended,
+    followed: first::Followed,
     once: once::Once,
     secrets: secrets::Shelf,
     files: files::Files,
@@ -47,6 +52,7 @@ impl State {
     pub(crate) fn new(engine: &Engine) -> Self {
         Self {
             ended: Ended::new(engine),
+            followed: first::Followed::default(),
             once: once::Once::new(engine),
             secrets: secrets::Shelf::default(),
             files: files::Files::default(),
@@ -72,6 +78,19 @@ pub(crate) async fn call(asker: Asker, method: &str, body: Body) -> Response {
         ($handler:expr, $generation:expr) => {
             one!(async |asker: &Asker, request| $handler(asker, request, $generation).await)
         };
+    }
+    /// The same, for a call that makes a sandbox.
+    macro_rules! made {
+        ($handler:expr) => {{
+            let handled = async {
+                let request = requests.one().await?;
+                $handler(&asker, request).await
+            };
+            match handled.await {
+                Ok((message, undo)) => (undo.map(axum::Extension), answer(Ok(message))).into_response(),
+                Err(fault) => Fault::into_response(fault),
+            }
+        }};
     }
     match method {
         "ClientHello" => one!(apps::hello),
@@ -108,8 +127,8 @@ pub(crate) async fn call(asker: Asker, method: &str, body: Body) -> Response {
         "MountPutFile" => one!(images::put_file),
         "MountGetOrCreate" => one!(images::get_or_create_mount),
         "ImageFromId" => one!(images::from_id),
-        "SandboxCreate" => one!(create::v1),
-        "SandboxCreateV2" => one!(create::v2),
+        "SandboxCreate" => made!(create::v1),
+        "SandboxCreateV2" => made!(create::v2),
         "SandboxGetTaskId" => one!(lifecycle::task_id, V1),
         "SandboxGetTaskIdV2" => one!(lifecycle::task_id, V2),
         "TaskGetCommandRouterAccess" => one!(lifecycle::task_access),
@@ -132,8 +151,8 @@ pub(crate) async fn call(asker: Asker, method: &str, body: Body) -> Response {
         "SandboxSnapshotFs" => one!(snapshots::disk),
         "SandboxSnapshotWait" => one!(snapshots::wait),
         "SandboxSnapshotGet" => one!(snapshots::get),
-        "SandboxRestore" => one!(snapshots::restore_v1),
-        "SandboxRestoreV2" => one!(snapshots::restore_v2),
+        "SandboxRestore" => made!(snapshots::restore_v1),
+        "SandboxRestoreV2" => made!(snapshots::restore_v2),
         "SandboxGetLogs" => {
             let handled = async { stdio::logs(&asker, requests.one().await?).await };
             stream(handled.await)
@@ -141,7 +160,7 @@ pub(crate) async fn call(asker: Asker, method: &str, body: Body) -> Response {
         "SandboxStdinWrite" => one!(stdio::write),
         "SandboxGetTunnels" | "SandboxGetTunnelsV2" => one!(tunnels::get),
         "SandboxCreateConnectToken" | "SandboxCreateConnectTokenV2" => one!(tunnels::connect_token),
-        _ => axum::response::IntoResponse::into_response(unimplemented(method)),
+        _ => unimplemented(method).into_response(),
     }
 }
 

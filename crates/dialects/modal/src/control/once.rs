@@ -8,12 +8,14 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use atoll_core::id::KeyId;
+use atoll_core::id::{KeyId, SandboxId};
 use atoll_core::spec::RequestKey;
 use atoll_dialect_kit::promise::{Promise, Shelf};
+use atoll_dialect_kit::sandboxes;
 use atoll_dialect_kit::status::Status;
 use atoll_dialect_kit::time::now_ms;
 use atoll_engine::Engine;
+use atoll_server::dialect::Undo;
 use futures::future::{BoxFuture, FutureExt as _, Shared};
 
 use crate::auth::Asker;
@@ -39,6 +41,12 @@ fn key(asker: &Asker) -> Option<&str> {
 
 fn is_key(key: &str) -> bool {
     (1..=KEY_MAX_BYTES).contains(&key.len())
+}
+
+/// Deletes a sandbox that a call without a key made, unless the client takes the answer: no retry finds the sandbox.
+pub(super) fn undo(asker: &Asker, made: &SandboxId) -> Option<Undo> {
+    let found_again = key(asker).is_some_and(is_key);
+    (!found_again).then(|| sandboxes::undo(&asker.app.host, vec![made.clone()]))
 }
 
 type Answer = Shared<BoxFuture<'static, Result<String>>>;

@@ -9,6 +9,7 @@ use atoll_engine::SnapshotOrder;
 use atoll_failpoint::fail_point;
 use std::collections::BTreeMap;
 
+use super::create::Made;
 use super::ended::status;
 use super::{images, lifecycle, once, tunnels};
 use crate::auth::{self, Asker};
@@ -143,30 +144,31 @@ fn is_new(version: &str) -> bool {
 pub(super) async fn restore_v1(
     asker: &Asker,
     request: SandboxRestoreRequest,
-) -> Result<SandboxRestoreResponse> {
-    let id = Box::pin(restore(asker, &request.snapshot_id, request.sandbox_name_override)).await?;
-    Ok(SandboxRestoreResponse { sandbox_id: ids::sandbox(&id, Generation::V1) })
+) -> Made<SandboxRestoreResponse> {
+    let (id, undo) = Box::pin(restore(asker, &request.snapshot_id, request.sandbox_name_override)).await?;
+    Ok((SandboxRestoreResponse { sandbox_id: ids::sandbox(&id, Generation::V1) }, undo))
 }
 
 /// `SandboxRestoreV2`.
 pub(super) async fn restore_v2(
     asker: &Asker,
     request: SandboxRestoreV2Request,
-) -> Result<SandboxRestoreV2Response> {
-    let id = Box::pin(restore(asker, &request.snapshot_id, request.sandbox_name_override)).await?;
+) -> Made<SandboxRestoreV2Response> {
+    let (id, undo) = Box::pin(restore(asker, &request.snapshot_id, request.sandbox_name_override)).await?;
     let extras = Extras::of(&asker.engine().sandbox(&id)?);
     let (url, jwt) = lifecycle::access(asker, &id);
-    Ok(SandboxRestoreV2Response {
+    let answer = SandboxRestoreV2Response {
         sandbox_id: ids::sandbox(&id, Generation::V2),
         task_id: ids::task(&id, Generation::V2),
         tunnels: tunnels::of(asker, &id, &extras)?,
         metadata: Some(SandboxHandleMetadata { result: None, app_id: extras.app }),
         command_router_access: Some(CommandRouterAccess { jwt, url }),
-    })
+    };
+    Ok((answer, undo))
 }
 
 /// Makes a sandbox that goes on from a snapshot of memory. It does not get the name of the snapshot's sandbox.
-async fn restore(asker: &Asker, snapshot: &str, name: String) -> Result<SandboxId> {
+async fn restore(asker: &Asker, snapshot: &str, name: String) -> Made<SandboxId> {
     asker.needs(Scope::Manage)?;
     let record = find(asker, snapshot).await?;
     let engine = asker.engine();
@@ -175,7 +177,8 @@ async fn restore(asker: &Asker, snapshot: &str, name: String) -> Result<SandboxI
         Some(id) if asker.may(id, Scope::Read).await.is_ok() => engine.sandbox(id).ok(),
         _ => None,
     };
-    let extras = Extras { command: false, ..origin.as_ref().map(Extras::of).unwrap_or_default() };
+    let extras =
+        Extras { command: false, over: false, ..origin.as_ref().map(Extras::of).unwrap_or_default() };
     let asked = format!("{snapshot} {name}");
     let draft = SandboxDraft {
         request: once::kept(asker, "restore", asked.as_bytes()),
@@ -199,7 +202,9 @@ async fn restore(asker: &Asker, snapshot: &str, name: String) -> Result<SandboxI
         Ok(record.id.to_string())
     };
     let id = Box::pin(asker.app.control.once.make(asker, "restore", making)).await?;
-    id.parse().map_err(|_never| Fault::not_found("the sandbox is gone"))
+    let id = id.parse().map_err(|_never| Fault::not_found("the sandbox is gone"))?;
+    let undo = once::undo(asker, &id);
+    Ok((id, undo))
 }
 
 #[cfg(test)]

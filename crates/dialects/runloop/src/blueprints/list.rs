@@ -31,6 +31,8 @@ pub(super) async fn list(
     let limit = limit(query.limit)?;
     let engine = app.host.engine();
     let mut records = all(engine, &caller, &[]).await.map_err(|error| Failure::of(&error))?;
+    // Ids sort by age, but not quite as the times do: a build has its id before it is begun. The next page begins after an id.
+    records.sort_unstable_by(|one, other| other.id.cmp(&one.id));
     let name = query.name.as_deref().filter(|name| !name.is_empty());
     let status = query.status.as_deref().filter(|status| !status.is_empty());
     records.retain(|record| {
@@ -46,7 +48,6 @@ pub(super) async fn list(
     }
     let total = views.len();
     if let Some(after) = query.starting_after.as_deref().and_then(ids::blueprint) {
-        // Ids sort by age.
         views.retain(|(id, _)| *id < after);
     }
     let more = views.len() > limit;

@@ -8,8 +8,9 @@ use atoll_core::Code;
 use atoll_core::sharing::Needs;
 use atoll_core::spec::{RequestKey, SandboxDraft};
 use atoll_dialect_kit::pending::within;
-use atoll_dialect_kit::sandboxes::keep_larger_disk;
+use atoll_dialect_kit::sandboxes::{keep_larger_disk, undo};
 use atoll_engine::{Asked, Caller as EngineCaller, Engine};
+use atoll_server::dialect::Undo;
 use atoll_store::SandboxRecord;
 use axum::Extension;
 use axum::extract::State;
@@ -142,11 +143,12 @@ pub(super) async fn create(
     State(app): State<App>,
     key: Option<Extension<RequestKey>>,
     Json(request): Json<Create>,
-) -> Result<Json<Value>> {
+) -> Result<(Option<Extension<Undo>>, Json<Value>)> {
     let engine = app.host.engine();
     let by = caller.engine();
     let is_bound = request.is_bound();
     let (draft, plan, tunnel) = draft(&app, &caller, request).await?;
+    let found_again = key.is_some();
     let draft = SandboxDraft { request: key.map(|Extension(key)| key), ..draft };
     let making = engine.create_sandbox(draft, by);
     let made = if is_bound { Arc::new(Asked::part()).scope(making).await } else { making.await };
@@ -173,7 +175,9 @@ pub(super) async fn create(
     if let Some(tunnel) = Extras::of(&record).tunnel {
         view["tunnel"] = tunnel.view(engine, &record.id, Some(&caller.key()));
     }
-    Ok(Json(view))
+    // A client that sent no id of its request and left has lost the devbox.
+    let undo = (!found_again).then(|| Extension(undo(&app.host, vec![record.id])));
+    Ok((undo, Json(view)))
 }
 
 /// Starts a task that sets the devbox up, and waits for it a while.

@@ -81,7 +81,7 @@ pub(super) async fn list(
         None => None,
     };
     let matches = |record: &SandboxRecord| wanted.as_deref().is_none_or(|word| status(&app, record) == word);
-    let page = Page { after, skip: 0, limit: Some(limit) };
+    let page = Page { after, limit: Some(limit), ..Page::default() };
     let found = sandboxes::list(engine, SandboxQuery::default(), &page, caller.engine(), matches).await;
     let (records, more) = found.map_err(|error| Failure::of(&error))?;
     let items: Vec<Value> = records.iter().map(|record| view(&app, record)).collect();

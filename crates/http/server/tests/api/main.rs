@@ -19,6 +19,8 @@ mod files;
 #[cfg(test)]
 mod hangup;
 #[cfg(test)]
+mod hangup_common;
+#[cfg(test)]
 mod inputs;
 #[cfg(test)]
 mod keys;

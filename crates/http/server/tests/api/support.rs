@@ -1,5 +1,6 @@
 //! A server on a loopback port, with everything below it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_api::{Exec, ExecWithOutput, Sandbox};
@@ -8,7 +9,7 @@ use atoll_core::sharing::Visibility;
 use atoll_core::spec::{Caps, Defaults};
 use atoll_engine::{Clock, Config, EgressConfig, Engine, People, PoolConfig, Trust};
 use atoll_image::Images;
-use atoll_isolation::fake::FakeHost;
+use atoll_isolation::fake::{FakeHost, FakeVolumes};
 use atoll_manual_clock::ManualClock;
 use atoll_server::dialect::Dialect;
 use atoll_server::{Server, ServerConfig};
@@ -30,6 +31,7 @@ pub(crate) struct Harness {
     pub(crate) host: FakeHost,
     pub(crate) engine: Engine,
     pub(crate) store: Store,
+    pub(crate) volumes: Arc<FakeVolumes>,
     pub(crate) router: axum::Router,
     pub(crate) address: String,
     client: Client,
@@ -97,6 +99,7 @@ impl Harness {
         let store = Store::open(&StoreUrl::SqliteFile(dir.path().join("atoll.db"))).await.unwrap();
         let vault = Vault::open(&dir.path().join("vault.key")).unwrap();
         let images = Images::open(&dir.path().join("images")).unwrap();
+        let volumes = Arc::new(FakeVolumes::new().unwrap());
         let config = Config {
             clock,
             objects: None,
@@ -105,7 +108,7 @@ impl Harness {
             defaults: Defaults::default(),
             sandboxes_max: SANDBOXES_MAX,
             visibility: Visibility::default(),
-            volumes: None,
+            volumes: Some(Arc::<FakeVolumes>::clone(&volumes)),
             disk: None,
             logs_max_bytes: u64::MAX,
             images_max_bytes: u64::MAX,
@@ -119,7 +122,7 @@ impl Harness {
             people,
         };
         let engine =
-            Engine::start(config, store.clone(), vault, images, vec![std::sync::Arc::new(host.driver())])
+            Engine::start(config, store.clone(), vault, images, vec![Arc::new(host.driver())])
                 .await
                 .unwrap();
         let mut keys = Vec::new();
@@ -139,6 +142,7 @@ impl Harness {
             host,
             engine,
             store,
+            volumes,
             router,
             address,
             client: Client::builder().timeout(DEADLINE).build().unwrap(),

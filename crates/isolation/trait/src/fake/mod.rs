@@ -34,9 +34,11 @@ mod artifact;
 mod driver;
 mod exec;
 mod guest;
+mod volume;
 
 use artifact::Artifact;
 use guest::Guest;
+pub use volume::FakeVolumes;
 
 /// How a snapshot with memory is counted.
 const WITH_MEMORY: &str = "snapshot_with_memory";

@@ -111,15 +111,25 @@ pub(super) async fn list(asker: &Asker, request: VolumeListRequest) -> Result<Vo
     let mut all: Vec<VolumeRecord> =
         asker.engine().volumes(asker.caller()).into_iter().map(|view| view.record).collect();
     all.retain(|record| page.created_before <= 0.0 || seconds(record) < page.created_before);
-    all.sort_by_key(|record| std::cmp::Reverse(record.created_ms));
+    all.sort_by(|one, other| (other.created_ms, &other.id).cmp(&(one.created_ms, &one.id)));
     let most = usize::try_from(page.max_objects).ok().filter(|most| *most > 0).unwrap_or(usize::MAX);
+    cut(&mut all, most);
     let item = |record: &VolumeRecord| VolumeListItem {
         label: record.name.clone(),
         volume_id: ids::volume(&record.id),
         created_at: seconds(record),
         metadata: Some(metadata(record)),
     };
-    Ok(VolumeListResponse { items: all.iter().take(most).map(item).collect() })
+    Ok(VolumeListResponse { items: all.iter().map(item).collect() })
+}
+
+/// Leaves the first `most` volumes, and those after them that were made in the same millisecond as the last of these:
+/// the clients ask for the next page with nothing but that time, and take only as many as they want.
+fn cut(newest_first: &mut Vec<VolumeRecord>, most: usize) {
+    let last = most.checked_sub(1).and_then(|last| newest_first.get(last)).map(|last| last.created_ms);
+    if let Some(last) = last {
+        newest_first.truncate(newest_first.partition_point(|record| record.created_ms >= last));
+    }
 }
 
 /// `VolumeDelete`.
@@ -156,4 +166,39 @@ pub(super) fn mounts(asked: &[VolumeMount]) -> Result<Vec<VolumeMountDraft>> {
         Ok(VolumeMountDraft { volume, path, read_only: mount.read_only, subpath })
     };
     asked.iter().map(mount).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use atoll_core::volume::VolumeState;
+
+    use super::*;
+
+    fn record(created_ms: u64, number: u64) -> VolumeRecord {
+        VolumeRecord {
+            id: VolumeId::from_parts(created_ms, number),
+            name: format!("v{number}"),
+            project: None,
+            state: VolumeState::Ready,
+            size_bytes: 1,
+            source: None,
+            read_only: false,
+            owner: None,
+            created_ms,
+        }
+    }
+
+    #[test]
+    fn no_page_ends_among_volumes_of_one_millisecond() {
+        let all: Vec<VolumeRecord> = [3, 2, 2, 2, 1]
+            .into_iter()
+            .zip(0..)
+            .map(|(created_ms, number)| record(created_ms, number))
+            .collect();
+        for (most, left) in [(0, 5), (1, 1), (2, 4), (4, 4), (5, 5), (6, 5), (usize::MAX, 5)] {
+            let mut page = all.clone();
+            cut(&mut page, most);
+            assert_eq!(page.len(), left, "{most}");
+        }
+    }
 }

@@ -1,0 +1,99 @@
+//! Calls of the control plane over a real socket, to a server with a fake of the isolation.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use atoll_core::id::SandboxId;
+use atoll_core::key::Scope;
+use atoll_core::spec::SandboxDraft;
+use atoll_walk::{Call, Key, World};
+use prost::Message;
+
+use super::list::PAGE;
+use crate::extras::Extras;
+use crate::ids;
+use crate::task;
+use crate::wire::sandboxes::{
+    Sandbox, SandboxCreateV2Request, SandboxCreateV2Response, SandboxInfo, SandboxListRequest,
+    SandboxListResponse,
+};
+
+/// Bytes before a message: whether it is compressed, and its length.
+const FRAME_HEAD_BYTES: usize = 5;
+
+async fn call<A: Message + Default>(world: &World, key: &Key, method: &str, request: &impl Message) -> A {
+    let mut headers = vec![("content-type", "application/grpc+proto".to_owned())];
+    headers.extend(["x-modal-token-id", "x-modal-token-secret"].map(|name| (name, key.secret.clone())));
+    let path = format!("/modal.client.ModalClient/{method}");
+    let message = request.encode_to_vec();
+    let len = u32::try_from(message.len()).unwrap().to_be_bytes();
+    let body = [&[0], len.as_slice(), &message].concat();
+    let call = Call { method: "POST".to_owned(), path, headers, body };
+    let (status, body) = world.send(call).await;
+    assert!(status == 200 && body.len() >= FRAME_HEAD_BYTES, "{method}: {status}");
+    A::decode(&body[FRAME_HEAD_BYTES..]).unwrap()
+}
+
+/// All sandboxes, page by page, as the vendor's clients ask for them; how many each page has, too.
+async fn listed(world: &World, key: &Key) -> (Vec<SandboxInfo>, Vec<usize>) {
+    let (mut all, mut pages) = (Vec::new(), Vec::new());
+    loop {
+        let before_timestamp = all.last().map_or(0.0, |last: &SandboxInfo| last.created_at);
+        let request = SandboxListRequest { before_timestamp, ..SandboxListRequest::default() };
+        let page: SandboxListResponse = call(world, key, "SandboxListV2", &request).await;
+        if page.sandboxes.is_empty() {
+            return (all, pages);
+        }
+        pages.push(page.sandboxes.len());
+        all.extend(page.sandboxes);
+    }
+}
+
+#[tokio::test]
+async fn no_page_ends_among_sandboxes_of_one_millisecond() {
+    let (world, clock) = World::by_hand(&[crate::DIALECT]).await;
+    let key = world.key(Scope::Manage).await;
+    let mut made = BTreeSet::new();
+    for (count, after_ms) in [(3, 1), (PAGE + 2, 1), (1, 0)] {
+        for _ in 0..count {
+            let record = world.engine.create_sandbox(SandboxDraft::default(), &key.caller).await.unwrap();
+            made.insert(ids::sandbox(&record.id, ids::Generation::V2));
+        }
+        clock.advance(Duration::from_millis(after_ms));
+    }
+    let (all, pages) = listed(&world, &key).await;
+    assert_eq!(pages, [1 + PAGE + 2, 3]);
+    assert_eq!(all.iter().map(|one| one.id.clone()).collect::<BTreeSet<_>>(), made);
+}
+
+async fn with_command(world: &World, key: &Key) -> SandboxId {
+    let definition = Sandbox { entrypoint_args: vec!["sleep".into(), "1000".into()], ..Sandbox::default() };
+    let request =
+        SandboxCreateV2Request { definition: Some(definition), ..SandboxCreateV2Request::default() };
+    let made: SandboxCreateV2Response = call(world, key, "SandboxCreateV2", &request).await;
+    ids::parse_sandbox(&made.sandbox_id).unwrap().0
+}
+
+/// Ends the first command, and waits until the sandbox has an end, too.
+async fn end(world: &World, id: &SandboxId) {
+    assert_eq!(world.engine.sandbox(id).unwrap().expires_ms, None);
+    let first = task::first(&world.engine, id).await.unwrap().record.id;
+    world.engine.kill_exec(id, first.as_str()).await.unwrap();
+    let given = async {
+        while world.engine.sandbox(id).unwrap().expires_ms.is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), given).await.expect("the sandbox is given an end");
+    assert!(Extras::of(&world.engine.sandbox(id).unwrap()).over);
+}
+
+#[tokio::test]
+async fn a_sandbox_ends_with_its_first_command_also_under_the_next_server() {
+    let world = World::new(&[crate::DIALECT]).await;
+    let key = world.key(Scope::Manage).await;
+    let (here, there) = (with_command(&world, &key).await, with_command(&world, &key).await);
+    end(&world, &here).await;
+    let world = world.restarted().await;
+    end(&world, &there).await;
+}
