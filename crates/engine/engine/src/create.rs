@@ -99,7 +99,7 @@ impl Engine {
             (template, _) => template,
         };
         let recipe = template.as_ref().map(|record| &record.spec);
-        if let Some(project) = caller.project().and_then(|id| self.inner.projects.get(id)) {
+        if let Some(project) = self.settings_of(caller.project())? {
             project.defaults.fill(&mut draft, recipe);
         }
         // A build's sandboxes are where the build is.
@@ -215,7 +215,7 @@ impl Engine {
         }
         // A private snapshot must not become visible to all keys because a sandbox goes on from it.
         let inherited = snapshot.as_ref().filter(|found| self.is_private_snapshot(found));
-        let usual = caller.project().and_then(|id| inner.projects.get(id)?.defaults.visibility);
+        let usual = self.settings_of(caller.project())?.and_then(|project| project.defaults.visibility);
         let visibility = draft.visibility.or_else(|| inherited.map(|_| Visibility::Private)).or(usual);
         // An administrator is of no project. A sandbox that it makes from a project's snapshot stays in that project.
         let named = draft.snapshot.as_ref().and(snapshot.as_ref()).filter(|_| caller.is_admin());
@@ -261,7 +261,7 @@ impl Engine {
 
         let created_ms = inner.now_ms();
         let id = Inner::new_sandbox_id(created_ms)?;
-        let ttl_ms = draft.ttl_ms.or_else(|| recipe.as_ref().and_then(|(_, spec)| spec.ttl_ms));
+        let ttl_ms = spec.ttl_ms;
         let mut labels = recipe.map(|(_, spec)| spec.labels.clone()).unwrap_or_default();
         labels.extend(draft.labels.clone());
         let mold = Mold {
