@@ -58,7 +58,7 @@ pub struct ForkSandbox {
     /// Variables on top of the parent's.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// Time to live; as long as the parent was given when absent.
+    /// Time to live from the fork on; when absent as long as the parent was given, when it was made or when that was changed last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_ms: Option<u64>,
 }

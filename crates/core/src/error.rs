@@ -224,6 +224,8 @@ codes! {
     StoreUnavailable = "store_unavailable", true;
     /// The node that has what is asked for does not answer, or is none any more.
     NodeUnavailable = "node_unavailable", true;
+    /// The record is in the database, but its row cannot be read: it is damaged, or a newer version wrote it.
+    RecordUnreadable = "record_unreadable", false;
     /// A bug in Atoll.
     Internal = "internal", true;
 }

@@ -7,12 +7,9 @@ use std::sync::Arc;
 use atoll_api::{Doctor, Leak, LeakList};
 use atoll_client::Client;
 use atoll_core::Code;
-use atoll_core::id::SnapshotId;
-use atoll_core::limits::PAGE_MAX_COUNT;
 use atoll_isolation::{Check, Isolation as _, Resource, Status};
 use atoll_isolation_host::{EPHEMERAL, Installation, installations};
 use atoll_isolation_storage::PoolSize;
-use atoll_store::{SnapshotFilter, Store, StoreError};
 
 use super::{purge, system};
 use crate::cli::{DoctorArgs, GlobalArgs};
@@ -198,9 +195,10 @@ async fn leaks_of(path: &Path, args: &DoctorArgs) -> Result<LeakList> {
     let Levels { drivers, .. } =
         open_levels(&dir, 0, PoolSize::Host, Some(&machines), Some(&sentries), witness.clone()).await?;
     let failed = |error: &dyn std::error::Error| Failure::plain(Code::Internal, crate::failure::chain(error));
-    let known = store.sandbox_states().await.map_err(|error| failed(&error))?;
-    let known: BTreeSet<_> = known.into_iter().map(|(id, _state)| id).collect();
-    let snapshots = known_snapshots(&store).await.map_err(|error| failed(&error))?;
+    // By the ids of all rows: what belongs to one that cannot be read is no leak.
+    let known: BTreeSet<_> = store.sandbox_ids().await.map_err(|error| failed(&error))?.into_iter().collect();
+    let snapshots = store.snapshot_ids().await.map_err(|error| failed(&error))?;
+    let snapshots: BTreeSet<_> = snapshots.into_iter().collect();
     let (mut leaks, mut artifacts) = (Vec::<Resource>::new(), BTreeSet::new());
     for driver in &drivers {
         let found = driver.scan().await.map_err(|error| failed(&error))?;
@@ -241,17 +239,4 @@ async fn leaks_of(path: &Path, args: &DoctorArgs) -> Result<LeakList> {
         removed: args.remove,
     });
     Ok(LeakList { items: items.chain(artifacts).collect() })
-}
-
-async fn known_snapshots(store: &Store) -> std::result::Result<BTreeSet<SnapshotId>, StoreError> {
-    let filter = SnapshotFilter { held: true, ..SnapshotFilter::default() };
-    let (mut known, mut after) = (BTreeSet::new(), None);
-    loop {
-        let page = store.list_snapshots(&filter, after.as_ref(), PAGE_MAX_COUNT).await?;
-        known.extend(page.items.into_iter().map(|snapshot| snapshot.id));
-        match page.next {
-            Some(next) => after = Some(next),
-            None => return Ok(known),
-        }
-    }
 }

@@ -125,7 +125,9 @@ async fn agrees(server: &Server) -> Option<()> {
     for listed in &sandboxes {
         let path = format!("/v1/sandboxes/{}", listed["id"].as_str()?);
         let seen = server.send(server.request("GET", &path)).await;
-        let same = ["state", "name", "labels"].iter().all(|field| seen.status == 200 && seen.json()[field] == listed[field]);
+        let same = ["state", "name", "labels"]
+            .iter()
+            .all(|field| seen.status == 200 && seen.json()[field] == listed[field]);
         if !same || !["running", "paused"].contains(&listed["state"].as_str()?) {
             return None;
         }
@@ -139,7 +141,8 @@ async fn agrees(server: &Server) -> Option<()> {
     // Members of pools are on the host, and in no list.
     let pooled: u64 = list(server, "pools").await.iter().filter_map(|pool| pool["ready"].as_u64()).sum();
     let running = sandboxes.iter().filter(|one| one["state"] == "running").cloned().collect::<Vec<_>>();
-    let there = on_host.is_superset(&ids(&running)) && on_host.len() as u64 <= sandboxes.len() as u64 + pooled;
+    let there =
+        on_host.is_superset(&ids(&running)) && on_host.len() as u64 <= sandboxes.len() as u64 + pooled;
     (at_rest && there && leaks.is_empty()).then_some(())
 }
 
@@ -165,7 +168,10 @@ async fn break_everywhere(
     let before = sandboxes(server).await;
     let (status, answer_bytes) = whole(server, &first).await;
     let made = sandboxes(server).await.difference(&before).count();
-    assert!(status < 300 && (stays == Stays::AllOrNothing || made == 1), "{what}: {status}, {made} sandboxes");
+    assert!(
+        status < 300 && (stays == Stays::AllOrNothing || made == 1),
+        "{what}: {status}, {made} sandboxes"
+    );
     clear(server).await;
     for (number, at) in breaks(&first, answer_bytes).into_iter().enumerate() {
         let request = prepare(server, number + 1).await;
@@ -327,7 +333,13 @@ async fn contexts_whose_client_breaks_off() {
     let service = CreateService {
         name: "interpreter".to_owned(),
         argv: Some(["python3", "-u", "-c", INTERPRETER].map(str::to_owned).to_vec()),
-        ready: Some(ServiceReady { command: None, port: Some(49_999), path: None, interval_ms: None, timeout_ms: None }),
+        ready: Some(ServiceReady {
+            command: None,
+            port: Some(49_999),
+            path: None,
+            interval_ms: None,
+            timeout_ms: None,
+        }),
         ..CreateService::default()
     };
     server.client.create_service(&made, &service).await.unwrap();
@@ -374,10 +386,23 @@ async fn creations_of_every_dialect_whose_client_breaks_off() {
         ("x-modal-token-secret", key.as_str()),
     ];
     let grpc = "/modal.client.ModalClient/SandboxCreateV2";
-    type Told<'h> = (&'static str, &'static str, Vec<(&'h str, &'h str)>, &'static [u8], Option<&'static str>);
+    type Told<'h> =
+        (&'static str, &'static str, Vec<(&'h str, &'h str)>, &'static [u8], Option<&'static str>);
     let all: [Told<'_>; 5] = [
-        ("E2B", "/e2b/v2/sandboxes", vec![json, ("x-api-key", &key)], br#"{"templateID":"base"}"#, Some("idempotency-key")),
-        ("Runloop", "/runloop/v1/devboxes", vec![json, ("authorization", &bearer)], b"{}", Some("x-request-id")),
+        (
+            "E2B",
+            "/e2b/v2/sandboxes",
+            vec![json, ("x-api-key", &key)],
+            br#"{"templateID":"base"}"#,
+            Some("idempotency-key"),
+        ),
+        (
+            "Runloop",
+            "/runloop/v1/devboxes",
+            vec![json, ("authorization", &bearer)],
+            b"{}",
+            Some("x-request-id"),
+        ),
         ("Modal", grpc, modal.to_vec(), GRPC_EMPTY, Some("x-idempotency-key")),
         ("Daytona", "/daytona/api/sandbox", vec![json, ("authorization", &bearer)], b"{}", None),
         ("LangSmith", "/langsmith/v2/sandboxes/boxes", vec![json, ("x-api-key", &key)], b"{}", None),
@@ -388,11 +413,16 @@ async fn creations_of_every_dialect_whose_client_breaks_off() {
         })
         .await;
         let Some(name) = by_key else { continue };
-        break_everywhere(&server, &format!("{vendor}'s creation with a key"), Stays::Once, async |_, number| {
-            let once = format!("once-{number}");
-            let headers: Vec<_> = headers.iter().copied().chain([(name, once.as_str())]).collect();
-            Request::new("POST", path, &headers, body)
-        })
+        break_everywhere(
+            &server,
+            &format!("{vendor}'s creation with a key"),
+            Stays::Once,
+            async |_, number| {
+                let once = format!("once-{number}");
+                let headers: Vec<_> = headers.iter().copied().chain([(name, once.as_str())]).collect();
+                Request::new("POST", path, &headers, body)
+            },
+        )
         .await;
     }
     is_stored(server).await;

@@ -52,6 +52,7 @@ mod start_service;
 mod survival;
 mod told;
 mod trace;
+mod unreadable;
 mod usage;
 mod volume_parts;
 mod volumes;

@@ -186,6 +186,10 @@ pub struct SandboxSpec {
     /// image's. Known to the server only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_until_ms: Option<u64>,
+    /// How long it was given to live, milliseconds, when it was made or when that was changed last; without an end when
+    /// absent. Earlier versions kept the end only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_ms: Option<u64>,
     /// Agent layers that are mounted in it, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub layers: BTreeMap<String, Layer>,
@@ -417,6 +421,7 @@ impl SandboxSpec {
                 .unwrap_or_default(),
             // Filled in by the caller, which knows what the disk begins with.
             image_until_ms: None,
+            ttl_ms: draft.ttl_ms.or_else(|| recipe.and_then(|t| t.ttl_ms)),
             // The layers that were asked for are filled in by the caller, which knows the images.
             layers: match base {
                 Base::Image { .. } => BTreeMap::new(),

@@ -103,7 +103,9 @@ impl Failure {
             | Code::NodeUnavailable
             | Code::HostDiskFull => (StatusCode::SERVICE_UNAVAILABLE, "SERVICE_UNAVAILABLE"),
             Code::Timeout => (StatusCode::REQUEST_TIMEOUT, "REQUEST_TIMEOUT"),
-            Code::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL_SERVER_ERROR"),
+            Code::Internal | Code::RecordUnreadable => {
+                (StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL_SERVER_ERROR")
+            }
             code if is_missing(code) => (StatusCode::NOT_FOUND, "NOT_FOUND"),
             _ => (StatusCode::BAD_REQUEST, "BAD_REQUEST"),
         };

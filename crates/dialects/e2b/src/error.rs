@@ -88,7 +88,7 @@ impl Failure {
             | Code::NodeUnavailable
             | Code::HostDiskFull => StatusCode::SERVICE_UNAVAILABLE,
             Code::Timeout => StatusCode::GATEWAY_TIMEOUT,
-            Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            Code::Internal | Code::RecordUnreadable => StatusCode::INTERNAL_SERVER_ERROR,
             _ => StatusCode::BAD_REQUEST,
         };
         let mut failure = Self::new(status, sentence(error));
@@ -105,7 +105,7 @@ impl Failure {
             Code::PermissionDenied => StatusCode::FORBIDDEN,
             Code::GuestUnavailable | Code::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
             Code::Timeout => StatusCode::REQUEST_TIMEOUT,
-            Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            Code::Internal | Code::RecordUnreadable => StatusCode::INTERNAL_SERVER_ERROR,
             Code::Forbidden | Code::SandboxLeased => StatusCode::FORBIDDEN,
             _ => StatusCode::BAD_REQUEST,
         };

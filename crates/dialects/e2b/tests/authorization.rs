@@ -136,7 +136,8 @@ impl Protocol for Control {
         let mut headers = vec![("content-type", "application/json".to_owned())];
         headers.extend(shown.map(|key| ("x-api-key", key.to_owned())));
         let none = ["GET", "DELETE"].contains(&method);
-        let body = if none { "" } else { r#"{"templateID": "base", "timeout": 60, "duration": 60, "count": 1}"# };
+        let body =
+            if none { "" } else { r#"{"templateID": "base", "timeout": 60, "duration": 60, "count": 1}"# };
         Call { method: method.to_owned(), path: format!("/e2b{path}"), headers, body: body.into() }
     }
 

@@ -75,7 +75,7 @@ impl Status {
             | Code::HostDiskFull => Self::ResourceExhausted,
             Code::OffsetOutOfRange => Self::OutOfRange,
             Code::RouteNotFound | Code::MethodNotAllowed => Self::Unimplemented,
-            Code::Internal => Self::Internal,
+            Code::Internal | Code::RecordUnreadable => Self::Internal,
             Code::GuestUnavailable | Code::ShuttingDown | Code::StoreUnavailable | Code::NodeUnavailable => {
                 Self::Unavailable
             }

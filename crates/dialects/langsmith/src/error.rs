@@ -71,7 +71,7 @@ impl Failure {
                 (StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable")
             }
             Code::Timeout => (StatusCode::REQUEST_TIMEOUT, "Timeout"),
-            Code::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "InternalError"),
+            Code::Internal | Code::RecordUnreadable => (StatusCode::INTERNAL_SERVER_ERROR, "InternalError"),
             code if is_missing(code) => (StatusCode::NOT_FOUND, "NotFound"),
             _ => (StatusCode::CONFLICT, "InvalidState"),
         };
@@ -132,7 +132,7 @@ impl Failure {
             Code::LimitExceeded | Code::QuotaExceeded => (StatusCode::TOO_MANY_REQUESTS, kind),
             Code::Timeout => (StatusCode::REQUEST_TIMEOUT, kind),
             Code::DiskFull | Code::HostDiskFull => (StatusCode::INSUFFICIENT_STORAGE, kind),
-            Code::Internal => (StatusCode::INTERNAL_SERVER_ERROR, kind),
+            Code::Internal | Code::RecordUnreadable => (StatusCode::INTERNAL_SERVER_ERROR, kind),
             _ => (StatusCode::BAD_REQUEST, kind),
         };
         Self::new(status, kind, sentence(error))

@@ -93,7 +93,7 @@ impl Failure {
             | Code::StoreUnavailable
             | Code::NodeUnavailable
             | Code::HostDiskFull => StatusCode::SERVICE_UNAVAILABLE,
-            Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            Code::Internal | Code::RecordUnreadable => StatusCode::INTERNAL_SERVER_ERROR,
             _ => StatusCode::BAD_REQUEST,
         };
         let retry = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);

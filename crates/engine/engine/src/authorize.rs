@@ -501,9 +501,13 @@ impl Engine {
     /// that of a project, when it is the only one.
     async fn resolve_for(&self, caller: &Caller, text: &str) -> Result<Arc<SandboxShared>> {
         let missing = match self.inner.resolve(&caller.kept(text)) {
-            Err(missing) if caller.is_admin() && !is_id_shaped(text) => missing,
+            // Others are not told of what may be private.
+            Err(missing) if caller.is_admin() => self.inner.absent("sandboxes", text, missing),
             found => return found,
         };
+        if is_id_shaped(text) || missing.code != Code::SandboxNotFound {
+            return Err(missing);
+        }
         let named = self.inner.store.sandboxes_named(text).await.map_err(store_error)?;
         let own = named.iter().find(|(project, _)| project.is_none());
         match (own, named.as_slice()) {

@@ -102,7 +102,7 @@ impl Engine {
         caller: &Caller,
     ) -> Result<Planned> {
         let recipe = template.as_ref().map(|record| &record.spec);
-        if let Some(project) = caller.project().and_then(|id| self.inner.projects.get(id)) {
+        if let Some(project) = self.settings_of(caller.project())? {
             project.defaults.fill(draft, recipe);
         }
         // A build's sandboxes are where the build is.

@@ -12,7 +12,7 @@ use atoll_core::usage::Usage;
 use atoll_core::{Code, Error, Result};
 use atoll_egress::Gateway;
 use atoll_image::Images;
-use atoll_isolation::{Check, DiskSpace, Isolation, Resource};
+use atoll_isolation::{Check, DiskSpace, Isolation, Resource, Status};
 use atoll_store::Store;
 use atoll_vault::Vault;
 use tokio::sync::{Semaphore, watch};
@@ -62,6 +62,8 @@ pub struct Stats {
     pub disk_full: bool,
     /// Output of execs that is kept, bytes.
     pub logs_bytes: u64,
+    /// Rows of the database that cannot be read and were left out of lists, by table.
+    pub unreadable_rows: BTreeMap<&'static str, u64>,
     /// What is free.
     pub capacity: Capacity,
 }
@@ -305,6 +307,9 @@ impl Engine {
         let (used, disk) = (*self.inner.used(), self.disk_space());
         let mut stats = Stats { used, builds, disk, disk_full: self.is_disk_full(), ..Stats::default() };
         stats.logs_bytes = self.inner.logs.bytes();
+        for row in self.inner.store.unreadable() {
+            *stats.unreadable_rows.entry(row.table).or_default() += 1;
+        }
         stats.capacity = self.capacity();
         for sandbox in self.inner.all_sandboxes() {
             *stats.sandboxes.entry(sandbox.record().state).or_default() += 1;
@@ -326,7 +331,27 @@ impl Engine {
         checks.extend(self.inner.config.missing.iter().cloned());
         checks.extend(self.check_disk());
         checks.push(self.check_logs());
+        checks.push(self.check_rows());
         checks
+    }
+
+    /// What the database holds that cannot be read.
+    fn check_rows(&self) -> Check {
+        /// How many rows are named.
+        const NAMED_MAX_COUNT: usize = 20;
+        let rows = self.inner.store.unreadable();
+        if rows.is_empty() {
+            return Check::new("database", Status::Ok, "every row that was listed can be read");
+        }
+        let named = rows.iter().take(NAMED_MAX_COUNT);
+        let named: Vec<_> = named.map(|row| format!("{} {} ({})", row.table, row.id, row.column)).collect();
+        let more = if rows.len() > named.len() { ", …" } else { "" };
+        let detail =
+            format!("{} rows cannot be read and are left out: {}{more}", rows.len(), named.join(", "));
+        Check::new("database", Status::Limited, detail).hint(
+            "a newer version may be able to read them; otherwise restore a backup, or correct or delete the rows while the \
+             server is stopped",
+        )
     }
 
     /// Things on the host that carry the id of no known sandbox.

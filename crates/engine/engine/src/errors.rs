@@ -9,6 +9,8 @@ use atoll_guest_protocol::messages::Reason;
 use atoll_isolation::IsolationError;
 use atoll_store::StoreError;
 
+use crate::engine::Inner;
+
 /// The chain of causes in one line, for the log.
 pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
@@ -46,10 +48,25 @@ pub(crate) fn store_error(error: StoreError) -> Error {
         }
         StoreError::Claimed => Error::new(Code::StoreUnavailable, "another node has taken this one's place")
             .hint("ask another node; this one ends, and starts anew"),
-        StoreError::NotFound
-        | StoreError::AlreadyExists
-        | StoreError::Corrupt { .. }
-        | StoreError::Schema { .. } => internal(&error),
+        StoreError::Corrupt { .. } => {
+            tracing::error!(error = chain(&error), "a row cannot be read");
+            unreadable(&error)
+        }
+        StoreError::NotFound | StoreError::AlreadyExists | StoreError::Schema { .. } => internal(&error),
+    }
+}
+
+/// What is in the database, but cannot be read, is not absent: its name is not free, and nothing follows from it.
+fn unreadable(error: &StoreError) -> Error {
+    Error::new(Code::RecordUnreadable, error.to_string())
+        .hint("an administrator sees in 'atoll doctor' what else is unreadable; a newer version may be able to read it")
+}
+
+impl Inner {
+    /// The error for what was looked for and not found, by its id or its name as the database keeps it: `missing`, unless
+    /// there is an unreadable row of it. The caller may know of what is there.
+    pub(crate) fn absent(&self, table: &str, kept: &str, missing: Error) -> Error {
+        self.store.unreadable_named(table, kept).map_or(missing, |row| unreadable(&row.into()))
     }
 }
 

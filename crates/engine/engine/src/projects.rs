@@ -147,7 +147,16 @@ impl Engine {
             Ok(id) => projects.get(&id),
             Err(_) => projects.named(id_or_name),
         };
-        found.ok_or_else(|| not_found(id_or_name))
+        found.ok_or_else(|| self.inner.absent("projects", id_or_name, not_found(id_or_name)))
+    }
+
+    /// The project that a caller, or what it makes, belongs to, with the settings that hold there. Nothing for no project:
+    /// a project whose row cannot be read is not one without settings.
+    ///
+    /// # Errors
+    /// [`Code::RecordUnreadable`]; [`Code::ProjectNotFound`] when it was removed at the same moment.
+    pub(crate) fn settings_of(&self, project: Option<&ProjectId>) -> Result<Option<Arc<ProjectRecord>>> {
+        project.map(|id| self.project(id.as_str())).transpose()
     }
 
     /// The same, if a caller may know of it: an administrator, or a key of that project.
@@ -155,9 +164,11 @@ impl Engine {
     /// # Errors
     /// [`Code::ProjectNotFound`].
     pub fn seen_project(&self, id_or_name: &str, caller: &Caller) -> Result<Arc<ProjectRecord>> {
-        let found = self.project(id_or_name).ok();
-        let seen = found.filter(|found| caller.is_admin() || caller.project() == Some(&found.id));
-        seen.ok_or_else(|| not_found(id_or_name))
+        match self.project(id_or_name) {
+            Err(error) if caller.is_admin() => Err(error),
+            Ok(found) if caller.is_admin() || caller.project() == Some(&found.id) => Ok(found),
+            Ok(_) | Err(_) => Err(not_found(id_or_name)),
+        }
     }
 
     /// The project in which a caller looks for what is named: one that it says, or else its own.

@@ -23,7 +23,7 @@ use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::snapshot::Purpose;
 use atoll_core::{Error, Result};
 use atoll_isolation::IsolationError;
-use atoll_store::{SandboxFilter, SandboxRecord};
+use atoll_store::{SandboxFilter, SandboxRecord, StoreError};
 
 use crate::engine::Engine;
 use crate::errors::{isolation_error, store_error};
@@ -38,22 +38,24 @@ impl Engine {
         let records = self.all_records().await?;
         self.adopt_starts(&records).await?;
         // Also the ids of rows that cannot be read: what is on the host for them belongs to a row all the same.
-        let known = self.inner.store.own_sandbox_ids().await.map_err(store_error)?;
-        let known: BTreeSet<SandboxId> = known.into_iter().collect();
+        let known = known_ids(self.inner.store.own_sandbox_ids().await)?;
         // Those of other nodes, too: checkpoints may be here whose sandbox is another's since this node was taken over.
-        let everywhere: BTreeSet<SandboxId> =
-            self.inner.store.sandbox_ids().await.map_err(store_error)?.into_iter().collect();
+        let everywhere = known_ids(self.inner.store.sandbox_ids().await)?;
         // The checkpoints of one that is being deleted go with it.
         let going = records.iter().filter(|record| record.state == SandboxState::Deleting);
         let going: BTreeSet<&SandboxId> = going.map(|record| &record.id).collect();
         self.undo_fetches(&records).await?;
-        self.recover_snapshots(&everywhere.into_iter().filter(|id| !going.contains(id)).collect()).await?;
+        let living = everywhere.map(|all| all.into_iter().filter(|id| !going.contains(id)).collect());
+        self.recover_snapshots(living.as_ref()).await?;
         let rollbacks = self.inner.store.rollbacks().await.map_err(store_error)?;
         for record in records {
             let id = record.id.clone();
-            let rollback = rollbacks.get(&id).cloned();
+            let recovered = match self.inner.store.unreadable_named("rollbacks", id.as_str()) {
+                Some(row) => Err(store_error(row.into())),
+                None => self.recover_one(record.clone(), rollbacks.get(&id).cloned()).await,
+            };
             // One sandbox that resists must not keep the others down. It is shown, and can be deleted.
-            if let Err(error) = self.recover_one(record.clone(), rollback).await {
+            if let Err(error) = recovered {
                 tracing::error!(sandbox = %id, %error, "a sandbox could not be recovered");
                 let why = format!("it could not be taken up when the server started: {}", error.message);
                 if let Err(error) = self.start_actor(record, Origin::Unusable(why)) {
@@ -61,8 +63,10 @@ impl Engine {
                 }
             }
         }
-        self.remove_unknown(&known).await;
-        self.remove_unknown_logs(&known).await;
+        if let Some(known) = known {
+            self.remove_unknown(&known).await;
+            self.remove_unknown_logs(&known).await;
+        }
         self.recover_builds().await?;
         Ok(())
     }
@@ -227,5 +231,17 @@ impl Engine {
                 tracing::warn!(%error, "left-over output logs could not be removed");
             }
         }
+    }
+}
+
+/// The ids of all rows; nothing when one of them cannot be read: then what is on the host may be that row's.
+fn known_ids(ids: Result<Vec<SandboxId>, StoreError>) -> Result<Option<BTreeSet<SandboxId>>, Error> {
+    match ids {
+        Ok(ids) => Ok(Some(ids.into_iter().collect())),
+        Err(error @ StoreError::Corrupt { .. }) => {
+            tracing::error!(%error, "nothing that belongs to no known sandbox is removed: it may be that row's");
+            Ok(None)
+        }
+        Err(error) => Err(store_error(error)),
     }
 }

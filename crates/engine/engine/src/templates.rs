@@ -107,7 +107,10 @@ impl Engine {
     #[boxed]
     pub async fn template_versions(&self, name: &str) -> Result<Vec<TemplateRecord>> {
         let all = self.inner.store.list_templates(Some(name)).await.map_err(store_error)?;
-        if all.is_empty() { Err(not_found(name, None)) } else { Ok(all) }
+        if all.is_empty() {
+            return Err(self.inner.absent("templates", name, not_found(name, None)));
+        }
+        Ok(all)
     }
 
     /// One version of a template, the newest when `version` is absent.

@@ -5,7 +5,10 @@ use atoll_core::id::AccessId;
 use crate::Store;
 use crate::db::{BadColumn, Row, args, json};
 use crate::error::StoreError;
+use crate::listed::{Table, Which};
 use crate::record::AccessRecord;
+
+const TABLE: Table = Table::new("accesses", "id").named("name");
 
 impl Store {
     /// Stores a new access.
@@ -33,12 +36,10 @@ impl Store {
     /// Every access, the oldest first.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] when a row cannot be read.
+    /// [`StoreError::Unavailable`]. Unreadable rows are left out, with a word in the log.
     pub async fn list_accesses(&self) -> Result<Vec<AccessRecord>, StoreError> {
         const SQL: &str = "SELECT * FROM accesses ORDER BY created_ms, id";
-        let rows =
-            self.read(move |mut conn| Box::pin(async move { conn.rows(SQL, Vec::new()).await })).await?;
-        rows.iter().map(|row| row.decode("accesses", "id", read)).collect()
+        self.list(&TABLE, Which::All, SQL, Vec::new(), read).await
     }
 
     /// Removes an access. Says whether it was there.

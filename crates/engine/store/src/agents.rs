@@ -8,10 +8,13 @@ use serde_json::Value;
 use crate::Store;
 use crate::db::{BadColumn, Conn, Row, args, json};
 use crate::error::StoreError;
-use crate::sandboxes::decoded;
+use crate::listed::{Table, Which};
 
 /// Version of the JSON form of an agent's spec.
 const SPEC_VERSION: i64 = 1;
+const AGENTS: Table = Table::new("agents", "id").named("name");
+const SESSIONS: Table = Table::new("agent_sessions", "id").of("agent_id");
+const EVENTS: Table = Table::new("agent_events", "session_id");
 
 /// One agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,8 +109,7 @@ impl Store {
     /// [`StoreError::Unavailable`]. Unreadable rows are left out, with a word in the log.
     pub async fn list_agents(&self) -> Result<Vec<AgentRecord>, StoreError> {
         const SQL: &str = "SELECT * FROM agents ORDER BY created_ms, id";
-        let rows = self.read(|mut conn| Box::pin(async move { conn.rows(SQL, Vec::new()).await })).await?;
-        decoded(rows.iter().map(|row| row.decode("agents", "id", read_agent)))
+        self.list(&AGENTS, Which::All, SQL, Vec::new(), read_agent).await
     }
 
     /// Removes an agent with its sessions. Says whether it was there.
@@ -155,8 +157,7 @@ impl Store {
     /// [`StoreError::Unavailable`]. Unreadable rows are left out, with a word in the log.
     pub async fn list_agent_sessions(&self) -> Result<Vec<SessionRecord>, StoreError> {
         const SQL: &str = "SELECT * FROM agent_sessions ORDER BY created_ms, id";
-        let rows = self.read(|mut conn| Box::pin(async move { conn.rows(SQL, Vec::new()).await })).await?;
-        decoded(rows.iter().map(|row| row.decode("agent_sessions", "id", read_session)))
+        self.list(&SESSIONS, Which::All, SQL, Vec::new(), read_session).await
     }
 
     /// Removes a session with its events. Says whether it was there.
@@ -251,10 +252,11 @@ impl Store {
         .await
     }
 
-    /// Events after a number, in order, at most so many.
+    /// Events after a number, in order, at most so many. No event, while there are any behind unreadable rows, is no answer:
+    /// the caller asks for what comes after the last event that it has.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] when a row cannot be read.
+    /// [`StoreError::Unavailable`]. Unreadable rows are left out, with a word in the log.
     pub async fn agent_events(
         &self,
         session: &SessionId,
@@ -263,15 +265,13 @@ impl Store {
     ) -> Result<Vec<EventRecord>, StoreError> {
         const SQL: &str =
             "SELECT * FROM agent_events WHERE session_id = $1 AND number > $2 ORDER BY number LIMIT $3";
-        let values = args![session.as_str(), after, limit];
-        let rows = self.read(move |mut conn| Box::pin(async move { conn.rows(SQL, values).await })).await?;
-        rows.iter().map(|row| row.decode("agent_events", "session_id", read_event)).collect()
+        self.events_after(SQL, session, None, after, limit).await
     }
 
-    /// Messages after a number, in order, at most so many.
+    /// Messages after a number, in order, at most so many, as in [`Self::agent_events`].
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] when a row cannot be read.
+    /// [`StoreError::Unavailable`]. Unreadable rows are left out, with a word in the log.
     pub async fn agent_messages(
         &self,
         session: &SessionId,
@@ -280,9 +280,29 @@ impl Store {
     ) -> Result<Vec<EventRecord>, StoreError> {
         const SQL: &str = "SELECT * FROM agent_events WHERE session_id = $1 AND number > $2 AND kind = $4 \
              ORDER BY number LIMIT $3";
-        let values = args![session.as_str(), after, limit, EventKind::Message.as_str()];
-        let rows = self.read(move |mut conn| Box::pin(async move { conn.rows(SQL, values).await })).await?;
-        rows.iter().map(|row| row.decode("agent_events", "session_id", read_event)).collect()
+        self.events_after(SQL, session, Some(EventKind::Message), after, limit).await
+    }
+
+    async fn events_after(
+        &self,
+        sql: &'static str,
+        session: &SessionId,
+        kind: Option<EventKind>,
+        after: u64,
+        limit: u32,
+    ) -> Result<Vec<EventRecord>, StoreError> {
+        let mut after = after;
+        loop {
+            let mut values = args![session.as_str(), after, limit];
+            values.extend(kind.map(|kind| crate::db::Value::from(kind.as_str())));
+            let rows =
+                self.read(move |mut conn| Box::pin(async move { conn.rows(sql, values).await })).await?;
+            let events = self.readable(&EVENTS, Which::Some, &rows, read_event);
+            match rows.last().and_then(|row| row.uint("number").ok()) {
+                Some(last) if events.is_empty() && last > after => after = last,
+                _ => return Ok(events),
+            }
+        }
     }
 
     /// Removes the oldest events of a session, so that at most `count`, of at most so many bytes together, stay.

@@ -6,13 +6,16 @@ use atoll_core::id::{BuildId, KeyId, NodeId, SnapshotId};
 use crate::Store;
 use crate::db::{BadColumn, Row, Value, args, json};
 use crate::error::StoreError;
+use crate::listed::{Table, Which};
 use crate::record::{Cursor, Page, TemplateRecord};
-use crate::sandboxes::{add, any_of, decoded, here, newest_first, next_page};
+use crate::sandboxes::{add, any_of, here, newest_first, next_page};
 use crate::template_tags;
 use crate::templates::insert;
 
 /// Version of the JSON form of a build's spec.
 const SPEC_VERSION: i64 = 1;
+const TABLE: Table = Table::new("builds", "id");
+const CACHE: Table = Table::new("build_cache", "cache_key");
 
 /// One build.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -206,7 +209,7 @@ impl Store {
             .read(move |mut conn| Box::pin(async move { conn.rows(sqlx::AssertSqlSafe(sql), values).await }))
             .await?;
         let next = next_page(&mut rows, limit)?;
-        Ok(Page { items: decoded(rows.into_iter().map(decode))?, next })
+        Ok(Page { items: self.readable(&TABLE, Which::Some, &rows, read), next })
     }
 
     /// Removes the ended builds beyond the `keep` newest ended ones, at most 1000 of them; gives their ids.
@@ -247,17 +250,15 @@ impl Store {
     /// What the cache has, the longest unused first.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] when a row cannot be read.
+    /// [`StoreError::Unavailable`]. Unreadable rows are left out, with a word in the log.
     pub async fn cached_steps(&self) -> Result<Vec<CacheRecord>, StoreError> {
         const ALL: &str = "SELECT * FROM build_cache ORDER BY used_ms, cache_key";
         const HERE: &str = "SELECT * FROM build_cache WHERE snapshot_id IN \
              (SELECT id FROM snapshots WHERE node = $1) ORDER BY used_ms, cache_key";
-        let (sql, values) = match self.node() {
-            None => (ALL, Vec::new()),
-            Some(node) => (HERE, args![node.as_str()]),
-        };
-        let rows = self.read(move |mut conn| Box::pin(async move { conn.rows(sql, values).await })).await?;
-        rows.iter().map(|row| row.decode("build_cache", "cache_key", read_cached)).collect()
+        match self.node() {
+            None => self.list(&CACHE, Which::All, ALL, Vec::new(), read_cached).await,
+            Some(node) => self.list(&CACHE, Which::Some, HERE, args![node.as_str()], read_cached).await,
+        }
     }
 
     /// Notes that these keys were used.

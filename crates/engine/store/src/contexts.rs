@@ -6,9 +6,11 @@ use atoll_core::id::{ContextId, SandboxId};
 use crate::Store;
 use crate::db::{BadColumn, Row, args, json};
 use crate::error::StoreError;
+use crate::listed::{Table, Which};
 
 /// Version of the JSON form of a context's spec.
 const SPEC_VERSION: i64 = 1;
+const TABLE: Table = Table::new("contexts", "id").named("name").of("sandbox_id");
 
 /// One context.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,8 +62,7 @@ impl Store {
     pub async fn list_contexts(&self, sandbox: &SandboxId) -> Result<Vec<ContextRecord>, StoreError> {
         const SQL: &str = "SELECT * FROM contexts WHERE sandbox_id = $1 ORDER BY created_ms, id";
         let values = args![sandbox.as_str()];
-        let rows = self.read(move |mut conn| Box::pin(async move { conn.rows(SQL, values).await })).await?;
-        crate::sandboxes::decoded(rows.iter().map(|row| row.decode("contexts", "id", read)))
+        self.list(&TABLE, Which::Some, SQL, values, read).await
     }
 
     /// The context of a sandbox with this id or name, if there is one.

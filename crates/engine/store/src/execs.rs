@@ -8,11 +8,13 @@ use sqlx::AssertSqlSafe;
 use crate::Store;
 use crate::db::{BadColumn, Conn, Row, args, json};
 use crate::error::StoreError;
+use crate::listed::{Table, Which};
 use crate::record::{Cursor, ExecRecord, Insertion, Page};
-use crate::sandboxes::{add, any_of, decoded, newest_first, next_page};
+use crate::sandboxes::{add, any_of, newest_first, next_page};
 
 /// Version of the JSON form of an exec's spec.
 const SPEC_VERSION: i64 = 1;
+const TABLE: Table = Table::new("execs", "id").of("sandbox_id");
 /// Execs removed by one call of [`Store::prune_execs`].
 const PRUNE_MAX_COUNT: i64 = 1000;
 /// The exec with an idempotency key.
@@ -84,7 +86,7 @@ impl Store {
             .read(move |mut conn| Box::pin(async move { conn.rows(AssertSqlSafe(sql), values).await }))
             .await?;
         let next = next_page(&mut rows, limit)?;
-        Ok(Page { items: decoded(rows.into_iter().map(decode))?, next })
+        Ok(Page { items: self.readable(&TABLE, Which::Some, &rows, read), next })
     }
 
     /// Records how an exec ended: as lost when its sandbox died, else as exited. The first end stands;
@@ -150,8 +152,7 @@ impl Store {
         const SQL: &str = "SELECT * FROM execs WHERE sandbox_id = $1 AND state IN ('starting', 'running') \
              ORDER BY created_ms, id";
         let values = args![sandbox.as_str()];
-        let rows = self.read(move |mut conn| Box::pin(async move { conn.rows(SQL, values).await })).await?;
-        decoded(rows.into_iter().map(decode))
+        self.list(&TABLE, Which::Some, SQL, values, read).await
     }
 
     /// Removes an exec. Says whether it was there.

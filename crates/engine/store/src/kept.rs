@@ -13,8 +13,11 @@ use atoll_core::spec::{IsolationLevel, SandboxSpec};
 use crate::Store;
 use crate::db::{Conn, Row, args};
 use crate::error::StoreError;
+use crate::listed::{Table, Which};
 use crate::record::SandboxRecord;
 
+const ARRIVALS: Table = Table::new("arrivals", "sandbox_id");
+const STAYING: Table = Table::new("kept", "id");
 /// Sandboxes that are taken over, or up, in one go.
 const BATCH_MAX_COUNT: i64 = 200;
 /// How many sandboxes of a node are listed, at most, with the reason why they stay.
@@ -311,16 +314,15 @@ impl Store {
     /// An empty answer is the end.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`].
+    /// [`StoreError::Unavailable`]. Unreadable rows are left out, with a word in the log.
     pub async fn arrivals(&self, after: Option<&SandboxId>) -> Result<Vec<Arrival>, StoreError> {
         const SQL: &str = "SELECT arrivals.sandbox_id AS sandbox_id, arrivals.wake AS wake FROM arrivals \
              JOIN sandboxes ON sandboxes.id = arrivals.sandbox_id \
              WHERE COALESCE(sandboxes.node, '') = $1 AND arrivals.sandbox_id > $3 ORDER BY arrivals.sandbox_id LIMIT $2";
         let after = after.map_or("", SandboxId::as_str);
         let values = args![self.node_text(), BATCH_MAX_COUNT, after];
-        let rows = self.read(move |mut conn| Box::pin(async move { conn.rows(SQL, values).await })).await?;
         let one = |row: &Row| Ok(Arrival { sandbox: row.parse("sandbox_id")?, wake: row.int("wake")? != 0 });
-        rows.iter().map(|row| row.decode("arrivals", "sandbox_id", one)).collect()
+        self.list(&ARRIVALS, Which::Some, SQL, values, one).await
     }
 
     /// Records that a sandbox of this node is put to disk for a while only: the node that has it afterwards, this one
@@ -364,27 +366,20 @@ impl Store {
              JOIN sandboxes ON sandboxes.id = kept.sandbox_id WHERE sandboxes.node = $1 AND kept.stays IS NOT NULL \
              ORDER BY sandboxes.id LIMIT $2";
         let (one, two) = (args![node.as_str()], args![node.as_str(), STAYING_MAX_COUNT]);
-        self.read(move |mut conn| {
-            Box::pin(async move {
-                let counts = |row: Row| {
-                    row.decode("sandboxes", "sandboxes", |row| {
-                        Ok((row.uint("sandboxes")?, row.uint("staying")?))
-                    })
-                };
-                let (sandboxes, staying) = conn.row(COUNT, one).await?.map_or(Ok((0, 0)), counts)?;
-                let rows = conn.rows(STAY, two).await?;
-                let one = |row: &Row| {
-                    Ok(Staying {
-                        sandbox: row.parse("id")?,
-                        name: row.text_opt("name")?,
-                        reason: row.text("stays")?,
-                    })
-                };
-                let items = rows.iter().map(|row| row.decode("kept", "id", one));
-                Ok(Left { sandboxes, staying, items: items.collect::<Result<_, _>>()? })
+        let (counted, rows) = self
+            .read(move |mut conn| {
+                Box::pin(async move { Ok((conn.row(COUNT, one).await?, conn.rows(STAY, two).await?)) })
             })
-        })
-        .await
+            .await?;
+        let counts = |row: Row| {
+            row.decode("sandboxes", "sandboxes", |row| Ok((row.uint("sandboxes")?, row.uint("staying")?)))
+        };
+        let (sandboxes, staying) = counted.map_or(Ok((0, 0)), counts)?;
+        let one = |row: &Row| {
+            let (sandbox, name) = (row.parse("id")?, row.text_opt("name")?);
+            Ok(Staying { sandbox, name, reason: row.text("stays")? })
+        };
+        Ok(Left { sandboxes, staying, items: self.readable(&STAYING, Which::Some, &rows, one) })
     }
 }
 

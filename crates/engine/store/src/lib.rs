@@ -22,7 +22,8 @@
 //! - An operation that fails does not affect the other operations in its transaction.
 //! - On PostgreSQL servers are nodes: each has sandboxes of its own, and a node that was taken over by another node
 //!   writes nothing more (the module `membership`).
-//! - A row that cannot be understood gives its reader [`StoreError::Corrupt`], never a panic.
+//! - A row that cannot be understood gives whoever looks it up [`StoreError::Corrupt`], never a panic. Lists leave it out
+//!   and remember it: the module `listed`.
 
 mod accesses;
 mod acme;
@@ -34,6 +35,7 @@ mod error;
 mod execs;
 mod kept;
 mod keys;
+mod listed;
 mod membership;
 mod migrations;
 mod nodes;
@@ -66,6 +68,7 @@ pub use builds::{BuildRecord, CacheRecord};
 pub use contexts::ContextRecord;
 pub use error::StoreError;
 pub use kept::{Arrival, CopyRecord, KeptRecord, Left, Staying};
+pub use listed::UnreadableRow;
 pub use membership::{Lease, Told, boot_ns};
 pub use nodes::{NodeDraft, NodeRecord, Whereabouts};
 pub use projects::{Belongings, ProjectRecord};
@@ -82,5 +85,5 @@ pub use snapshots::SnapshotOutcome;
 pub use store::Store;
 pub use template_tags::TemplateTag;
 pub use url::{InvalidUrl, StoreUrl};
-pub use usage::{UsageFilter, UsageMark, UsageRow};
+pub use usage::{UsageCursor, UsageFilter, UsageMark, UsageRow};
 pub use whole::{WholeError, check_empty, dump, load};

@@ -12,8 +12,11 @@ use sqlx::AssertSqlSafe;
 use crate::Store;
 use crate::db::{BadColumn, Conn, Row, args, json};
 use crate::error::StoreError;
+use crate::listed::{Table, Which};
 use crate::migrations;
-use crate::sandboxes::any_of;
+use crate::sandboxes::{self, any_of};
+
+const TABLE: Table = Table::new("nodes", "id").named("name");
 
 /// A node that enters.
 #[derive(Debug, Clone)]
@@ -86,33 +89,30 @@ impl Store {
     /// Every node, by name.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] when a row cannot be read.
+    /// [`StoreError::Unavailable`]. Unreadable rows are left out, with a word in the log.
     pub async fn nodes(&self) -> Result<Vec<NodeRecord>, StoreError> {
         const SQL: &str = "SELECT * FROM nodes ORDER BY name";
-        let rows = self.read(|mut conn| Box::pin(async move { conn.rows(SQL, Vec::new()).await })).await?;
-        rows.iter().map(|row| row.decode("nodes", "id", read)).collect()
+        self.list(&TABLE, Which::All, SQL, Vec::new(), read).await
     }
 
     /// Those of these nodes that are there.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] when a row cannot be read.
+    /// [`StoreError::Unavailable`]. Unreadable rows are left out, with a word in the log.
     pub async fn some_nodes(&self, ids: &[NodeId]) -> Result<Vec<NodeRecord>, StoreError> {
         let mut values = Vec::new();
         let sql = format!(
             "SELECT * FROM nodes WHERE {}",
             any_of("id", ids.iter().map(NodeId::as_str), &mut values)
         );
-        let rows = self
-            .read(|mut conn| Box::pin(async move { conn.rows(AssertSqlSafe(sql), values).await }))
-            .await?;
-        rows.iter().map(|row| row.decode("nodes", "id", read)).collect()
+        self.list(&TABLE, Which::Some, AssertSqlSafe(sql), values, read).await
     }
 
-    /// How often each thing changed that servers keep in memory.
+    /// How often each thing changed that servers keep in memory. All of it: a count that is left out would hide a change,
+    /// such as the removal of a key.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`].
+    /// [`StoreError::Corrupt`] when a row cannot be read.
     pub async fn changes(&self) -> Result<BTreeMap<String, i64>, StoreError> {
         const SQL: &str = "SELECT what, number FROM changes";
         let rows = self.read(|mut conn| Box::pin(async move { conn.rows(SQL, Vec::new()).await })).await?;
@@ -175,13 +175,12 @@ impl Store {
     /// The ids of the sandboxes on this node, those of unreadable rows too; of all where there are no nodes.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`].
+    /// As [`Self::sandbox_ids`].
     pub async fn own_sandbox_ids(&self) -> Result<Vec<SandboxId>, StoreError> {
         let Some(node) = self.node() else { return self.sandbox_ids().await };
         let values = args![node.as_str()];
-        const SQL: &str = "SELECT id FROM sandboxes WHERE node = $1";
-        let rows = self.read(|mut conn| Box::pin(async move { conn.rows(SQL, values).await })).await?;
-        Ok(rows.iter().filter_map(|row| row.parse("id").ok()).collect())
+        const SQL: &str = "SELECT id, created_ms FROM sandboxes WHERE node = $1";
+        self.ids(&sandboxes::TABLE, SQL, values).await
     }
 
     /// Records this node's facts, which have changed since it entered.
@@ -338,7 +337,7 @@ impl Taken<'_> {
              AND state <> 'lost' AND (state IN ('starting', 'running') OR created_ms >= $4)";
         for row in conn.rows(FIND, args![self.dead.id.as_str()]).await? {
             // A sandbox whose spec cannot be read fails as all others do.
-            let Ok(spec) = row.spec::<SandboxSpec>(crate::sandboxes::SPEC_VERSION) else { continue };
+            let Ok(spec) = row.spec::<SandboxSpec>(sandboxes::SPEC_VERSION) else { continue };
             if !self.levels.contains(&spec.isolation) {
                 continue;
             }

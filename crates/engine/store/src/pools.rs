@@ -5,10 +5,12 @@ use atoll_core::pool::PoolSpec;
 use crate::Store;
 use crate::db::{BadColumn, Row, args, json};
 use crate::error::StoreError;
+use crate::listed::{Table, Which};
 use crate::record::PoolRecord;
 
 /// Version of the JSON form of a pool's spec.
 const SPEC_VERSION: i64 = 1;
+const TABLE: Table = Table::new("pools", "name").named("name");
 
 impl Store {
     /// Sets a pool up, or changes it.
@@ -20,17 +22,18 @@ impl Store {
              ON CONFLICT (name) DO UPDATE SET spec = $2, spec_version = $3, updated_ms = $4";
         let values = args![pool.name.as_str(), json(&pool.spec)?, SPEC_VERSION, pool.updated_ms];
         self.write_one(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await.map(drop) }))
-            .await
+            .await?;
+        self.met.mended(&TABLE, &pool.name);
+        Ok(())
     }
 
     /// Every pool that was set up, by name.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] when a row cannot be read.
+    /// [`StoreError::Unavailable`]. Unreadable rows are left out, with a word in the log.
     pub async fn list_pools(&self) -> Result<Vec<PoolRecord>, StoreError> {
         const SQL: &str = "SELECT * FROM pools ORDER BY name";
-        let rows = self.read(|mut conn| Box::pin(async move { conn.rows(SQL, Vec::new()).await })).await?;
-        rows.iter().map(|row| row.decode("pools", "name", read)).collect()
+        self.list(&TABLE, Which::All, SQL, Vec::new(), read).await
     }
 
     /// Forgets a pool. Says whether it was there.
@@ -40,8 +43,11 @@ impl Store {
     pub async fn delete_pool(&self, name: &str) -> Result<bool, StoreError> {
         const SQL: &str = "DELETE FROM pools WHERE name = $1";
         let values = args![name];
-        self.write_one(move |mut conn| Box::pin(async move { Ok(conn.execute(SQL, values).await? > 0) }))
-            .await
+        let deleted = self
+            .write_one(move |mut conn| Box::pin(async move { Ok(conn.execute(SQL, values).await? > 0) }))
+            .await?;
+        self.met.mended(&TABLE, name);
+        Ok(deleted)
     }
 }
 

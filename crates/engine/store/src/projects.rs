@@ -14,7 +14,11 @@ use atoll_core::sandbox::PauseMode;
 use crate::Store;
 use crate::db::{BadColumn, Conn, Row, args, json};
 use crate::error::StoreError;
+use crate::listed::{Table, Which};
 use crate::record::SandboxRecord;
+use crate::sandboxes;
+
+const TABLE: Table = Table::new("projects", "id").named("name");
 
 /// One project.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,11 +88,10 @@ impl Store {
     /// Every project, by name.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] when a row cannot be read.
+    /// [`StoreError::Unavailable`]. Unreadable rows are left out, with a word in the log.
     pub async fn list_projects(&self) -> Result<Vec<ProjectRecord>, StoreError> {
         const SQL: &str = "SELECT * FROM projects ORDER BY name";
-        let rows = self.read(|mut conn| Box::pin(async move { conn.rows(SQL, Vec::new()).await })).await?;
-        rows.iter().map(|row| row.decode("projects", "id", read)).collect()
+        self.list(&TABLE, Which::All, SQL, Vec::new(), read).await
     }
 
     /// Changes name, quota and defaults of a project.
@@ -174,8 +177,8 @@ impl Store {
         const SQL: &str = "SELECT id FROM sandboxes WHERE project = $1 \
              UNION SELECT sandbox_id AS id FROM usage WHERE project = $1";
         let values = args![id.as_str()];
-        let rows = self.read(move |mut conn| Box::pin(async move { conn.rows(SQL, values).await })).await?;
-        rows.iter().map(|row| row.decode("sandboxes", "id", |row| row.parse("id"))).collect()
+        let ids = self.list(&sandboxes::TABLE, Which::Some, SQL, values, |row| row.parse("id")).await?;
+        Ok(ids.into_iter().collect())
     }
 
     /// Refuses a new sandbox that would exceed its project's quota. [`Self::insert_sandbox`] checks again; this check

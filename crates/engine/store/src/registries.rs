@@ -1,9 +1,12 @@
 //! Credentials of image registries in the database, sealed.
 
 use crate::Store;
-use crate::db::{BadColumn, Row, Value, args};
+use crate::db::{BadColumn, Row, args};
 use crate::error::StoreError;
+use crate::listed::{Table, Which};
 use crate::record::RegistryRecord;
+
+const TABLE: Table = Table::new("registries", "host");
 
 impl Store {
     /// Stores credentials, in place of those that the host had. A name that is not given stays.
@@ -22,7 +25,10 @@ impl Store {
             registry.updated_ms,
             registry.name.as_deref(),
         ];
-        self.write(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await.map(drop) })).await
+        self.write(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await.map(drop) }))
+            .await?;
+        self.met.mended(&TABLE, &registry.host);
+        Ok(())
     }
 
     /// The credentials for a host, if there are any.
@@ -30,17 +36,19 @@ impl Store {
     /// # Errors
     /// [`StoreError::Corrupt`] when the row cannot be read.
     pub async fn registry(&self, host: &str) -> Result<Option<RegistryRecord>, StoreError> {
-        self.registries("SELECT * FROM registries WHERE host = $1", args![host])
-            .await
-            .map(|mut registries| registries.pop())
+        const SQL: &str = "SELECT * FROM registries WHERE host = $1";
+        let values = args![host];
+        let row = self.read(move |mut conn| Box::pin(async move { conn.row(SQL, values).await })).await?;
+        row.map(|row| row.decode("registries", "host", read)).transpose()
     }
 
     /// Every registry, by host.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] when a row cannot be read.
+    /// [`StoreError::Unavailable`]. Unreadable rows are left out, with a word in the log.
     pub async fn list_registries(&self) -> Result<Vec<RegistryRecord>, StoreError> {
-        self.registries("SELECT * FROM registries ORDER BY host", Vec::new()).await
+        const SQL: &str = "SELECT * FROM registries ORDER BY host";
+        self.list(&TABLE, Which::All, SQL, Vec::new(), read).await
     }
 
     /// Removes the credentials for a host. Says whether there were any.
@@ -49,21 +57,14 @@ impl Store {
     /// [`StoreError::Unavailable`].
     pub async fn delete_registry(&self, host: &str) -> Result<bool, StoreError> {
         let values = args![host];
-        self.write(move |mut conn| {
+        let deleted = self.write(move |mut conn| {
             Box::pin(
                 async move { Ok(conn.execute("DELETE FROM registries WHERE host = $1", values).await? > 0) },
             )
-        })
-        .await
-    }
-
-    async fn registries(
-        &self,
-        sql: &'static str,
-        values: Vec<Value>,
-    ) -> Result<Vec<RegistryRecord>, StoreError> {
-        let rows = self.read(move |mut conn| Box::pin(async move { conn.rows(sql, values).await })).await?;
-        rows.iter().map(|row| row.decode("registries", "host", read)).collect()
+        });
+        let deleted = deleted.await?;
+        self.met.mended(&TABLE, host);
+        Ok(deleted)
     }
 }
 

@@ -14,12 +14,14 @@ use crate::Store;
 use crate::db::{BadColumn, Conn, Row, Value, args, json};
 use crate::error::StoreError;
 use crate::execs::insert_or_get;
+use crate::listed::{Table, Which};
 use crate::projects::turn;
 use crate::record::{Cursor, ExecRecord, Insertion, Page, Restored, SandboxFilter, SandboxRecord, VisibleTo};
 use crate::services::{ServiceRecord, insert_service};
 
 /// Version of the JSON form of a sandbox's spec.
 pub(crate) const SPEC_VERSION: i64 = 1;
+pub(crate) const TABLE: Table = Table::new("sandboxes", "id").named("name").of("project");
 
 impl Store {
     /// Stores a new sandbox. Its generation is 1; the record's own generation is ignored.
@@ -105,7 +107,7 @@ impl Store {
             .read(move |mut conn| Box::pin(async move { conn.rows(AssertSqlSafe(sql), values).await }))
             .await?;
         let next = next_page(&mut rows, limit)?;
-        Ok(Page { items: decoded(rows.into_iter().map(decode))?, next })
+        Ok(Page { items: self.readable(&TABLE, Which::Some, &rows, read), next })
     }
 
     /// Stores name, state, reason, spec, labels, annotations, image digest, end and last use of `sandbox` if its
@@ -201,23 +203,9 @@ impl Store {
     /// leftovers.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`].
+    /// [`StoreError::Corrupt`] when an id cannot be read: then it is not known what is left over.
     pub async fn sandbox_ids(&self) -> Result<Vec<SandboxId>, StoreError> {
-        const SQL: &str = "SELECT id FROM sandboxes";
-        let rows = self.read(|mut conn| Box::pin(async move { conn.rows(SQL, Vec::new()).await })).await?;
-        Ok(rows.iter().filter_map(|row| row.parse("id").ok()).collect())
-    }
-
-    /// Every sandbox and its state, the oldest first.
-    ///
-    /// # Errors
-    /// [`StoreError::Corrupt`] when a row cannot be read.
-    pub async fn sandbox_states(&self) -> Result<Vec<(SandboxId, SandboxState)>, StoreError> {
-        const SQL: &str = "SELECT id, state FROM sandboxes ORDER BY created_ms, id";
-        let rows = self.read(|mut conn| Box::pin(async move { conn.rows(SQL, Vec::new()).await })).await?;
-        rows.iter()
-            .map(|row| row.decode("sandboxes", "id", |row| Ok((row.parse("id")?, row.sandbox_state()?))))
-            .collect()
+        self.ids(&TABLE, "SELECT id, created_ms FROM sandboxes", Vec::new()).await
     }
 }
 
@@ -461,8 +449,10 @@ pub(crate) fn any_of<'a>(
     if sql.is_empty() { "1 = 0".to_owned() } else { format!("{column} IN ({sql})") }
 }
 
-/// Appends cursor, order and limit of a listing. One more row than asked tells whether more follow.
+/// Appends cursor, order and limit of a listing. One more row than asked tells whether more follow. A row whose time
+/// cannot be read has no place in the order: it is in no page, and [`next_page`] can always say where the next one starts.
 pub(crate) fn newest_first(sql: &mut String, values: &mut Vec<Value>, after: Option<&Cursor>, limit: u32) {
+    sql.push_str(" AND created_ms BETWEEN 0 AND 9223372036854775807");
     if let Some(cursor) = after {
         values.extend(args![cursor.created_ms(), cursor.id()]);
         add(sql, format_args!(" AND (created_ms, id) < (${}, ${})", values.len() - 1, values.len()));
@@ -479,19 +469,6 @@ pub(crate) fn next_page(rows: &mut Vec<Row>, limit: u32) -> Result<Option<Cursor
     let cursor = |row: &Row| Ok(Cursor::new(row.uint("created_ms")?, row.text("id")?));
     let last = rows.last().filter(|_| more);
     last.map(|row| row.decode("a listing", "id", cursor)).transpose()
-}
-
-/// The rows of a listing that can be read. One damaged row must not hide all the others.
-pub(crate) fn decoded<T>(records: impl Iterator<Item = Result<T, StoreError>>) -> Result<Vec<T>, StoreError> {
-    records
-        .filter_map(|record| match record {
-            Err(error @ StoreError::Corrupt { .. }) => {
-                tracing::error!(%error, "a row is left out");
-                None
-            }
-            record => Some(record),
-        })
-        .collect()
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "fits map over rows")]

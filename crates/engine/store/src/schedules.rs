@@ -6,10 +6,11 @@ use atoll_core::id::{AgentId, ScheduleId};
 use crate::Store;
 use crate::db::{BadColumn, Row, args, json};
 use crate::error::StoreError;
-use crate::sandboxes::decoded;
+use crate::listed::{Table, Which};
 
 /// Version of the JSON form of a schedule's spec.
 const SPEC_VERSION: i64 = 1;
+const TABLE: Table = Table::new("agent_schedules", "id").of("agent_id");
 
 /// One schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,8 +75,7 @@ impl Store {
     /// [`StoreError::Unavailable`]. Unreadable rows are left out, with a word in the log.
     pub async fn list_schedules(&self) -> Result<Vec<ScheduleRecord>, StoreError> {
         const SQL: &str = "SELECT * FROM agent_schedules ORDER BY created_ms, id";
-        let rows = self.read(|mut conn| Box::pin(async move { conn.rows(SQL, Vec::new()).await })).await?;
-        decoded(rows.iter().map(|row| row.decode("agent_schedules", "id", read_schedule)))
+        self.list(&TABLE, Which::All, SQL, Vec::new(), read_schedule).await
     }
 
     /// Removes a schedule. Says whether it was there.

@@ -1,11 +1,17 @@
 //! Secrets in the database: sealed values, and the record of their uses.
 
+use std::collections::BTreeMap;
+
 use atoll_core::id::{KeyId, ProjectId, SandboxId, SecretId};
 use atoll_core::policy::SecretScope;
 
 use crate::Store;
 use crate::db::{BadColumn, Conn, Row, args, json};
 use crate::error::StoreError;
+use crate::listed::{Table, Which};
+
+const TABLE: Table = Table::new("secrets", "id").named("name").of("owner");
+const USES: Table = Table::new("secret_uses", "id").of("sandbox_id");
 
 /// A secret, with its sealed values.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -137,10 +143,11 @@ impl Store {
         self.write(move |mut conn| Box::pin(async move { describe(&mut conn, &secret).await })).await
     }
 
-    /// Every secret, by name.
+    /// Every secret, by name. One of which a version cannot be read is unreadable as a whole: an older value must not be
+    /// taken for the newest.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] when a row cannot be read.
+    /// [`StoreError::Unavailable`]. Unreadable rows are left out, with a word in the log.
     pub async fn list_secrets(&self) -> Result<Vec<SecretRecord>, StoreError> {
         const VERSIONS: &str = "SELECT * FROM secret_versions ORDER BY secret_id, version";
         let (secrets, versions) = self
@@ -151,17 +158,24 @@ impl Store {
                 })
             })
             .await?;
-        let mut records =
-            secrets.iter().map(|row| row.decode("secrets", "id", read)).collect::<Result<Vec<_>, _>>()?;
-        let mut by_id: std::collections::BTreeMap<SecretId, Vec<SecretVersion>> = Default::default();
+        let mut by_id: BTreeMap<String, Result<Vec<SecretVersion>, BadColumn>> = BTreeMap::new();
         for row in &versions {
-            let (id, version) = row.decode("secret_versions", "secret_id", read_version)?;
-            by_id.entry(id).or_default().push(version);
+            let entry =
+                by_id.entry(row.text("secret_id").unwrap_or_default()).or_insert_with(|| Ok(Vec::new()));
+            match read_version(row) {
+                Ok(version) => {
+                    if let Ok(known) = entry {
+                        known.push(version);
+                    }
+                }
+                Err(column) => *entry = Err(column),
+            }
         }
-        for record in &mut records {
-            record.versions = by_id.remove(&record.id).unwrap_or_default();
-        }
-        Ok(records)
+        let whole = |row: &Row| {
+            let versions = by_id.get(&row.text("id")?).cloned().unwrap_or_else(|| Ok(Vec::new()))?;
+            Ok(SecretRecord { versions, ..read(row)? })
+        };
+        Ok(self.readable(&TABLE, Which::All, &secrets, whole))
     }
 
     /// Removes a secret with all its versions. Says whether it was there.
@@ -170,10 +184,12 @@ impl Store {
     /// [`StoreError::Unavailable`].
     pub async fn delete_secret(&self, id: &SecretId) -> Result<bool, StoreError> {
         let values = args![id.as_str()];
-        self.write(move |mut conn| {
+        let deleted = self.write(move |mut conn| {
             Box::pin(async move { Ok(conn.execute("DELETE FROM secrets WHERE id = $1", values).await? > 0) })
-        })
-        .await
+        });
+        let deleted = deleted.await?;
+        self.met.mended(&TABLE, id.as_str());
+        Ok(deleted)
     }
 
     /// One of the server's own sealed values.
@@ -202,7 +218,8 @@ impl Store {
         self.write(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await.map(drop) })).await
     }
 
-    /// Every sealed value there is, for a change of the key.
+    /// Every sealed value there is, for a change of the key. All or none: what is left out would stay sealed with a key
+    /// that is thrown away.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] when a row cannot be read.
@@ -303,7 +320,7 @@ impl Store {
     /// Recorded uses, newest first: of one secret, of one sandbox, or all.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] when a row cannot be read.
+    /// [`StoreError::Unavailable`]. Unreadable rows are left out, with a word in the log.
     pub async fn list_secret_uses(
         &self,
         secret: Option<&str>,
@@ -315,8 +332,7 @@ impl Store {
         let secret = secret.unwrap_or_default();
         let sandbox = sandbox.map_or("", SandboxId::as_str);
         let values = args![secret, secret, sandbox, sandbox, limit];
-        let rows = self.read(move |mut conn| Box::pin(async move { conn.rows(SQL, values).await })).await?;
-        rows.iter().map(|row| row.decode("secret_uses", "id", read_use)).collect()
+        self.list(&USES, Which::Some, SQL, values, read_use).await
     }
 }
 
@@ -391,13 +407,12 @@ fn version(row: &Row) -> Result<u32, BadColumn> {
     u32::try_from(row.int("version")?).or(Err("version"))
 }
 
-fn read_version(row: &Row) -> Result<(SecretId, SecretVersion), BadColumn> {
-    let version = SecretVersion {
+fn read_version(row: &Row) -> Result<SecretVersion, BadColumn> {
+    Ok(SecretVersion {
         version: version(row)?,
         sealed: row.bytes("sealed")?,
         created_ms: row.uint("created_ms")?,
-    };
-    Ok((row.parse("secret_id")?, version))
+    })
 }
 
 fn read_own(row: &Row) -> Result<SealedValue, BadColumn> {

@@ -6,9 +6,11 @@ use atoll_core::service::{ServiceSpec, ServiceStatus};
 use crate::Store;
 use crate::db::{BadColumn, Conn, Row, args, json};
 use crate::error::StoreError;
+use crate::listed::{Table, Which};
 
 /// Version of the JSON form of a service's spec.
 const SPEC_VERSION: i64 = 1;
+const TABLE: Table = Table::new("services", "id").named("name").of("sandbox_id");
 
 /// One service.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,8 +95,7 @@ impl Store {
     /// [`StoreError::Unavailable`]. Unreadable rows are left out, with a word in the log.
     pub async fn list_services(&self) -> Result<Vec<ServiceRecord>, StoreError> {
         const SQL: &str = "SELECT * FROM services ORDER BY created_ms, id";
-        let rows = self.read(|mut conn| Box::pin(async move { conn.rows(SQL, Vec::new()).await })).await?;
-        crate::sandboxes::decoded(rows.iter().map(|row| row.decode("services", "id", read)))
+        self.list(&TABLE, Which::All, SQL, Vec::new(), read).await
     }
 
     /// Removes a service. Says whether it was there.

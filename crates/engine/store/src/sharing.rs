@@ -8,12 +8,21 @@ use atoll_core::sharing::{Acl, Lease, Role, Visibility};
 use crate::Store;
 use crate::db::{BadColumn, Row, args};
 use crate::error::StoreError;
+use crate::listed::{Table, Which};
+
+const SAID: Table = Table::new("sandbox_access", "sandbox_id");
+const GRANTS: Table = Table::new("sandbox_grants", "sandbox_id");
+const LEASES: Table = Table::new("sandbox_leases", "sandbox_id");
+/// The end of a lease whose end cannot be read, milliseconds since the epoch: the last moment that a date of JavaScript can be.
+const LEASE_END_MS: u64 = 8_640_000_000_000_000;
 
 impl Store {
-    /// The visibility, grants and lease of each sandbox that has any of them.
+    /// The visibility, grants and lease of each sandbox that has any of them. Where a row cannot be read nobody gets more
+    /// than it could have given: a sandbox with an unreadable visibility is private, and an unreadable lease is held by
+    /// nobody, so that all can only look, until it ends or is released by force. An unreadable role is none.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] when a row cannot be read.
+    /// [`StoreError::Unavailable`]. Unreadable rows are told of in the log.
     pub async fn list_access(&self) -> Result<BTreeMap<SandboxId, Acl>, StoreError> {
         let (said, grants, leases) = self
             .read(|mut conn| {
@@ -26,16 +35,17 @@ impl Store {
             })
             .await?;
         let mut all: BTreeMap<SandboxId, Acl> = BTreeMap::new();
-        for row in &said {
-            let (id, visibility) = row.decode("sandbox_access", "sandbox_id", read_visibility)?;
+        let unreadable = said.iter().filter(|row| read_visibility(row).is_err());
+        let closed = unreadable.filter_map(|row| Some((row.parse("sandbox_id").ok()?, Visibility::Private)));
+        for (id, visibility) in closed.chain(self.readable(&SAID, Which::All, &said, read_visibility)) {
             all.entry(id).or_default().visibility = Some(visibility);
         }
-        for row in &grants {
-            let (id, key, role) = row.decode("sandbox_grants", "sandbox_id", read_grant)?;
+        for (id, key, role) in self.readable(&GRANTS, Which::All, &grants, read_grant) {
             all.entry(id).or_default().grants.insert(key, role);
         }
-        for row in &leases {
-            let (id, lease) = row.decode("sandbox_leases", "sandbox_id", read_lease)?;
+        let unreadable = leases.iter().filter(|row| read_lease(row).is_err());
+        let held = unreadable.filter_map(|row| Some((row.parse("sandbox_id").ok()?, nobodys_lease(row))));
+        for (id, lease) in held.chain(self.readable(&LEASES, Which::All, &leases, read_lease)) {
             all.entry(id).or_default().lease = Some(lease);
         }
         Ok(all)
@@ -118,6 +128,16 @@ fn read_visibility(row: &Row) -> Result<(SandboxId, Visibility), BadColumn> {
 fn read_grant(row: &Row) -> Result<(SandboxId, KeyId, Role), BadColumn> {
     let role = Role::parse(&row.text("role")?).ok_or("role")?;
     Ok((row.parse("sandbox_id")?, row.parse("key_id")?, role))
+}
+
+/// What stands for a lease whose row cannot be read.
+fn nobodys_lease(row: &Row) -> Lease {
+    Lease {
+        key: KeyId::from_parts(0, 0),
+        holder: "unknown".to_owned(),
+        taken_ms: row.uint("taken_ms").unwrap_or_default(),
+        expires_ms: row.uint("expires_ms").unwrap_or(LEASE_END_MS),
+    }
 }
 
 fn read_lease(row: &Row) -> Result<(SandboxId, Lease), BadColumn> {

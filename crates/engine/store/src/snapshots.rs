@@ -12,12 +12,16 @@ use sqlx::AssertSqlSafe;
 use crate::Store;
 use crate::db::{BadColumn, Conn, Row, Value, args, json};
 use crate::error::StoreError;
+use crate::listed::{Table, Which};
 use crate::record::{Cursor, Page, SandboxRecord, SnapshotFilter, SnapshotRecord};
-use crate::sandboxes::{self, add, any_of, decoded, here, newest_first, next_page, set_pause};
+use crate::sandboxes::{self, add, any_of, here, newest_first, next_page, set_pause};
 
 /// Version of the JSON form of a manifest.
 const MANIFEST_VERSION: i64 = 1;
 const TABLE: &str = "snapshots";
+const LIST: Table = Table::new(TABLE, "id").of("project");
+const TAGS: Table = Table::new("snapshot_tags", "snapshot_id").named("name");
+const ROLLBACKS: Table = Table::new("rollbacks", "sandbox_id");
 const END_ROLLBACK: &str = "DELETE FROM rollbacks WHERE sandbox_id = $1";
 /// The holder of a checkpoint that was taken automatically, as stored in `held_by`.
 const AUTO: &str = "auto";
@@ -152,13 +156,17 @@ impl Store {
         sql: &'static str,
         values: Vec<Value>,
     ) -> Result<Option<SnapshotRecord>, StoreError> {
-        self.read(move |mut conn| {
-            Box::pin(async move {
-                let Some(row) = conn.row(sql, values).await? else { return Ok(None) };
-                Ok(with_tags(&mut conn, vec![decode(&row)?]).await?.pop())
+        let (rows, tags) = self
+            .read(move |mut conn| {
+                Box::pin(async move {
+                    let rows = conn.rows(sql, values).await?;
+                    let tags = tag_rows(&mut conn, ids_in(&rows)).await?;
+                    Ok((rows, tags))
+                })
             })
-        })
-        .await
+            .await?;
+        let found = rows.first().map(|row| row.decode(TABLE, "id", read)).transpose()?;
+        Ok(self.with_tags(found.into_iter().collect(), &tags).pop())
     }
 
     /// Snapshots that match `filter`, the newest first, at most `limit` (1 to [`PAGE_MAX_COUNT`]).
@@ -173,26 +181,43 @@ impl Store {
     ) -> Result<Page<SnapshotRecord>, StoreError> {
         let limit = limit.clamp(1, PAGE_MAX_COUNT);
         let (sql, values) = list_query(filter, self.node(), after, limit);
-        self.read(move |mut conn| {
-            Box::pin(async move {
-                let mut rows = conn.rows(AssertSqlSafe(sql), values).await?;
-                let next = next_page(&mut rows, limit)?;
-                let items = with_tags(&mut conn, decoded(rows.iter().map(decode))?).await?;
-                Ok(Page { items, next })
+        let (rows, tags, next) = self
+            .read(move |mut conn| {
+                Box::pin(async move {
+                    let mut rows = conn.rows(AssertSqlSafe(sql), values).await?;
+                    let next = next_page(&mut rows, limit)?;
+                    let tags = tag_rows(&mut conn, ids_in(&rows)).await?;
+                    Ok((rows, tags, next))
+                })
             })
-        })
-        .await
+            .await?;
+        let records = self.readable(&LIST, Which::Some, &rows, read);
+        Ok(Page { items: self.with_tags(records, &tags), next })
+    }
+
+    /// Gives each record the references that point to it.
+    fn with_tags(&self, mut records: Vec<SnapshotRecord>, rows: &[Row]) -> Vec<SnapshotRecord> {
+        let read = |row: &Row| {
+            let name = plain_name(&row.text("name")?).to_owned();
+            Ok((row.text("snapshot_id")?, Reference { name, tag: row.text("tag")? }))
+        };
+        let mut tags: BTreeMap<String, Vec<Reference>> = BTreeMap::new();
+        for (id, reference) in self.readable(&TAGS, Which::Some, rows, read) {
+            tags.entry(id).or_default().push(reference);
+        }
+        for record in &mut records {
+            record.tags = tags.remove(record.id.as_str()).unwrap_or_default();
+        }
+        records
     }
 
     /// The ids of all snapshots, also those of unreadable rows: things of these snapshots must not be taken for
     /// leftovers.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`].
+    /// [`StoreError::Corrupt`] when an id cannot be read: then it is not known what is left over.
     pub async fn snapshot_ids(&self) -> Result<Vec<SnapshotId>, StoreError> {
-        const SQL: &str = "SELECT id FROM snapshots";
-        let rows = self.read(|mut conn| Box::pin(async move { conn.rows(SQL, Vec::new()).await })).await?;
-        Ok(rows.iter().filter_map(|row| row.parse("id").ok()).collect())
+        self.ids(&LIST, "SELECT id, created_ms FROM snapshots", Vec::new()).await
     }
 
     /// Makes every snapshot of a sandbox private, or none.
@@ -332,20 +357,16 @@ impl Store {
         .await
     }
 
-    /// The rollbacks that are under way.
+    /// The rollbacks that are under way. Nothing is known of where an unreadable one leads: its sandbox may be half of one
+    /// and half of another, and is not to be used.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`].
+    /// [`StoreError::Unavailable`]. Unreadable rows are left out, with a word in the log.
     pub async fn rollbacks(&self) -> Result<BTreeMap<SandboxId, SnapshotId>, StoreError> {
         const SQL: &str = "SELECT sandbox_id, snapshot_id FROM rollbacks";
-        let rows = self.read(|mut conn| Box::pin(async move { conn.rows(SQL, Vec::new()).await })).await?;
-        rows.iter()
-            .map(|row| {
-                row.decode("rollbacks", "sandbox_id", |row| {
-                    Ok((row.parse("sandbox_id")?, row.parse("snapshot_id")?))
-                })
-            })
-            .collect()
+        let read = |row: &Row| Ok((row.parse("sandbox_id")?, row.parse("snapshot_id")?));
+        let rollbacks = self.list(&ROLLBACKS, Which::All, SQL, Vec::new(), read).await?;
+        Ok(rollbacks.into_iter().collect())
     }
 }
 
@@ -418,28 +439,19 @@ async fn set_tag(conn: &mut Conn<'_>, reference: &Reference, id: &SnapshotId) ->
     conn.execute(SQL, values).await.map(drop)
 }
 
-async fn with_tags(
-    conn: &mut Conn<'_>,
-    mut records: Vec<SnapshotRecord>,
-) -> Result<Vec<SnapshotRecord>, StoreError> {
-    if records.is_empty() {
-        return Ok(records);
+fn ids_in(snapshots: &[Row]) -> Vec<String> {
+    snapshots.iter().filter_map(|row| row.text("id").ok()).collect()
+}
+
+/// The rows of the references that point to these snapshots.
+async fn tag_rows(conn: &mut Conn<'_>, ids: Vec<String>) -> Result<Vec<Row>, StoreError> {
+    if ids.is_empty() {
+        return Ok(Vec::new());
     }
     let mut values = Vec::new();
-    let ids = any_of("snapshot_id", records.iter().map(|record| record.id.as_str()), &mut values);
+    let ids = any_of("snapshot_id", ids.iter().map(String::as_str), &mut values);
     let sql = format!("SELECT * FROM snapshot_tags WHERE {ids} ORDER BY name, tag");
-    let mut tags: BTreeMap<String, Vec<Reference>> = BTreeMap::new();
-    for row in conn.rows(AssertSqlSafe(sql), values).await? {
-        let (id, reference) = row.decode("snapshot_tags", "snapshot_id", |row| {
-            let name = plain_name(&row.text("name")?).to_owned();
-            Ok((row.text("snapshot_id")?, Reference { name, tag: row.text("tag")? }))
-        })?;
-        tags.entry(id).or_default().push(reference);
-    }
-    for record in &mut records {
-        record.tags = tags.remove(record.id.as_str()).unwrap_or_default();
-    }
-    Ok(records)
+    conn.rows(AssertSqlSafe(sql), values).await
 }
 
 /// The SQL condition for snapshots that an API key may see; the placeholders for [`VisibleTo::values`] begin with this
@@ -492,10 +504,6 @@ fn list_query(
     }
     newest_first(&mut sql, &mut values, after, limit);
     (sql, values)
-}
-
-fn decode(row: &Row) -> Result<SnapshotRecord, StoreError> {
-    row.decode(TABLE, "id", read)
 }
 
 fn read(row: &Row) -> Result<SnapshotRecord, BadColumn> {

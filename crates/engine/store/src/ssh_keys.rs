@@ -5,7 +5,10 @@ use atoll_core::id::SshKeyId;
 use crate::Store;
 use crate::db::{BadColumn, Row, args};
 use crate::error::StoreError;
+use crate::listed::{Table, Which};
 use crate::record::SshKeyRecord;
+
+const TABLE: Table = Table::new("ssh_keys", "id").named("name");
 
 impl Store {
     /// Stores a new SSH key.
@@ -49,12 +52,10 @@ impl Store {
     /// Every SSH key, the oldest first.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] when a row cannot be read.
+    /// [`StoreError::Unavailable`]. Unreadable rows are left out, with a word in the log.
     pub async fn list_ssh_keys(&self) -> Result<Vec<SshKeyRecord>, StoreError> {
         const SQL: &str = "SELECT * FROM ssh_keys ORDER BY created_ms, id";
-        let rows =
-            self.read(move |mut conn| Box::pin(async move { conn.rows(SQL, Vec::new()).await })).await?;
-        rows.iter().map(|row| row.decode("ssh_keys", "id", read)).collect()
+        self.list(&TABLE, Which::All, SQL, Vec::new(), read).await
     }
 
     /// The SSH key with this fingerprint.

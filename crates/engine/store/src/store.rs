@@ -14,6 +14,7 @@ use sqlx::{Connection as _, PgPool, SqliteConnection, SqlitePool};
 
 use crate::db::Conn;
 use crate::error::StoreError;
+use crate::listed::Met;
 use crate::membership::{self, Lease, Told};
 use crate::migrations::MIGRATIONS;
 use crate::nodes::NodeDraft;
@@ -33,6 +34,8 @@ const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone)]
 pub struct Store {
     backend: Opaque<Backend>,
+    /// What cannot be read of what was listed.
+    pub(crate) met: Met,
 }
 
 #[derive(Debug)]
@@ -93,7 +96,7 @@ impl Store {
                 Backend::Postgres { pool, options: Box::new(options), lease: Arc::default() }
             }
         };
-        Ok(Self { backend: Opaque::new(backend) })
+        Ok(Self { backend: Opaque::new(backend), met: Met::default() })
     }
 
     /// Becomes a node of the cluster that shares the database, until [`Self::close`] or the end of the process. The

@@ -3,10 +3,12 @@
 use crate::Store;
 use crate::db::{BadColumn, Conn, Row, args};
 use crate::error::StoreError;
+use crate::listed::{Table, Which};
 
 use atoll_core::limits::TAG_ASSIGNMENTS_MAX_COUNT;
 
 const TABLE: &str = "template_tags";
+const LIST: Table = Table::new(TABLE, "tag");
 
 /// A name for one version of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,30 +49,22 @@ impl Store {
     /// The tags of a template, by name.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] when a row cannot be read.
+    /// [`StoreError::Unavailable`]. Unreadable rows are left out, with a word in the log.
     pub async fn template_tags(&self, name: &str) -> Result<Vec<TemplateTag>, StoreError> {
         const SQL: &str = "SELECT tag, version, set_ms FROM template_tags WHERE name = $1 ORDER BY tag";
-        let name = name.to_owned();
-        let rows = self
-            .read(move |mut conn| Box::pin(async move { conn.rows(SQL, args![name.as_str()]).await }))
-            .await?;
-        rows.iter().map(|row| row.decode(TABLE, "tag", read)).collect()
+        self.list(&LIST, Which::Some, SQL, args![name], read).await
     }
 
     /// The versions that the tags of a template have meant, by tag name; of each tag the newest first, which is what it
     /// means now.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] when a row cannot be read.
+    /// [`StoreError::Unavailable`]. Unreadable rows are left out, with a word in the log.
     pub async fn template_tag_assignments(&self, name: &str) -> Result<Vec<TemplateTag>, StoreError> {
         // Only tags that are there: a tag that went with its version may have meant other versions before.
         const SQL: &str = "SELECT tag, version, set_ms FROM template_tag_assignments WHERE name = $1 \
              AND tag IN (SELECT tag FROM template_tags WHERE name = $1) ORDER BY tag, number DESC";
-        let name = name.to_owned();
-        let rows = self
-            .read(move |mut conn| Box::pin(async move { conn.rows(SQL, args![name.as_str()]).await }))
-            .await?;
-        rows.iter().map(|row| row.decode(TABLE, "tag", read)).collect()
+        self.list(&LIST, Which::Some, SQL, args![name], read).await
     }
 
     /// The version that a tag of a template means.

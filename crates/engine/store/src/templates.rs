@@ -3,11 +3,13 @@
 use crate::Store;
 use crate::db::{BadColumn, Conn, Row, args, json};
 use crate::error::StoreError;
+use crate::listed::{Table, Which};
 use crate::record::TemplateRecord;
 
 /// Version of the JSON form of a template's spec.
 const SPEC_VERSION: i64 = 1;
 const TABLE: &str = "templates";
+const LIST: Table = Table::new(TABLE, "id").named("name");
 
 impl Store {
     /// Stores a template as the next version of its name; gives that version. The record's own
@@ -44,13 +46,14 @@ impl Store {
     /// Every template in every version, by name, the newest version first; of one name if given.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] when a row cannot be read.
+    /// [`StoreError::Unavailable`]. Unreadable rows are left out, with a word in the log.
     pub async fn list_templates(&self, name: Option<&str>) -> Result<Vec<TemplateRecord>, StoreError> {
         const ALL: &str = "SELECT * FROM templates ORDER BY name, version DESC";
         const ONE: &str = "SELECT * FROM templates WHERE name = $1 ORDER BY version DESC";
-        let (sql, values) = name.map_or((ALL, Vec::new()), |name| (ONE, args![name]));
-        let rows = self.read(move |mut conn| Box::pin(async move { conn.rows(sql, values).await })).await?;
-        rows.into_iter().map(decode).collect()
+        match name {
+            None => self.list(&LIST, Which::All, ALL, Vec::new(), read).await,
+            Some(name) => self.list(&LIST, Which::Some, ONE, args![name], read).await,
+        }
     }
 
     /// Removes one version of a template, or all of them; says how many were there. Their numbers

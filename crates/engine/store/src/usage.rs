@@ -10,9 +10,10 @@ use sqlx::AssertSqlSafe;
 use crate::Store;
 use crate::db::{BadColumn, Conn, Row, args};
 use crate::error::StoreError;
+use crate::listed::{Table, Which};
 use crate::sandboxes::add;
 
-const TABLE: &str = "usage";
+const TABLE: Table = Table::new("usage", "sandbox_id");
 const HOUR_MS: u64 = 3_600_000;
 
 /// What one sandbox used in one hour on account of one key.
@@ -37,6 +38,14 @@ pub struct UsageMark {
     pub cpu_us: u64,
     /// When.
     pub at_ms: u64,
+}
+
+/// A place in the rows, which go from the newest hour to the oldest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsageCursor {
+    hour_ms: i64,
+    sandbox: String,
+    key: String,
 }
 
 /// Which rows. The default is all of them.
@@ -72,16 +81,16 @@ impl Store {
         self.write_soon(move |conn| Box::pin(insert(conn, sandbox, project, used, mark, at_ms))).await
     }
 
-    /// Rows that match `filter`, the newest hour first, those after `after`, at most [`USAGE_ROWS_MAX_COUNT`]. There
-    /// may be more while as many come.
+    /// Rows that match `filter`, the newest hour first, those after `after`, at most [`USAGE_ROWS_MAX_COUNT`]; and where
+    /// to go on, if there may be more.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] when a row cannot be read.
+    /// [`StoreError::Unavailable`]. Unreadable rows are left out, with a word in the log.
     pub async fn usage(
         &self,
         filter: &UsageFilter,
-        after: Option<&UsageRow>,
-    ) -> Result<Vec<UsageRow>, StoreError> {
+        after: Option<&UsageCursor>,
+    ) -> Result<(Vec<UsageRow>, Option<UsageCursor>), StoreError> {
         let mut values = Vec::new();
         let mut sql = "SELECT * FROM usage WHERE 1 = 1".to_owned();
         if let Some(sandbox) = &filter.sandbox {
@@ -105,8 +114,7 @@ impl Store {
             add(&mut sql, format_args!(" AND hour_ms < ${}", values.len()));
         }
         if let Some(after) = after {
-            let key = after.key.as_ref().map_or("", |key| key.as_str());
-            values.extend(args![after.hour_ms, after.sandbox.as_str(), key]);
+            values.extend(args![after.hour_ms, after.sandbox.as_str(), after.key.as_str()]);
             let n = values.len();
             add(
                 &mut sql,
@@ -121,20 +129,26 @@ impl Store {
         let rows = self
             .read(move |mut conn| Box::pin(async move { conn.rows(AssertSqlSafe(sql), values).await }))
             .await?;
-        rows.iter().map(|row| row.decode(TABLE, "sandbox_id", read)).collect()
+        let is_full = u64::try_from(rows.len()).is_ok_and(|count| count >= u64::from(USAGE_ROWS_MAX_COUNT));
+        let place = |row: &Row| {
+            let (hour_ms, sandbox) = (row.int("hour_ms")?, row.text("sandbox_id")?);
+            Ok(UsageCursor { hour_ms, sandbox, key: row.text("key_id")? })
+        };
+        let last = rows.last().filter(|_| is_full);
+        let next = last.map(|row| row.decode(TABLE.name, TABLE.key, place)).transpose()?;
+        Ok((self.readable(&TABLE, Which::Some, &rows, read), next))
     }
 
-    /// Everything that a sandbox ever used.
+    /// Everything that a sandbox ever used, as far as it can be read.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] when a row cannot be read.
+    /// [`StoreError::Unavailable`]. Unreadable rows are left out, with a word in the log.
     pub async fn usage_of(&self, sandbox: &SandboxId) -> Result<Usage, StoreError> {
         const SQL: &str = "SELECT * FROM usage WHERE sandbox_id = $1";
         let values = args![sandbox.as_str()];
-        let rows = self.read(move |mut conn| Box::pin(async move { conn.rows(SQL, values).await })).await?;
         let mut total = Usage::default();
-        for row in &rows {
-            total.add(&row.decode(TABLE, "sandbox_id", read)?.used);
+        for row in self.list(&TABLE, Which::Some, SQL, values, read).await? {
+            total.add(&row.used);
         }
         Ok(total)
     }

@@ -5,9 +5,12 @@ use atoll_core::project::{kept_name, plain_name};
 use atoll_core::volume::VolumeState;
 
 use crate::Store;
-use crate::db::{BadColumn, Row, Value, args};
+use crate::db::{BadColumn, Row, args};
 use crate::error::StoreError;
+use crate::listed::{Table, Which};
 use crate::record::VolumeRecord;
+
+const TABLE: Table = Table::new("volumes", "id").named("name").of("project");
 
 impl Store {
     /// Stores a new volume.
@@ -48,9 +51,10 @@ impl Store {
     /// Every volume, by name.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] when a row cannot be read.
+    /// [`StoreError::Unavailable`]. Unreadable rows are left out, with a word in the log.
     pub async fn list_volumes(&self) -> Result<Vec<VolumeRecord>, StoreError> {
-        self.volumes("SELECT * FROM volumes ORDER BY name", Vec::new()).await
+        const SQL: &str = "SELECT * FROM volumes ORDER BY name";
+        self.list(&TABLE, Which::All, SQL, Vec::new(), read).await
     }
 
     /// Those on this node; all where there are no nodes.
@@ -59,12 +63,17 @@ impl Store {
     /// As [`Self::list_volumes`].
     pub async fn own_volumes(&self) -> Result<Vec<VolumeRecord>, StoreError> {
         let Some(node) = self.node() else { return self.list_volumes().await };
-        self.volumes("SELECT * FROM volumes WHERE node = $1 ORDER BY name", args![node.as_str()]).await
+        const SQL: &str = "SELECT * FROM volumes WHERE node = $1 ORDER BY name";
+        self.list(&TABLE, Which::Some, SQL, args![node.as_str()], read).await
     }
 
-    async fn volumes(&self, sql: &'static str, values: Vec<Value>) -> Result<Vec<VolumeRecord>, StoreError> {
-        let rows = self.read(move |mut conn| Box::pin(async move { conn.rows(sql, values).await })).await?;
-        rows.iter().map(|row| row.decode("volumes", "id", read)).collect()
+    /// The ids of all volumes, on any node, also those of unreadable rows: what lies on the host for them must not be
+    /// taken for leftovers.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] when an id cannot be read: then it is not known what is left over.
+    pub async fn volume_ids(&self) -> Result<Vec<VolumeId>, StoreError> {
+        self.ids(&TABLE, "SELECT id, created_ms FROM volumes", Vec::new()).await
     }
 
     /// Forgets a volume. Says whether it was there.

@@ -142,7 +142,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::PoolTooLarge => StatusCode::UNPROCESSABLE_ENTITY,
         Code::BudgetExhausted => StatusCode::PAYMENT_REQUIRED,
         Code::LimitExceeded | Code::QuotaExceeded => StatusCode::TOO_MANY_REQUESTS,
-        Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        Code::Internal | Code::RecordUnreadable => StatusCode::INTERNAL_SERVER_ERROR,
         Code::DigestMismatch
         | Code::ObjectsDenied
         | Code::ObjectsUnavailable

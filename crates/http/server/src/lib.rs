@@ -32,6 +32,7 @@
 
 mod auth;
 mod body;
+mod bounds;
 mod certificate;
 mod cluster;
 mod config;

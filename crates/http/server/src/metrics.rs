@@ -155,13 +155,19 @@ struct PlaceLabels {
     place: &'static str,
 }
 
-/// The host's disk, at the last scrape.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TableLabels {
+    table: &'static str,
+}
+
+/// The host's disk and what is kept there, at the last scrape.
 #[derive(Debug, Default)]
 struct DiskMetrics {
     free: Family<PlaceLabels, Gauge>,
     total: Family<PlaceLabels, Gauge>,
     full: Gauge,
     logs: Gauge,
+    unreadable: Family<TableLabels, Gauge>,
 }
 
 impl DiskMetrics {
@@ -177,6 +183,11 @@ impl DiskMetrics {
         registry.register_with_unit("disk_size", "Size of the same", Unit::Bytes, total);
         registry.register("disk_full", "1 while sandboxes stand still for want of room", disk.full.clone());
         registry.register_with_unit("logs", "Output of execs that is kept", Unit::Bytes, disk.logs.clone());
+        registry.register(
+            "unreadable_rows",
+            "Rows of the database that cannot be read and are left out",
+            disk.unreadable.clone(),
+        );
         disk
     }
 
@@ -189,6 +200,11 @@ impl DiskMetrics {
         }
         self.full.set(stats.disk_full.into());
         self.logs.set(number(stats.logs_bytes));
+        // A row that was mended is gone from the numbers.
+        self.unreadable.clear();
+        for (table, count) in &stats.unreadable_rows {
+            self.unreadable.get_or_create(&TableLabels { table }).set(number(*count));
+        }
     }
 }
 

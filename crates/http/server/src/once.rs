@@ -32,15 +32,15 @@ use crate::shared::App;
 /// Carries the key.
 pub(crate) const HEADER: &str = "idempotency-key";
 /// Stands in an answer that was given before.
-const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
+pub(crate) const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 /// How long answers are kept.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
 /// How often answers that are older are removed.
 const SWEEP_EVERY: Duration = Duration::from_secs(3600);
 /// Answers that are kept for one API key; the oldest go first.
-const ANSWERS_MAX: usize = 1000;
+pub(crate) const ANSWERS_MAX: usize = 1000;
 /// Bytes of them.
-const ANSWERS_MAX_BYTES: usize = 4 << 20;
+pub(crate) const ANSWERS_MAX_BYTES: usize = 4 << 20;
 
 /// The routes that take it, with POST.
 pub(crate) const ROUTES: [&str; 12] = [
@@ -57,6 +57,9 @@ pub(crate) const ROUTES: [&str; 12] = [
     "/v1/templates",
     "/v1/volumes",
 ];
+
+/// Those of them whose key is kept with the sandboxes that they make, too.
+pub(crate) const KEPT_WITH_SANDBOXES: [&str; 2] = ["/v1/sandboxes", "/v1/sandboxes/batch"];
 
 /// The answers of all callers.
 #[derive(Debug, Default)]

@@ -1,13 +1,17 @@
 //! The OpenAPI document: made from the routes, committed as `openapi/atoll.json`, kept equal by a test.
 
 use atoll_core::Code;
+use atoll_core::limits::IDEMPOTENCY_KEY_MAX_BYTES;
 use utoipa::OpenApi as _;
 use utoipa::openapi::path::{Operation, Parameter, ParameterBuilder, ParameterIn, PathItem};
-use utoipa::openapi::schema::Type;
+use utoipa::openapi::schema::{Schema, Type};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, Object, ObjectBuilder, OpenApi, Ref, RefOr, ResponseBuilder};
 
+use crate::bounds::{Bounds, FOUND, WAIT};
 use crate::{once, routes};
+
+mod content;
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
@@ -72,6 +76,7 @@ pub fn openapi() -> String {
     document.components.get_or_insert_default().add_security_scheme("token", SecurityScheme::Http(token));
     document.components.get_or_insert_default().schemas.insert("Code".to_owned(), codes().into());
     finish(&mut document);
+    bound_fields(&mut document);
     let mut text = document.to_pretty_json().unwrap_or_else(|error| {
         // Plain data with string keys.
         tracing::error!(%error, "the OpenAPI document cannot be written");
@@ -95,9 +100,10 @@ fn finish(document: &mut OpenApi) {
     let paths = std::mem::take(&mut document.paths.paths);
     for (path, mut item) in paths {
         if let Some(operation) = item.post.as_mut().filter(|_| once::ROUTES.contains(&path.as_str())) {
-            operation.parameters.get_or_insert_default().push(idempotency_key().into());
+            operation.parameters.get_or_insert_default().push(idempotency_key(&path).into());
         }
         for operation in operations(&mut item) {
+            content::describe(&path, operation);
             describe(operation);
             let error = ContentBuilder::new().schema(Some(Ref::from_schema_name("ErrorBody"))).build();
             let error =
@@ -109,15 +115,45 @@ fn finish(document: &mut OpenApi) {
     }
 }
 
-/// The header of requests that are answered once.
-fn idempotency_key() -> Parameter {
+/// The fields of bodies whose numbers have bounds.
+const BOUND: [(&str, Bounds); 3] = [("CreateExec", WAIT), ("FindFiles", FOUND), ("RunCell", WAIT)];
+
+fn bound_fields(document: &mut OpenApi) {
+    let schemas = &mut document.components.get_or_insert_default().schemas;
+    for (name, bounds) in BOUND {
+        if let Some(RefOr::T(Schema::Object(body))) = schemas.get_mut(name)
+            && let Some(RefOr::T(Schema::Object(field))) = body.properties.get_mut(bounds.name())
+        {
+            field.minimum = Some(bounds.least().into());
+            field.maximum = Some(bounds.most().into());
+        }
+    }
+}
+
+/// The header of requests that are answered once, and for how long.
+fn idempotency_key(path: &str) -> Parameter {
+    let forgotten = if once::KEPT_WITH_SANDBOXES.contains(&path) {
+        "As long as the sandbox is there it is also found by its key when the server was started anew, or another node is \
+         asked: then the answer is the sandbox as it is, and none is made."
+            .to_owned()
+    } else {
+        format!(
+            "The answer is kept in the memory of the server that gave it. The request is done again when it comes after \
+             that server was started anew, to another node of a cluster that does not pass it on to that one, or when \
+             the API key has {} newer answers, or more than {} MiB of them.",
+            once::ANSWERS_MAX,
+            once::ANSWERS_MAX_BYTES >> 20,
+        )
+    };
     ParameterBuilder::new()
         .name(once::HEADER)
         .parameter_in(ParameterIn::Header)
-        .description(Some(
-            "Sent again with the same key within a day, the request gets the first one's answer and does nothing: 1 to \
-             128 printable ASCII characters. Forgotten when the server is started anew.",
-        ))
+        .description(Some(format!(
+            "1 to {IDEMPOTENCY_KEY_MAX_BYTES} printable ASCII characters. Sent again within a day by the same API key, \
+             with the same key and body, the request does nothing and gets the first one's answer, with the header \
+             `{}: true`; with another body it is refused (`idempotency_mismatch`). Only successes are kept. {forgotten}",
+            once::REPLAYED,
+        )))
         .schema(Some(ObjectBuilder::new().schema_type(Type::String)))
         .build()
 }

@@ -80,7 +80,10 @@ async fn cut(world: &World, call: Call, polls: u32) -> Cut {
             return Poll::Ready(Cut::HungUp);
         }
         left -= 1;
-        answer.as_mut().poll(cx).map(|answer| { drop(answer); Cut::Answered })
+        answer.as_mut().poll(cx).map(|answer| {
+            drop(answer);
+            Cut::Answered
+        })
     });
     timeout(PATIENCE, answered).await.unwrap_or(Cut::Waits)
 }

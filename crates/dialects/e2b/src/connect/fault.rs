@@ -98,7 +98,7 @@ impl Fault {
             Code::GuestUnavailable | Code::ShuttingDown | Code::StoreUnavailable | Code::NodeUnavailable => {
                 Kind::Unavailable
             }
-            Code::StdinClosed | Code::Internal => Kind::Internal,
+            Code::StdinClosed | Code::Internal | Code::RecordUnreadable => Kind::Internal,
             _ => Kind::Unknown,
         };
         Self::new(kind, &error.message)

@@ -41,8 +41,8 @@ impl Engine {
             Some(template) => self.find_template(template).await?.spec.ttl_ms,
             None => None,
         };
-        let of_project = || self.inner.projects.get(caller.project()?)?.defaults.ttl_ms;
-        let ttl_ms = sandbox.ttl_ms.or(template).or_else(of_project);
+        let of_project = self.settings_of(caller.project())?.and_then(|project| project.defaults.ttl_ms);
+        let ttl_ms = sandbox.ttl_ms.or(template).or(of_project);
         let (engine, caller) = (self.clone(), caller.clone());
         let making = async move {
             let draft = SandboxDraft { ttl_ms: Some(UNINHABITED_MS), ..sandbox };

@@ -214,6 +214,10 @@ impl Engine {
         let _gate = self.inner.builds.pins.gate.write().await;
         let mut needed = self.inner.builds.pins.all();
         needed.extend(self.template_snapshots().await?);
+        if !self.inner.store.unreadable_of("templates").is_empty() {
+            // Any of the snapshots may be that of a template that cannot be read.
+            return Ok(());
+        }
         let there = self.build_snapshots().await?;
         for record in self.inner.store.cached_steps().await.map_err(store_error)? {
             if there.contains_key(&record.snapshot) {

@@ -91,7 +91,7 @@ impl Engine {
         let named: Named<'_> = name.as_deref().zip(recipe);
         let beginning = self.beginning(draft, recipe, caller).await?;
         let snapshot = beginning.snapshot.as_ref();
-        let (visibility, project) = self.audience(draft, snapshot, caller);
+        let (visibility, project) = self.audience(draft, snapshot, caller)?;
         let (root, image_digest, mut spec) = self.resolved(draft, named, snapshot).await?;
         // What a template put on top of its image is as good as the image's.
         spec.image_until_ms = match (&draft.snapshot, &template, snapshot) {
@@ -149,15 +149,15 @@ impl Engine {
         draft: &SandboxDraft,
         snapshot: Option<&SnapshotRecord>,
         caller: &Caller,
-    ) -> (Option<Visibility>, Option<ProjectId>) {
+    ) -> Result<(Option<Visibility>, Option<ProjectId>)> {
         // A private snapshot must not become visible to all keys because a sandbox goes on from it.
         let inherited = snapshot.filter(|found| self.is_private_snapshot(found));
-        let usual = caller.project().and_then(|id| self.inner.projects.get(id)?.defaults.visibility);
+        let usual = self.settings_of(caller.project())?.and_then(|project| project.defaults.visibility);
         let visibility = draft.visibility.or_else(|| inherited.map(|_| Visibility::Private)).or(usual);
         // An administrator is of no project. A sandbox that it makes from a project's snapshot stays in that project.
         let named = draft.snapshot.as_ref().and(snapshot).filter(|_| caller.is_admin());
         let project = caller.project().or(named.and_then(|found| found.project.as_ref())).cloned();
-        (visibility, project)
+        Ok((visibility, project))
     }
 
     /// The root of the snapshot or image, which is fetched if it is elsewhere; its digest; the spec without holes.
@@ -252,7 +252,7 @@ fn new_record(
     spec: SandboxSpec,
     now_ms: u64,
 ) -> Result<SandboxRecord> {
-    let ttl_ms = draft.ttl_ms.or_else(|| recipe.and_then(|spec| spec.ttl_ms));
+    let ttl_ms = spec.ttl_ms;
     let mut labels = recipe.map(|spec| spec.labels.clone()).unwrap_or_default();
     labels.extend(draft.labels.clone());
     Ok(SandboxRecord {

@@ -44,7 +44,7 @@ impl Engine {
     /// project's default, or else the server's.
     ///
     /// # Errors
-    /// [`Code::TemplateNotFound`].
+    /// [`Code::TemplateNotFound`]; as [`Self::project`].
     #[boxed]
     pub async fn egress_unless_told(
         &self,
@@ -55,8 +55,11 @@ impl Engine {
             Some(name) => self.find_template(name).await?.spec.egress,
             None => None,
         };
-        let of_project = || self.inner.projects.get(project?)?.defaults.egress.clone();
-        Ok(told.or_else(of_project).unwrap_or_else(|| self.inner.config.egress.default_policy.clone()))
+        let told = match told {
+            None => self.settings_of(project)?.and_then(|project| project.defaults.egress.clone()),
+            told => told,
+        };
+        Ok(told.unwrap_or_else(|| self.inner.config.egress.default_policy.clone()))
     }
 
     /// Bytes that a sandbox has moved since this server took up its network.

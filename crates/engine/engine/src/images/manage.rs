@@ -129,13 +129,15 @@ impl Engine {
         Ok(Removed { names: names.into_iter().collect(), image: Some(digest), freed_bytes })
     }
 
-    /// Whether a template names an image by its digest or one of these names.
+    /// Whether a template names an image by its digest or one of these names, or may do so, as it cannot be read.
     async fn is_in_a_template(&self, digest: &str, names: &BTreeSet<String>) -> Result<bool> {
         let templates = self.inner.store.list_templates(None).await.map_err(store_error)?;
-        Ok(templates.iter().filter_map(|template| Asked::parse(&template.spec.image).ok()).any(|asked| {
-            let by_digest = asked.digest.is_some_and(|begin| digest.starts_with(&begin));
-            by_digest || asked.names.iter().any(|name| names.contains(name))
-        }))
+        let unreadable = !self.inner.store.unreadable_of("templates").is_empty();
+        Ok(unreadable
+            || templates.iter().filter_map(|template| Asked::parse(&template.spec.image).ok()).any(|asked| {
+                let by_digest = asked.digest.is_some_and(|begin| digest.starts_with(&begin));
+                by_digest || asked.names.iter().any(|name| names.contains(name))
+            }))
     }
 
     /// Removes images that have no name and that nothing uses, here and for every node, and what interrupted pulls left here. Gives

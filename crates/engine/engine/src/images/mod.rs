@@ -281,14 +281,19 @@ impl Engine {
         })
     }
 
-    /// Digests of the images that sandboxes, templates and snapshots use.
+    /// Digests of the images that sandboxes, templates and snapshots use. Those that an unreadable row uses are not known:
+    /// then all are in use.
     ///
     /// # Errors
     /// [`atoll_core::Code::StoreUnavailable`].
     #[boxed]
     pub async fn images_in_use(&self) -> Result<BTreeSet<Digest>> {
         let mut used = self.images_stood_on().await?;
-        for template in self.inner.store.list_templates(None).await.map_err(store_error)? {
+        let templates = self.inner.store.list_templates(None).await.map_err(store_error)?;
+        if !self.inner.store.unreadable_of("templates").is_empty() {
+            return Ok(self.all_images());
+        }
+        for template in templates {
             if let Ok(image) = self.inner.images.resolve(&template.spec.image) {
                 used.insert(image.digest.clone());
             }
@@ -296,7 +301,11 @@ impl Engine {
         Ok(used)
     }
 
-    /// Digests of the images that something on this node stands on.
+    fn all_images(&self) -> BTreeSet<Digest> {
+        self.inner.images.list().into_iter().map(|image| image.digest.clone()).collect()
+    }
+
+    /// Digests of the images that something on this node stands on; of all images when there are rows that cannot be read.
     async fn images_stood_on(&self) -> Result<BTreeSet<Digest>> {
         let digests = |image: Option<String>, layers: BTreeMap<String, Layer>| {
             image.into_iter().chain(layers.into_values().map(|layer| layer.digest))
@@ -306,6 +315,10 @@ impl Engine {
             digests(record.image_digest, record.spec.layers)
         });
         let snapshots = self.all_snapshots().await?.into_iter();
+        let store = &self.inner.store;
+        if !store.unreadable_of("sandboxes").is_empty() || !store.unreadable_of("snapshots").is_empty() {
+            return Ok(self.all_images());
+        }
         let snapshots =
             snapshots.flat_map(|snapshot| digests(snapshot.manifest.image_digest, snapshot.manifest.layers));
         let used = sandboxes.chain(self.inner.pools.images()).chain(snapshots);

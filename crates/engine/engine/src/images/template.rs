@@ -154,6 +154,9 @@ impl Engine {
         // Templates afterwards: a disk is told of only while its template is there.
         let index = self.inner.store.shared_index().await.map_err(store_error)?;
         let used = self.template_snapshots().await?;
+        if !self.inner.store.unreadable_of("templates").is_empty() {
+            return Ok(());
+        }
         for id in index.snapshots.difference(&used) {
             self.inner.store.remove_shared_snapshot(id).await.map_err(store_error)?;
         }

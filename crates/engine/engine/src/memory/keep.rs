@@ -156,6 +156,8 @@ impl Engine {
             let older = if entry.saved.is_none() { entry.saved.replace(saved) } else { Some(saved) };
             state.retired.extend(older);
         }
+        // What belongs to a row that cannot be read belongs to a row.
+        kept.extend(self.inner.store.unreadable_of("snapshots").into_iter().map(|row| row.id));
         let mut entries = match tokio::fs::read_dir(self.inner.memories_dir()).await {
             Ok(entries) => entries,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),

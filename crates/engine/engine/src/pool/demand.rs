@@ -95,6 +95,7 @@ fn bare(spec: &SandboxSpec) -> SandboxSpec {
         execution: ExecutionPolicy::default(),
         profiles: Profiles::default(),
         image_until_ms: spec.image_until_ms,
+        ttl_ms: None,
         layers: BTreeMap::new(),
         services: Services::default(),
     }

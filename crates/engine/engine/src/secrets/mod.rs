@@ -28,7 +28,7 @@ use atoll_core::policy::{HostName, SecretRef, SecretScope, SecretUser, secret_na
 use atoll_core::secret::Secret;
 use atoll_core::{Code, Error, Result};
 use atoll_egress::intercept::OpenedSecret;
-use atoll_store::{SecretRecord, SecretVersion, Store, StoreError};
+use atoll_store::{SecretRecord, SecretVersion, Store, StoreError, UnreadableRow};
 use tokio::sync::Mutex;
 
 use crate::authorize::Caller;
@@ -154,7 +154,11 @@ impl Engine {
     /// [`Code::SecretNotFound`].
     pub fn secret(&self, project: Option<&ProjectId>, name: &str) -> Result<SecretRecord> {
         let found = self.inner.secrets.table.find(Owner::project(project), name);
-        found.map(|record| SecretRecord::clone(&record)).ok_or_else(|| not_found(name))
+        let found = found.map(|record| SecretRecord::clone(&record));
+        found.ok_or_else(|| match self.inner.unreadable_secret(&Owner::project(project), name) {
+            Some(row) => store_error(row.into()),
+            None => not_found(name),
+        })
     }
 
     /// Deletes a secret with all its versions. Rules that name it fail from now on.
@@ -177,7 +181,14 @@ impl Engine {
                 let is_meant = |record: &SecretRecord| {
                     record.sandbox.is_none() && record.project.as_ref() == project && record.name == name
                 };
-                known.into_iter().find(is_meant).ok_or_else(|| not_found(name))?.id
+                match known.into_iter().find(is_meant) {
+                    Some(record) => record.id,
+                    // One that cannot be read can be deleted, and set anew.
+                    None => match self.inner.unreadable_secret(&Owner::project(project), name) {
+                        Some(row) => row.id.parse().map_err(|_unreadable| store_error(row.into()))?,
+                        None => return Err(not_found(name)),
+                    },
+                }
             }
         };
         self.inner.store.delete_secret(&id).await.map_err(store_error)?;
@@ -201,6 +212,9 @@ impl Inner {
         }
         let secrets = &self.secrets;
         let _turn = secrets.sealing.lock().await;
+        if let Some(row) = self.unreadable_secret(&owner, name) {
+            return Err(store_error(row.into()));
+        }
         let record = match secrets.table.find(owner.clone(), name) {
             Some(_) if draft.is == SecretIs::New => {
                 return Err(Error::new(
@@ -296,10 +310,21 @@ impl Inner {
     /// The secret that a sandbox's rule means: its own before its project's, or before those of none if it is of none.
     fn secret_of(&self, sandbox: &SandboxId, name: &str) -> Option<Arc<SecretRecord>> {
         let table = &self.secrets.table;
-        let project = self.find(sandbox).and_then(|sandbox| sandbox.record().project);
-        table
-            .find(Owner::Sandbox(sandbox.clone()), name)
-            .or_else(|| table.find(Owner::project(project.as_ref()), name))
+        let (own, project) = (
+            Owner::Sandbox(sandbox.clone()),
+            self.find(sandbox).and_then(|sandbox| sandbox.record().project),
+        );
+        if self.unreadable_secret(&own, name).is_some() {
+            // It is there: no other takes its place.
+            return None;
+        }
+        table.find(own, name).or_else(|| table.find(Owner::project(project.as_ref()), name))
+    }
+
+    fn unreadable_secret(&self, owner: &Owner, name: &str) -> Option<UnreadableRow> {
+        let rows = self.store.unreadable_of("secrets");
+        rows.into_iter()
+            .find(|row| row.name.as_deref() == Some(name) && row.of.as_deref() == Some(owner.as_str()))
     }
 
     /// Opens a secret for one request of a sandbox to `host`.

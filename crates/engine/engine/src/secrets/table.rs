@@ -21,6 +21,15 @@ impl Owner {
     pub(super) fn project(project: Option<&ProjectId>) -> Self {
         project.cloned().map_or(Self::Installation, Self::Project)
     }
+
+    /// As the database keeps it.
+    pub(super) fn as_str(&self) -> &str {
+        match self {
+            Self::Installation => "",
+            Self::Project(project) => project.as_str(),
+            Self::Sandbox(sandbox) => sandbox.as_str(),
+        }
+    }
 }
 
 type Map = BTreeMap<(Owner, String), Arc<SecretRecord>>;

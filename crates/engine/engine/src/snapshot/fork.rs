@@ -45,7 +45,7 @@ pub struct ForkOrder {
     pub labels: BTreeMap<String, String>,
     /// Variables on top of the parent's.
     pub env: BTreeMap<String, String>,
-    /// Time to live, milliseconds; as long as the parent was given when absent.
+    /// Time to live, milliseconds; as long as the parent was given, when it was made or last, when absent.
     pub ttl_ms: Option<u64>,
 }
 
@@ -122,6 +122,7 @@ impl Engine {
         caller: &Caller,
     ) -> Result<SandboxRecord> {
         let created_ms = self.inner.now_ms();
+        let ttl_ms = order.ttl_ms.or_else(|| life(parent));
         let mut record = SandboxRecord {
             id: Inner::new_sandbox_id(created_ms)?,
             name: order.name(number),
@@ -131,7 +132,7 @@ impl Engine {
             project: caller.project().or(parent.project.as_ref().filter(|_| caller.is_admin())).cloned(),
             request: None,
             created_ms,
-            expires_ms: order.ttl_ms.or_else(|| life(parent)).map(|ttl| created_ms.saturating_add(ttl)),
+            expires_ms: ttl_ms.map(|ttl| created_ms.saturating_add(ttl)),
             last_active_ms: created_ms,
             paused: None,
             paused_ms: None,
@@ -146,6 +147,7 @@ impl Engine {
         record.labels.extend(order.labels.clone());
         record.spec.env.extend(order.env.clone());
         record.spec.snapshot = Some(from.id.clone());
+        record.spec.ttl_ms = ttl_ms;
         spec::labels("labels", &record.labels)?;
         spec::env("env", &record.spec.env)?;
         // The secrets that may be injected for the parent are checked anew, for the child and the caller that asks for
@@ -187,7 +189,9 @@ impl Engine {
     }
 }
 
-/// How long a sandbox was given to live when it was made or last extended.
+/// How long a sandbox was given to live when it was made, or when that was changed last. Of one that an earlier version
+/// made it is only known when it ends: then this is the time from its creation to its end.
 pub(crate) fn life(record: &SandboxRecord) -> Option<u64> {
-    record.expires_ms.map(|end| end.saturating_sub(record.created_ms))
+    let end = record.expires_ms?;
+    Some(record.spec.ttl_ms.unwrap_or_else(|| end.saturating_sub(record.created_ms)))
 }

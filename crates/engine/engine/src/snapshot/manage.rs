@@ -253,7 +253,14 @@ impl Engine {
                 users.push(format!("the template {}:{}", template.name, template.version));
             }
         }
+        // What a row says that cannot be read is not known: it may be that it stands on this snapshot.
+        let unreadable =
+            ["templates", "rollbacks"].into_iter().flat_map(|table| self.inner.store.unreadable_of(table));
         let rollbacks = self.inner.store.rollbacks().await.map_err(store_error)?;
+        users.extend(
+            unreadable
+                .map(|row| format!("perhaps the row {} of {}, which cannot be read", row.id, row.table)),
+        );
         users.extend(
             rollbacks
                 .into_iter()

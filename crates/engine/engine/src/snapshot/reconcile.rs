@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use atoll_core::Result;
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::snapshot::{Purpose, SnapshotState};
-use atoll_store::{SnapshotFilter, SnapshotRecord};
+use atoll_store::{SnapshotFilter, SnapshotRecord, StoreError};
 
 use crate::boxed;
 use crate::engine::Engine;
@@ -41,16 +41,22 @@ impl Engine {
     }
 
     /// The ids of all of them, also those of rows that cannot be read: their artifacts belong to a row all the same.
-    async fn known_snapshots(&self) -> Result<BTreeSet<SnapshotId>> {
-        Ok(self.inner.store.snapshot_ids().await.map_err(store_error)?.into_iter().collect())
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] when an id cannot be read: then every artifact may be that row's.
+    async fn known_snapshots(&self) -> Result<BTreeSet<SnapshotId>, StoreError> {
+        Ok(self.inner.store.snapshot_ids().await?.into_iter().collect())
     }
 
-    pub(crate) async fn recover_snapshots(&self, sandboxes: &BTreeSet<SandboxId>) -> Result<()> {
+    /// Removes what was not finished, and the checkpoints of sandboxes that are not among these, if it is known which there
+    /// are.
+    pub(crate) async fn recover_snapshots(&self, sandboxes: Option<&BTreeSet<SandboxId>>) -> Result<()> {
         let there = self.artifacts().await?;
-        let known = self.known_snapshots().await?;
+        let known = self.known_snapshots().await;
         for record in self.all_snapshots().await? {
             let orphan = record.purpose.checkpoint().is_some()
-                && record.sandbox.as_ref().is_none_or(|sandbox| !sandboxes.contains(sandbox));
+                && sandboxes
+                    .is_some_and(|living| record.sandbox.as_ref().is_none_or(|of| !living.contains(of)));
             let passing = match &record.purpose {
                 Purpose::Held(by) => {
                     let passing =
@@ -70,6 +76,14 @@ impl Engine {
                 self.inner.tracker.spawn(super::digest::digest_later(self.clone(), record.id));
             }
         }
+        let known = match known {
+            Ok(known) => known,
+            Err(error @ StoreError::Corrupt { .. }) => {
+                tracing::error!(%error, "nothing that belongs to no known snapshot is removed: it may be that row's");
+                return Ok(());
+            }
+            Err(error) => return Err(store_error(error)),
+        };
         for unknown in there.difference(&known) {
             tracing::info!(snapshot = %unknown, "removing what belongs to no known snapshot");
             self.remove_artifact(unknown).await?;
@@ -85,7 +99,7 @@ impl Engine {
     pub async fn leaked_artifacts(&self) -> Result<Vec<SnapshotId>> {
         // First what is there: a row is written before its artifact is made.
         let there = self.artifacts().await?;
-        let known = self.known_snapshots().await?;
+        let known = self.known_snapshots().await.map_err(store_error)?;
         Ok(there.into_iter().filter(|id| !known.contains(id)).collect())
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use atoll_core::id::{KeyId, ProjectId, SandboxId};
-use atoll_core::limits::{USAGE_KEPT_MS, USAGE_ROWS_MAX_COUNT};
+use atoll_core::limits::USAGE_KEPT_MS;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::usage::Usage;
 use atoll_core::{Error, Result};
@@ -105,10 +105,9 @@ impl Engine {
         let only = caller.key().filter(|_| !caller.is_admin());
         let (mut groups, mut seen, mut after) = (BTreeMap::new(), BTreeMap::new(), None);
         loop {
-            let rows = self.inner.store.usage(&filter, after.as_ref()).await.map_err(store_error)?;
             // A listing is of all that there is, however much: only the groups are kept.
-            let more = rows.len() >= USAGE_ROWS_MAX_COUNT as usize;
-            after = rows.last().filter(|_| more).cloned();
+            let (rows, next) = self.inner.store.usage(&filter, after.as_ref()).await.map_err(store_error)?;
+            after = next;
             let visible = |row: &UsageRow| {
                 only.is_none_or(|key| {
                     row.key.as_ref() == Some(key)

@@ -7,12 +7,12 @@
 
 mod mounts;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_core::error::shorten;
-use atoll_core::id::{SandboxId, VolumeId};
+use atoll_core::id::{ProjectId, SandboxId, VolumeId};
 use atoll_core::limits::VOLUMES_MAX_COUNT;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::volume::{VolumeDraft, VolumeState, inner_path};
@@ -157,6 +157,16 @@ impl Inner {
         users
     }
 
+    /// The error for a volume that is not in memory. A caller of a project learns of unreadable volumes of that project only.
+    fn missing_volume(&self, caller: &Caller, text: &str) -> Error {
+        let (kept, project) = (caller.kept(text), caller.project().map(ProjectId::as_str));
+        let row = self.store.unreadable_named("volumes", &kept);
+        match row.filter(|row| caller.is_admin() || row.of.as_deref() == project) {
+            Some(row) => store_error(row.into()),
+            None => missing(text, &kept),
+        }
+    }
+
     /// The volume with this id or name, if a caller may know of it. A name means that of its project; an administrator may also
     /// mean one of another project, when it is the only one.
     ///
@@ -175,7 +185,7 @@ impl Inner {
         let own = seen.iter().find(|record| record.project.as_ref() == caller.project());
         match (own, seen.as_slice()) {
             (Some(found), _) | (None, [found]) => Ok(found.clone()),
-            (None, []) => Err(missing(id_or_name, &caller.kept(id_or_name))),
+            (None, []) => Err(self.missing_volume(caller, id_or_name)),
             (None, several) => {
                 let ids: Vec<&str> = several.iter().map(|record| record.id.as_str()).collect();
                 let why = format!("several projects have a volume of this name: {}", ids.join(", "));
@@ -213,16 +223,29 @@ impl Engine {
                 known.insert(record.id.clone(), record);
             }
         }
-        for id in host.list().await.map_err(|error| volume_error(&error))? {
-            if !known.contains_key(&id) {
-                // A volume's row comes first and goes last: no caller can mean data that has no row.
-                tracing::info!(volume = %id, "removing the data of an unknown volume");
-                if let Err(error) = host.remove(&id).await {
-                    tracing::error!(volume = %id, %error, "the data of an unknown volume could not be removed");
-                }
+        self.remove_unknown_volumes(host).await?;
+        *inner.volumes.lock() = known;
+        Ok(())
+    }
+
+    /// Removes data that has no row. A volume's row comes first and goes last: no caller can mean such data. Data whose row
+    /// cannot be read stays.
+    async fn remove_unknown_volumes(&self, host: &Arc<dyn Volumes>) -> Result<()> {
+        let there = host.list().await.map_err(|error| volume_error(&error))?;
+        let known: BTreeSet<VolumeId> = match self.inner.store.volume_ids().await {
+            Ok(known) => known.into_iter().collect(),
+            Err(error @ StoreError::Corrupt { .. }) => {
+                tracing::error!(%error, "no data of unknown volumes is removed: it may be that row's");
+                return Ok(());
+            }
+            Err(error) => return Err(store_error(error)),
+        };
+        for id in there.into_iter().filter(|id| !known.contains(id)) {
+            tracing::info!(volume = %id, "removing the data of an unknown volume");
+            if let Err(error) = host.remove(&id).await {
+                tracing::error!(volume = %id, %error, "the data of an unknown volume could not be removed");
             }
         }
-        *inner.volumes.lock() = known;
         Ok(())
     }
 

@@ -90,7 +90,7 @@ fn kept(world: &World) -> (usize, usize) {
 /// Removes everything, and sees that nothing is left.
 fn clean_up(world: &World, server: &Server) {
     server.run(server.engine.delete_template("web", None, &Caller::system())).unwrap();
-    for (id, _) in server.run(server.store.sandbox_states()).unwrap() {
+    for id in server.run(server.store.sandbox_ids()).unwrap() {
         server.delete(&id);
     }
     until("nothing is kept", || kept(world) == (0, 0));

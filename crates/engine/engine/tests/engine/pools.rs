@@ -70,8 +70,7 @@ fn empty(world: &mut World, server: Server) {
     server.stop();
     world.pools = PoolConfig::default();
     let server = world.start();
-    let sandboxes: Vec<SandboxId> =
-        server.run(server.store.sandbox_states()).unwrap().into_iter().map(|(id, _)| id).collect();
+    let sandboxes: Vec<SandboxId> = server.run(server.store.sandbox_ids()).unwrap();
     sandboxes.iter().for_each(|id| server.delete(id));
     world.assert_empty(&server);
 }

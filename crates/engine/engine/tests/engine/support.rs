@@ -158,7 +158,7 @@ impl World {
 
     /// Nothing is left of any sandbox: no row, nothing on the host, no logs.
     pub(crate) fn assert_empty(&self, server: &Server) {
-        assert_eq!(server.run(server.store.sandbox_states()).unwrap(), []);
+        assert_eq!(server.run(server.store.sandbox_ids()).unwrap(), []);
         assert_eq!(self.on_host(), BTreeSet::new());
         assert_eq!(self.with_logs(), BTreeSet::new());
         assert_eq!(server.engine.stats().sandboxes.values().sum::<u64>(), 0);

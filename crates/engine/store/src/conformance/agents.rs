@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::{AgentRecord, ScheduleRecord, SessionRecord, Store, StoreError};
 
-fn agent(n: u8, sandbox: &crate::SandboxRecord, name: &str) -> AgentRecord {
+pub(super) fn agent(n: u8, sandbox: &crate::SandboxRecord, name: &str) -> AgentRecord {
     AgentRecord {
         id: AgentId::from_parts(n.into(), n.into()),
         name: name.to_owned(),
@@ -33,7 +33,7 @@ fn agent(n: u8, sandbox: &crate::SandboxRecord, name: &str) -> AgentRecord {
     }
 }
 
-fn session(n: u8, agent: &AgentRecord, thread: Option<&str>) -> SessionRecord {
+pub(super) fn session(n: u8, agent: &AgentRecord, thread: Option<&str>) -> SessionRecord {
     SessionRecord {
         id: SessionId::from_parts(n.into(), n.into()),
         agent: agent.id.clone(),

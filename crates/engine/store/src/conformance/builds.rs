@@ -8,7 +8,7 @@ use atoll_core::{Code, Error};
 
 use crate::{BuildRecord, CacheRecord, Store, StoreError, TemplateRecord};
 
-fn build(n: u64) -> BuildRecord {
+pub(super) fn build(n: u64) -> BuildRecord {
     let spec = r#"{"name":"a","dockerfile":"FROM host","steps":null,"ignore":null,"args":{"A":"b"},"target":null,
         "no_cache":false,"start":"image","ready":{"port":80},"isolation":null,"resources":{"cpu_millis":null,
         "memory_bytes":null,"pids":null,"disk_bytes":null},"labels":{},"egress":null,"template_egress":null,

@@ -20,6 +20,7 @@ mod secrets;
 mod services;
 mod shared_images;
 mod snapshots;
+mod unreadable;
 mod usage;
 
 use std::collections::BTreeMap;
@@ -98,6 +99,13 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
         projects::names_and_lists_are_apart,
         projects::quotas_hold,
         projects::racing_creations_keep_to_the_quota,
+        unreadable::every_list_goes_on_without_them,
+        unreadable::a_list_of_all_forgets_what_was_mended,
+        unreadable::looking_one_up_is_no_absence,
+        unreadable::what_closes_stays_closed,
+        unreadable::readers_of_events_get_past_them,
+        unreadable::rows_without_a_time_are_in_no_page_and_told_of,
+        unreadable::a_login_needs_no_other_row,
     );
 }
 

@@ -16,7 +16,7 @@ use crate::{
     StoreError, TemplateRecord, VisibleTo, VolumeRecord,
 };
 
-fn template(n: u64, name: &str) -> TemplateRecord {
+pub(super) fn template(n: u64, name: &str) -> TemplateRecord {
     TemplateRecord {
         id: TemplateId::from_parts(n, n),
         name: name.to_owned(),
@@ -82,6 +82,28 @@ pub(super) async fn keys(store: &Store) {
     assert!(store.delete_key(&key(1).id).await.unwrap());
     assert!(!store.delete_key(&key(1).id).await.unwrap());
     assert_eq!(store.list_keys().await.unwrap(), [key(2)]);
+}
+
+/// Somebody, and a login of theirs.
+pub(super) fn person_and_login(n: u8) -> (KeyRecord, KeyRecord) {
+    let row = |n: u8, name: &str, kind| KeyRecord {
+        id: KeyId::from_parts(n.into(), n.into()),
+        name: name.to_owned(),
+        hash: vec![n; 32],
+        scopes: Vec::new(),
+        project: None,
+        created_ms: n.into(),
+        expires_ms: Some(90),
+        last_used_ms: None,
+        kind,
+    };
+    let issuer = "https://id.example.com".to_owned();
+    let person = Person { issuer, subject: n.to_string(), email: None, claims: BTreeMap::new() };
+    let login = Login { person: KeyId::from_parts(0, 0), by: LoginBy::Dashboard, exchange: vec![n] };
+    (
+        row(n, &format!("person {n}"), KeyKind::Person(person)),
+        row(n + 1, &format!("login {n}"), KeyKind::Login(login)),
+    )
 }
 
 pub(super) async fn people(store: &Store) {

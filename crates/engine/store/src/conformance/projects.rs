@@ -16,7 +16,7 @@ use crate::{
     SnapshotRecord, Store, StoreError, VisibleTo, VolumeRecord,
 };
 
-fn project(n: u64, quota: Quota) -> ProjectRecord {
+pub(super) fn project(n: u64, quota: Quota) -> ProjectRecord {
     ProjectRecord {
         id: ProjectId::from_parts(n, n),
         name: format!("project-{n}"),
@@ -31,7 +31,7 @@ fn of(project: &ProjectRecord, n: u64, name: Option<&str>) -> SandboxRecord {
     SandboxRecord { project: Some(project.id.clone()), name, ..sandbox(n, n) }
 }
 
-fn key(n: u8, project: Option<&ProjectRecord>) -> KeyRecord {
+pub(super) fn key(n: u8, project: Option<&ProjectRecord>) -> KeyRecord {
     KeyRecord {
         id: KeyId::from_parts(n.into(), n.into()),
         name: format!("key-{n}"),

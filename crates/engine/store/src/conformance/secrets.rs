@@ -8,11 +8,11 @@ use crate::{
     RegistryRecord, SealedAt, SealedValue, SecretRecord, SecretUse, SecretVersion, Store, StoreError,
 };
 
-fn version(n: u32) -> SecretVersion {
+pub(super) fn version(n: u32) -> SecretVersion {
     SecretVersion { version: n, sealed: vec![0, 255, u8::try_from(n).unwrap()], created_ms: u64::from(n) }
 }
 
-fn secret(n: u64, name: &str) -> SecretRecord {
+pub(super) fn secret(n: u64, name: &str) -> SecretRecord {
     SecretRecord {
         id: SecretId::from_parts(n, n),
         sandbox: None,

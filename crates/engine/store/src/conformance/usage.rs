@@ -28,7 +28,8 @@ pub(super) async fn usage_adds_up(store: &Store) {
     store.add_usage(&one.id, None, &both, None, HOUR_MS + 1).await.unwrap();
     let nothing = BTreeMap::from([(None, Usage::default())]);
     store.add_usage(&other.id, None, &nothing, Some(mark), 100).await.unwrap();
-    let rows = store.usage(&UsageFilter::default(), None).await.unwrap();
+    let (rows, next) = store.usage(&UsageFilter::default(), None).await.unwrap();
+    assert_eq!(next, None);
     let seen: Vec<_> = rows.iter().map(|row| (row.hour_ms, row.key.clone(), row.used.cpu_us)).collect();
     let some = Some(key.clone());
     assert_eq!(seen, [(HOUR_MS, some.clone(), 7), (HOUR_MS, None, 5), (0, some.clone(), 14), (0, None, 10)]);
@@ -40,7 +41,7 @@ pub(super) async fn usage_adds_up(store: &Store) {
         (UsageFilter { to_ms: Some(HOUR_MS), ..UsageFilter::default() }, 2),
     ];
     for (filter, count) in filters {
-        assert_eq!(store.usage(&filter, None).await.unwrap().len(), count, "{filter:?}");
+        assert_eq!(store.usage(&filter, None).await.unwrap().0.len(), count, "{filter:?}");
     }
     assert_eq!(store.usage_mark(&one.id).await.unwrap(), Some(mark));
     // The marks go with the sandbox, what it used stays, and more may still come.
@@ -50,7 +51,7 @@ pub(super) async fn usage_adds_up(store: &Store) {
     let total = store.usage_of(&one.id).await.unwrap();
     assert_eq!((total.cpu_us, total.memory_byte_seconds, total.requests), (48, 96, 8));
     assert_eq!(store.prune_usage(HOUR_MS).await.unwrap(), 2);
-    assert_eq!(store.usage(&UsageFilter::default(), None).await.unwrap().len(), 2);
+    assert_eq!(store.usage(&UsageFilter::default(), None).await.unwrap().0.len(), 2);
 }
 
 pub(super) async fn pauses(store: &Store) {

@@ -63,6 +63,23 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_node_whose_row_cannot_be_read_hides_no_other() {
+        let postgres = Postgres::start().await;
+        let url = postgres.fresh().await;
+        let ((one, _), (two, _)) = (enter(&url, 1).await, enter(&url, 2).await);
+        postgres.change(&url, "UPDATE nodes SET facts = '{' WHERE name = 'n2'").await;
+        let names: Vec<_> = one.nodes().await.unwrap().into_iter().map(|node| node.name).collect();
+        assert_eq!(names, ["n1"]);
+        let both = [draft(1).id, draft(2).id];
+        assert_eq!(one.some_nodes(&both).await.unwrap().len(), 1);
+        let row = one.unreadable_named("nodes", "n2").unwrap();
+        assert_eq!((row.id.as_str(), row.column), (draft(2).id.as_str(), "facts"));
+        one.close().await;
+        two.close().await;
+        postgres.clean().await;
+    }
+
+    #[tokio::test]
     async fn a_lease_is_renewed_also_when_its_session_breaks() {
         let postgres = Postgres::start().await;
         let (store, until) = enter(&postgres.fresh().await, 1).await;

@@ -112,6 +112,14 @@ impl Postgres {
         admin.close().await.unwrap();
     }
 
+    /// Changes something in a database behind the stores' backs.
+    pub(crate) async fn change(&self, url: &StoreUrl, sql: &'static str) {
+        let StoreUrl::Postgres(url) = url else { panic!("a database of PostgreSQL") };
+        let mut conn = PgConnection::connect(url.reveal()).await.unwrap();
+        sqlx::query(sql).execute(&mut conn).await.unwrap();
+        conn.close().await.unwrap();
+    }
+
     /// Stops the server at once, ending its sessions.
     pub(crate) fn stop(&mut self) {
         self.server.as_mut().unwrap().stop();

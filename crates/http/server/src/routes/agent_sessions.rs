@@ -7,9 +7,8 @@ use atoll_api::{
     AgentEvent, AgentEventPage, AgentSession, AgentSessionList, AnswerApproval, CreateAgentSession,
     SendAgentMessage,
 };
-use atoll_core::Error;
 use atoll_core::id::AgentId;
-use atoll_core::limits::WAIT_MAX_MS;
+use atoll_core::limits::{PAGE_DEFAULT_COUNT, WAIT_MAX_MS};
 use atoll_engine::{EventPage, SessionView};
 use atoll_store::EventRecord;
 use axum::extract::State;
@@ -23,14 +22,10 @@ use utoipa::IntoParams;
 use super::events::last_event_id;
 use super::wait;
 use crate::auth::{Exec, OnAgent, Read};
+use crate::bounds::{self, PAGE};
 use crate::error::{ApiResult, body_of, json};
 use crate::extract::{Json, Path, Query};
 use crate::shared::{App, shutting_down};
-
-/// Largest page of events.
-const PAGE_MAX_COUNT: u32 = 1000;
-/// Page of events when the caller does not say.
-const PAGE_DEFAULT_COUNT: u32 = 100;
 
 pub(super) fn session(view: SessionView) -> AgentSession {
     let SessionView { record, state } = view;
@@ -156,8 +151,10 @@ pub(crate) struct GetAgentEvents {
     #[serde(default)]
     after: u64,
     /// Wait up to this long when there are none yet (at most 60,000).
+    #[param(schema_with = bounds::wait_ms)]
     wait_ms: Option<u64>,
     /// Most items: 1 to 1000, 100 when absent.
+    #[param(schema_with = bounds::page)]
     limit: Option<u32>,
 }
 
@@ -174,10 +171,7 @@ pub(crate) async fn get_agent_events(
     Query(query): Query<GetAgentEvents>,
 ) -> ApiResult<Json<AgentEventPage>> {
     let wait = wait(query.wait_ms)?;
-    let limit = query.limit.unwrap_or(PAGE_DEFAULT_COUNT);
-    if !(1..=PAGE_MAX_COUNT).contains(&limit) {
-        return Err(Error::invalid("limit", format_args!("must lie between 1 and {PAGE_MAX_COUNT}")).into());
-    }
+    let limit = PAGE.of(query.limit)?;
     let read = |wait| app.engine.session_events(&caller.agent().id, &text, query.after, limit, wait);
     let page = match app.unless_draining(read(wait)).await {
         Some(page) => page?,

@@ -23,6 +23,7 @@ use super::events::last_event_id;
 use super::wait;
 use crate::auth::{Caller, Manage, ManageCommon, OnBuild, Read};
 use crate::body::reader;
+use crate::bounds;
 use crate::convert;
 use crate::error::{ApiResult, body_of, json};
 use crate::extract::{Json, Query};
@@ -72,6 +73,7 @@ pub(crate) struct ListBuilds {
     /// Where the last page ended.
     cursor: Option<String>,
     /// Most items: 1 to 1000; 100 when absent.
+    #[param(schema_with = bounds::page)]
     limit: Option<u32>,
 }
 
@@ -111,6 +113,7 @@ pub(crate) struct GetBuildLog {
     #[serde(default)]
     offset: u64,
     /// Wait up to this long when there is nothing yet (at most 60,000).
+    #[param(schema_with = bounds::wait_ms)]
     wait_ms: Option<u64>,
 }
 

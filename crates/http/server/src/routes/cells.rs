@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_api::{Cell, CellEvent, CellEventPage, CellList, CellWithEvents, RunCell};
+use atoll_core::Result;
 use atoll_core::code::CellState;
 use atoll_core::id::SandboxId;
-use atoll_core::limits::WAIT_MAX_MS;
-use atoll_core::{Error, Result};
+use atoll_core::limits::{PAGE_MAX_COUNT, WAIT_MAX_MS};
 use atoll_engine::{CellPage, CellView};
 use axum::extract::State;
 use axum::response::IntoResponse;
@@ -21,14 +21,11 @@ use utoipa::IntoParams;
 use super::events::last_event_id;
 use super::wait;
 use crate::auth::{self, OnSandbox, Read};
+use crate::bounds::{self, PAGE};
 use crate::error::{ApiResult, body_of, json};
 use crate::extract::{Json, Path, Query};
 use crate::shared::{App, Shared, shutting_down};
 
-/// Largest page.
-const PAGE_MAX_COUNT: u32 = 1000;
-/// Page when the caller does not say.
-const PAGE_DEFAULT_COUNT: u32 = 100;
 /// A page of events ends with the first event that makes it larger than this, bytes.
 const PAGE_MAX_BYTES: u64 = 1 << 20;
 
@@ -103,6 +100,7 @@ async fn wait_for_end(
 #[into_params(parameter_in = Query)]
 pub(crate) struct ListCells {
     /// Most items: 1 to 1000, 100 when absent.
+    #[param(schema_with = bounds::page)]
     limit: Option<u32>,
     /// `next_cursor` of the last page.
     cursor: Option<String>,
@@ -120,17 +118,9 @@ pub(crate) async fn list_cells(
     Path((_sandbox, context)): Path<(String, String)>,
     Query(query): Query<ListCells>,
 ) -> ApiResult<Json<CellList>> {
-    let limit = limit(query.limit)?;
+    let limit = PAGE.of(query.limit)?;
     let (views, next_cursor) = app.engine.cells(caller.sandbox(), &context, limit, query.cursor).await?;
     Ok(Json(CellList { items: views.into_iter().map(convert).collect(), next_cursor }))
-}
-
-fn limit(limit: Option<u32>) -> Result<u32> {
-    let limit = limit.unwrap_or(PAGE_DEFAULT_COUNT);
-    if (1..=PAGE_MAX_COUNT).contains(&limit) {
-        return Ok(limit);
-    }
-    Err(Error::invalid("limit", format_args!("must lie between 1 and {PAGE_MAX_COUNT}")))
 }
 
 /// Whether to wait for the end.
@@ -139,6 +129,7 @@ fn limit(limit: Option<u32>) -> Result<u32> {
 #[into_params(parameter_in = Query)]
 pub(crate) struct GetCell {
     /// Wait up to this long for the cell to end (at most 60,000).
+    #[param(schema_with = bounds::wait_ms)]
     wait_ms: Option<u64>,
 }
 
@@ -183,8 +174,10 @@ pub(crate) struct GetCellEvents {
     #[serde(default)]
     after: u64,
     /// Wait up to this long when there are none yet (at most 60,000).
+    #[param(schema_with = bounds::wait_ms)]
     wait_ms: Option<u64>,
     /// Most items: 1 to 1000, 100 when absent.
+    #[param(schema_with = bounds::page)]
     limit: Option<u32>,
 }
 
@@ -200,7 +193,7 @@ pub(crate) async fn get_cell_events(
     Path((_sandbox, context, cell)): OfCell,
     Query(query): Query<GetCellEvents>,
 ) -> ApiResult<Json<CellEventPage>> {
-    let (wait, limits) = (wait(query.wait_ms)?, (limit(query.limit)?, PAGE_MAX_BYTES));
+    let (wait, limits) = (wait(query.wait_ms)?, (PAGE.of(query.limit)?, PAGE_MAX_BYTES));
     let read = |wait| app.engine.cell_events(caller.sandbox(), (&context, &cell), query.after, limits, wait);
     let page = match app.unless_draining(read(wait)).await {
         Some(page) => page?,

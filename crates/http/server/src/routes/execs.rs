@@ -15,6 +15,7 @@ use utoipa::IntoParams;
 
 use super::{output, wait};
 use crate::auth::{self, OnSandbox, Read};
+use crate::bounds;
 use crate::convert;
 use crate::error::ApiResult;
 use crate::extract::{Json, Path, Query};
@@ -70,6 +71,7 @@ pub(crate) struct ListExecs {
     #[serde(default)]
     state: Vec<ExecState>,
     /// Most items: 1 to 1000, 100 when absent.
+    #[param(schema_with = bounds::page)]
     limit: Option<u32>,
     /// `next_cursor` of the last page.
     cursor: Option<String>,
@@ -105,6 +107,7 @@ pub(crate) async fn list_execs(
 #[into_params(parameter_in = Query)]
 pub(crate) struct GetExec {
     /// Wait up to this long for the exec to end (at most 60,000).
+    #[param(schema_with = bounds::wait_ms)]
     wait_ms: Option<u64>,
 }
 

@@ -15,18 +15,12 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::auth::{Exec, OnSandbox, Read};
+use crate::bounds::{self, DEPTH, ENTRIES};
 use crate::convert;
 use crate::error::{ApiError, ApiResult};
 use crate::extract::{Json, Query, octal};
 use crate::shared::App;
 use crate::transfer::{self, Source};
-
-/// Most entries of one listing.
-const LIST_MAX_COUNT: u32 = 100_000;
-/// Entries of one listing when the caller does not say.
-const LIST_DEFAULT_COUNT: u32 = 10_000;
-/// Deepest listing.
-const DEPTH_MAX: u32 = 64;
 
 /// Checks a path from a query or a body.
 pub(super) fn path(field: &str, text: String) -> Result<String> {
@@ -233,8 +227,10 @@ pub(crate) struct ListFiles {
     /// Absolute path of the directory.
     path: String,
     /// Levels below it: 1 (the default) is its own entries, at most 64.
+    #[param(schema_with = bounds::depth)]
     depth: Option<u32>,
     /// Most entries: 1 to 100,000; 10,000 when absent. What is more is cut and said so.
+    #[param(schema_with = bounds::entries)]
     limit: Option<u32>,
 }
 
@@ -250,8 +246,8 @@ pub(crate) async fn list_files(
     let directory = path("path", query.path)?;
     let request = messages::List {
         path: directory.clone(),
-        depth: within("depth", query.depth, 1, DEPTH_MAX)?,
-        max_entries: within("limit", query.limit, LIST_DEFAULT_COUNT, LIST_MAX_COUNT)?,
+        depth: DEPTH.of(query.depth)?,
+        max_entries: ENTRIES.of(query.limit)?,
     };
     let guest = app.engine.guest(caller.sandbox()).await?;
     let (entries, truncated) = guest.list(request).await.map_err(guest_error)?;
@@ -261,14 +257,6 @@ pub(crate) async fn list_files(
         convert::file(info)
     };
     Ok(Json(FileList { items: entries.into_iter().map(full).collect(), truncated }))
-}
-
-fn within(field: &str, asked: Option<u32>, default: u32, max: u32) -> Result<u32> {
-    let value = asked.unwrap_or(default);
-    if (1..=max).contains(&value) {
-        return Ok(value);
-    }
-    Err(Error::invalid(field, format_args!("must lie between 1 and {max}")))
 }
 
 /// Makes a directory.

@@ -1,22 +1,17 @@
 //! Finding files by pattern, and lines in them.
 
 use atoll_api::{FindFiles, FoundFile, FoundFiles};
-use atoll_core::{Error, Result};
 use atoll_engine::guest_error;
 use atoll_guest_protocol::messages;
 use axum::extract::State;
 
 use super::files::path;
 use crate::auth::{OnSandbox, Read};
+use crate::bounds::FOUND;
 use crate::convert;
 use crate::error::ApiResult;
 use crate::extract::Json;
 use crate::shared::App;
-
-/// Most that one answer holds.
-const LIMIT_MAX: u32 = 100_000;
-/// What one answer holds when the caller does not say.
-const LIMIT_DEFAULT: u32 = 1000;
 
 /// Finds files below a directory by the pattern of their path, or lines in them.
 ///
@@ -35,7 +30,7 @@ pub(crate) async fn find_files(
         path: directory.clone(),
         pattern: request.pattern.unwrap_or_default(),
         text: request.text.unwrap_or_default(),
-        max_count: limit(request.limit)?,
+        max_count: FOUND.of(request.limit)?,
     };
     let guest = app.engine.guest(caller.sandbox()).await?;
     let (found, truncated) = guest.find(find).await.map_err(guest_error)?;
@@ -50,12 +45,4 @@ pub(crate) async fn find_files(
         })
     });
     Ok(Json(FoundFiles { items: items.collect(), truncated }))
-}
-
-fn limit(asked: Option<u32>) -> Result<u32> {
-    let limit = asked.unwrap_or(LIMIT_DEFAULT);
-    if (1..=LIMIT_MAX).contains(&limit) {
-        return Ok(limit);
-    }
-    Err(Error::invalid("limit", format_args!("must lie between 1 and {LIMIT_MAX}")))
 }

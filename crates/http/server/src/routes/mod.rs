@@ -54,12 +54,12 @@ pub(crate) use system::{healthz, metrics_text, readyz};
 
 use std::time::Duration;
 
-use atoll_core::limits::WAIT_MAX_MS;
-use atoll_core::{Error, Result};
+use atoll_core::Result;
 use axum::Router;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::bounds::WAIT;
 use crate::dashboard::Doors;
 use crate::dialect::{self, Mounts};
 use crate::ingress;
@@ -239,10 +239,6 @@ pub(crate) fn router(app: &App, mounts: Mounts) -> Router {
 /// # Errors
 /// [`atoll_core::Code::InvalidArgument`] over the limit.
 fn wait(wait_ms: Option<u64>) -> Result<Duration> {
-    let ms = wait_ms.unwrap_or_default();
-    if ms <= WAIT_MAX_MS {
-        return Ok(Duration::from_millis(ms));
-    }
-    Err(Error::invalid("wait_ms", format_args!("must be at most {WAIT_MAX_MS}"))
-        .hint("ask again when the wait is over"))
+    let ms = WAIT.of(wait_ms).map_err(|error| error.hint("ask again when the wait is over"))?;
+    Ok(Duration::from_millis(ms))
 }

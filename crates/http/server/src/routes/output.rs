@@ -13,14 +13,10 @@ use utoipa::IntoParams;
 
 use super::wait;
 use crate::auth::{OnSandbox, Read};
+use crate::bounds::{self, OUTPUT, OUTPUT_MAX_BYTES};
 use crate::error::ApiResult;
 use crate::extract::{Json, Path, Query};
 use crate::shared::{App, Shared};
-
-/// Largest page, bytes of output.
-const PAGE_MAX_BYTES: usize = 1 << 20;
-/// Page when the caller does not say, bytes of output.
-const PAGE_DEFAULT_BYTES: usize = 256 << 10;
 
 /// Which output.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -34,8 +30,10 @@ pub(crate) struct GetOutput {
     /// earlier.
     since_ms: Option<u64>,
     /// Wait up to this long when there is nothing yet (at most 60,000).
+    #[param(schema_with = bounds::wait_ms)]
     wait_ms: Option<u64>,
     /// Most bytes: 1 to 1,048,576; 262,144 when absent.
+    #[param(schema_with = bounds::output)]
     max_bytes: Option<usize>,
 }
 
@@ -51,12 +49,7 @@ pub(crate) async fn get_output(
     Query(query): Query<GetOutput>,
 ) -> ApiResult<Json<OutputPage>> {
     let wait = wait(query.wait_ms)?;
-    let max = query.max_bytes.unwrap_or(PAGE_DEFAULT_BYTES);
-    if !(1..=PAGE_MAX_BYTES).contains(&max) {
-        return Err(
-            Error::invalid("max_bytes", format_args!("must lie between 1 and {PAGE_MAX_BYTES}")).into()
-        );
-    }
+    let max = OUTPUT.of(query.max_bytes)?;
     // Looked at before the output is read: a final state then means that all output is there to read.
     let state = app.engine.exec(caller.sandbox(), &exec).await?.record.state;
     let offset = match query.since_ms {
@@ -123,7 +116,7 @@ pub(crate) async fn all(
         return Ok(chunks);
     }
     let mut reader = app.engine.output(sandbox, exec, 0, false).await?;
-    while let Some(event) = reader.next_now(PAGE_MAX_BYTES).await? {
+    while let Some(event) = reader.next_now(OUTPUT_MAX_BYTES).await? {
         match event {
             OutputEvent::Piece(Piece::Output { offset, stream, bytes }) => {
                 chunks.push(OutputChunk::new(offset, stream, &bytes));

@@ -18,6 +18,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::auth::{Caller, Manage, OnSandbox, Read};
+use crate::bounds;
 use crate::convert;
 use crate::error::{ApiResult, body_of};
 use crate::extract::{Json, Query};
@@ -91,6 +92,7 @@ pub(crate) struct ListSandboxes {
     /// Of this project: id or name.
     project: Option<String>,
     /// Most items: 1 to 1000, 100 when absent.
+    #[param(schema_with = bounds::page)]
     limit: Option<u32>,
     /// `next_cursor` of the last page.
     cursor: Option<String>,

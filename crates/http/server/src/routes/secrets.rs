@@ -8,6 +8,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::auth::{Admin, Caller, Manage};
+use crate::bounds;
 use crate::convert;
 use crate::error::ApiResult;
 use crate::extract::{Json, Path, Query};
@@ -93,6 +94,7 @@ pub(crate) struct ListUses {
     /// By this sandbox: id (it may be gone) or name.
     sandbox: Option<String>,
     /// Most items: 1 to 1000, 100 when absent.
+    #[param(schema_with = bounds::page)]
     limit: Option<u32>,
 }
 

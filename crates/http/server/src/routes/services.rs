@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use atoll_api::{CreateService, Service, ServiceList, ServiceLogChunk, ServiceLogPage};
-use atoll_core::Error;
 use atoll_engine::ServiceView;
 use axum::extract::State;
 use http::StatusCode;
@@ -12,14 +11,10 @@ use utoipa::IntoParams;
 
 use super::wait;
 use crate::auth::{Exec, OnSandbox, Read};
+use crate::bounds::{self, OUTPUT};
 use crate::error::ApiResult;
 use crate::extract::{Json, Path, Query};
 use crate::shared::App;
-
-/// Largest page of a log, bytes of output.
-const PAGE_MAX_BYTES: usize = 1 << 20;
-/// Page when the caller does not say, bytes of output.
-const PAGE_DEFAULT_BYTES: usize = 256 << 10;
 
 fn convert(view: ServiceView) -> Service {
     let ServiceView { record, state, reason, exec, next_start_ms } = view;
@@ -82,6 +77,7 @@ pub(crate) async fn list_services(
 #[into_params(parameter_in = Query)]
 pub(crate) struct GetService {
     /// Wait up to this long for it to be ready, stopped, or to have ended for good (at most 60,000).
+    #[param(schema_with = bounds::wait_ms)]
     wait_ms: Option<u64>,
 }
 
@@ -153,8 +149,10 @@ pub(crate) struct GetServiceLog {
     #[serde(default)]
     offset: u64,
     /// Wait up to this long when there is nothing yet (at most 60,000).
+    #[param(schema_with = bounds::wait_ms)]
     wait_ms: Option<u64>,
     /// Most bytes: 1 to 1,048,576; 262,144 when absent.
+    #[param(schema_with = bounds::output)]
     max_bytes: Option<usize>,
 }
 
@@ -170,12 +168,7 @@ pub(crate) async fn get_service_log(
     Query(query): Query<GetServiceLog>,
 ) -> ApiResult<Json<ServiceLogPage>> {
     let wait = wait(query.wait_ms)?;
-    let max = query.max_bytes.unwrap_or(PAGE_DEFAULT_BYTES);
-    if !(1..=PAGE_MAX_BYTES).contains(&max) {
-        return Err(
-            Error::invalid("max_bytes", format_args!("must lie between 1 and {PAGE_MAX_BYTES}")).into()
-        );
-    }
+    let max = OUTPUT.of(query.max_bytes)?;
     let read = |wait| app.engine.service_log(caller.sandbox(), &service, query.offset, max, wait);
     let log = match app.unless_draining(read(wait)).await {
         Some(log) => log?,

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::auth::{Caller, Manage, OnSandbox, OnSnapshot, Read};
+use crate::bounds;
 use crate::convert;
 use crate::error::ApiResult;
 use crate::extract::{Json, Query};
@@ -52,6 +53,7 @@ pub(crate) struct ListSnapshots {
     /// With a reference of this name.
     name: Option<String>,
     /// Most items: 1 to 1000, 100 when absent.
+    #[param(schema_with = bounds::page)]
     limit: Option<u32>,
     /// `next_cursor` of the last page.
     cursor: Option<String>,

@@ -26,6 +26,7 @@ use utoipa::IntoParams;
 use super::events::last_event_id;
 use super::wait;
 use crate::auth::{Caller, Read, ReadJournal};
+use crate::bounds::{self, EVENTS};
 use crate::cluster::{data, merged, streams_of_others};
 use crate::error::{ApiResult, body_of, json};
 use crate::extract::{Json, Query};
@@ -33,9 +34,6 @@ use crate::serve::Slot;
 use crate::shared::{App, shutting_down};
 use crate::trace::Unrecorded;
 
-/// Largest page, events.
-const PAGE_MAX_COUNT: u32 = 10_000;
-const PAGE_DEFAULT_COUNT: u32 = 1000;
 /// Pause after which an idle WebSocket is shown to be alive.
 const PING_EVERY: Duration = Duration::from_secs(20);
 /// What a client may send over the WebSocket: nothing but control messages.
@@ -61,8 +59,10 @@ pub(crate) struct GetEvents {
     #[serde(default)]
     since_ms: u64,
     /// For pages: wait up to this long when there is nothing yet (at most 60,000).
+    #[param(schema_with = bounds::wait_ms)]
     wait_ms: Option<u64>,
     /// For pages: most events, 1 to 10,000; 1,000 when absent.
+    #[param(schema_with = bounds::events)]
     limit: Option<u32>,
 }
 
@@ -110,11 +110,7 @@ pub(crate) async fn get_events(
     if wants_events(&headers) {
         return Ok(over_sse(app, reader, caller.request_id().to_owned(), |event| event.event.number));
     }
-    let limit = query.limit.unwrap_or(PAGE_DEFAULT_COUNT);
-    if !(1..=PAGE_MAX_COUNT).contains(&limit) {
-        let why = format_args!("must lie between 1 and {PAGE_MAX_COUNT}");
-        return Err(Error::invalid("limit", why).into());
-    }
+    let limit = EVENTS.of(query.limit)?;
     let page = Json(page(&app, reader, from, limit as usize, wait(query.wait_ms)?).await?);
     // The first page that a caller reads is recorded, and not each page after that.
     Ok(if from > 1 { (Extension(Unrecorded), page).into_response() } else { page.into_response() })

@@ -73,7 +73,8 @@ async fn agrees(harness: &Harness) -> Option<()> {
     let on_host: BTreeSet<_> =
         harness.host.driver().scan().await.unwrap().into_iter().map(|found| found.sandbox).collect();
     // Members of pools have no rows.
-    if !rows.iter().all(|row| on_host.contains(&row.id)) || !harness.engine.leaks().await.unwrap().is_empty() {
+    if !rows.iter().all(|row| on_host.contains(&row.id)) || !harness.engine.leaks().await.unwrap().is_empty()
+    {
         return None;
     }
     let stored: BTreeMap<_, _> =
@@ -116,7 +117,8 @@ async fn lists_agree(harness: &Harness) -> bool {
     let snapshots = store.list_snapshots(&SnapshotFilter::default(), None, 1000).await.unwrap().items;
     let snapshots: BTreeSet<_> = snapshots.into_iter().map(|one| one.id).collect();
     let artifacts: BTreeSet<_> = harness.host.driver().artifacts().await.unwrap().into_iter().collect();
-    let volumes: BTreeSet<_> = store.list_volumes().await.unwrap().into_iter().map(|one| one.id.to_string()).collect();
+    let volumes: BTreeSet<_> =
+        store.list_volumes().await.unwrap().into_iter().map(|one| one.id.to_string()).collect();
     let disks: BTreeSet<_> = harness.volumes.list().await.unwrap().iter().map(ToString::to_string).collect();
     let builds = store.list_builds(&[], None, None, 1000).await.unwrap().items;
     listed(harness, "/v1/keys", "id").await == keys

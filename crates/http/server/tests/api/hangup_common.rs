@@ -34,12 +34,17 @@ async fn builds() {
         ("/v1/builds".to_owned(), broken(format!("b{polls}")))
     })
     .await;
-    cut_everywhere("the end of a build that waits for its context", Method::POST, &[200], async |harness, polls| {
-        let body = json!({ "name": format!("b{polls}"), "dockerfile": "FROM host\nCOPY a /a\n" });
-        let made = before(harness, Method::POST, "/v1/builds", body).await;
-        assert_eq!(made["needs_context"], true);
-        (format!("/v1/builds/{}/cancel", made["id"].as_str().unwrap()), Value::Null)
-    })
+    cut_everywhere(
+        "the end of a build that waits for its context",
+        Method::POST,
+        &[200],
+        async |harness, polls| {
+            let body = json!({ "name": format!("b{polls}"), "dockerfile": "FROM host\nCOPY a /a\n" });
+            let made = before(harness, Method::POST, "/v1/builds", body).await;
+            assert_eq!(made["needs_context"], true);
+            (format!("/v1/builds/{}/cancel", made["id"].as_str().unwrap()), Value::Null)
+        },
+    )
     .await;
     cut_everywhere("the end of a build that has ended", Method::POST, &[200, 409], async |harness, polls| {
         let path = built(harness, broken(format!("b{polls}")), false).await;

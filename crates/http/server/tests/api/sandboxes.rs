@@ -1,10 +1,11 @@
 //! Sandboxes over the API.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use atoll_api::{BatchResults, Sandbox, SandboxList, ServerInfo};
 use reqwest::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::{Harness, SANDBOXES_MAX, read};
 
@@ -103,4 +104,29 @@ async fn what_cannot_be_made_leaves_nothing() {
     assert_eq!(harness.get("/v1/sandboxes").await.body["items"], json!([]));
     assert_eq!(harness.get("/v1/leaks").await.body["items"], json!([]));
     harness.sandbox(json!({})).await;
+}
+
+#[tokio::test]
+async fn a_fork_lives_as_long_as_was_said_last() {
+    const TTL_MS: u64 = 600_000;
+    let (harness, clock) = Harness::start_by_hand().await;
+    let parent = harness.sandbox(json!({ "ttl_ms": TTL_MS })).await.id;
+    let fork = async |body: Value| {
+        let answer = harness.post(&format!("/v1/sandboxes/{parent}/fork"), body).await;
+        let child = &answer.body["results"][0]["sandbox"];
+        let end = child["expires_at_ms"].as_u64();
+        end.map(|end| end - child["created_at_ms"].as_u64().unwrap_or_else(|| panic!("{answer:?}")))
+    };
+    assert_eq!(fork(json!({})).await, Some(TTL_MS));
+    // Extended twice, the parent has an end that is far from its creation.
+    for given in [TTL_MS, TTL_MS / 2] {
+        clock.advance(Duration::from_millis(TTL_MS / 2));
+        let extended = harness.request(Method::PATCH, &format!("/v1/sandboxes/{parent}"));
+        assert_eq!(harness.send(extended.json(&json!({ "ttl_ms": given }))).await.status, 200);
+        assert_eq!(fork(json!({})).await, Some(given));
+    }
+    assert_eq!(fork(json!({ "ttl_ms": 5 * TTL_MS })).await, Some(5 * TTL_MS));
+    let endless = harness.request(Method::PATCH, &format!("/v1/sandboxes/{parent}"));
+    assert_eq!(harness.send(endless.json(&json!({ "ttl_ms": null }))).await.status, 200);
+    assert_eq!(fork(json!({})).await, None);
 }

@@ -122,9 +122,7 @@ impl Harness {
             people,
         };
         let engine =
-            Engine::start(config, store.clone(), vault, images, vec![Arc::new(host.driver())])
-                .await
-                .unwrap();
+            Engine::start(config, store.clone(), vault, images, vec![Arc::new(host.driver())]).await.unwrap();
         let mut keys = Vec::new();
         for scope in [Scope::Read, Scope::Exec, Scope::Manage, Scope::Admin] {
             let new = engine.create_key(scope.as_str(), scope, None).await.unwrap();

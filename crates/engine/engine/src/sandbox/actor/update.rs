@@ -29,6 +29,7 @@ impl Actor {
         }
         if let Some(ttl) = update.ttl_ms {
             next.expires_ms = ttl.map(|ttl| self.inner.now_ms().saturating_add(ttl));
+            next.spec.ttl_ms = ttl;
         }
         if let Some(idle) = update.idle_timeout_ms {
             next.spec.idle_timeout_ms = idle;
