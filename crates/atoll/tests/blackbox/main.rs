@@ -33,6 +33,7 @@ mod crash;
 mod dashboard;
 mod declared_services;
 mod execs;
+mod files;
 mod host_full;
 mod hostile_disks;
 mod images;
