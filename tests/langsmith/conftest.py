@@ -3,6 +3,7 @@
 import importlib.metadata
 import json
 import os
+import time
 import urllib.error
 import urllib.request
 import uuid
@@ -46,6 +47,13 @@ def native(method, path, body=None):
     status, answer = raw(method, path, body, root=os.environ["ATOLL_URL"])
     assert status < 300, answer
     return answer
+
+
+def until(what, check, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,14 @@
 """Sandboxes: creating, finding, changing, deleting, and the errors."""
 
+import http.client
 import json
 import os
+import select
+import subprocess
+import urllib.parse
 
 import pytest
-from conftest import containers_only, endpoint, native, raw, since
+from conftest import containers_only, endpoint, native, raw, since, until
 from langsmith.sandbox import (
     AsyncSandboxClient,
     QuotaExceededError,
@@ -47,6 +51,29 @@ def test_both_paths_and_both_ways_to_present_the_key(client, name):
         with SandboxClient(api_endpoint=endpoint() + base, api_key=key) as other:
             with other.sandbox() as box:
                 assert box.run("true").exit_code == 0
+
+
+@containers_only
+def test_a_client_that_gives_up_a_creation_leaves_nothing(name):
+    """Its sandbox takes long to be ready. The client hangs up when the sandbox is there and the answer is not."""
+    template = "slow-" + name
+    atoll = [os.environ["ATOLL_BIN"], "template"]
+    start = "sleep 5; exec python3 -m http.server 9000 --bind 127.0.0.1"
+    subprocess.run([*atoll, "create", template, "--image", "host", "--start-cmd", start, "--ready-port", "9000"], check=True)
+    url = urllib.parse.urlsplit(endpoint())
+    connection = http.client.HTTPConnection(url.hostname, url.port, timeout=60)
+    try:
+        body = json.dumps({"name": name, "snapshot_name": template, "timeout": 120})
+        headers = {"X-Api-Key": os.environ["LANGSMITH_API_KEY"], "Content-Type": "application/json"}
+        connection.request("POST", url.path + "/v2/sandboxes/boxes", body, headers)
+        there = lambda: name in [box.get("name") for box in native("GET", "/v1/sandboxes")["items"]]  # noqa: E731
+        until("it is being made", there)
+        assert select.select([connection.sock], [], [], 0)[0] == [], "it was answered too early for this test"
+        connection.close()
+        until("it is gone", lambda: not there())
+    finally:
+        connection.close()
+        subprocess.run([*atoll, "rm", template], check=True)
 
 
 def test_fields_come_back(client, name):

@@ -10,7 +10,6 @@ import pytest
 from conftest import VERSION, since
 from langsmith.sandbox import (
     CommandTimeoutError,
-    ResourceNotFoundError,
     SandboxConnectionError,
     SandboxOperationError,
 )
@@ -268,9 +267,34 @@ def test_many_at_once(box):
 def test_a_sandbox_that_is_gone(client):
     box = client.create_sandbox()
     client.delete_sandbox(box.name)
-    # Over a WebSocket the clients take the 404 for a server without WebSockets.
-    with pytest.raises((ResourceNotFoundError, SandboxConnectionError)):
+    # With a 404 in the handshake the clients say that the server does not know WebSockets.
+    with pytest.raises(SandboxConnectionError, match="410"):
         box.run("true")
+    # What a client reads names what the client knows: no id that only the server has.
+    for path, body in [("/execute", {"command": "true"}), ("/glob", {"pattern": "*", "path": "/"})]:
+        status, text = post(box, path, body)
+        error = json.loads(text)["detail"]
+        assert (status, error["error"]) == (410, "SandboxNotFound")
+        assert error["message"] == f"no sandbox '{box.id}'"
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_message_that_is_too_large_is_told(box, first):
+    from websockets.exceptions import ConnectionClosed
+    from websockets.sync.client import connect
+
+    url = box.dataplane_url.replace("http", "ws", 1) + "/execute/ws"
+    request = {"type": "execute", "command": "cat"}
+    with connect(url, additional_headers={"X-Api-Key": os.environ["LANGSMITH_API_KEY"]}) as socket:
+        if first:
+            request["command"] = "x" * (8 << 20)
+        socket.send(json.dumps(request))
+        with pytest.raises(ConnectionClosed) as caught:
+            if not first:
+                assert json.loads(socket.recv(timeout=30))["type"] == "started"
+                socket.send(json.dumps({"type": "input", "data": "x" * (8 << 20)}))
+            socket.recv(timeout=30)
+    assert caught.value.rcvd.code == 1009 and "8 MiB" in caught.value.rcvd.reason
 
 
 def test_a_terminal_in_a_browser(box):

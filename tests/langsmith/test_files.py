@@ -1,5 +1,9 @@
 """Files: writing, reading whole and in parts, and the errors."""
 
+import http.client
+import os
+import urllib.parse
+
 import pytest
 from conftest import since
 from langsmith.sandbox import ResourceNotFoundError, SandboxOperationError
@@ -70,3 +74,45 @@ def test_parts(box):
     assert (whole.content, whole.partial, whole.start) == (b"another, longer", False, 0)
     with pytest.raises(ResourceNotFoundError):
         box.stat("/tmp/nothing-there")
+
+
+# Files that the kernel makes up: without a size, and shorter than they say.
+MADE_UP = ["/proc/version", "/proc/filesystems", "/sys/devices/system/cpu/online", "/sys/kernel/mm/transparent_hugepage/enabled"]
+
+
+@pytest.mark.parametrize("path", MADE_UP)
+def test_files_of_the_kernel_are_whole(box, path):
+    if box.run(f"test -r {path}").exit_code != 0:
+        pytest.skip(f"this kernel has no {path}")
+    assert box.read(path).decode() == box.run(f"cat {path}").stdout
+
+
+@since(0, 13)
+@pytest.mark.parametrize("path", MADE_UP)
+def test_files_of_the_kernel_have_parts(box, path):
+    if box.run(f"test -r {path}").exit_code != 0:
+        pytest.skip(f"this kernel has no {path}")
+    whole = box.read(path)
+    chunk = box.read_range(path, start=1, end=2)
+    assert (chunk.content, chunk.total_bytes, chunk.partial) == (whole[1:3], len(whole), True)
+    assert box.stat(path).size_bytes == len(whole)
+
+
+def test_a_file_that_shrinks_while_it_is_sent_breaks_off(box):
+    """Its size was announced: an answer that ended as if nothing were wrong would be a whole file to the client."""
+    size = 256 << 20
+    box.run(f"truncate -s {size} /tmp/shrinks")
+    url = urllib.parse.urlsplit(box.dataplane_url)
+    connection = http.client.HTTPConnection(url.hostname, url.port, timeout=60)
+    try:
+        headers = {"X-Api-Key": os.environ["LANGSMITH_API_KEY"]}
+        connection.request("GET", f"{url.path}/download?path=/tmp/shrinks", headers=headers)
+        answer = connection.getresponse()
+        assert (answer.status, answer.headers["Content-Length"]) == (200, str(size))
+        assert answer.read(1) == b"\0"
+        box.run("truncate -s 1 /tmp/shrinks")
+        with pytest.raises(http.client.IncompleteRead):
+            answer.read()
+    finally:
+        connection.close()
+    assert box.read("/tmp/shrinks") == b"\0"

@@ -1,10 +1,10 @@
 """Stopping, waking and starting sandboxes, also automatically."""
 
-import time
+import threading
 
 import pytest
-from conftest import VERSION, native, raw, since
-from langsmith.sandbox import AsyncSandboxClient, ResourceNotFoundError, SandboxClientError
+from conftest import VERSION, native, raw, since, until
+from langsmith.sandbox import AsyncSandboxClient, ResourceNotFoundError, SandboxClientError, SandboxOperationError
 
 
 @pytest.fixture
@@ -20,13 +20,6 @@ def own(client):
 
 def state(client, box):
     return client.get_sandbox_status(box.name).status
-
-
-def until(what, check, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 def test_files_stay_processes_end(client, own):
@@ -99,12 +92,20 @@ def test_a_stop_ends_what_runs_even_what_does_not_want_to(client, own):
     # The client waits for ten seconds.
     client.stop_sandbox(own.name)
     until("it stops", lambda: state(client, own) == "stopped")
-    # The command has ended, and a client that reads it gets its end or an error.
-    try:
-        assert handle.result.exit_code != 0
-    except SandboxClientError as error:
-        assert "stopped" in str(error)
+    # The client is told why the command has ended.
+    with pytest.raises(SandboxOperationError, match="the sandbox was stopped under the command"):
+        handle.result
     assert own.run("echo again").stdout == "again\n"
+
+
+def test_a_stop_is_told_though_the_command_ends_with_a_code(client, own):
+    """Without that, a code of 143 looks as if the command had been ended by something else."""
+    for command in ["echo begun; exec sleep 600", "trap 'exit 0' TERM; echo begun; while :; do sleep 0.1; done"]:
+        handle = own.run(command, wait=False, timeout=600)
+        assert next(iter(handle)).data == "begun\n"
+        client.stop_sandbox(own.name)
+        with pytest.raises(SandboxOperationError, match="the sandbox was stopped under the command, which ended with code"):
+            handle.result
 
 
 def test_a_finished_command_can_be_read_while_it_is_stopped(client, own):
@@ -127,6 +128,65 @@ def test_memory_that_is_preserved(client):
         assert box.run("pgrep -f 'while :' | head -1").stdout == pid
         first = int(box.run("cat /tmp/n").stdout or 0)
         until("it counts on", lambda: int(box.run("cat /tmp/n").stdout or 0) > first)
+    finally:
+        client.delete_sandbox(box.name)
+
+
+@since(0, 15)
+@pytest.mark.parametrize("transport", ["websocket", "events"])
+def test_a_client_is_told_of_a_stop_that_preserves_memory(client, monkeypatch, transport):
+    """It neither waits for ever nor comes back by itself, which would wake the sandbox. The command goes on when the
+    sandbox does, and a client that attaches to it misses nothing."""
+    if transport == "events":
+        monkeypatch.setenv("LANGSMITH_EXPERIMENTAL_FEATURES", "sandbox_sse_exec")
+    box = client.create_sandbox(preserve_memory_on_stop=True)
+    try:
+        command = "for i in 1 2 3 4 5; do echo $i; while [ ! -e /tmp/go ]; do sleep 0.05; done; done; exit 3"
+        handle = box.run(command, wait=False, timeout=600)
+        seen, errors = [], []
+
+        def read():
+            try:
+                seen.extend(chunk.data for chunk in handle)
+            except SandboxOperationError as error:
+                errors.append(str(error))
+
+        # A client that waits for ever does not hold the test up.
+        reading = threading.Thread(target=read, daemon=True)
+        reading.start()
+        until("it begins", lambda: handle.last_stdout_offset == 2)
+        client.stop_sandbox(box.name)
+        reading.join(timeout=60)
+        assert not reading.is_alive(), "it waits for ever"
+        assert "stopped with its memory" in errors[0] and seen == ["1\n"]
+        assert state(client, box) == "stopped"
+        again = box.reconnect(handle.command_id, stdout_offset=handle.last_stdout_offset)
+        box.write("/tmp/go", b"")
+        rest = again.result
+        assert (rest.stdout, rest.exit_code) == ("2\n3\n4\n5\n", 3)
+        assert state(client, box) == "ready"
+    finally:
+        client.delete_sandbox(box.name)
+
+
+@since(0, 15)
+def test_a_request_is_told_of_a_stop_that_preserves_memory(client):
+    """The transport that has one answer for a command: without its client the command ends when the sandbox goes on."""
+    box = client.create_sandbox(preserve_memory_on_stop=True)
+    try:
+        path = box.dataplane_url[box.dataplane_url.index("/v2/") :]
+        answers = []
+        asking = threading.Thread(
+            target=lambda: answers.append(raw("POST", path + "/execute", {"command": "touch /tmp/begun; sleep 600", "timeout": 900}))
+        )
+        asking.start()
+        until("it begins", lambda: box.run("test -e /tmp/begun").exit_code == 0)
+        client.stop_sandbox(box.name)
+        asking.join()
+        [(status, answer)] = answers
+        assert (status, answer["detail"]["error"]) == (410, "CommandError") and "stopped" in answer["detail"]["message"]
+        assert state(client, box) == "stopped"
+        until("it ends", lambda: box.run("pgrep -x sleep").exit_code != 0)
     finally:
         client.delete_sandbox(box.name)
 

@@ -41,6 +41,15 @@ def test_ls(tree):
     assert len(cut) == 2 and cut.truncated
 
 
+def test_more_entries_than_come_unasked(tree):
+    """The clients name no number unless their user does: then 1,000 come, and the answer says that there are more."""
+    tree.run("mkdir /tmp/many && cd /tmp/many && touch $(seq 1001)")
+    cut = tree.ls("/tmp/many")
+    assert len(cut) == 1000 and cut.truncated
+    whole = tree.ls("/tmp/many", limit=100_000)
+    assert len(whole) == 1001 and not whole.truncated
+
+
 def test_grep(tree):
     result = tree.grep("(a|b)*", "/tmp/tree")
     assert [(match.path, match.line, match.text) for match in result] == [

@@ -1,5 +1,6 @@
 """Links to ports and files."""
 
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -97,3 +98,29 @@ def test_links_to_files(serving):
     assert link.expires_at
     with pytest.raises(urllib.error.HTTPError):
         urllib.request.urlopen(link.download_url.replace(link.token, "wrong"), timeout=30)
+
+
+def test_after_a_wake_a_port_on_which_nothing_will_listen_is_closed(client):
+    """A stop ended the server, and nothing begins it again: the address says so at once, and not when a command has
+    begun another one."""
+    with client.sandbox() as box:
+        service = box.service(8000)
+        header = {"X-Langsmith-Sandbox-Service-Token": service.token}
+        request = urllib.request.Request(service.service_url + "/", headers=header)
+        statuses = []
+
+        def ask():
+            try:
+                statuses.append(urllib.request.urlopen(request, timeout=60).status)
+            except urllib.error.HTTPError as error:
+                statuses.append(error.code)
+
+        client.stop_sandbox(box.name)
+        asking = threading.Thread(target=ask)
+        asking.start()
+        # The answer is long there before all of these have run.
+        for _ in range(50):
+            box.run("true")
+        box.run("setsid python3 -m http.server 8000 --bind 127.0.0.1 >/dev/null 2>&1 & echo")
+        asking.join()
+        assert statuses == [502]

@@ -34,6 +34,7 @@ mod cuts;
 mod dashboard;
 mod declared_services;
 mod execs;
+mod files;
 mod host_full;
 mod hostile_disks;
 mod images;

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::process::Stdio;
 
 use crate::common::ssh::{Setup, ok};
-use atoll_api::PauseSandbox;
+use atoll_api::{CreateService, PauseSandbox};
 use atoll_blackbox::Server;
 use atoll_core::sandbox::{PauseMode, SandboxState};
 use futures::future::join_all;
@@ -52,6 +52,45 @@ async fn a_request_to_a_port_wakes_and_is_answered() {
         }
         assert_eq!(server.client.get_sandbox("web").await.unwrap().state, SandboxState::Running);
     }
+    server.finish().await;
+}
+
+async fn service(server: &Server, name: &str, line: &str) {
+    let (name, shell) = (name.to_owned(), Some(line.to_owned()));
+    let create = CreateService { name, shell, ..CreateService::default() };
+    server.client.create_service("web", &create).await.unwrap();
+}
+
+/// A service that does not say when it is ready has some time to come up.
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_wake_a_port_waits_for_services() {
+    let server = Server::start();
+    server.cli(&["create", "--name", "web"]).ok();
+    service(&server, "late", &format!("sleep 1; exec {START}")).await;
+    asleep(&server, PauseMode::Filesystem).await;
+    assert_eq!(ask(&server).await.0, 200);
+    server.finish().await;
+}
+
+/// Without services nothing begins by itself: the port is closed, and not when a command has begun a server later.
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_wake_a_port_without_a_service_is_closed() {
+    let server = Server::start();
+    server.cli(&["create", "--name", "web"]).ok();
+    // Nor is a service that was stopped waited for.
+    service(&server, "stopped", "exec sleep 1000").await;
+    server.client.stop_service("web", "stopped").await.unwrap();
+    asleep(&server, PauseMode::Filesystem).await;
+    let begin = async {
+        // The answer is long there before all of these have run.
+        for _ in 0..50 {
+            server.sh("web", "true").await;
+        }
+        server.shell("web", START).await;
+    };
+    let (answer, ()) = tokio::join!(ask(&server), begin);
+    assert_eq!(answer.0, 502, "{answer:?}");
+    assert!(answer.1.contains("port_closed"), "{answer:?}");
     server.finish().await;
 }
 

@@ -10,6 +10,8 @@ use http::header::{CONTENT_RANGE, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, Method, StatusCode, Uri};
 use serde_json::{Value, json};
 
+use crate::ids;
+
 /// Seconds after which a client may try again.
 const RETRY_AFTER_S: u16 = 1;
 
@@ -27,7 +29,23 @@ pub(crate) struct Failure {
 
 pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
 
-pub(crate) use atoll_dialect_kit::sentence;
+/// An error as one sentence, with what to do about it. Sandboxes and snapshots are called by the ids that clients know.
+pub(crate) fn sentence(error: &Error) -> String {
+    let text = atoll_dialect_kit::sentence(error);
+    let mut told = String::with_capacity(text.len());
+    for part in text.split_inclusive(|c: char| !c.is_ascii_alphanumeric()) {
+        let word = part.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
+        let sandbox = word.parse().map(|id| ids::of_sandbox(&id));
+        match sandbox.or_else(|_| word.parse().map(|id| ids::of_snapshot(&id))) {
+            Ok(uuid) => {
+                told.push_str(&uuid);
+                told.push_str(part.strip_prefix(word).unwrap_or_default());
+            }
+            Err(_) => told.push_str(part),
+        }
+    }
+    told
+}
 
 impl Failure {
     pub(crate) fn new(status: StatusCode, error: &'static str, message: impl Into<String>) -> Self {
@@ -121,7 +139,7 @@ impl Failure {
             // A file that cannot be written because a directory above it is missing is not a missing file.
             Code::FileNotFound if kind != "WriteError" => (StatusCode::NOT_FOUND, "FileNotFound"),
             Code::ExecNotFound => (StatusCode::NOT_FOUND, "CommandNotFound"),
-            // A 404 would be taken for a missing file.
+            // A 404 would be taken for a missing file, and at a WebSocket for a server without WebSockets.
             Code::SandboxNotFound => (StatusCode::GONE, "SandboxNotFound"),
             Code::SandboxFailed => (StatusCode::GONE, "SandboxFailed"),
             Code::PermissionDenied => (StatusCode::FORBIDDEN, "PermissionDenied"),
@@ -136,15 +154,6 @@ impl Failure {
             _ => (StatusCode::BAD_REQUEST, kind),
         };
         Self::new(status, kind, sentence(error))
-    }
-
-    /// Errors of upgrades to a WebSocket: 503 when the next attempt may succeed, all others are final.
-    pub(crate) fn handshake(error: &Error) -> Self {
-        let mut failure = Self::data("CommandError", error);
-        if error.code == Code::SandboxNotFound {
-            failure.status = StatusCode::NOT_FOUND;
-        }
-        failure
     }
 
     fn body(&self) -> Value {
@@ -218,6 +227,7 @@ pub(crate) async fn method_not_allowed(method: Method) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use atoll_core::id::{SandboxId, SnapshotId};
 
     #[test]
     fn what_is_retried_is_what_may_succeed_later() {
@@ -227,7 +237,6 @@ mod tests {
                 Failure::control(&error),
                 Failure::create(&error),
                 Failure::data("ReadError", &error),
-                Failure::handshake(&error),
             ] {
                 let retried = matches!(failure.status.as_u16(), 429 | 502 | 503 | 504);
                 assert!(!retried || code.retryable(), "{code}: {}", failure.status);
@@ -251,5 +260,17 @@ mod tests {
         let gone = Error::new(Code::SandboxNotFound, "no sandbox 'x'");
         assert_eq!(Failure::data("ReadError", &gone).status, StatusCode::GONE);
         assert_eq!(Failure::control(&gone).status, StatusCode::NOT_FOUND);
+    }
+
+    #[test]
+    fn ids_are_those_that_clients_know() {
+        let (id, snapshot) = (SandboxId::from_parts(7, 8), SnapshotId::from_parts(9, 10));
+        let (uuid, other) = (ids::of_sandbox(&id), ids::of_snapshot(&snapshot));
+        let said = |text: String| sentence(&Error::new(Code::InvalidState, text).hint(format!("ask for {id}")));
+        assert_eq!(
+            said(format!("no sandbox '{id}' of {snapshot}. Ünd")),
+            format!("no sandbox '{uuid}' of {other}. Ünd; ask for {uuid}")
+        );
+        assert_eq!(said("sb-box sb06".to_owned()), format!("sb-box sb06; ask for {uuid}"));
     }
 }

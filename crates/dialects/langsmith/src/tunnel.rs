@@ -29,8 +29,8 @@ pub(crate) async fn attach(
         Failure::new(StatusCode::BAD_REQUEST, "InvalidRequest", format!("not a WebSocket: {rejection}"))
     })?;
     let engine = app.host.engine();
-    let sandbox = caller.sandbox().map_err(|error| Failure::handshake(&error))?.clone();
-    drop(boxes::awake(engine, &sandbox).await.map_err(|error| Failure::handshake(&error))?);
+    let sandbox = caller.sandbox().map_err(|error| Failure::data("CommandError", &error))?.clone();
+    drop(boxes::awake(engine, &sandbox).await.map_err(|error| Failure::data("CommandError", &error))?);
     let held = app.host.hold(&request);
     Ok(upgrade
         .max_message_size(MESSAGE_MAX_BYTES)

@@ -3,8 +3,7 @@
 use atoll_core::id::SandboxId;
 use atoll_core::{Code, Error, spec};
 use atoll_dialect_kit::files::{Form, SendError, send};
-use atoll_engine::{Engine, GuestLease, guest_error};
-use atoll_guest_protocol::client::FileWriter;
+use atoll_engine::{Engine, FileWriter, GuestLease, guest_error};
 use atoll_guest_protocol::messages::{Mkdir, Read as ReadFile, Remove, Rename, Write};
 use axum::Router;
 use axum::body::Body;

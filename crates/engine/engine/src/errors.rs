@@ -125,6 +125,10 @@ pub fn guest_error(error: GuestError) -> Error {
             return Error::new(Code::GuestUnavailable, "the connection to the sandbox broke off");
         }
         GuestError::Timeout => return Error::new(Code::Timeout, "the sandbox did not answer in time"),
+        GuestError::StoodStill => {
+            return Error::new(Code::Timeout, "the sandbox was paused meanwhile, and did not go on in time")
+                .hint("resume it, and begin again");
+        }
         GuestError::Protocol(why) => {
             tracing::warn!(%why, "a guest broke the protocol");
             return Error::new(Code::GuestUnavailable, "the sandbox's guest agent broke the protocol");

@@ -101,7 +101,7 @@ pub use people::{LOGIN_MS, People};
 pub use pool::{PoolConfig, PoolName, PoolOrigin, PoolView, PoolsView, Wanted};
 pub use projects::{ProjectUpdate, ProjectView};
 pub use query::{ExecQuery, SandboxQuery};
-pub use sandbox::{GuestLease, SandboxMetrics};
+pub use sandbox::{ByteStream, FileReader, FileWriter, GuestLease, SandboxMetrics};
 pub use secrets::{SecretDoor, SecretDraft, SecretIs, UseQuery};
 pub use service::{ServiceLog, ServicePiece, ServiceView};
 pub use sharing::AccessView;

@@ -1,13 +1,18 @@
 //! Bulk data from a sandbox: streams that hold their lease on the guest.
 
+mod file;
+mod range;
+
 use std::io;
 
 use atoll_core::Error;
-use atoll_engine::{GuestLease, guest_error};
-use atoll_guest_protocol::client::{ByteStream, FileReader};
+use atoll_engine::{ByteStream, FileReader, GuestLease, guest_error};
 use axum::body::Body;
 use bytes::Bytes;
 use futures::stream;
+
+pub use self::file::OpenFile;
+pub use self::range::{Wanted, wanted};
 
 /// The source that bulk data is read from.
 #[derive(Debug)]

@@ -9,6 +9,7 @@ use atoll_core::key::{KeyFormat, Scope};
 use atoll_core::project::{ProjectDefaults, Quota};
 use atoll_core::sharing::{Role, Visibility};
 use atoll_core::spec::{Caps, Command, Defaults, ExecDraft, SandboxDraft};
+use atoll_dialect_kit::uuid;
 use atoll_engine::{Caller, Clock, Config, EgressConfig, Engine, PoolConfig, SnapshotOrder, Trust};
 use atoll_image::{ImageError, Images};
 use atoll_isolation::fake::FakeHost;
@@ -278,6 +279,8 @@ pub(crate) fn anonymous(text: String, on: &Objects) -> String {
     // Dialects write ids with other beginnings.
     let parts = [SandboxId::PREFIX, SnapshotId::PREFIX];
     let parts = [sandbox.trim_start_matches(parts[0]), snapshot.trim_start_matches(parts[1])];
-    let names = [sandbox, snapshot, parts[0], parts[1], &on.name];
+    // Or as UUIDs.
+    let uuids = [uuid::of_sandbox(&on.sandbox), uuid::of_snapshot(&on.snapshot)];
+    let names = [sandbox, snapshot, parts[0], parts[1], &uuids[0], &uuids[1], &on.name];
     names.iter().fold(text, |text, name| text.replace(name, "ID"))
 }

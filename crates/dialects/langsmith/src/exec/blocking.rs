@@ -9,7 +9,7 @@ use axum::extract::State;
 use http::StatusCode;
 use serde::Serialize;
 
-use super::{Outcome, Request, get_or_create, outcome};
+use super::{Outcome, Output, Request, get_or_create, outcome};
 use crate::App;
 use crate::boxes;
 use crate::error::{Failure, Result};
@@ -32,6 +32,16 @@ fn failure(error: &Error) -> Failure {
     Failure::data("CommandError", error)
 }
 
+/// The error of output that does not come. A command here ends with its client, so it does not outlast a stop.
+fn stopped(error: &Error) -> Failure {
+    match error.code {
+        Code::InvalidState => {
+            Failure::new(StatusCode::GONE, "CommandError", "the sandbox was stopped under the command")
+        }
+        _ => failure(error),
+    }
+}
+
 /// Runs a command and answers with its output when it has ended. A client that does not wait for the
 /// answer ends the command.
 pub(crate) async fn execute(
@@ -48,16 +58,15 @@ pub(crate) async fn execute(
     drop(boxes::awake(engine, sandbox).await.map_err(|error| failure(&error))?);
     let view =
         get_or_create(engine, sandbox, request, caller.engine()).await.map_err(|error| failure(&error))?;
-    let mut feed = Feed::open(engine, &view, &app.marks, Counting::Text, Offsets::default())
-        .await
-        .map_err(|error| failure(&error))?;
+    let feed = Feed::open(engine, &view, &app.marks, Counting::Text, Offsets::default()).await;
+    let mut output = Output::new(engine, sandbox, feed.map_err(|error| failure(&error))?);
     let mut answer = Answer::default();
     let exit = loop {
         let event = tokio::select! {
-            event = client.unless_gone(feed.next()) => event.flatten(),
+            event = client.unless_gone(output.next()) => event.flatten(),
             () = app.host.draining() => Err(Error::new(Code::Timeout, "the server is shutting down")),
         };
-        match event.map_err(|error| failure(&error))? {
+        match event.map_err(|error| stopped(&error))? {
             Event::Text { stream: OutputStream::Stdout, text, .. } => answer.stdout.push_str(&text),
             Event::Text { text, .. } => answer.stderr.push_str(&text),
             Event::Raw { .. } => {}

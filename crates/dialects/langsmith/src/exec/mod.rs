@@ -7,11 +7,11 @@ pub(crate) mod ws;
 
 use std::collections::BTreeMap;
 
-use atoll_core::Error;
 use atoll_core::exec::Exit;
 use atoll_core::exec::ExitReason;
 use atoll_core::id::SandboxId;
 use atoll_core::spec::{Command, ExecDraft, TtySize};
+use atoll_core::{Code, Error};
 use atoll_dialect_kit::exec as kit;
 use atoll_engine::{Caller as EngineCaller, Engine, ExecView};
 use serde::Deserialize;
@@ -116,6 +116,60 @@ pub(crate) async fn get_or_create(
     kit::get_or_create(engine, sandbox, id.as_deref(), shell.as_deref(), draft, caller).await
 }
 
+/// The output of a command, until it ends or its sandbox stands still.
+///
+/// A stop that preserves memory leaves the command where it is, and no client wakes a sandbox by waiting for output. So
+/// the client is told, by an error that it raises: a connection that is only closed makes it reconnect, and that wakes
+/// the sandbox which has just been stopped.
+pub(crate) struct Output {
+    feed: kit::Feed,
+    engine: Engine,
+    sandbox: SandboxId,
+}
+
+impl Output {
+    pub(crate) fn new(engine: &Engine, sandbox: &SandboxId, feed: kit::Feed) -> Self {
+        Self { feed, engine: engine.clone(), sandbox: sandbox.clone() }
+    }
+
+    /// The next event if there is one now.
+    ///
+    /// # Errors
+    /// As [`kit::Feed::next_now`].
+    pub(crate) async fn next_now(&mut self) -> Result<Option<kit::Event>, Error> {
+        self.feed.next_now().await
+    }
+
+    /// The next event, waiting for it. Cancelling the wait loses nothing.
+    ///
+    /// # Errors
+    /// As [`kit::Feed::next`]; [`Code::InvalidState`] when the sandbox is stopped and there is nothing more to tell.
+    pub(crate) async fn next(&mut self) -> Result<kit::Event, Error> {
+        loop {
+            // In this order: what came before the stop, above all an end, is told.
+            let stopped = self.engine.is_paused(&self.sandbox);
+            match self.feed.next_now().await? {
+                Some(event) => return Ok(event),
+                None if stopped => {
+                    let message = "the sandbox was stopped with its memory, and the command stands still";
+                    return Err(Error::new(Code::InvalidState, message)
+                        .hint("it goes on at the next use of the sandbox: reconnect to it by its command id"));
+                }
+                None => {}
+            }
+            tokio::select! {
+                event = self.feed.next() => return event,
+                () = self.engine.until_paused(&self.sandbox) => {}
+            }
+        }
+    }
+
+    /// Where the streams are now.
+    pub(crate) fn offsets(&self) -> kit::Offsets {
+        self.feed.offsets()
+    }
+}
+
 /// How a command ended, in the clients' terms.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
@@ -130,8 +184,10 @@ pub(crate) fn outcome(exit: &Exit) -> Outcome {
         (ExitReason::TimedOut, _) => {
             Outcome::Error("CommandTimeout", "the command did not end within its timeout".to_owned())
         }
-        (ExitReason::SandboxPaused, None) => {
-            Outcome::Error("CommandError", "the sandbox was stopped under the command".to_owned())
+        // The code is that of the signal by which the stop ended it, or of a handler of that signal.
+        (ExitReason::SandboxPaused, code) => {
+            let with = code.map(|code| format!(", which ended with code {code}")).unwrap_or_default();
+            Outcome::Error("CommandError", format!("the sandbox was stopped under the command{with}"))
         }
         (_, Some(code)) => Outcome::Exit(code),
         (_, None) => Outcome::Error("CommandError", "the sandbox died under the command".to_owned()),
@@ -175,5 +231,18 @@ mod tests {
         assert!(parse("{}").draft(SHELL).is_err());
         assert!(parse(r#"{"command":"a","cwd":"/","run_config":{}}"#).draft(SHELL).is_err());
         assert!(parse(r#"{"command":"a","timeout":1e300}"#).draft(SHELL).is_err());
+    }
+
+    #[test]
+    fn a_stop_is_told_whatever_code_a_command_ended_with() {
+        let ended = |reason, code| outcome(&Exit { reason, code, signal: None, error: None });
+        for code in [None, Some(0), Some(143), Some(137)] {
+            let Outcome::Error("CommandError", why) = ended(ExitReason::SandboxPaused, code) else {
+                panic!("{code:?} is told as an exit");
+            };
+            assert!(why.starts_with("the sandbox was stopped under the command"), "{why}");
+            assert!(code.is_none_or(|code| why.ends_with(&format!("code {code}"))), "{why}");
+        }
+        assert_eq!(ended(ExitReason::Signaled, Some(143)), Outcome::Exit(143));
     }
 }

@@ -21,7 +21,7 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Outcome, Request, by_id, get_or_create, outcome};
+use super::{Outcome, Output, Request, by_id, get_or_create, outcome};
 use crate::App;
 use crate::boxes;
 use crate::error::{Failure, Result, sentence};
@@ -78,6 +78,10 @@ pub(crate) async fn resume(
         found => found,
     };
     let view = found.map_err(|error| failure(&error))?;
+    // The output of one that has ended is read without waking the sandbox.
+    if !view.record.state.is_final() {
+        drop(boxes::awake(engine, sandbox).await.map_err(|error| failure(&error))?);
+    }
     let from = Offsets { stdout: request.stdout_offset, stderr: request.stderr_offset };
     stream(&app, &view, request.command_id, from).await
 }
@@ -85,7 +89,7 @@ pub(crate) async fn resume(
 /// The state of the stream.
 struct Source {
     app: App,
-    feed: Feed,
+    output: Output,
     /// Output that was sent, bytes.
     sent: usize,
     hello: Option<String>,
@@ -93,11 +97,11 @@ struct Source {
 }
 
 async fn stream(app: &App, view: &ExecView, command_id: String, from: Offsets) -> Result<Response> {
-    let feed = Feed::open(app.host.engine(), view, &app.marks, Counting::Raw, from)
-        .await
-        .map_err(|error| failure(&error))?;
+    let engine = app.host.engine();
+    let feed = Feed::open(engine, view, &app.marks, Counting::Raw, from).await;
+    let output = Output::new(engine, &view.record.sandbox, feed.map_err(|error| failure(&error))?);
     let hello = event("started", &json!({"command_id": command_id, "pid": view.record.pid}));
-    let source = Source { app: app.clone(), feed, sent: 0, hello: Some(hello), over: false };
+    let source = Source { app: app.clone(), output, sent: 0, hello: Some(hello), over: false };
     let events = stream::unfold(source, |mut source| async move {
         let text = source.next().await?;
         Some((Ok::<_, std::convert::Infallible>(Bytes::from(text)), source))
@@ -120,11 +124,11 @@ impl Source {
         }
         if self.sent >= UNACKED_MAX_BYTES {
             self.over = true;
-            let Offsets { stdout, stderr } = self.feed.offsets();
+            let Offsets { stdout, stderr } = self.output.offsets();
             return Some(event("ack_required", &json!({"stdout_offset": stdout, "stderr_offset": stderr})));
         }
         let next = tokio::select! {
-            next = self.feed.next() => next,
+            next = self.output.next() => next,
             () = tokio::time::sleep(HEARTBEAT_EVERY) => return Some(": alive\n\n".to_owned()),
             () = self.app.host.draining() => Err(Error::new(Code::ShuttingDown, "the server is shutting down")),
         };
@@ -152,7 +156,7 @@ impl Source {
     }
 
     fn last(&self, outcome: &Outcome) -> String {
-        let Offsets { stdout, stderr } = self.feed.offsets();
+        let Offsets { stdout, stderr } = self.output.offsets();
         let ends = event("stream_end", &json!({"stream": "stdout", "offset": stdout}))
             + &event("stream_end", &json!({"stream": "stderr", "offset": stderr}));
         ends + &match outcome {

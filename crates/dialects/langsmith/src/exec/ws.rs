@@ -32,7 +32,7 @@ use futures::{SinkExt as _, StreamExt as _};
 use http::StatusCode;
 
 use super::frames::{self, First, Later};
-use super::{Outcome, by_id, get_or_create, outcome};
+use super::{Outcome, Output, by_id, get_or_create, outcome};
 use crate::App;
 use crate::boxes;
 use crate::error::{Failure, Result, sentence};
@@ -63,8 +63,8 @@ pub(crate) async fn attach(
     })?;
     // Wakes the sandbox if need be.
     let engine = app.host.engine().clone();
-    let sandbox = caller.sandbox().map_err(|error| Failure::handshake(&error))?.clone();
-    drop(boxes::awake(&engine, &sandbox).await.map_err(|error| Failure::handshake(&error))?);
+    let sandbox = caller.sandbox().map_err(|error| Failure::data("CommandError", &error))?.clone();
+    drop(boxes::awake(&engine, &sandbox).await.map_err(|error| Failure::data("CommandError", &error))?);
     let held = app.host.hold(&request);
     let session = Session {
         app,
@@ -120,17 +120,7 @@ struct Session {
 impl Session {
     async fn run(self, socket: WebSocket) {
         let (mut sink, mut stream) = socket.split();
-        let opening = tokio::time::timeout(FIRST_WAIT, Opening::read(&mut stream)).await;
-        let Ok(Some(Opening { first, early })) = opening else { return };
-        let ended = match self.begin(&first).await {
-            Ok((view, feed, command_id)) => {
-                let exec = Arc::<str>::from(view.record.id.as_str());
-                let started = frames::started(&command_id, view.record.pid);
-                self.live(&mut sink, &mut stream, &exec, started, feed, &early).await
-            }
-            Err((kind, message)) => Ok(End::Said(frames::error(kind, &message))),
-        };
-        let Ok(end) = ended else { return };
+        let Ok(end) = self.converse(&mut sink, &mut stream).await else { return };
         if close(&mut sink, end).await.is_ok() {
             // The client answers; its messages meanwhile are ignored.
             let answered = async { while let Some(Ok(_)) = stream.next().await {} };
@@ -138,11 +128,32 @@ impl Session {
         }
     }
 
+    /// From the first message to the reason to close the socket.
+    async fn converse(
+        &self,
+        sink: &mut Sink,
+        stream: &mut SplitStream<WebSocket>,
+    ) -> std::result::Result<End, Gone> {
+        let opening = tokio::time::timeout(FIRST_WAIT, Opening::read(stream)).await.unwrap_or(Err(Gone))?;
+        let Opening { first, early } = match opening {
+            Ok(opening) => opening,
+            Err(end) => return Ok(end),
+        };
+        match self.begin(&first).await {
+            Ok((view, output, command_id)) => {
+                let exec = Arc::<str>::from(view.record.id.as_str());
+                let started = frames::started(&command_id, view.record.pid);
+                self.live(sink, stream, &exec, started, output, &early).await
+            }
+            Err((kind, message)) => Ok(End::Said(frames::error(kind, &message))),
+        }
+    }
+
     /// Does what the first message asks for. The error is a type and a sentence.
     async fn begin(
         &self,
         first: &str,
-    ) -> std::result::Result<(ExecView, Feed, String), (&'static str, String)> {
+    ) -> std::result::Result<(ExecView, Output, String), (&'static str, String)> {
         let first: First = serde_json::from_str(first)
             .map_err(|error| ("InvalidRequest", format!("the first message is not understood: {error}")))?;
         let from = first.offsets();
@@ -166,7 +177,8 @@ impl Session {
         };
         let (view, id) = found.map_err(|error| refused(&error))?;
         let feed = Feed::open(&self.engine, &view, &self.app.marks, Counting::Text, from).await;
-        Ok((view, feed.map_err(|error| refused(&error))?, id))
+        let feed = feed.map_err(|error| refused(&error))?;
+        Ok((view, Output::new(&self.engine, &self.sandbox, feed), id))
     }
 
     async fn live(
@@ -175,23 +187,23 @@ impl Session {
         stream: &mut SplitStream<WebSocket>,
         exec: &str,
         started: String,
-        mut feed: Feed,
+        mut output: Output,
         early: &[String],
     ) -> std::result::Result<End, Gone> {
         sink.feed(Message::text(started)).await?;
         tokio::select! {
-            ended = self.outgoing(sink, &mut feed) => ended,
+            ended = self.outgoing(sink, &mut output) => ended,
             ended = self.incoming(stream, exec, early) => ended,
         }
     }
 
     /// Sends output until the end.
-    async fn outgoing(&self, sink: &mut Sink, feed: &mut Feed) -> std::result::Result<End, Gone> {
+    async fn outgoing(&self, sink: &mut Sink, output: &mut Output) -> std::result::Result<End, Gone> {
         loop {
             let mut fed = 0;
             // Output that is there already goes out together.
             while fed < FLUSH_BYTES {
-                match feed.next_now().await {
+                match output.next_now().await {
                     Ok(Some(Event::End(exit))) => return Ok(End::Said(last(&outcome(&exit)))),
                     Ok(Some(event)) => fed += self.send(sink, event).await?,
                     Ok(None) => break,
@@ -200,7 +212,7 @@ impl Session {
             }
             sink.flush().await?;
             let event = tokio::select! {
-                event = feed.next() => event,
+                event = output.next() => event,
                 () = tokio::time::sleep(PING_EVERY) => {
                     sink.send(Message::Ping(Bytes::new())).await?;
                     continue;
@@ -244,11 +256,7 @@ impl Session {
                 }
                 Ok(Message::Close(_)) => return Err(Gone),
                 Ok(Message::Binary(_) | Message::Ping(_) | Message::Pong(_)) => {}
-                // Either the connection broke, and the client does not get this, or a message is too large.
-                Err(error) => {
-                    tracing::debug!(%error, "a client's message was not taken");
-                    return Ok(End::TooLarge);
-                }
+                Err(error) => return Ok(not_taken(&error)),
             }
         }
         Err(Gone)
@@ -297,20 +305,30 @@ struct Opening {
 }
 
 impl Opening {
-    async fn read(stream: &mut SplitStream<WebSocket>) -> Option<Self> {
+    /// Reads until the message that names the command; or gives the reason to close the socket before that.
+    async fn read(
+        stream: &mut SplitStream<WebSocket>,
+    ) -> std::result::Result<std::result::Result<Self, End>, Gone> {
         let mut early = Vec::new();
-        while let Some(Ok(message)) = stream.next().await {
+        while let Some(message) = stream.next().await {
             match message {
-                Message::Text(text) if early.len() < EARLY_MAX_COUNT && frames::is_later(&text) => {
+                Ok(Message::Text(text)) if early.len() < EARLY_MAX_COUNT && frames::is_later(&text) => {
                     early.push(text.to_string());
                 }
-                Message::Text(text) => return Some(Self { first: text.to_string(), early }),
-                Message::Close(_) => return None,
-                Message::Binary(_) | Message::Ping(_) | Message::Pong(_) => {}
+                Ok(Message::Text(text)) => return Ok(Ok(Self { first: text.to_string(), early })),
+                Ok(Message::Close(_)) => return Err(Gone),
+                Ok(Message::Binary(_) | Message::Ping(_) | Message::Pong(_)) => {}
+                Err(error) => return Ok(Err(not_taken(&error))),
             }
         }
-        None
+        Err(Gone)
     }
+}
+
+/// Either the connection broke, and the client does not get this, or a message is too large.
+fn not_taken(error: &axum::Error) -> End {
+    tracing::debug!(%error, "a client's message was not taken");
+    End::TooLarge
 }
 
 /// An id for clients that make up none.

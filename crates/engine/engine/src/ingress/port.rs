@@ -19,7 +19,7 @@ use crate::engine::Engine;
 use crate::errors::guest_error;
 use crate::sandbox::GuestLease;
 
-/// How long after a sandbox was woken its servers may take to come up.
+/// How long after a sandbox was woken its services may take to come up.
 const WAKE_WAIT: Duration = Duration::from_secs(30);
 /// Pause between attempts: doubles from the first to the second.
 const RETRY_FIRST: Duration = Duration::from_millis(5);
@@ -44,8 +44,9 @@ pub struct PortListener {
 }
 
 impl GuestLease {
-    /// Connects to a port on the sandbox's loopback. After a sandbox was woken its servers have some time to come
-    /// up before a port counts as closed; a service that says on which port it is ready is waited for.
+    /// Connects to a port on the sandbox's loopback. After a sandbox was woken its services have some time to come
+    /// up before a port counts as closed; a service that says on which port it is ready is waited for. Nothing else
+    /// begins by itself, so where no service may still come up, a closed port is closed.
     ///
     /// # Errors
     /// [`Code::PortClosed`], which lists the ports on which something does listen;
@@ -61,7 +62,8 @@ impl GuestLease {
             match self.try_port(port).await {
                 Err(error)
                     if error.code == Code::PortClosed
-                        && deadline.is_some_and(|deadline| Instant::now() + pause < deadline) =>
+                        && deadline.is_some_and(|deadline| Instant::now() + pause < deadline)
+                        && self.shared().services.may_come_up(&self.shared().record().boot_id) =>
                 {
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(RETRY_LAST);

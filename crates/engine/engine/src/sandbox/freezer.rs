@@ -184,6 +184,19 @@ impl SandboxShared {
         // The sender lives in the sandbox.
         drop(state.wait_for(|state| state.since.is_none()).await);
     }
+
+    /// Waits until it has stood still for this long without a break, whatever froze it.
+    pub(super) async fn stood_still_for(&self, time: Duration) {
+        let mut state = self.freezer.subscribe();
+        loop {
+            let since = state.borrow_and_update().since;
+            tokio::select! {
+                // The sender lives in the sandbox.
+                Ok(()) = state.changed() => {}
+                () = self.freezer.clock.sleep_until(since.and_then(|since| since.checked_add(time))) => return,
+            }
+        }
+    }
 }
 
 /// A use under way: while it is held the sandbox is not idle.

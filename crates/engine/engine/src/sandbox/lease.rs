@@ -80,6 +80,24 @@ impl Engine {
         Ok(GuestLease { client, using })
     }
 
+    /// Whether a sandbox is paused, in any mode.
+    #[must_use]
+    pub fn is_paused(&self, sandbox: &SandboxId) -> bool {
+        self.inner.sandbox(sandbox).is_ok_and(|sandbox| sandbox.state() == SandboxState::Paused)
+    }
+
+    /// Waits until a sandbox is paused, in any mode; does not wait when it is. Never ends for one that is not there.
+    pub async fn until_paused(&self, sandbox: &SandboxId) {
+        if let Ok(sandbox) = self.inner.sandbox(sandbox) {
+            let mut record = sandbox.watch_record();
+            drop(sandbox);
+            if record.wait_for(|record| record.state == SandboxState::Paused).await.is_ok() {
+                return;
+            }
+        }
+        std::future::pending().await
+    }
+
     /// What a sandbox uses. A paused one is not woken for that: then there is nothing from the guest.
     ///
     /// # Errors

@@ -17,6 +17,7 @@ mod lease;
 mod link;
 mod shared;
 mod teardown;
+mod transfer;
 
 pub(crate) use actor::{Origin, SETTLE_MAX, spawn};
 pub(crate) use freezer::{InUse, Stillness};
@@ -25,3 +26,4 @@ pub use lease::{GuestLease, SandboxMetrics};
 pub(crate) use link::connect;
 pub(crate) use shared::{Message, SandboxShared};
 pub(crate) use teardown::{destroy, remove_logs};
+pub use transfer::{ByteStream, FileReader, FileWriter};

@@ -155,7 +155,7 @@ impl Inside {
 const fn unseen(error: &GuestError) -> Option<bool> {
     match error {
         GuestError::Failure { .. } => Some(false),
-        GuestError::Closed | GuestError::Timeout | GuestError::Protocol(_) => None,
+        GuestError::Closed | GuestError::Timeout | GuestError::StoodStill | GuestError::Protocol(_) => None,
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use atoll_core::id::{ExecId, SandboxId};
 use atoll_core::sandbox::SandboxState;
-use atoll_core::service::ServiceState;
+use atoll_core::service::{START_SERVICE, ServiceState};
 use atoll_core::{Code, Error, Result};
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard};
 use tokio::time::Instant;
@@ -15,7 +15,7 @@ use crate::sandbox::SandboxShared;
 
 use super::calls::find;
 use super::declared::{BEGIN_PATIENCE, settled};
-use super::{Order, ServiceShared, Services};
+use super::{Order, ServiceShared, ServiceView, Services};
 
 /// Pause between two looks whether a run is unused.
 const LOOK: Duration = Duration::from_millis(100);
@@ -74,6 +74,26 @@ impl Services {
         let Some(service) = self.lock().values().find(|service| is_it(service)).cloned() else { return };
         let mut view = service.view.subscribe();
         drop(tokio::time::timeout_at(deadline, view.wait_for(|view| view.state.is_settled())).await);
+    }
+
+    /// Whether a service, in this boot of the sandbox, may still open a port: it has not begun, is not ready, or does
+    /// not say when it is.
+    pub(crate) fn may_come_up(&self, boot: &str) -> bool {
+        self.lock().values().any(|service| may_come_up(&service.view.borrow(), boot))
+    }
+}
+
+fn may_come_up(view: &ServiceView, boot: &str) -> bool {
+    let of_this_boot = view.record.status.boot.as_deref() == Some(boot);
+    // Its keeper begins it in each boot, and may not have done so yet.
+    let begins = view.record.name == START_SERVICE && !of_this_boot;
+    match view.state {
+        ServiceState::Waiting | ServiceState::Starting | ServiceState::BackingOff => true,
+        ServiceState::Running => view.record.spec.ready.is_none() || !of_this_boot,
+        // It may have put its server into the background.
+        ServiceState::Exited => of_this_boot || begins,
+        ServiceState::Failed => begins,
+        ServiceState::Stopped => false,
     }
 }
 

@@ -66,6 +66,9 @@ pub enum GuestError {
     /// The guest did not answer in time.
     #[error("the guest did not answer in time")]
     Timeout,
+    /// The guest stood still, as a frozen one does, for longer than its user waits for it.
+    #[error("the guest stood still for too long")]
+    StoodStill,
 }
 
 #[derive(Debug)]

@@ -31,7 +31,7 @@ pub use self::origin::Origin;
 pub use crate::auth::{Admin, Exec, Manage, Read, Release, Requires};
 pub use crate::body::{Pieces, read_all, reader};
 pub use crate::hangup::{ClientGone, Undo};
-pub use crate::transfer::{Source, body};
+pub use crate::transfer::{OpenFile, Source, Wanted, body, wanted};
 
 /// Longest text that can be a key, bytes. Anything longer is refused unread.
 const KEY_MAX_BYTES: usize = 256;

@@ -8,7 +8,7 @@ use atoll_guest_protocol::messages;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::header::{
-    ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, IF_NONE_MATCH, IF_RANGE, RANGE,
+    ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, IF_NONE_MATCH, RANGE,
 };
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde::Deserialize;
@@ -20,7 +20,7 @@ use crate::convert;
 use crate::error::{ApiError, ApiResult};
 use crate::extract::{Json, Query, octal};
 use crate::shared::App;
-use crate::transfer::{self, Source};
+use crate::transfer::{self, OpenFile, Wanted};
 
 /// Checks a path from a query or a body.
 pub(super) fn path(field: &str, text: String) -> Result<String> {
@@ -76,30 +76,20 @@ pub(crate) async fn read_path(
     headers: &HeaderMap,
 ) -> ApiResult<Response> {
     let lease = app.engine.guest(sandbox).await?;
-    let mut request = messages::Read { path, offset: 0, length: 0 };
-    let mut range = None;
-    // Our tags are weak, and a weak tag never satisfies `If-Range`: then the whole file is the answer.
-    if let Some(asked) = headers.get(RANGE).filter(|_| !headers.contains_key(IF_RANGE)) {
-        let stat = messages::Stat { path: request.path.clone(), no_follow: false };
-        let info = lease.stat(stat).await.map_err(guest_error)?;
-        range = match parse_range(asked, info.size) {
-            Some(Ok(range)) => Some(range),
-            Some(Err(Unsatisfiable)) => return Ok(unsatisfiable(info.size)),
-            None => None,
-        };
-    }
-    if let Some(range) = range {
-        (request.offset, request.length) = (range.first, range.length());
-    }
-    let reader = lease.read(request).await.map_err(guest_error)?;
-    let tag = etag(&reader.info);
+    let look = headers.contains_key(RANGE) || headers.contains_key(IF_NONE_MATCH);
+    let mut file = OpenFile::open(lease, path, look).await?;
+    let tag = etag(file.info());
     if headers.get(IF_NONE_MATCH).is_some_and(|known| *known == tag) {
         return Ok((StatusCode::NOT_MODIFIED, [(ETAG, tag)]).into_response());
     }
-    let size = reader.info.size;
-    // Files of /proc have content but no size: they are sent as they come.
-    let length = range.map(|range| range.length()).or((size > 0).then_some(size));
-    let mut response = transfer::body(lease, Source::File(reader), None, length).into_response();
+    let size = file.size().await?;
+    // Our tags are weak, and a weak tag never satisfies `If-Range`: then the whole file is the answer.
+    let (part, length) = match size.map(|size| (size, transfer::wanted(headers, size, None))) {
+        Some((size, Wanted::Nothing)) => return Ok(unsatisfiable(size)),
+        Some((_, Wanted::Part(first, last))) => (Some((first, last)), Some(last - first + 1)),
+        Some((_, Wanted::All)) | None => (None, size),
+    };
+    let mut response = file.body(part).await?.into_response();
     let head = response.headers_mut();
     head.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
     head.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
@@ -107,8 +97,8 @@ pub(crate) async fn read_path(
     if let Some(length) = length {
         head.insert(CONTENT_LENGTH, length.into());
     }
-    if let Some(range) = range {
-        head.insert(CONTENT_RANGE, ascii(format!("bytes {}-{}/{size}", range.first, range.last)));
+    if let (Some((first, last)), Some(size)) = (part, size) {
+        head.insert(CONTENT_RANGE, ascii(format!("bytes {first}-{last}/{size}")));
         *response.status_mut() = StatusCode::PARTIAL_CONTENT;
     }
     Ok(response)
@@ -132,39 +122,6 @@ fn unsatisfiable(size: u64) -> Response {
     let mut response = ApiError(error).into_response();
     response.headers_mut().insert(CONTENT_RANGE, ascii(format!("bytes */{size}")));
     response
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct ByteRange {
-    first: u64,
-    last: u64,
-}
-
-impl ByteRange {
-    const fn length(self) -> u64 {
-        self.last - self.first + 1
-    }
-}
-
-#[derive(Debug, PartialEq, Eq)]
-struct Unsatisfiable;
-
-/// The one range that is asked for. `None` for what is to be ignored: other units, several ranges,
-/// nonsense.
-fn parse_range(value: &HeaderValue, size: u64) -> Option<std::result::Result<ByteRange, Unsatisfiable>> {
-    let (first, last) = value.to_str().ok()?.strip_prefix("bytes=")?.split_once('-')?;
-    let (first, last) = match (first, last) {
-        ("", suffix) => (size.saturating_sub(suffix.parse().ok()?), u64::MAX),
-        (first, "") => (first.parse().ok()?, u64::MAX),
-        (first, last) => (first.parse().ok()?, last.parse().ok()?),
-    };
-    if last < first {
-        return None;
-    }
-    if first >= size {
-        return Some(Err(Unsatisfiable));
-    }
-    Some(Ok(ByteRange { first, last: last.min(size - 1) }))
 }
 
 /// What to remove.
@@ -328,24 +285,6 @@ pub(crate) async fn change_mode(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ranges() {
-        let parse = |text: &'static str, size| parse_range(&HeaderValue::from_static(text), size);
-        let range = |first, last| Some(Ok(ByteRange { first, last }));
-        assert_eq!(parse("bytes=0-0", 10), range(0, 0));
-        assert_eq!(parse("bytes=2-99", 10), range(2, 9));
-        assert_eq!(parse("bytes=9-", 10), range(9, 9));
-        assert_eq!(parse("bytes=-3", 10), range(7, 9));
-        assert_eq!(parse("bytes=-30", 10), range(0, 9));
-        for out in ["bytes=10-", "bytes=10-12", "bytes=-0"] {
-            assert_eq!(parse(out, 10), Some(Err(Unsatisfiable)), "{out}");
-        }
-        assert_eq!(parse("bytes=0-", 0), Some(Err(Unsatisfiable)));
-        for ignored in ["bytes=3-2", "bytes=0-1,4-5", "lines=1-2", "bytes=", "bytes=-", "bytes=a-b"] {
-            assert_eq!(parse(ignored, 10), None, "{ignored}");
-        }
-    }
 
     #[test]
     fn a_mode_of_zero_is_refused_where_it_would_mean_the_default() {

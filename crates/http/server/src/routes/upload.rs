@@ -2,8 +2,7 @@
 
 use atoll_api::FileWritten;
 use atoll_core::Result;
-use atoll_engine::{GuestLease, guest_error};
-use atoll_guest_protocol::client::FileWriter;
+use atoll_engine::{FileWriter, GuestLease, guest_error};
 use atoll_guest_protocol::messages;
 use axum::body::Body;
 use axum::extract::State;

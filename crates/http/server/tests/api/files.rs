@@ -60,3 +60,82 @@ async fn an_upload_that_breaks_off_leaves_nothing() {
     .await;
     assert_eq!(harness.get(&path).await.code(), "file_not_found");
 }
+
+/// What is under way when a sandbox is frozen.
+mod paused {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use reqwest::Response;
+
+    use super::*;
+
+    /// More than is on its way between the guest and a client that does not read.
+    const SIZE: usize = 48 << 20;
+    /// How long a transfer waits for a sandbox that stands still.
+    const STILL_MAX: Duration = Duration::from_secs(600);
+
+    async fn pause(harness: &Harness, sandbox: &str, verb: &str) {
+        let answer = harness.post(&format!("/v1/sandboxes/{sandbox}/{verb}"), json!({})).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+
+    async fn begin(harness: &Harness, path: &str) -> Response {
+        let mut answer = harness.request(Method::GET, path).send().await.unwrap();
+        assert!(answer.chunk().await.unwrap().is_some());
+        answer
+    }
+
+    #[tokio::test]
+    async fn a_download_waits_but_not_for_ever() {
+        let (harness, clock) = Harness::start_by_hand().await;
+        let sandbox = harness.sandbox(json!({})).await.id;
+        let path = format!("/v1/sandboxes/{sandbox}/files?path=/data");
+        assert_eq!(harness.send(harness.request(Method::PUT, &path).body(vec![7; SIZE])).await.status, 200);
+
+        let answer = begin(&harness, &path).await;
+        pause(&harness, &sandbox, "pause").await;
+        let rest = tokio::spawn(answer.bytes());
+        clock.advance(STILL_MAX - Duration::from_millis(1));
+        pause(&harness, &sandbox, "resume").await;
+        assert!(rest.await.unwrap().unwrap().iter().all(|byte| *byte == 7), "it goes on");
+
+        let answer = begin(&harness, &path).await;
+        // Two short pauses are not a long one.
+        for _ in 0..2 {
+            pause(&harness, &sandbox, "pause").await;
+            clock.advance(STILL_MAX / 2);
+            pause(&harness, &sandbox, "resume").await;
+        }
+        pause(&harness, &sandbox, "pause").await;
+        let rest = tokio::spawn(answer.bytes());
+        clock.advance(STILL_MAX / 2);
+        assert!(!rest.is_finished());
+        clock.advance(STILL_MAX / 2);
+        assert!(rest.await.unwrap().is_err(), "it waits for ever, or is whole");
+        // Neither the transfer nor its end wakes it.
+        assert_eq!(harness.get(&format!("/v1/sandboxes/{sandbox}")).await.body["state"], "paused");
+        assert_eq!(harness.get(&path).await.status, 200, "the next use does");
+    }
+
+    #[tokio::test]
+    async fn an_upload_waits_but_not_for_ever() {
+        let (harness, clock) = Harness::start_by_hand().await;
+        let harness = Arc::new(harness);
+        let sandbox = harness.sandbox(json!({})).await.id;
+        let path = format!("/v1/sandboxes/{sandbox}/files?path=/data");
+        // So much of it is sent only when the server takes it, and so has begun to write.
+        let whole = stream::iter(std::iter::repeat_n(Bytes::from(vec![7; 1 << 20]), SIZE >> 20).map(Ok));
+        let (asking, paused, id) = (Arc::clone(&harness), clock.clone(), sandbox.clone());
+        let last = stream::once(async move {
+            pause(&asking, &id, "pause").await;
+            paused.advance(STILL_MAX);
+            Ok::<_, io::Error>(Bytes::from_static(b"last"))
+        });
+        let body = Body::wrap_stream(futures::StreamExt::chain(whole, last));
+        let answer = harness.send(harness.request(Method::PUT, &path).body(body)).await;
+        assert_eq!((answer.status, answer.code()), (504, "timeout"), "{answer:?}");
+        assert!(answer.body["message"].as_str().unwrap().contains("paused"), "{answer:?}");
+        assert_eq!(harness.get(&format!("/v1/sandboxes/{sandbox}")).await.body["state"], "paused");
+    }
+}

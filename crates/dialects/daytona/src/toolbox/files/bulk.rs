@@ -4,8 +4,7 @@
 //! end; a file that shrinks breaks the answer off, so that the client notices.
 
 use atoll_core::{Code, Error};
-use atoll_engine::{GuestLease, guest_error};
-use atoll_guest_protocol::client::FileReader;
+use atoll_engine::{FileReader, GuestLease, guest_error};
 use atoll_guest_protocol::messages::{FileKind, Read, Stat};
 use axum::body::Body;
 use axum::response::{IntoResponse as _, Response};

@@ -3,18 +3,15 @@
 use std::io::Write as _;
 
 use atoll_core::{Code, Error};
-use atoll_dialect_kit::files::{Wanted, wanted};
-use atoll_engine::{GuestLease, guest_error};
-use atoll_guest_protocol::client::FileReader;
-use atoll_guest_protocol::messages::{FileInfo, FileKind, Read, Stat};
-use atoll_server::dialect::{Source, body};
+use atoll_guest_protocol::messages::{FileInfo, FileKind};
+use atoll_server::dialect::{OpenFile, Wanted, wanted};
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use futures::stream;
+use futures::{TryStreamExt as _, stream};
 use http::header::{
     ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
     CONTENT_TYPE, LAST_MODIFIED, VARY,
@@ -92,6 +89,7 @@ fn told(error: Error, path: &str) -> Failure {
         Code::FileNotFound | Code::NotADirectory => {
             Failure::not_found(format!("path '{path}' does not exist"))
         }
+        Code::IsADirectory => Failure::bad(format!("path '{path}' is a directory")),
         _ => Failure::of_file(&error),
     }
 }
@@ -104,39 +102,32 @@ pub(crate) async fn download(State(app): State<App>, request: Request) -> Result
     let asked = asked.ok_or_else(|| Failure::bad("the query parameter 'path' is missing"))?;
     let guest = envd.guest().await.map_err(|error| Failure::of_file(&error))?;
     let path = paths::resolve(&envd, &guest, asked).await.map_err(failure)?;
-    let stat = Stat { path: path.clone(), no_follow: false };
-    let info = guest.stat(stat).await.map_err(|error| told(guest_error(error), &path))?;
-    match info.kind() {
-        FileKind::File => {}
-        FileKind::Directory => return Err(Failure::bad(format!("path '{path}' is a directory"))),
-        FileKind::Symlink | FileKind::Other => {
-            return Err(Failure::bad(format!("path '{path}' is not a regular file")));
-        }
+    let wrong = |error: Error| told(error, &path);
+    let mut file = OpenFile::open(guest, path.clone(), true).await.map_err(wrong)?;
+    if file.info().kind() != FileKind::File {
+        return Err(Failure::bad(format!("path '{path}' is not a regular file")));
     }
     let encoding = encoding(&parts.headers)
         .ok_or_else(|| Failure::new(StatusCode::NOT_ACCEPTABLE, "no acceptable encoding found"))?;
-    let plan = plan(&parts.headers, encoding, &info, &path);
-    let Plan { status, headers, read, length } = plan;
+    let size = file.size().await.map_err(wrong)?;
+    let Plan { status, headers, part } = plan(&parts.headers, encoding, file.info(), size, &path);
     if status == StatusCode::RANGE_NOT_SATISFIABLE {
         return Ok((status, headers).into_response());
     }
-    let reader = guest.read(read).await.map_err(|error| told(guest_error(error), &path))?;
-    let body = match (encoding, length) {
-        (Encoding::Gzip, None) => gzipped(guest, reader),
-        (_, length) => body(guest, Source::File(reader), None, length),
-    };
+    let body = file.body(part).await.map_err(wrong)?;
+    let body = if headers.contains_key(CONTENT_ENCODING) { gzipped(body) } else { body };
     Ok((status, headers, body).into_response())
 }
 
 struct Plan {
     status: StatusCode,
     headers: HeaderMap,
-    read: Read,
-    /// The announced length.
-    length: Option<u64>,
+    /// The first and the last byte of the part that is sent, unless all are.
+    part: Option<(u64, u64)>,
 }
 
-fn plan(asked: &HeaderMap, encoding: Encoding, info: &FileInfo, path: &str) -> Plan {
+/// `size` is `None` where it is unknown: then the answer holds all of the file and ignores the range.
+fn plan(asked: &HeaderMap, encoding: Encoding, info: &FileInfo, size: Option<u64>, path: &str) -> Plan {
     let seconds = u64::try_from(info.modified_ns.div_euclid(1_000_000_000)).unwrap_or_default();
     let mut headers = HeaderMap::from_iter([
         (CONTENT_TYPE, HeaderValue::from_static("application/octet-stream")),
@@ -145,47 +136,41 @@ fn plan(asked: &HeaderMap, encoding: Encoding, info: &FileInfo, path: &str) -> P
         (CONTENT_DISPOSITION, disposition(paths::name(path))),
         (LAST_MODIFIED, header(&atoll_dialect_kit::time::http(seconds))),
     ]);
-    let mut read = Read { path: path.to_owned(), offset: 0, length: 0 };
-    let mut status = StatusCode::OK;
-    // Files of /proc have content but no size: they are sent as they come.
-    let mut length = (info.size > 0).then_some(info.size);
     // Files here have no versions that a client could have kept.
-    match wanted(asked, info.size, &HeaderValue::from_static("")) {
-        Wanted::All if encoding == Encoding::Gzip => {
+    let (status, part, length) = match size.map(|size| (size, wanted(asked, size, None))) {
+        Some((size, Wanted::Nothing)) => {
+            headers.insert(CONTENT_RANGE, header(&format!("bytes */{size}")));
+            (StatusCode::RANGE_NOT_SATISFIABLE, None, None)
+        }
+        Some((size, Wanted::Part(first, last))) => {
+            headers.insert(CONTENT_RANGE, header(&format!("bytes {first}-{last}/{size}")));
+            (StatusCode::PARTIAL_CONTENT, Some((first, last)), Some(last - first + 1))
+        }
+        Some((_, Wanted::All)) | None if encoding == Encoding::Gzip => {
             headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-            length = None;
+            (StatusCode::OK, None, None)
         }
-        Wanted::All => {}
-        Wanted::Nothing => {
-            status = StatusCode::RANGE_NOT_SATISFIABLE;
-            headers.insert(CONTENT_RANGE, header(&format!("bytes */{}", info.size)));
-        }
-        Wanted::Part(first, last) => {
-            (read.offset, read.length) = (first, last - first + 1);
-            length = Some(read.length);
-            status = StatusCode::PARTIAL_CONTENT;
-            headers.insert(CONTENT_RANGE, header(&format!("bytes {first}-{last}/{}", info.size)));
-        }
-    }
-    if let Some(length) = length.filter(|_| status != StatusCode::RANGE_NOT_SATISFIABLE) {
+        Some((_, Wanted::All)) | None => (StatusCode::OK, None, size),
+    };
+    if let Some(length) = length {
         headers.insert(CONTENT_LENGTH, length.into());
     }
-    Plan { status, headers, read, length }
+    Plan { status, headers, part }
 }
 
 /// A file that is compressed while it is sent.
-fn gzipped(guest: GuestLease, reader: FileReader) -> Body {
+fn gzipped(file: Body) -> Body {
     let packer = GzEncoder::new(Vec::new(), Compression::fast());
-    Body::from_stream(stream::try_unfold(Some((guest, reader, packer)), |state| async move {
-        let Some((guest, mut reader, mut packer)) = state else { return Ok(None) };
+    Body::from_stream(stream::try_unfold(Some((file.into_data_stream(), packer)), |state| async move {
+        let Some((mut file, mut packer)) = state else { return Ok(None) };
         while packer.get_ref().is_empty() {
-            match reader.next().await.map_err(|error| std::io::Error::other(guest_error(error)))? {
+            match file.try_next().await.map_err(std::io::Error::other)? {
                 Some(piece) => packer.write_all(&piece)?,
                 None => return Ok(Some((Bytes::from(packer.finish()?), None))),
             }
         }
         let packed = Bytes::from(std::mem::take(packer.get_mut()));
-        Ok::<_, std::io::Error>(Some((packed, Some((guest, reader, packer)))))
+        Ok::<_, std::io::Error>(Some((packed, Some((file, packer)))))
     }))
 }
 

@@ -2,8 +2,7 @@
 
 use atoll_core::Error;
 use atoll_dialect_kit::status::Status;
-use atoll_engine::{GuestLease, guest_error};
-use atoll_guest_protocol::client::FileWriter;
+use atoll_engine::{FileWriter, GuestLease, guest_error};
 use bytes::Bytes;
 
 use super::Tool;

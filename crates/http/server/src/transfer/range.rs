@@ -14,10 +14,11 @@ pub enum Wanted {
     Nothing,
 }
 
-/// The part that a request wants of a file of `size` bytes whose version is `tag`.
+/// The part that a request wants of a file of `size` bytes. `tag` is its version, where that says that no byte has
+/// changed; without one, a client that has an earlier part gets the whole file.
 #[must_use]
-pub fn wanted(headers: &HeaderMap, size: u64, tag: &HeaderValue) -> Wanted {
-    let stale = headers.get(IF_RANGE).is_some_and(|known| known != tag);
+pub fn wanted(headers: &HeaderMap, size: u64, tag: Option<&HeaderValue>) -> Wanted {
+    let stale = headers.get(IF_RANGE).is_some_and(|known| Some(known) != tag);
     match headers.get(RANGE).and_then(|value| value.to_str().ok()).filter(|_| !stale) {
         Some(text) => parse(text, size),
         None => Wanted::All,
@@ -70,10 +71,11 @@ mod tests {
     fn a_stale_range_is_the_whole_file() {
         let tag = HeaderValue::from_static("\"one\"");
         let mut headers = HeaderMap::from_iter([(RANGE, HeaderValue::from_static("bytes=1-2"))]);
-        assert_eq!(wanted(&headers, 10, &tag), Wanted::Part(1, 2));
+        assert_eq!(wanted(&headers, 10, Some(&tag)), Wanted::Part(1, 2));
         headers.insert(IF_RANGE, tag.clone());
-        assert_eq!(wanted(&headers, 10, &tag), Wanted::Part(1, 2));
+        assert_eq!(wanted(&headers, 10, Some(&tag)), Wanted::Part(1, 2));
+        assert_eq!(wanted(&headers, 10, None), Wanted::All);
         headers.insert(IF_RANGE, HeaderValue::from_static("\"other\""));
-        assert_eq!(wanted(&headers, 10, &tag), Wanted::All);
+        assert_eq!(wanted(&headers, 10, Some(&tag)), Wanted::All);
     }
 }
