@@ -30,7 +30,7 @@ impl Request {
         let body = body.into();
         let mut head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
         for (name, value) in headers.iter().chain(&[("content-length", body.len().to_string().as_str())]) {
-            head.push_str(&format!("{name}: {value}\r\n"));
+            head.extend([*name, ": ", *value, "\r\n"]);
         }
         head.push_str("\r\n");
         Self { head, body }

@@ -40,7 +40,8 @@ async fn files_of_the_kernel_are_whole_and_have_parts() {
         assert_eq!(beyond.headers()["content-range"], format!("bytes */{size}").as_str());
     }
     // Larger than what is read before the answer begins: how large is unknown, and all of it is the answer.
-    let long = "exec perl -e '$| = 1; print \"ready\\n\"; sleep 600' $(head -c 100000 /dev/zero | tr '\\0' x)";
+    let long =
+        "exec perl -e '$| = 1; print \"ready\\n\"; sleep 600' $(head -c 100000 /dev/zero | tr '\\0' x)";
     let exec = server.shell(&sandbox, long).await;
     crate::common::follow(&server, &sandbox, &exec, 6).await;
     let pid = server.sh(&sandbox, "pgrep -x perl").await.stdout;
@@ -107,7 +108,10 @@ async fn what_is_under_way_goes_on_after_a_pause() {
         read.push(reader.await.unwrap());
     }
     assert!(read[0] == read[2], "the file and the port's answer differ");
-    assert!(read[1].windows(4096).step_by(512).any(|window| window == &read[0][..4096]), "the archive has it");
+    assert!(
+        read[1].windows(4096).step_by(512).any(|window| window == &read[0][..4096]),
+        "the archive has it"
+    );
     let all = read[0].clone();
     let stream = futures::stream::iter([Ok(bytes::Bytes::from(all))]);
     let write = atoll_client::WriteFile::default();

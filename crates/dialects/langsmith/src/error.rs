@@ -233,11 +233,9 @@ mod tests {
     fn what_is_retried_is_what_may_succeed_later() {
         for code in Code::ALL {
             let error = Error::new(*code, "x");
-            for failure in [
-                Failure::control(&error),
-                Failure::create(&error),
-                Failure::data("ReadError", &error),
-            ] {
+            for failure in
+                [Failure::control(&error), Failure::create(&error), Failure::data("ReadError", &error)]
+            {
                 let retried = matches!(failure.status.as_u16(), 429 | 502 | 503 | 504);
                 assert!(!retried || code.retryable(), "{code}: {}", failure.status);
                 assert!(failure.status.is_client_error() || failure.status.is_server_error());
@@ -266,7 +264,8 @@ mod tests {
     fn ids_are_those_that_clients_know() {
         let (id, snapshot) = (SandboxId::from_parts(7, 8), SnapshotId::from_parts(9, 10));
         let (uuid, other) = (ids::of_sandbox(&id), ids::of_snapshot(&snapshot));
-        let said = |text: String| sentence(&Error::new(Code::InvalidState, text).hint(format!("ask for {id}")));
+        let said =
+            |text: String| sentence(&Error::new(Code::InvalidState, text).hint(format!("ask for {id}")));
         assert_eq!(
             said(format!("no sandbox '{id}' of {snapshot}. Ünd")),
             format!("no sandbox '{uuid}' of {other}. Ünd; ask for {uuid}")

@@ -18,7 +18,7 @@ pub use self::range::{Wanted, wanted};
 #[derive(Debug)]
 pub enum Source {
     /// A file.
-    File(FileReader),
+    File(Box<FileReader>),
     /// An archive made of files.
     Archive(ByteStream),
 }

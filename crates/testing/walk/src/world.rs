@@ -90,7 +90,7 @@ async fn images(dir: &Path) -> Images {
     let opened = async {
         loop {
             match Images::open(dir) {
-                Err(error) if matches!(error, ImageError::Locked(_)) => {
+                Err(ImageError::Locked(_)) => {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
                 opened => return opened.expect("images"),

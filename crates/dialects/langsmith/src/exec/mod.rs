@@ -152,8 +152,9 @@ impl Output {
                 Some(event) => return Ok(event),
                 None if stopped => {
                     let message = "the sandbox was stopped with its memory, and the command stands still";
-                    return Err(Error::new(Code::InvalidState, message)
-                        .hint("it goes on at the next use of the sandbox: reconnect to it by its command id"));
+                    return Err(Error::new(Code::InvalidState, message).hint(
+                        "it goes on at the next use of the sandbox: reconnect to it by its command id",
+                    ));
                 }
                 None => {}
             }

@@ -95,7 +95,7 @@ impl Engine {
                 return;
             }
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     /// What a sandbox uses. A paused one is not woken for that: then there is nothing from the guest.

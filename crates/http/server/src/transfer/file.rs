@@ -97,7 +97,7 @@ impl OpenFile {
                 return Ok(Body::from(bytes.slice(first..end)));
             }
             Content::Longer(first, reader) => {
-                return Ok(body(self.lease, Source::File(reader), Some(first), None));
+                return Ok(body(self.lease, Source::File(Box::new(reader)), Some(first), None));
             }
             Content::Unread(reader) => reader,
         };
@@ -109,7 +109,7 @@ impl OpenFile {
                 (read(&self.lease, &self.path, first, length).await?, length)
             }
         };
-        Ok(body(self.lease, Source::File(reader), None, Some(length)))
+        Ok(body(self.lease, Source::File(Box::new(reader)), None, Some(length)))
     }
 }
 

@@ -159,7 +159,7 @@ impl Volumes for FakeVolumes {
         let place = self.place(id, path)?;
         let mut bytes = Vec::new();
         file(content.read_to_end(&mut bytes).await)?;
-        if place.exists() && !write.replace {
+        if file(place.try_exists())? && !write.replace {
             return Err(VolumeError::File(io::ErrorKind::AlreadyExists.into()));
         }
         if let Some(parent) = place.parent().filter(|_| write.parents) {
