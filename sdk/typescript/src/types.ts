@@ -685,6 +685,7 @@ export type Code =
   | "shutting_down"
   | "store_unavailable"
   | "node_unavailable"
+  | "record_unreadable"
   | "internal";
 
 /** A command: a line for the shell, or program and arguments. */
@@ -1604,7 +1605,10 @@ export interface ForkSandbox {
   labels?: Record<string, string>;
   /** Variables on top of the parent's. */
   env?: Record<string, string>;
-  /** Time to live; as long as the parent was given when absent. */
+  /**
+   * Time to live from the fork on; when absent as long as the parent was given, when it was made or when that was
+   * changed last.
+   */
   ttl_ms?: number | null;
 }
 

@@ -869,7 +869,9 @@ class ForkSandbox(TypedDict, total=False):
     env: dict[str, str]
     """Variables on top of the parent's."""
     ttl_ms: int | None
-    """Time to live; as long as the parent was given when absent."""
+    """Time to live from the fork on; when absent as long as the parent was given, when it was made or when that was
+    changed last.
+    """
 
 
 _InjectRuleWords = TypedDict(

@@ -158,6 +158,7 @@ Code = Literal[
     "shutting_down",
     "store_unavailable",
     "node_unavailable",
+    "record_unreadable",
     "internal",
 ]
 """Machine-readable reason of an error. More may come."""
