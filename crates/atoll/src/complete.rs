@@ -54,7 +54,8 @@ pub(crate) fn script(shell: clap_complete::Shell) -> Result<()> {
 fn for_people(program: Command) -> Command {
     let shown = program.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
     let (commands, args): (Vec<_>, Vec<_>) = (shown.collect(), program.get_arguments().cloned().collect());
-    with_names(Command::new("atoll").args(args).subcommands(commands))
+    let version = env!("CARGO_PKG_VERSION");
+    with_names(Command::new("atoll").version(version).args(args).subcommands(commands))
 }
 
 fn with_names(command: Command) -> Command {

@@ -212,6 +212,7 @@ async fn is_stored(mut server: Server) {
     for kind in kinds {
         before.push(list(&server, kind).await);
     }
+    server.stop();
     server.restart();
     for (kind, before) in kinds.into_iter().zip(before) {
         assert_eq!(list(&server, kind).await, before, "{kind}");

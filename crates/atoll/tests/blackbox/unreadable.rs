@@ -33,7 +33,7 @@ async fn key(server: &Server, name: &str) -> (String, Client) {
 }
 
 async fn volume(server: &Server, name: &str, content: &'static str) -> String {
-    let create = CreateVolume { name: name.into(), size_bytes: Some(8 << 20), ..CreateVolume::default() };
+    let create = CreateVolume { name: name.into(), size_bytes: Some(32 << 20), ..CreateVolume::default() };
     let id = server.client.create_volume(&create).await.unwrap().id;
     let content = stream::iter([Ok(Bytes::from_static(content.as_bytes()))]);
     server.client.write_volume_file(name, "file", content).await.unwrap();
@@ -89,7 +89,7 @@ async fn the_server_starts_without_them_and_keeps_what_is_theirs() {
         assert_eq!(code(server.client.get_volume(named).await), Code::RecordUnreadable, "{named}");
         assert_eq!(code(server.client.delete_volume(named).await), Code::RecordUnreadable, "{named}");
     }
-    let again = CreateVolume { name: "lost".into(), size_bytes: Some(8 << 20), ..CreateVolume::default() };
+    let again = CreateVolume { name: "lost".into(), size_bytes: Some(32 << 20), ..CreateVolume::default() };
     assert_eq!(code(server.client.create_volume(&again).await), Code::NameTaken);
 
     // It says which rows they are.
