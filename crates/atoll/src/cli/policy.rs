@@ -34,7 +34,7 @@ impl PolicyCommand {
 /// Learning.
 #[derive(Debug, Args)]
 pub(crate) struct LearnArgs {
-    /// Sandboxes, by id or name; the id of one that is gone
+    /// Sandboxes, by id or name; the id of one that is gone (repeatable)
     #[arg(required_unless_present = "trace_file", conflicts_with = "trace_file")]
     pub(crate) sandboxes: Vec<String>,
     /// Read events from this file, as 'atoll trace export' writes it, and ask no server; '-' is standard input
@@ -65,7 +65,7 @@ pub(crate) struct LearnArgs {
 pub(crate) struct ReplayArgs {
     /// File with the policy: what 'atoll policy learn' wrote, or what --egress or --execution take
     pub(crate) policy: PathBuf,
-    /// Sandboxes, by id or name; the id of one that is gone
+    /// Sandboxes, by id or name; the id of one that is gone (repeatable)
     #[arg(
         long,
         value_name = "SANDBOX",
