@@ -34,7 +34,7 @@ impl PolicyCommand {
 /// Learning.
 #[derive(Debug, Args)]
 pub(crate) struct LearnArgs {
-    /// Sandboxes, by id or name; the id of one that is gone (repeatable)
+    /// Sandboxes, by id or name; the id of one that is gone
     #[arg(required_unless_present = "trace_file", conflicts_with = "trace_file")]
     pub(crate) sandboxes: Vec<String>,
     /// Read events from this file, as 'atoll trace export' writes it, and ask no server; '-' is standard input
