@@ -54,8 +54,10 @@ pub(crate) fn script(shell: clap_complete::Shell) -> Result<()> {
 fn for_people(program: Command) -> Command {
     let shown = program.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
     let (commands, args): (Vec<_>, Vec<_>) = (shown.collect(), program.get_arguments().cloned().collect());
-    let version = env!("CARGO_PKG_VERSION");
-    with_names(Command::new("atoll").version(version).args(args).subcommands(commands))
+    let bare = Command::new("atoll").version(env!("CARGO_PKG_VERSION")).propagate_version(true);
+    // Its own options for that are among the arguments.
+    let bare = bare.disable_help_flag(true).disable_version_flag(true).disable_help_subcommand(true);
+    with_names(bare.args(args).subcommands(commands))
 }
 
 fn with_names(command: Command) -> Command {

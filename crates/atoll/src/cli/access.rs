@@ -33,7 +33,7 @@ pub(crate) enum AccessCommand {
     Set {
         /// Sandbox, by id or name
         sandbox: String,
-        /// shared, private, or default for what the server was started with
+        /// Whether: shared, private, or default for what the server was started with
         #[arg(value_parser = parse_setting)]
         visibility: Setting,
     },

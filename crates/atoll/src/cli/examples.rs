@@ -235,7 +235,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
             ("atoll template build . -t ml --build-arg VERSION=3 --isolation gvisor", ""),
         ],
     ),
-    ("build", &[("atoll build ls", ""), ("atoll build logs bu06h1th96xvfzv35v3fe1", "")]),
+    ("build", &[("atoll build ls", ""), ("atoll build log bu06h1th96xvfzv35v3fe1", "")]),
     (
         "pool",
         &[("atoll pool set --template app 2 10", "two always, up to ten by demand"), ("atoll pool ls", "")],

@@ -192,17 +192,16 @@ mod tests {
         }
     }
 
+    /// What the program shows when it is asked for help in this way.
+    fn help(path: &str, flag: &str) -> String {
+        let words = path.split(' ').chain([flag]);
+        Cli::program().try_get_matches_from(words).unwrap_err().to_string()
+    }
+
     #[test]
     fn help_is_one_text_in_one_form() {
-        let mut program = Cli::program();
-        program.build();
-        every(&program, "atoll", &mut |command, path| {
-            let (short, long) = (command.clone().render_help(), command.clone().render_long_help());
-            assert_eq!(
-                short.to_string(),
-                long.to_string(),
-                "{path}: what is longer with --help is read by nobody"
-            );
+        every(&Cli::program(), "atoll", &mut |command, path| {
+            assert_eq!(help(path, "-h"), help(path, "--help"), "{path}: two texts are one too many");
             let options = command.get_arguments().filter(|arg| !arg.is_positional() && !arg.is_hide_set());
             let ungrouped = options.filter(|arg| arg.get_help_heading().is_none()).count();
             assert!(ungrouped <= 18, "{path}: {ungrouped} options in one list");
@@ -216,7 +215,8 @@ mod tests {
                 let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
                 let what = format!("{path} {}: {help}", arg.get_id());
                 assert!(!help.is_empty(), "{what}");
-                assert!(help.starts_with(|c: char| c.is_uppercase() || "-@".contains(c)), "{what}");
+                let begins = help.starts_with(|c: char| c.is_uppercase() || "-@".contains(c));
+                assert!(begins || help.starts_with("gVisor"), "{what}");
                 assert!(!help.ends_with('.'), "{what}");
                 assert!(
                     !help.contains("when absent") && !help.contains("(the default)"),

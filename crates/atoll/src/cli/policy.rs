@@ -65,7 +65,7 @@ pub(crate) struct LearnArgs {
 pub(crate) struct ReplayArgs {
     /// File with the policy: what 'atoll policy learn' wrote, or what --egress or --execution take
     pub(crate) policy: PathBuf,
-    /// Sandboxes, by id or name; the id of one that is gone
+    /// Sandboxes, by id or name; the id of one that is gone (repeatable)
     #[arg(
         long,
         value_name = "SANDBOX",

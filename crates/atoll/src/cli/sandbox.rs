@@ -91,7 +91,7 @@ pub(crate) struct SandboxArgs {
     #[arg(long, value_name = "COUNT")]
     pub(crate) auto_checkpoints: Option<u32>,
     /// On several machines with an object store: copy its disk there this often, such as 30s, or 'exec' for after every command;
-    /// when its node dies another goes on from there. (repeatable)
+    /// when its node dies another goes on from there (repeatable)
     #[arg(long, value_name = "WHEN", value_parser = parse_durability)]
     pub(crate) durability: Vec<Durability>,
     /// Name of the sandbox

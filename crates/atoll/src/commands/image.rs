@@ -33,16 +33,7 @@ pub(super) async fn image(client: &Client, printer: Printer, command: ImageComma
             ready(printer, &progress::image(printer, progress).await?)
         }
         ImageCommand::Load { path } => {
-            let upload = Upload::open(printer, &path).await?;
-            let (content, bar, source) = upload.split();
-            let progress = source.explain(client.load_image(content).await).await?;
-            bar.finish_and_clear();
-            for image in
-                progress::images(printer, progress).await.map_err(|failure| not_an_archive(failure, &path))?
-            {
-                ready(printer, &image)?;
-            }
-            Ok(())
+            load(client, printer, &path).await.map_err(|failure| not_an_archive(failure, &path))
         }
         ImageCommand::Import { path, name } => {
             let upload = Upload::open(printer, &path).await?;
@@ -100,6 +91,17 @@ fn not_an_archive(failure: Failure, path: &Path) -> Failure {
         }
         other => other,
     }
+}
+
+async fn load(client: &Client, printer: Printer, path: &Path) -> Result<()> {
+    let upload = Upload::open(printer, path).await?;
+    let (content, bar, source) = upload.split();
+    let progress = source.explain(client.load_image(content).await).await?;
+    bar.finish_and_clear();
+    for image in progress::images(printer, progress).await? {
+        ready(printer, &image)?;
+    }
+    Ok(())
 }
 
 /// The last word on an image. With `--json` the stream has said it already.

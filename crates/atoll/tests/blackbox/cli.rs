@@ -194,6 +194,8 @@ async fn failures_say_what_to_do() {
     server.cli(&["create", "--name", "box"]).ok();
     let local = tempfile::tempdir().unwrap();
     let missing = local.path().join("missing").display().to_string();
+    let rootfs = local.path().join("rootfs.tar").display().to_string();
+    assert!(Command::new("tar").args(["cf", &rootfs, "-C", "/etc", "hostname"]).status().unwrap().success());
     for (args, code, says) in [
         (&["exec", "nope", "--", "true"][..], 125, "nope"),
         (&["create", "--image", "127.0.0.1:1/no/such:image"], 125, "pulling it"),
@@ -212,6 +214,7 @@ async fn failures_say_what_to_do() {
         (&["exec", "box", "/etc/passwd"], 126, "'/etc/passwd' cannot be run"),
         (&["exec", "-e", "ATOLL_TEST_NEVER_SET", "box", "true"], 2, "no variable ATOLL_TEST_NEVER_SET"),
         (&["volume", "cp", "/tmp", "data:/x"], 125, "/tmp is a directory"),
+        (&["image", "load", &rootfs], 125, "'atoll image import"),
         // In the words of the command line, not of the API.
         (&["create", "--memory", "1"], 125, "--memory: 1 B is not between 16 MiB and"),
         // What users of docker write.

@@ -15,10 +15,11 @@
 //! (a helper outside, started as the host's root, reads them).
 
 mod calls;
+mod sockets;
 mod special;
 
 use atoll_isolation::IsolationError;
-use atoll_isolation_host::filter::{ALL_TYPES, Condition, Fate, Sockets, UNKNOWN_FROM, by_arguments, decide};
+use atoll_isolation_host::filter::{Condition, Fate, UNKNOWN_FROM, by_arguments, decide};
 
 /// Namespace flags of `clone` and `unshare`. Each is refused.
 const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
@@ -31,41 +32,13 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
 /// One that only `unshare` knows: in `clone` the bit is part of a signal's number.
 const NEW_TIME: libc::c_int = 0x80;
 
-/// Sockets that exist inside; all others (`AF_VSOCK` leads to the host of a virtual machine, `AF_ALG` into kernel
-/// cryptography, …) are refused.
-const SOCKETS: Condition = Condition::Sockets(&[
-    Sockets { families: &[libc::AF_UNSPEC, libc::AF_UNIX], types: ALL_TYPES, protocols: None },
-    Sockets { families: &[libc::AF_INET, libc::AF_INET6], types: 0x3, protocols: Some(&INTERNET) },
-    Sockets { families: &[libc::AF_NETLINK], types: ALL_TYPES, protocols: Some(&NETLINK) },
-]);
-
-/// The type's own protocol, ICMP, TCP, UDP, ICMP of IPv6, and several paths of TCP, which some runtimes ask for: with
-/// streams, datagrams and raw sockets. Any other, or another type (DCCP), would have the kernel load a module (SCTP, L2TP,
-/// …), although nobody asked for it outside.
-const INTERNET: [libc::c_int; 6] =
-    [0, libc::IPPROTO_ICMP, libc::IPPROTO_TCP, libc::IPPROTO_UDP, libc::IPPROTO_ICMPV6, libc::IPPROTO_MPTCP];
-
-/// Protocols of netlink that programs use without power over the network: routes and addresses, messages between
-/// programs, sockets, the audit log (of which logins ask whether it is there), devices, and what registers a name.
-/// Others lead to IPsec or packet filters, which a sandbox cannot have, or have the kernel load modules.
-const NETLINK: [libc::c_int; 6] = [
-    libc::NETLINK_ROUTE,
-    libc::NETLINK_USERSOCK,
-    libc::NETLINK_SOCK_DIAG,
-    libc::NETLINK_AUDIT,
-    libc::NETLINK_KOBJECT_UEVENT,
-    libc::NETLINK_GENERIC,
-];
-
 /// Execution domains: Linux, with 32-bit names of the machine (`setarch`), and the question which one it is.
 const PERSONALITIES: Condition = Condition::OneOf(&[0, 8, 0x2_0000, 0x2_0008, 0xffff_ffff]);
 
 /// Calls whose arguments decide whether they are let through.
-const BY_ARGUMENTS: [(libc::c_long, Condition); 5] = [
+const BY_ARGUMENTS: [(libc::c_long, Condition); 3] = [
     (libc::SYS_unshare, Condition::Without(NAMESPACES | NEW_TIME)),
     (libc::SYS_clone, Condition::Without(NAMESPACES)),
-    (libc::SYS_socket, SOCKETS),
-    (libc::SYS_socketpair, SOCKETS),
     (libc::SYS_personality, PERSONALITIES),
 ];
 
@@ -73,14 +46,16 @@ const BY_ARGUMENTS: [(libc::c_long, Condition); 5] = [
 pub(crate) fn compile() -> Result<Vec<libc::sock_filter>, IsolationError> {
     let rest = by_arguments(&special::LET_THROUGH_OTHERWISE, &BY_ARGUMENTS)
         .map_err(|error| IsolationError::Unavailable(format!("seccomp filter: {error}")))?;
-    Ok(decide(&fates()).into_iter().chain(special::answers()).chain(rest).collect())
+    let asked = special::answers().into_iter().chain(sockets::answers());
+    Ok(decide(&fates()).into_iter().chain(asked).chain(rest).collect())
 }
 
 /// What becomes of each call that this project has reviewed.
 fn fates() -> Vec<Fate> {
     let fate = |number: u32| {
         let call = libc::c_long::from(number);
-        if special::concerns(call) || BY_ARGUMENTS.iter().any(|(asked, _)| *asked == call) {
+        let answered = special::concerns(call) || sockets::CALLS.contains(&call);
+        if answered || BY_ARGUMENTS.iter().any(|(asked, _)| *asked == call) {
             Fate::Asked
         } else if call == libc::SYS_clone3 || calls::ALLOWED.contains(&call) {
             Fate::Allowed

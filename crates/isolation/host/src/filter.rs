@@ -28,7 +28,7 @@ pub const UNKNOWN_FROM: u32 = 470;
 /// Numbers from here on (Linux 5.1) are of calls that programs know to do without.
 const YOUNG_FROM: u32 = 424;
 
-/// What the first argument of a call has to be; of calls that make sockets, the first three.
+/// What the first argument of a call has to be.
 #[derive(Debug, Clone, Copy)]
 pub enum Condition {
     /// None of these bits is set.
@@ -37,45 +37,6 @@ pub enum Condition {
     With(c_int),
     /// It is one of these.
     OneOf(&'static [u32]),
-    /// It and the next two are those of one of these kinds of sockets.
-    Sockets(&'static [Sockets]),
-}
-
-/// Sockets of some families, with any of these types and protocols.
-#[derive(Debug, Clone, Copy)]
-pub struct Sockets {
-    /// `AF_…`.
-    pub families: &'static [c_int],
-    /// The bits that a number of a type may have, of its four lowest: the others are flags of the descriptor.
-    pub types: u32,
-    /// Any, when absent.
-    pub protocols: Option<&'static [c_int]>,
-}
-
-/// For [`Sockets::types`]: whatever the type is.
-pub const ALL_TYPES: u32 = 0xf;
-
-impl Sockets {
-    fn rules(self) -> Result<Vec<SeccompRule>, BackendError> {
-        let number = |value: c_int| u64::from(value.cast_unsigned());
-        let argument =
-            |which, operator, value| SeccompCondition::new(which, SeccompCmpArgLen::Dword, operator, value);
-        let mut rules = Vec::new();
-        for family in self.families {
-            let no_other = SeccompCmpOp::MaskedEq(u64::from(ALL_TYPES & !self.types));
-            let of = vec![argument(0, SeccompCmpOp::Eq, number(*family))?, argument(1, no_other, 0)?];
-            let Some(protocols) = self.protocols else {
-                rules.push(SeccompRule::new(of)?);
-                continue;
-            };
-            for protocol in protocols {
-                let mut conditions = of.clone();
-                conditions.push(argument(2, SeccompCmpOp::Eq, number(*protocol))?);
-                rules.push(SeccompRule::new(conditions)?);
-            }
-        }
-        Ok(rules)
-    }
 }
 
 impl Condition {
@@ -90,10 +51,6 @@ impl Condition {
             Self::With(bits) => Ok(vec![rule(masked(bits), u64::from(bits.cast_unsigned()))?]),
             Self::OneOf(values) => {
                 values.iter().map(|value| rule(SeccompCmpOp::Eq, u64::from(*value))).collect()
-            }
-            Self::Sockets(kinds) => {
-                let rules = kinds.iter().map(|kind| kind.rules()).collect::<Result<Vec<_>, _>>()?;
-                Ok(rules.into_iter().flatten().collect())
             }
         }
     }

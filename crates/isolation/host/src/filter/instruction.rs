@@ -6,6 +6,8 @@ use libc::sock_filter;
 pub const NUMBER: u32 = 0;
 /// Offset of the architecture, bytes.
 pub const ARCHITECTURE: u32 = 4;
+/// This architecture, `AUDIT_ARCH_X86_64`.
+pub const X86_64: u32 = 0xc000_003e;
 
 /// `BPF_LD | BPF_W | BPF_ABS`.
 pub const LOAD: u16 = 0x20;

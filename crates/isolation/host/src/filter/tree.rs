@@ -7,11 +7,8 @@
 use libc::sock_filter;
 
 use super::instruction::{
-    ARCHITECTURE, JUMP, JUMP_IF_AT_LEAST, JUMP_IF_EQUAL, LOAD, NUMBER, RETURN, errno, step,
+    ARCHITECTURE, JUMP, JUMP_IF_AT_LEAST, JUMP_IF_EQUAL, LOAD, NUMBER, RETURN, X86_64, errno, step,
 };
-
-/// `AUDIT_ARCH_X86_64`.
-const X86_64: u32 = 0xc000_003e;
 
 /// What becomes of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
