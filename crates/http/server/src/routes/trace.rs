@@ -102,6 +102,7 @@ pub(crate) async fn get_events(
         exec: query.exec.as_deref().map(str::parse).transpose()?,
         since_us: query.since_ms.saturating_mul(1000),
     };
+    let (limit, wait) = (EVENTS.of(query.limit)?, wait(query.wait_ms)?);
     let from = last_event_id(&headers)?.map_or(query.from, |last| last.saturating_add(1));
     let reader = app.engine.events(sandbox, from, filter)?;
     if let Ok(upgrade) = upgrade {
@@ -110,8 +111,7 @@ pub(crate) async fn get_events(
     if wants_events(&headers) {
         return Ok(over_sse(app, reader, caller.request_id().to_owned(), |event| event.event.number));
     }
-    let limit = EVENTS.of(query.limit)?;
-    let page = Json(page(&app, reader, from, limit as usize, wait(query.wait_ms)?).await?);
+    let page = Json(page(&app, reader, from, limit as usize, wait).await?);
     // The first page that a caller reads is recorded, and not each page after that.
     Ok(if from > 1 { (Extension(Unrecorded), page).into_response() } else { page.into_response() })
 }
