@@ -88,6 +88,13 @@ impl UpstreamTls {
     }
 }
 
+/// Writes the HTTP/1 requests that go out.
+pub(super) fn writer() -> http1::Builder {
+    let mut writer = http1::Builder::new();
+    writer.preserve_header_case(true);
+    writer
+}
+
 /// A way to send requests on one connection.
 #[derive(Debug)]
 pub(super) enum Sender {
@@ -105,11 +112,7 @@ impl Sender {
         let stream = TokioIo::new(stream);
         match protocol {
             Protocol::Http1 => {
-                let (sender, connection) = http1::Builder::new()
-                    .preserve_header_case(true)
-                    .handshake(stream)
-                    .await
-                    .map_err(UpstreamError::Http)?;
+                let (sender, connection) = writer().handshake(stream).await.map_err(UpstreamError::Http)?;
                 tasks.spawn(async move {
                     if let Err(error) = connection.with_upgrades().await {
                         tracing::debug!(%error, "a connection to a server ended");
