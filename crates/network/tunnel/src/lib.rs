@@ -128,7 +128,7 @@ mod tests {
                     }
                     tokio::task::yield_now().await;
                 }
-                std::future::pending().await
+                std::future::pending::<()>().await;
             });
             // Streams are kept: whether the number of one that is closed may be used again is a matter of time.
             let (say, mut said) = tokio::sync::mpsc::unbounded_channel();

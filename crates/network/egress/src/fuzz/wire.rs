@@ -141,7 +141,7 @@ impl Way {
                     }
                     tokio::task::yield_now().await;
                 }
-                std::future::pending().await
+                std::future::pending::<()>().await;
             };
             drop(tokio::time::timeout(Duration::from_secs(1), all).await);
         });
