@@ -244,6 +244,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn any_packet_shows_one_key_or_none() {
+        bolero::check!().for_each(|packet: &[u8]| {
+            let Ok(packet) = std::str::from_utf8(packet) else { return };
+            let Some(token) = token_of(packet) else { return };
+            let said = packet.strip_prefix("40").expect("the packet of a login");
+            assert!(token.len() <= KEY_MAX_BYTES);
+            // A list of the fields in their order is a login, too.
+            let said: Value = serde_json::from_str(said).unwrap();
+            assert!(said["token"] == token.as_str() || said[0] == token.as_str(), "{said}");
+        });
+    }
+
+    #[test]
     fn who_connects() {
         assert_eq!(token_of(r#"40{"token":"k"}"#).as_deref(), Some("k"));
         let long = format!(r#"40{{"token":"{}"}}"#, "k".repeat(KEY_MAX_BYTES + 1));

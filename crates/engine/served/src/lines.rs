@@ -23,6 +23,8 @@ pub enum Heard {
 pub(crate) struct Splitter {
     /// They are server-sent events.
     events: bool,
+    /// Longest line or event, bytes.
+    max_bytes: usize,
     /// The line that has begun.
     line: Vec<u8>,
     /// The data of the event that has begun.
@@ -35,7 +37,19 @@ pub(crate) struct Splitter {
 
 impl Splitter {
     pub(crate) const fn new(events: bool) -> Self {
-        Self { events, line: Vec::new(), data: None, skipping: false, heard: VecDeque::new(), ended: None }
+        Self::bounded(events, LINE_MAX_BYTES)
+    }
+
+    const fn bounded(events: bool, max_bytes: usize) -> Self {
+        Self {
+            events,
+            max_bytes,
+            line: Vec::new(),
+            data: None,
+            skipping: false,
+            heard: VecDeque::new(),
+            ended: None,
+        }
     }
 
     pub(crate) fn pop(&mut self) -> Option<Heard> {
@@ -50,16 +64,17 @@ impl Splitter {
             };
             if !self.skipping {
                 let held = self.line.len() + self.data.as_ref().map_or(0, Vec::len);
-                if held + piece.len() > LINE_MAX_BYTES {
+                if held + piece.len() > self.max_bytes {
                     self.skip();
                 } else {
                     self.line.extend_from_slice(piece);
                 }
             }
             if self.skipping {
-                // An event ends only with an empty line, and the line that was skipped is not empty.
-                self.line.extend(piece.first());
-                self.line.truncate(1);
+                // An event ends only with an empty line, and the line that was skipped is not empty. Two bytes tell a
+                // line with one carriage return, which is empty, from one that begins with it.
+                self.line.extend(piece.iter().take(2));
+                self.line.truncate(2);
             }
             if ends {
                 self.end_line();
@@ -125,6 +140,66 @@ mod tests {
         said
     }
 
+    /// Longest line of [`naive`], bytes.
+    const SHORT_BYTES: usize = 12;
+
+    /// By the book: all lines at once.
+    fn naive(bytes: &[u8], events: bool) -> Vec<String> {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let strip = |line: &[u8]| line.strip_suffix(b"\r").unwrap_or(line).to_vec();
+        let mut lines: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
+        // The last has no end: it is a line unless it is empty, and never the end of an event.
+        let last = lines.pop().unwrap_or_default();
+        let long = |bytes: usize| bytes > SHORT_BYTES;
+        if !events {
+            let ended = lines.into_iter().map(|line| (line, strip(line)));
+            let all = ended.chain((!last.is_empty()).then(|| (last, strip(last))));
+            return all
+                .map(|(line, said)| if long(line.len()) { "TooLong".to_owned() } else { text(&said) })
+                .collect();
+        }
+        let (mut said, mut data, mut skipping) = (Vec::new(), None::<Vec<u8>>, false);
+        for (line, whole) in lines.into_iter().map(|line| (line, true)).chain([(last, false)]) {
+            if !skipping && long(line.len() + data.as_ref().map_or(0, Vec::len)) {
+                (skipping, data) = (true, None);
+                said.push("TooLong".to_owned());
+                continue;
+            }
+            let line = strip(line);
+            if !whole || skipping {
+                skipping &= !line.is_empty() || !whole;
+            } else if line.is_empty() {
+                said.extend(data.take().map(|data| text(&data)));
+            } else if let Some(more) = line.strip_prefix(b"data:") {
+                let more = more.strip_prefix(b" ").unwrap_or(more);
+                data =
+                    Some(data.map_or_else(|| more.to_vec(), |data| [data.as_slice(), b"\n", more].concat()));
+            }
+        }
+        said
+    }
+
+    #[test]
+    fn any_answer_is_split_by_the_book_however_it_is_cut() {
+        bolero::check!().for_each(|input: &[u8]| {
+            let Some((&events, input)) = input.split_first() else { return };
+            let events = events & 1 == 1;
+            let want = naive(input, events);
+            for size in [1, 3, input.len().max(1)] {
+                let mut splitter = Splitter::bounded(events, SHORT_BYTES);
+                for piece in input.chunks(size) {
+                    splitter.push(piece);
+                    // A line break is put between the lines of an event.
+                    assert!(
+                        splitter.line.len() + splitter.data.as_ref().map_or(0, Vec::len) <= SHORT_BYTES + 1
+                    );
+                }
+                splitter.end(true);
+                assert_eq!(all(&mut splitter), want, "pieces of {size}");
+            }
+        });
+    }
+
     #[test]
     fn lines_in_any_pieces() {
         let whole = "one\r\n\ntwo\nthrée";
@@ -169,6 +244,8 @@ mod tests {
             splitter.push(&long);
             splitter.push(b"\n");
         }
+        // Neither does a line end it that only begins as an empty one.
+        splitter.push(b"\rdata: more\ndata: same\n");
         splitter.push(b"\ndata: ok\n\n");
         assert_eq!(all(&mut splitter), ["TooLong", "ok"]);
     }

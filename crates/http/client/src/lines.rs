@@ -17,6 +17,8 @@ struct Lines {
     response: Response,
     buffer: BytesMut,
     ready: VecDeque<ImageProgress>,
+    /// Why nothing after those that are ready can be read.
+    failed: Option<ClientError>,
     /// An image is ready: the stream may end from now on.
     done: bool,
     finished: bool,
@@ -32,6 +34,7 @@ pub(crate) fn lines(
         response,
         buffer: BytesMut::new(),
         ready: VecDeque::new(),
+        failed: None,
         done: false,
         finished: false,
     };
@@ -52,6 +55,9 @@ impl Lines {
             if let Some(progress) = self.ready.pop_front() {
                 return Ok(Some(progress));
             }
+            if let Some(error) = self.failed.take() {
+                return Err(error);
+            }
             let chunk = self
                 .response
                 .chunk()
@@ -64,7 +70,7 @@ impl Lines {
                 return Err(ClientError::Protocol("the progress ended before the work did".into()));
             };
             self.buffer.extend_from_slice(&chunk);
-            self.split()?;
+            self.failed = self.split().err();
         }
     }
 

@@ -2,6 +2,8 @@
 //! messages on: the gateway for requests in clear, the one that looks into TLS, and the ports of sandboxes.
 
 mod body;
+#[cfg(test)]
+mod fuzz;
 
 pub use body::SendFirst;
 

@@ -1,6 +1,8 @@
 //! Input that a sandbox may send to the gateway, found by coverage: `make fuzz`. It also runs for a short time with the
 //! other tests.
 
+pub(crate) mod wire;
+
 use bolero::check;
 
 use crate::hello::{Hello, read};

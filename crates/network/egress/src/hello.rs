@@ -30,6 +30,10 @@ pub(crate) fn read(bytes: &[u8]) -> Hello {
     let mut message = Vec::new();
     let mut rest = bytes;
     loop {
+        // However much of another message is there: it does not become a hello.
+        if message.first().is_some_and(|&kind| kind != CLIENT_HELLO) {
+            return Hello::Broken;
+        }
         match wanted(&message) {
             Some(length) if message.len() >= length => return parse(&message[..length]),
             Some(_) | None => {}
@@ -44,9 +48,6 @@ pub(crate) fn read(bytes: &[u8]) -> Hello {
         };
         let length = usize::from(u16::from_be_bytes([*high, *low]));
         if *kind != RECORD_HANDSHAKE || length == 0 || length > RECORD_MAX_BYTES {
-            return Hello::Broken;
-        }
-        if message.first().is_some_and(|&kind| kind != CLIENT_HELLO) {
             return Hello::Broken;
         }
         message.extend_from_slice(&tail[..length.min(tail.len())]);
@@ -201,7 +202,10 @@ pub(crate) mod tests {
             assert_eq!(read(bytes), Hello::Broken);
         }
         // A server hello is none, in however small pieces it comes.
-        assert_eq!(read(&[22, 3, 1, 0, 1, 2, 22, 3, 1, 0, 1, 0]), Hello::Broken);
+        let server_hello = [22, 3, 1, 0, 1, 2, 22, 3, 1, 0, 1, 0];
+        for end in 6..=server_hello.len() {
+            assert_eq!(read(&server_hello[..end]), Hello::Broken, "{end} bytes");
+        }
     }
 
     #[test]

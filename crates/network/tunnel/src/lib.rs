@@ -109,6 +109,68 @@ mod tests {
         (opener, accepted)
     }
 
+    /// The ports that streams ask for, in bytes of a client that come in pieces.
+    fn ports(bytes: &[u8], piece: usize) -> Vec<u16> {
+        // The clock stands still, and goes on only when nothing else does.
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let (client, server) = tokio::io::duplex(1 << 20);
+            let (_opener, mut accepted, driver) = Mux::new(server, Side::Server).split();
+            tokio::spawn(driver);
+            let (mut answers, mut client) = tokio::io::split(client);
+            tokio::spawn(async move { tokio::io::copy(&mut answers, &mut tokio::io::sink()).await });
+            let pieces: Vec<Vec<u8>> = bytes.chunks(piece).map(<[u8]>::to_vec).collect();
+            tokio::spawn(async move {
+                for piece in pieces {
+                    if client.write_all(&piece).await.is_err() {
+                        return;
+                    }
+                    tokio::task::yield_now().await;
+                }
+                std::future::pending::<()>().await;
+            });
+            // Streams are kept: whether the number of one that is closed may be used again is a matter of time.
+            let (say, mut said) = tokio::sync::mpsc::unbounded_channel();
+            let serve = async move {
+                while let Some(mut stream) = accepted.next().await {
+                    let say = say.clone();
+                    tokio::spawn(async move {
+                        let port = asked(&mut stream).await.ok().flatten();
+                        drop(say.send((port, stream)));
+                    });
+                }
+                std::future::pending::<()>().await;
+            };
+            drop(tokio::time::timeout(Duration::from_secs(1), serve).await);
+            let mut ports = Vec::new();
+            while let Ok((port, _stream)) = said.try_recv() {
+                ports.extend(port);
+            }
+            ports.sort_unstable();
+            ports
+        })
+    }
+
+    #[test]
+    fn what_a_client_asks_for_does_not_depend_on_how_it_is_cut() {
+        // A frame has twelve bytes at least, and asks with three; streams that nothing has taken yet are not more than these.
+        const FRAME_BYTES: usize = 12;
+        bolero::check!().for_each(|bytes: &[u8]| {
+            let bytes = &bytes[..bytes.len().min(64 * FRAME_BYTES)];
+            let whole = ports(bytes, bytes.len().max(1));
+            assert!(whole.len() * (FRAME_BYTES + 3) <= bytes.len());
+            for port in &whole {
+                let [high, low] = port.to_be_bytes();
+                assert!(
+                    [VERSION, high, low].iter().all(|byte| bytes.contains(byte)),
+                    "nothing asks for {port}"
+                );
+            }
+            assert_eq!(ports(bytes, 1 + bytes.len() % 7), whole);
+        });
+    }
+
     #[tokio::test]
     async fn streams_carry_bytes_both_ways_and_end_each_way() {
         let (opener, mut accepted) = pair().await;

@@ -155,6 +155,11 @@ impl Run {
         let seconds = self.timeout.map_or(TIMEOUT_S, |seconds| u64::try_from(seconds).unwrap_or_default());
         (seconds > 0).then(|| Instant::now() + Duration::from_secs(seconds.min(365 * 24 * 3600)))
     }
+
+    /// The line that tells the interpreter.
+    fn line(&self, id: &str) -> String {
+        json!({"id": id, "code": self.code, "envs": self.envs}).to_string() + "\n"
+    }
 }
 
 /// Runs code that comes over a WebSocket.
@@ -235,8 +240,7 @@ async fn begin(inside: &Inside, context: &ExecView, request: &Run) -> Result<Ans
     let now = engine.exec(inside.id(), exec).await.map_err(fail)?;
     let reader = engine.output(inside.id(), exec, now.extent.end, false).await.map_err(fail)?;
     let id = random()?;
-    let line = json!({"id": id, "code": request.code, "envs": request.envs}).to_string() + "\n";
-    let mut bytes = Bytes::from(line);
+    let mut bytes = Bytes::from(request.line(&id));
     while !bytes.is_empty() {
         let piece = bytes.split_to(bytes.len().min(STDIN_CHUNK_MAX_BYTES));
         engine.write_stdin(inside.id(), exec, piece, false).await.map_err(fail)?;
@@ -295,5 +299,32 @@ async fn pass_on(answers: &mut Answers, sink: &mut Sink, until: Option<Instant>)
         if sink.send(Message::text(told.to_string())).await.is_err() {
             return Outcome::Gone;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A client's message is one line to the interpreter, which says what the message says: nothing in it passes for a message
+    /// of another client.
+    #[test]
+    fn a_message_is_one_line() {
+        bolero::check!().for_each(|text: &[u8]| {
+            let Ok(run) = serde_json::from_slice::<Run>(text) else { return };
+            let line = run.line("0123456789abcdef");
+            let ends = line.bytes().filter(|byte| matches!(byte, b'\n' | b'\r')).count();
+            assert!(line.ends_with('\n') && ends == 1, "{line:?}");
+            let told: Value = serde_json::from_str(&line).unwrap();
+            assert_eq!(told["id"], "0123456789abcdef");
+            // The message as any other parser of JSON reads it; a list of the fields in their order is one, too.
+            if let Ok(Value::Object(said)) = serde_json::from_slice(text) {
+                let said = |field: &str| said.get(field).cloned().unwrap_or_default();
+                assert_eq!(told["code"], if said("code").is_null() { Value::from("") } else { said("code") });
+                assert_eq!(told["envs"], said("envs"));
+            }
+            let year = Duration::from_secs(365 * 24 * 3600);
+            assert!(run.until().is_none_or(|until| until <= Instant::now() + year));
+        });
     }
 }

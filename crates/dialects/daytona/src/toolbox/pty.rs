@@ -219,16 +219,19 @@ pub(super) async fn create_and_connect(
     Query(mut asked): Query<Create>,
     request: Request,
 ) -> Result<Response> {
-    let offered = socket::protocols(&request);
-    if let Some(envs) = offered.iter().find_map(|name| name.strip_prefix(ENVS)) {
-        let decoded = URL_SAFE_NO_PAD.decode(envs.trim_end_matches('=')).ok();
-        let envs = decoded.and_then(|text| serde_json::from_slice(&text).ok());
-        asked.envs = Some(
-            envs.ok_or_else(|| Failure::bad_daemon("the variables among the subprotocols are malformed"))?,
-        );
+    if let Some(envs) = envs(&socket::protocols(request.headers()))? {
+        asked.envs = Some(envs);
     }
     let begun = start(&inside, asked).await;
     attach(&inside, begun, request).await
+}
+
+/// The variables among the subprotocols that a client offers, if there are any.
+fn envs(offered: &[String]) -> Result<Option<BTreeMap<String, String>>> {
+    let Some(envs) = offered.iter().find_map(|name| name.strip_prefix(ENVS)) else { return Ok(None) };
+    let decoded = URL_SAFE_NO_PAD.decode(envs.trim_end_matches('=')).ok();
+    let envs = decoded.and_then(|text| serde_json::from_slice(&text).ok());
+    envs.map(Some).ok_or_else(|| Failure::bad_daemon("the variables among the subprotocols are malformed"))
 }
 
 /// Connects to a terminal.
@@ -243,7 +246,7 @@ pub(super) async fn connect(
 
 /// Connects a client to a terminal, or tells it on the socket why it cannot.
 async fn attach(inside: &Inside, view: Result<ExecView>, request: Request) -> Result<Response> {
-    let tells_exit = socket::protocols(&request).iter().any(|name| name == EXIT_CONTROL);
+    let tells_exit = socket::protocols(request.headers()).iter().any(|name| name == EXIT_CONTROL);
     let terminal = match view {
         Ok(view) => {
             let from = view.extent.end.saturating_sub(SHOWN_BYTES).max(view.extent.first);
@@ -370,5 +373,36 @@ async fn output(sink: &mut Sink, mut reader: OutputReader, draining: Cancellatio
             Err(error) if error.code == Code::ShuttingDown => return End::Away,
             Err(_) => return End::Broken,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::header::SEC_WEBSOCKET_PROTOCOL;
+    use http::{HeaderMap, HeaderValue};
+
+    use super::*;
+
+    /// Subprotocols are what stands between commas. The server takes one of them, and repeats variables only to a client that
+    /// offers nothing else.
+    #[test]
+    fn subprotocols_of_clients() {
+        bolero::check!().for_each(|text: &[u8]| {
+            let Ok(value) = HeaderValue::from_bytes(text) else { return };
+            let headers = HeaderMap::from_iter([(SEC_WEBSOCKET_PROTOCOL, value)]);
+            let offered = socket::protocols(&headers);
+            assert!(offered.iter().all(|name| !name.contains(',') && name.trim() == name));
+            if let Some(chosen) = socket::chosen(&offered) {
+                let is = |name: &&String| name.as_bytes() == chosen.as_bytes();
+                let chosen = offered.iter().find(is).expect("an offered one");
+                assert!(
+                    !chosen.contains('~') || offered.iter().all(|name| name.contains('~')),
+                    "{offered:?}"
+                );
+            }
+            let Ok(Some(envs)) = envs(&offered) else { return };
+            let again = URL_SAFE_NO_PAD.encode(serde_json::to_vec(&envs).unwrap());
+            assert_eq!(super::envs(&[format!("{ENVS}{again}")]).ok().flatten(), Some(envs));
+        });
     }
 }

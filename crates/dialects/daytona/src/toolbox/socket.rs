@@ -8,8 +8,8 @@ use axum::extract::{FromRequestParts as _, Request};
 use axum::response::Response;
 use futures::stream::{SplitSink, SplitStream};
 use futures::{SinkExt as _, StreamExt as _};
-use http::HeaderValue;
 use http::header::UPGRADE;
+use http::{HeaderMap, HeaderValue};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{Failure, Result};
@@ -31,14 +31,19 @@ pub(super) fn is_wanted(request: &Request) -> bool {
 }
 
 /// The subprotocols that a client offers.
-pub(super) fn protocols(request: &Request) -> Vec<String> {
-    let lists = request.headers().get_all("sec-websocket-protocol").iter();
+pub(super) fn protocols(headers: &HeaderMap) -> Vec<String> {
+    let lists = headers.get_all("sec-websocket-protocol").iter();
     let lists = lists.filter_map(|value| value.to_str().ok());
     lists.flat_map(|list| list.split(',')).map(|name| name.trim().to_owned()).collect()
 }
 
-/// Makes a request a WebSocket and lets `serve` have it, as long as the caller has its right. The server takes one of
-/// the offered subprotocols: some clients break off otherwise.
+/// The one that the server takes of the subprotocols that a client offers: some clients break off when it takes none.
+pub(super) fn chosen(offered: &[String]) -> Option<HeaderValue> {
+    let chosen = offered.iter().find(|name| !name.contains('~')).or(offered.first())?;
+    HeaderValue::try_from(chosen.as_str()).ok()
+}
+
+/// Makes a request a WebSocket and lets `serve` have it, as long as the caller has its right.
 pub(super) async fn open<F>(
     inside: &Inside,
     request: Request,
@@ -47,13 +52,12 @@ pub(super) async fn open<F>(
 where
     F: Future<Output = ()> + Send,
 {
-    let offered = protocols(&request);
-    let chosen = offered.iter().find(|name| !name.contains('~')).or(offered.first()).cloned();
+    let chosen = chosen(&protocols(request.headers()));
     let (mut parts, _) = request.into_parts();
     let upgrade = WebSocketUpgrade::from_request_parts(&mut parts, &inside.app).await;
     let mut upgrade =
         upgrade.map_err(|rejection| Failure::bad_daemon(format!("not a WebSocket: {rejection}")))?;
-    if let Some(chosen) = chosen.and_then(|name| HeaderValue::try_from(name).ok()) {
+    if let Some(chosen) = chosen {
         upgrade.set_selected_protocol(chosen);
     }
     let held = inside.app.host.hold(&parts.extensions);

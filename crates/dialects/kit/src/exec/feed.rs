@@ -229,6 +229,42 @@ fn rest_of_text(stream: OutputStream, start: u64, mut text: String, from: u64) -
 mod tests {
     use super::*;
 
+    /// A client that comes back, wherever it says that it stopped, gets the rest of the text, in pieces that join, and each
+    /// character whole.
+    #[test]
+    fn a_client_that_comes_back_gets_the_rest() {
+        bolero::check!().with_type::<(Vec<u8>, u64, u8)>().for_each(|(bytes, from, piece)| {
+            let whole = String::from_utf8_lossy(bytes);
+            let from = if from % 2 == 0 { from / 2 % (whole.len() as u64 + 2) } else { *from };
+            let mut track = super::super::track::Track::default();
+            let (mut pieces, mut got, mut begins) =
+                (bytes.chunks(usize::from(*piece) + 1), String::new(), None);
+            loop {
+                let start = track.text;
+                let next = pieces.next();
+                let text = match next {
+                    Some(piece) => track.push(piece),
+                    None => track.finish(),
+                };
+                if let Some(Event::Text { offset, text, .. }) =
+                    rest_of_text(OutputStream::Stdout, start, text, from)
+                {
+                    let begins = *begins.get_or_insert(offset);
+                    assert_eq!(offset, begins + got.len() as u64);
+                    got.push_str(&text);
+                }
+                if next.is_none() {
+                    break;
+                }
+            }
+            let Some(begins) = begins else {
+                return assert!(from >= whole.len() as u64, "nothing came of what is behind {from}");
+            };
+            assert!(begins <= from && from - begins < 4, "from {begins}, not {from}");
+            assert_eq!(got, whole[usize::try_from(begins).unwrap()..]);
+        });
+    }
+
     #[test]
     fn only_what_is_new_is_told() {
         let rest = |start, text: &str, from| match rest_of_text(

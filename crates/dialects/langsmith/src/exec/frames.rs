@@ -121,6 +121,72 @@ fn fitting(text: &str, max: usize) -> usize {
 mod tests {
     use super::*;
 
+    /// A text names a command or is about one, and says what any other parser of JSON reads in it.
+    #[test]
+    fn messages_of_clients() {
+        const YEAR_MS: u64 = 365 * 24 * 3600 * 1000;
+        bolero::check!().for_each(|text: &[u8]| {
+            let Ok(text) = std::str::from_utf8(text) else { return };
+            assert_lossless(text, 7);
+            let value: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
+            // A list of the fields in their order is a message, too, and has no names to look at.
+            if !value.is_object() {
+                return;
+            }
+            if let Ok(first) = serde_json::from_str::<First>(text) {
+                assert!(!is_later(text), "{text}");
+                let said = |field: &str| value[field].as_u64().unwrap_or_default();
+                match &first {
+                    First::Reconnect { command_id, .. } => {
+                        assert_eq!(value["command_id"], command_id.as_str());
+                        let offsets =
+                            Offsets { stdout: said("stdout_offset"), stderr: said("stderr_offset") };
+                        assert_eq!(first.offsets(), offsets);
+                    }
+                    First::Execute(request) => {
+                        assert_eq!(first.offsets(), Offsets::default());
+                        if let Ok(draft) = request.clone().draft("sh") {
+                            let limits = [draft.timeout_ms, draft.detach_timeout_ms];
+                            assert!(
+                                limits.iter().flatten().all(|ms| (1..=YEAR_MS).contains(ms)),
+                                "{limits:?}"
+                            );
+                            let shown = value["env"].as_object().map_or(0, serde_json::Map::len)
+                                + value["run_config"]["env_vars"].as_object().map_or(0, serde_json::Map::len);
+                            assert_eq!(draft.env.len(), shown);
+                        }
+                    }
+                }
+            }
+            match serde_json::from_str(text) {
+                Ok(Later::Input { data }) => assert_eq!(value["data"], data.as_str()),
+                Ok(Later::Resize { cols, rows }) => {
+                    assert_eq!(
+                        (value["cols"].as_u64(), value["rows"].as_u64()),
+                        (Some(cols.into()), Some(rows.into()))
+                    );
+                }
+                Ok(Later::CloseStdin) => assert_eq!(value["type"], "close_stdin"),
+                Ok(Later::Kill) => assert_eq!(value["type"], "kill"),
+                Err(_) => {}
+            }
+        });
+    }
+
+    /// The frames of a text are bounded, follow one another, and together say the text.
+    fn assert_lossless(text: &str, mut at: u64) {
+        let mut joined = String::new();
+        for frame in output(OutputStream::Stderr, at, text) {
+            assert!(frame.len() <= FRAME_MAX_BYTES, "{}", frame.len());
+            let frame: serde_json::Value = serde_json::from_str(&frame).unwrap();
+            assert_eq!((frame["type"].as_str(), frame["offset"].as_u64()), (Some("stderr"), Some(at)));
+            let data = frame["data"].as_str().unwrap();
+            at += data.len() as u64;
+            joined.push_str(data);
+        }
+        assert_eq!(joined, text);
+    }
+
     #[test]
     fn what_comes_first_is_told_from_what_follows() {
         assert!(is_later(r#"{"type":"close_stdin"}"#) && is_later(r#"{"type":"input","data":"x"}"#));
@@ -131,17 +197,7 @@ mod tests {
     #[test]
     fn frames_are_bounded_and_lose_nothing() {
         for text in ["x".repeat(200_000), "\u{1}".repeat(100_000), "€\"\n".repeat(50_000), String::new()] {
-            let mut at = 7;
-            let mut joined = String::new();
-            for frame in output(OutputStream::Stderr, 7, &text) {
-                assert!(frame.len() <= FRAME_MAX_BYTES, "{}", frame.len());
-                let frame: serde_json::Value = serde_json::from_str(&frame).unwrap();
-                assert_eq!((frame["type"].as_str(), frame["offset"].as_u64()), (Some("stderr"), Some(at)));
-                let data = frame["data"].as_str().unwrap();
-                at += data.len() as u64;
-                joined.push_str(data);
-            }
-            assert_eq!(joined, text);
+            assert_lossless(&text, 7);
         }
     }
 

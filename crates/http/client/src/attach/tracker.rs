@@ -5,7 +5,7 @@
 pub(super) enum Piece {
     /// Pass on all but the first `skip` bytes, which came before. If there is a gap, tell that first.
     Take { skip: usize, gap: Option<(u64, u64)> },
-    /// All of it came before.
+    /// All of it came before, or there is nothing in it.
     Repeated,
     /// Bytes before it are missing, and the server did not say so.
     Hole,
@@ -53,7 +53,7 @@ impl Tracker {
     /// A piece of output arrived.
     pub(super) fn output(&mut self, offset: u64, len: usize) -> Piece {
         let end = offset.saturating_add(len as u64);
-        if end <= self.due {
+        if len == 0 || end <= self.due {
             return Piece::Repeated;
         }
         if offset > self.due {
@@ -90,6 +90,7 @@ mod tests {
     fn a_late_beginning_is_a_gap() {
         let mut tracker = Tracker::new(0);
         tracker.attached(100);
+        assert_eq!(tracker.output(100, 0), Piece::Repeated, "an event has one byte at least");
         assert_eq!(tracker.output(100, 1), Piece::Take { skip: 0, gap: Some((0, 100)) });
         let mut tracker = Tracker::new(0);
         tracker.attached(100);
@@ -98,6 +99,49 @@ mod tests {
         assert_eq!(tracker.output(100, 1), Piece::Take { skip: 0, gap: None });
         assert!(tracker.gap(9, 3).is_err());
         assert!(tracker.gap(102, 103).is_err());
+    }
+
+    /// Whatever a server says, over however many connections: the caller gets each byte once and in order, or is told that
+    /// it is missing.
+    #[test]
+    fn each_byte_is_passed_on_or_announced_as_missing() {
+        bolero::check!().with_type::<(u64, Vec<(u8, u64, u16)>)>().for_each(|(start, said)| {
+            let (mut tracker, mut next, mut begins) = (Tracker::new(*start), *start, *start);
+            for &(what, offset, len) in said {
+                // Near to what is due, or anywhere.
+                let offset =
+                    if what & 4 == 0 { next.saturating_add(offset % 16).saturating_sub(8) } else { offset };
+                let end = offset.saturating_add(len.into());
+                match what & 3 {
+                    0 => {
+                        tracker.attached(offset);
+                        begins = offset;
+                    }
+                    1 => match tracker.gap(offset, end) {
+                        Ok(Some((from, to))) => {
+                            assert!(from == next && to == end && to > from);
+                            assert!(offset <= from || begins == from, "a gap before the gap");
+                            next = to;
+                        }
+                        Ok(None) => assert!(end <= next),
+                        Err(_) => break,
+                    },
+                    _ => match tracker.output(offset, len.into()) {
+                        Piece::Take { skip, gap } => {
+                            if let Some((from, to)) = gap {
+                                assert!(from == next && to == offset && to > from && begins == offset);
+                                next = to;
+                            }
+                            assert!(skip < usize::from(len) && offset + skip as u64 == next);
+                            next = end;
+                        }
+                        Piece::Repeated => assert!(len == 0 || end <= next),
+                        Piece::Hole => break,
+                    },
+                }
+                assert_eq!(tracker.due(), next);
+            }
+        });
     }
 
     proptest! {

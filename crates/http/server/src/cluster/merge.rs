@@ -80,15 +80,38 @@ pub(crate) fn data(event: &[u8]) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+
     use super::*;
 
-    #[tokio::test]
-    async fn events_are_whole_however_they_come() {
+    /// The events of a body that comes in pieces.
+    fn found(body: &[u8], piece: usize) -> Vec<Bytes> {
+        let pieces: Vec<_> = body.chunks(piece).map(Bytes::copy_from_slice).collect();
+        let body = Body::from_stream(stream::iter(pieces.into_iter().map(Ok::<_, std::io::Error>)));
+        events(body.into_data_stream()).collect::<Vec<_>>().now_or_never().unwrap()
+    }
+
+    #[test]
+    fn no_event_is_cut_or_joined_however_it_comes() {
+        bolero::check!().for_each(|body: &[u8]| {
+            let whole = found(body, body.len().max(1));
+            assert_eq!(found(body, 1 + body.len() % 5), whole);
+            for event in &whole {
+                assert!(
+                    event.ends_with(END) && !event[..event.len() - 1].windows(2).any(|bytes| bytes == END)
+                );
+                assert!(data(event).is_none_or(|data| !data.contains('\n')));
+            }
+            let rest = body.strip_prefix(whole.concat().as_slice()).unwrap();
+            assert!(!rest.windows(2).any(|bytes| bytes == END), "{rest:?} is left");
+        });
+    }
+
+    #[test]
+    fn events_are_whole_however_they_come() {
         let text = "event: event\nid: 1\ndata: {\"a\":1}\n\n: still there\n\ndata: 2\n\nhalf";
         for size in [1, 3, 1000] {
-            let pieces: Vec<_> = text.as_bytes().chunks(size).map(Bytes::copy_from_slice).collect();
-            let body = Body::from_stream(stream::iter(pieces.into_iter().map(Ok::<_, std::io::Error>)));
-            let found: Vec<Bytes> = events(body.into_data_stream()).collect().await;
+            let found = found(text.as_bytes(), size);
             let carried: Vec<_> = found.iter().map(|event| data(event)).collect();
             assert_eq!(carried, [Some("{\"a\":1}"), None, Some("2")], "{size}");
         }

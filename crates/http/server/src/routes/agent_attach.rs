@@ -229,15 +229,11 @@ impl Attached {
 
     /// Does what one message asks for; gives what to answer.
     async fn obey(&self, text: &[u8]) -> Option<SessionServerMessage> {
-        let message: SessionClientMessage = match parse_json(text) {
+        let message = match read(text) {
             Ok(message) => message,
             Err(error) => return Some(self.error(None, error, false)),
         };
         let id = message.id().map(str::to_owned);
-        if id.as_ref().is_some_and(|id| id.len() > ID_MAX_BYTES) {
-            let why = Error::invalid("id", format_args!("must have at most {ID_MAX_BYTES} bytes"));
-            return Some(self.error(None, why, false));
-        }
         match self.act(message).await {
             Ok(number) => id.map(|id| SessionServerMessage::Taken { id, number }),
             Err(error) => Some(self.error(id, error, false)),
@@ -260,4 +256,16 @@ impl Attached {
         }
         Ok(None)
     }
+}
+
+/// Reads a client's message.
+///
+/// # Errors
+/// As [`parse_json`], and [`Code::InvalidArgument`] for an `id` that is too long to stand in an answer.
+pub(super) fn read(text: &[u8]) -> Result<SessionClientMessage> {
+    let message: SessionClientMessage = parse_json(text)?;
+    if message.id().is_some_and(|id| id.len() > ID_MAX_BYTES) {
+        return Err(Error::invalid("id", format_args!("must have at most {ID_MAX_BYTES} bytes")));
+    }
+    Ok(message)
 }

@@ -20,7 +20,7 @@ use crate::extract::{Path, Query};
 use crate::shared::{App, shutting_down};
 
 /// Where a client that comes back stopped.
-const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+pub(super) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// Most output in one event, bytes.
 const EVENT_MAX_BYTES: usize = 32 << 10;
 
@@ -59,7 +59,9 @@ pub(crate) async fn stream_output(
 /// Where a client that comes back stopped.
 pub(super) fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>> {
     let Some(value) = headers.get(LAST_EVENT_ID) else { return Ok(None) };
-    let offset = value.to_str().ok().and_then(|text| text.parse().ok());
+    // The standard library also takes a sign.
+    let digits = value.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    let offset = digits.and_then(|text| text.parse().ok());
     offset.map(Some).ok_or_else(|| {
         Error::new(Code::InvalidArgument, "Last-Event-ID: not an offset")
             .hint("send the id of the last event")

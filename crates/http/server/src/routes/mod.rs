@@ -17,6 +17,8 @@ mod events;
 mod execs;
 mod files;
 mod find;
+#[cfg(test)]
+mod fuzz;
 mod images;
 mod keys;
 mod live;

@@ -99,24 +99,15 @@ async fn ask_one(server: SocketAddr, name: &Name, kind: RecordType) -> io::Resul
     question.metadata.recursion_desired = true;
     question.add_query(Query::query(name.clone(), kind));
     let question = question.to_vec().map_err(io::Error::other)?;
-    let response = over_udp(server, &question, id, name, kind).await?;
-    let response = if response.metadata.truncation {
-        let response = over_tcp(server, &question).await?;
-        check(&response, id, name, kind).then_some(response).ok_or_else(|| invalid("another answer"))?
-    } else {
-        response
-    };
+    let asked = Asked { id, name, kind };
+    let response = over_udp(server, &question, asked).await?;
+    let response =
+        if response.metadata.truncation { over_tcp(server, &question, asked).await? } else { response };
     read(response, kind)
 }
 
 /// A fresh socket for each question: the port is one more thing that a forger has to guess.
-async fn over_udp(
-    server: SocketAddr,
-    question: &[u8],
-    id: u16,
-    name: &Name,
-    kind: RecordType,
-) -> io::Result<Message> {
+async fn over_udp(server: SocketAddr, question: &[u8], asked: Asked<'_>) -> io::Result<Message> {
     let any: IpAddr = match server {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -127,39 +118,52 @@ async fn over_udp(
     let mut buffer = vec![0; UDP_MAX_BYTES];
     loop {
         let length = socket.recv(&mut buffer).await?;
-        match Message::from_vec(&buffer[..length]) {
-            Ok(response) if check(&response, id, name, kind) => return Ok(response),
-            // Not an answer to this question: it may be a forged one, whose sender guessed. The real one
-            // may still come.
-            Ok(_) | Err(_) => {}
+        // Anything else may be forged, by a sender who guessed. The real answer may still come.
+        if let Some(response) = response_to(asked, &buffer[..length]) {
+            return Ok(response);
         }
     }
 }
 
-async fn over_tcp(server: SocketAddr, question: &[u8]) -> io::Result<Message> {
+async fn over_tcp(server: SocketAddr, question: &[u8], asked: Asked<'_>) -> io::Result<Message> {
     let mut stream = TcpStream::connect(server).await?;
     let length = u16::try_from(question.len()).map_err(io::Error::other)?;
     stream.write_all(&[&length.to_be_bytes(), question].concat()).await?;
     let length = stream.read_u16().await?;
     let mut answer = vec![0; usize::from(length)];
     stream.read_exact(&mut answer).await?;
-    Message::from_vec(&answer).map_err(io::Error::other)
+    response_to(asked, &answer).ok_or_else(|| invalid("another answer"))
 }
 
-fn check(response: &Message, id: u16, name: &Name, kind: RecordType) -> bool {
-    response.metadata.id == id
+/// A question that a resolver was asked.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub(super) id: u16,
+    pub(super) name: &'a Name,
+    pub(super) kind: RecordType,
+}
+
+/// The response to a question in the bytes that a resolver sent; `None` when they hold none, or one to another question.
+pub(super) fn response_to(asked: Asked<'_>, bytes: &[u8]) -> Option<Message> {
+    let response = Message::from_vec(bytes).ok()?;
+    let same = |query: &Query| {
+        query.name == *asked.name && query.query_type == asked.kind && query.query_class == DNSClass::IN
+    };
+    let answers = response.metadata.id == asked.id
         && response.metadata.message_type == MessageType::Response
-        && matches!(response.queries.as_slice(), [query] if query.name == *name && query.query_type == kind)
+        && matches!(response.queries.as_slice(), [query] if same(query));
+    answers.then_some(response)
 }
 
-fn read(response: Message, kind: RecordType) -> io::Result<Answer> {
+/// What a response says, as far as it counts.
+pub(super) fn read(response: Message, kind: RecordType) -> io::Result<Answer> {
     let exists = match response.metadata.response_code {
         ResponseCode::NoError => true,
         ResponseCode::NXDomain => false,
         _ => return Err(invalid("the resolver could not answer")),
     };
     let wanted = |kind_of: RecordType| kind_of == kind || kind_of == RecordType::CNAME;
-    let records: Vec<_> = response
+    let mut records: Vec<_> = response
         .answers
         .into_iter()
         .filter(|record| record.dns_class == DNSClass::IN && wanted(record.record_type()))
@@ -167,12 +171,34 @@ fn read(response: Message, kind: RecordType) -> io::Result<Answer> {
         .collect();
     let shortest = records.iter().map(|record| Duration::from_secs(u64::from(record.ttl))).min();
     let ttl = shortest.unwrap_or(NEGATIVE_TTL).min(DNS_TTL_MAX);
+    // A program that keeps an address for as long as it is told must not keep it for longer than the name counts.
+    let seconds = u32::try_from(ttl.as_secs()).unwrap_or(u32::MAX);
+    for record in &mut records {
+        record.ttl = record.ttl.min(seconds);
+    }
     Ok(Answer { exists, records, ttl })
 }
 
 #[cfg(test)]
 mod tests {
+    use hickory_proto::rr::rdata::A;
+    use hickory_proto::rr::{RData, Record};
+
     use super::*;
+
+    #[test]
+    fn no_record_says_that_it_counts_for_longer_than_the_answer() {
+        for (said, counts) in [([86_400, u32::MAX], 3600), ([300, 86_400], 300), ([0, 60], 0)] {
+            let mut response = Message::response(1, OpCode::Query);
+            for (ttl, last) in said.into_iter().zip(1..) {
+                let name = Name::from_ascii("a.example.").unwrap();
+                response.add_answer(Record::from_rdata(name, ttl, RData::A(A::new(192, 0, 2, last))));
+            }
+            let answer = read(response, RecordType::A).unwrap();
+            assert_eq!(answer.ttl, Duration::from_secs(counts));
+            assert!(answer.records.iter().all(|record| u64::from(record.ttl) == counts), "{answer:?}");
+        }
+    }
 
     #[test]
     fn the_hosts_resolvers_are_read() {

@@ -8,10 +8,10 @@ use atoll_core::policy::HostName;
 use atoll_hop::{frame_body, upgrade};
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, Version, header};
-use http_body::{Body as _, Frame, SizeHint};
+use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use hyper::client::conn::http1::SendRequest;
+use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::sync::Mutex;
 
@@ -46,7 +46,8 @@ pub(super) async fn forward(request: Request, dialer: &Dialer, upstream: &Arc<Mu
     let mut request = request;
     let wants_upgrade = upgrade(request.headers()).is_some();
     let client = wants_upgrade.then(|| hyper::upgrade::on(&mut request));
-    let outgoing = rewrite(request, dialer);
+    let budget = Arc::clone(&dialer.context.net.budget);
+    let outgoing = rewrite(request, || dialer.target.label()).map(|body| Buffered::new(body, budget));
     let sent_bytes = outgoing.body().size_hint().exact().unwrap_or_default();
     let mut response = match send(outgoing, dialer, upstream).await {
         Ok(response) => response,
@@ -67,10 +68,14 @@ pub(super) async fn forward(request: Request, dialer: &Dialer, upstream: &Arc<Mu
     response.map(|body| Guarded { body: Buffered::new(body, budget), admitted }.boxed_unsync())
 }
 
-fn rewrite(request: Request, dialer: &Dialer) -> http::Request<Buffered<Incoming>> {
+/// The request as it goes out. One that names no host gets that of `label`.
+pub(super) fn rewrite<B: Body>(
+    request: http::Request<B>,
+    label: impl FnOnce() -> String,
+) -> http::Request<B> {
     let (mut parts, body) = request.into_parts();
     if !parts.headers.contains_key(header::HOST)
-        && let Ok(host) = HeaderValue::from_str(&dialer.target.label())
+        && let Ok(host) = HeaderValue::from_str(&label())
     {
         parts.headers.insert(header::HOST, host);
     }
@@ -78,7 +83,7 @@ fn rewrite(request: Request, dialer: &Dialer) -> http::Request<Buffered<Incoming
     parts.version = Version::HTTP_11;
     strip(&mut parts.headers);
     frame_body(&mut parts.headers, !body.is_end_stream());
-    http::Request::from_parts(parts, Buffered::new(body, Arc::clone(&dialer.context.net.budget)))
+    http::Request::from_parts(parts, body)
 }
 
 async fn send(
@@ -102,14 +107,17 @@ async fn send(
     })
 }
 
+/// Writes the requests that go out.
+pub(super) fn writer() -> http1::Builder {
+    let mut writer = http1::Builder::new();
+    writer.max_buf_size(HTTP_BUFFER_MAX_BYTES).preserve_header_case(true);
+    writer
+}
+
 async fn connect(dialer: &Dialer) -> Result<SendRequest<Buffered<Incoming>>, DialError> {
     let stream = dialer.connect().await?;
-    let (send, connection) = hyper::client::conn::http1::Builder::new()
-        .max_buf_size(HTTP_BUFFER_MAX_BYTES)
-        .preserve_header_case(true)
-        .handshake(TokioIo::new(stream))
-        .await
-        .map_err(|error| DialError::Refused(std::io::Error::other(error)))?;
+    let handshake = writer().handshake(TokioIo::new(stream)).await;
+    let (send, connection) = handshake.map_err(|error| DialError::Refused(std::io::Error::other(error)))?;
     let cancel = dialer.cancelled();
     tokio::spawn(async move {
         tokio::select! {
@@ -152,7 +160,7 @@ struct Guarded {
     admitted: Admitted,
 }
 
-impl http_body::Body for Guarded {
+impl Body for Guarded {
     type Data = Bytes;
     type Error = BoxError;
 

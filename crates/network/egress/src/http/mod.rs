@@ -10,6 +10,8 @@
 
 mod explicit;
 mod forward;
+#[cfg(test)]
+mod fuzz;
 mod request;
 
 use std::convert::Infallible;
@@ -22,6 +24,7 @@ use atoll_hop::SendFirst;
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
+use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::sync::Mutex;
@@ -102,14 +105,7 @@ where
         let answered = answer(request);
         async move { Ok::<_, Infallible>(answered.await.map(SendFirst::new)) }
     });
-    let connection = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HTTP_HEAD_TIMEOUT)
-        .max_headers(HTTP_HEADERS_MAX_COUNT)
-        .max_buf_size(HTTP_BUFFER_MAX_BYTES)
-        .preserve_header_case(true)
-        .serve_connection(TokioIo::new(client), service)
-        .with_upgrades();
+    let connection = parser().serve_connection(TokioIo::new(client), service).with_upgrades();
     let cancel = context.connection.cancel.clone();
     tokio::select! {
         served = connection => served.map_err(io::Error::other),
@@ -117,17 +113,28 @@ where
     }
 }
 
+/// Takes the requests of a sandbox apart.
+fn parser() -> http1::Builder {
+    let mut parser = http1::Builder::new();
+    parser
+        .timer(TokioTimer::new())
+        .header_read_timeout(HTTP_HEAD_TIMEOUT)
+        .max_headers(HTTP_HEADERS_MAX_COUNT)
+        .max_buf_size(HTTP_BUFFER_MAX_BYTES)
+        .preserve_header_case(true);
+    parser
+}
+
 async fn transparent(request: Request, dialer: &Dialer, upstream: &Arc<Mutex<Upstream>>) -> Response {
-    let host = match request::host(&request) {
+    let host = match request::meant(&request) {
         Ok(host) => host,
         Err(why) => return request::bad(why),
     };
-    let host = host.as_deref().map_or("", request::without_port);
     if let Ok(name) = host.parse::<HostName>() {
         // Learns the name, if it is one of this address.
         dialer.context.confirm(&name, dialer.target.address.ip()).await;
     }
-    let dialer = dialer.named(host);
+    let dialer = dialer.named(&host);
     forward::forward(request, &dialer, upstream).await
 }
 

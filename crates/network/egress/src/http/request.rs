@@ -3,17 +3,17 @@
 use atoll_hop::{set_upgrade, strip_hop_by_hop};
 use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderMap};
-use http::{StatusCode, Uri};
+use http::{Method, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Full};
 use tokio::net::TcpStream;
 
-use super::{Request, Response};
+use super::Response;
 use crate::client::read_more;
 use crate::limits::SNIFF_MAX_BYTES;
 use crate::refusal::plain;
 
 /// The host that a request names, with its port: the authority of its URI, else its only `Host`.
-pub(super) fn host(request: &Request) -> Result<Option<String>, &'static str> {
+pub(super) fn host<B>(request: &http::Request<B>) -> Result<Option<String>, &'static str> {
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let said = hosts.next();
     if hosts.next().is_some() {
@@ -31,6 +31,16 @@ pub(super) fn host(request: &Request) -> Result<Option<String>, &'static str> {
         (Some(authority), _) => Ok(Some(authority.as_str().to_owned())),
         (None, said) => Ok(said.filter(|host| !host.is_empty()).map(str::to_owned)),
     }
+}
+
+/// The host, without port, that a request to a server names; empty when it names none.
+pub(super) fn meant<B>(request: &http::Request<B>) -> Result<String, &'static str> {
+    // A connection is named, whichever the method is, and neither a path that rules could be asked about nor one that could be
+    // passed on.
+    if request.method() == Method::CONNECT || request.uri().path().is_empty() {
+        return Err("it names a connection, which is for a proxy, and this is a server");
+    }
+    Ok(host(request)?.as_deref().map_or("", without_port).to_owned())
 }
 
 /// A host without its port; an IPv6 address without its brackets.
@@ -78,8 +88,7 @@ pub(super) fn strip(headers: &mut HeaderMap) {
 
 /// The URI as it is sent to a server: path and query.
 pub(super) fn origin_form(uri: &Uri) -> Uri {
-    let text = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
-    text.parse().unwrap_or_else(|_impossible| Uri::from_static("/"))
+    uri.path_and_query().cloned().map_or_else(|| Uri::from_static("/"), Uri::from)
 }
 
 /// An answer of the gateway to a request that makes no sense.
@@ -99,6 +108,31 @@ pub(super) fn boxed(response: http::Response<Full<Bytes>>) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_is_sent_what_was_asked_for() {
+        for (uri, sent) in [
+            ("http://a.example?b=c", "/?b=c"),
+            ("http://a.example", "/"),
+            ("/a/../b?c#d", "/a/../b?c"),
+            ("*", "*"),
+            ("a.example:80", "/"),
+        ] {
+            assert_eq!(origin_form(&uri.parse().unwrap()), sent, "{uri}");
+        }
+    }
+
+    #[test]
+    fn a_request_to_a_server_names_a_path() {
+        let request = |method: &str, uri: &str| {
+            http::Request::builder().method(method).uri(uri).header("host", "a.example:80").body(()).unwrap()
+        };
+        assert_eq!(meant(&request("GET", "/")).as_deref(), Ok("a.example"));
+        assert_eq!(meant(&request("GET", "http://a.example:80")).as_deref(), Ok("a.example"));
+        for (method, uri) in [("CONNECT", "a.example:80"), ("GET", "a.example:80"), ("CONNECT", "/")] {
+            assert!(meant(&request(method, uri)).unwrap_err().contains("for a proxy"), "{method} {uri}");
+        }
+    }
 
     #[test]
     fn hosts_and_ports() {

@@ -16,6 +16,7 @@ use http_body::Body as _;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use hyper::ext::ReasonPhrase;
+use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::server::Acceptor;
@@ -24,7 +25,6 @@ use tokio::sync::Mutex;
 use tokio_rustls::LazyConfigAcceptor;
 
 use crate::budget::{Budget, Buffered, paid};
-use crate::limits::HTTP_BUFFER_MAX_BYTES;
 
 use super::apply::{Applied, Asking, apply, mask_only};
 use super::authority::Protocol;
@@ -155,17 +155,7 @@ impl Session {
             async move { Ok::<_, Aborted>(answered.await?.map(SendFirst::new)) }
         });
         let served = match protocol {
-            Protocol::Http1 => {
-                hyper::server::conn::http1::Builder::new()
-                    .timer(TokioTimer::new())
-                    .header_read_timeout(HEAD_TIMEOUT)
-                    .max_headers(HEADERS_MAX_COUNT)
-                    .max_buf_size(HTTP_BUFFER_MAX_BYTES)
-                    .preserve_header_case(true)
-                    .serve_connection(stream, service)
-                    .with_upgrades()
-                    .await
-            }
+            Protocol::Http1 => parser().serve_connection(stream, service).with_upgrades().await,
             Protocol::Http2 => {
                 hyper::server::conn::http2::Builder::new(tasks.clone())
                     .timer(TokioTimer::new())
@@ -209,8 +199,7 @@ impl Session {
 
     async fn forward(&self, mut request: Request<Incoming>) -> Result<Response<OutBody>, Failure> {
         let way = &self.way;
-        let expected = Expected { host: way.host(), port: way.port(), encrypted: way.encrypted() };
-        check(&request, expected)?;
+        check(&request, self.expected())?;
         let head = way.budget().try_hold_head(&request).ok_or_else(|| {
             Refusal::unavailable("this sandbox has too many requests without an answer: wait for some")
         })?;
@@ -296,7 +285,7 @@ impl Session {
         let Some(sender) = slot.as_mut() else {
             return Err(Refusal::upstream("the connection is gone").into());
         };
-        self.address(&mut request, sender.protocol());
+        address(&mut request, self.expected(), sender.protocol());
         let answer = match sender {
             Sender::One(sender) => sender.send_request(request).await,
             Sender::Two(sender) => {
@@ -314,35 +303,8 @@ impl Session {
         })
     }
 
-    /// Writes the address in the form of the protocol.
-    fn address(&self, request: &mut Request<OutBody>, protocol: Protocol) {
-        let standard = if self.way.encrypted() { 443 } else { 80 };
-        let authority = match self.way.port() {
-            port if port == standard => self.way.host().to_string(),
-            port => format!("{}:{port}", self.way.host()),
-        };
-        let path = request.uri().path_and_query().cloned();
-        let mut parts = http::uri::Parts::default();
-        parts.path_and_query = path;
-        match protocol {
-            Protocol::Http1 => {
-                *request.version_mut() = Version::HTTP_11;
-                if let Ok(value) = HeaderValue::from_str(&authority) {
-                    request.headers_mut().insert(HOST, value);
-                }
-                let has_body = !request.body().is_end_stream();
-                frame_body(request.headers_mut(), has_body);
-            }
-            Protocol::Http2 => {
-                *request.version_mut() = Version::HTTP_2;
-                request.headers_mut().remove(HOST);
-                parts.scheme = Some(http::uri::Scheme::HTTPS);
-                parts.authority = authority.parse().ok();
-            }
-        }
-        if let Ok(uri) = http::Uri::from_parts(parts) {
-            *request.uri_mut() = uri;
-        }
+    fn expected(&self) -> Expected<'_> {
+        Expected { host: self.way.host(), port: self.way.port(), encrypted: self.way.encrypted() }
     }
 
     fn answer(
@@ -389,11 +351,53 @@ impl Session {
     }
 }
 
-fn wants_upgrade<B>(request: &Request<B>) -> bool {
+/// Takes the HTTP/1 requests of a client apart.
+pub(super) fn parser() -> http1::Builder {
+    let mut parser = http1::Builder::new();
+    parser
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_headers(HEADERS_MAX_COUNT)
+        .preserve_header_case(true);
+    parser
+}
+
+/// Writes the address of a request, whichever the client wrote, in the form of the protocol.
+pub(super) fn address(request: &mut Request<OutBody>, to: Expected<'_>, protocol: Protocol) {
+    let standard = if to.encrypted { 443 } else { 80 };
+    let authority = match to.port {
+        port if port == standard => to.host.to_string(),
+        port => format!("{}:{port}", to.host),
+    };
+    let path = request.uri().path_and_query().cloned();
+    let mut parts = http::uri::Parts::default();
+    parts.path_and_query = path;
+    match protocol {
+        Protocol::Http1 => {
+            *request.version_mut() = Version::HTTP_11;
+            if let Ok(value) = HeaderValue::from_str(&authority) {
+                request.headers_mut().insert(HOST, value);
+            }
+            let has_body = !request.body().is_end_stream();
+            frame_body(request.headers_mut(), has_body);
+        }
+        Protocol::Http2 => {
+            *request.version_mut() = Version::HTTP_2;
+            request.headers_mut().remove(HOST);
+            parts.scheme = Some(http::uri::Scheme::HTTPS);
+            parts.authority = authority.parse().ok();
+        }
+    }
+    if let Ok(uri) = http::Uri::from_parts(parts) {
+        *request.uri_mut() = uri;
+    }
+}
+
+pub(super) fn wants_upgrade<B>(request: &Request<B>) -> bool {
     request.version() == Version::HTTP_11 && upgrade(request.headers()).is_some()
 }
 
-fn tidy_request(headers: &mut HeaderMap, upgrade: bool) {
+pub(super) fn tidy_request(headers: &mut HeaderMap, upgrade: bool) {
     let protocol = strip_hop_by_hop(headers);
     if let Some(protocol) = protocol.filter(|_| upgrade) {
         set_upgrade(headers, protocol);
@@ -415,7 +419,7 @@ fn tidy_answer(parts: &mut http::response::Parts, switching: bool) {
 }
 
 /// The body as it goes out, with placeholders replaced where a rule wants it.
-async fn outgoing(
+pub(super) async fn outgoing(
     headers: &mut HeaderMap,
     body: Incoming,
     applied: &Applied,

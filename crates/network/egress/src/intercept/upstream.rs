@@ -19,7 +19,6 @@ use super::{
     WIDE_STREAM_WINDOW_BYTES,
 };
 use crate::budget::Budget;
-use crate::limits::HTTP_BUFFER_MAX_BYTES;
 
 /// How long a server may take for its part of the TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
@@ -93,6 +92,13 @@ impl UpstreamTls {
     }
 }
 
+/// Writes the HTTP/1 requests that go out.
+pub(super) fn writer() -> http1::Builder {
+    let mut writer = http1::Builder::new();
+    writer.preserve_header_case(true);
+    writer
+}
+
 /// A way to send requests on one connection.
 #[derive(Debug)]
 pub(super) enum Sender {
@@ -111,12 +117,7 @@ impl Sender {
         let stream = TokioIo::new(stream);
         match protocol {
             Protocol::Http1 => {
-                let (sender, connection) = http1::Builder::new()
-                    .max_buf_size(HTTP_BUFFER_MAX_BYTES)
-                    .preserve_header_case(true)
-                    .handshake(stream)
-                    .await
-                    .map_err(UpstreamError::Http)?;
+                let (sender, connection) = writer().handshake(stream).await.map_err(UpstreamError::Http)?;
                 tasks.spawn(async move {
                     if let Err(error) = connection.with_upgrades().await {
                         tracing::debug!(%error, "a connection to a server ended");
