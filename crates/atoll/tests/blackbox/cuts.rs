@@ -87,6 +87,18 @@ async fn broken(server: &Server, request: &Request, at: Break) {
     stream.set_zero_linger().unwrap();
 }
 
+/// Sends a request, and ends the connection when the server has begun to make a sandbox for it; says whether the client
+/// was told by then.
+async fn closed_while_it_is_made(server: &Server, request: &Request, before: &BTreeSet<String>) -> bool {
+    let mut stream = connect(server).await;
+    stream.write_all(&request.bytes()).await.unwrap();
+    wait_until("it is being made", async || (sandboxes(server).await.len() > before.len()).then_some(()))
+        .await;
+    let told = stream.try_read(&mut [0]).is_ok();
+    stream.shutdown().await.unwrap();
+    told
+}
+
 /// Sends a request and reads the whole answer: its status and length.
 async fn whole(server: &Server, request: &Request) -> (u16, usize) {
     let mut stream = connect(server).await;
@@ -177,13 +189,18 @@ async fn break_everywhere(
         let request = prepare(server, number + 1).await;
         let before = sandboxes(server).await;
         let undone = server.log().matches(UNDONE).count();
-        broken(server, &request, at).await;
+        let made_first = matches!(at, Break::Closed) && stays == Stays::Nothing;
+        let told = if made_first {
+            closed_while_it_is_made(server, &request, &before).await
+        } else {
+            broken(server, &request, at).await;
+            matches!(at, Break::Told(_))
+        };
         wait_until(&format!("{what}, broken at {at:?}: all agree"), async || {
             agrees(server).await?;
             let made = sandboxes(server).await.difference(&before).count();
-            let told = matches!(at, Break::Told(_));
             // Whether the server has read the request of a connection that was reset is not certain.
-            let waits = matches!(at, Break::Closed) && server.log().matches(UNDONE).count() == undone;
+            let waits = made_first && server.log().matches(UNDONE).count() == undone;
             (stays != Stays::Nothing || told || made == 0 && !waits).then_some(())
         })
         .await;
