@@ -289,8 +289,9 @@ fn become_program(plan: &mut Plan) -> Result<std::convert::Infallible, (i32, c_i
 /// would be too late: the program or the client chooses the working directory, which `/proc/self/fd/N` or a link to it
 /// would lead to the agent's own cgroup, out of that of the exec.
 fn close_the_agents() -> Result<(), (i32, c_int)> {
+    // gVisor's kernel knows no end above this, and there is no descriptor above it.
     // SAFETY: no pointers.
-    check(SETUP, unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) })
+    check(SETUP, unsafe { libc::syscall(libc::SYS_close_range, 3, c_int::MAX, 0) })
 }
 
 /// Done by the agent once the program runs: until then the child shares the agent's memory, and no process in the
