@@ -1,4 +1,4 @@
-//! Clients that hang up in the middle of a change of what no sandbox owns: builds, pools, volumes.
+//! Clients that hang up in the middle of a change of what no sandbox owns: builds and volumes.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -52,54 +52,6 @@ async fn builds() {
     cut_everywhere("less of the cache", Method::POST, &[200], async |harness, polls| {
         built(harness, whole(format!("b{polls}")), true).await;
         ("/v1/build-cache/prune".to_owned(), json!({ "keep_bytes": 0 }))
-    })
-    .await;
-}
-
-/// Makes a template whose sandboxes fit into the memory that the harness has for pools, before the first cut.
-async fn small(harness: &Harness, polls: u32) {
-    if polls == 1 {
-        let small = json!({ "name": "small", "image": "host", "resources": { "memory_bytes": 64 << 20 } });
-        before(harness, Method::POST, "/v1/templates", small).await;
-    }
-}
-
-/// Sets up a pool and waits until it is full.
-async fn full(harness: &Harness, pool: &Value) {
-    before(harness, Method::PUT, "/v1/pools", pool.clone()).await;
-    eventually("the members wait", async || {
-        let pools = harness.get("/v1/pools").await.body;
-        (pools["pools"][0]["ready"] == pool["max"]).then_some(())
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn pools() {
-    let pool = json!({ "template": "small", "min": 2, "max": 2 });
-    let none = json!({ "template": "small", "min": 0, "max": 0 });
-    cut_everywhere("a pool", Method::PUT, &[200], async |harness, polls| {
-        small(harness, polls).await;
-        ("/v1/pools".to_owned(), pool.clone())
-    })
-    .await;
-    cut_everywhere("a pool that becomes empty", Method::PUT, &[200], async |harness, polls| {
-        small(harness, polls).await;
-        full(harness, &pool).await;
-        ("/v1/pools".to_owned(), none.clone())
-    })
-    .await;
-    cut_everywhere("the end of a pool", Method::DELETE, &[204, 404], async |harness, polls| {
-        small(harness, polls).await;
-        full(harness, &pool).await;
-        ("/v1/pools?template=small".to_owned(), Value::Null)
-    })
-    .await;
-    // A member that becomes a sandbox has no row before that.
-    cut_everywhere("a creation that a pool serves", Method::POST, &[201, 409], async |harness, polls| {
-        small(harness, polls).await;
-        full(harness, &pool).await;
-        ("/v1/sandboxes".to_owned(), json!({ "name": format!("served-{polls}"), "template": "small" }))
     })
     .await;
 }
