@@ -38,8 +38,20 @@ def attack_of_an_exec(world):
     must: refused"""
     box = world.sandbox()
     try:
-        places = [f"{way}/fd/{number}" for number in DESCRIPTORS for way in ("/proc/self", "/proc/thread-self", "/proc/1")]
+        places = [f"{way}/fd/{number}" for number in DESCRIPTORS for way in ("/proc/self", "/proc/thread-self")]
         return verdict(world, {place: looked(world, box, cwd=place) for place in places})
+    finally:
+        world.delete(box)
+
+
+def attack_of_the_first_process(world):
+    """tries: run a command in a directory that process 1 has open, which is the agent
+    because: nobody in a container may look through the agent, and gVisor's has no directory open; a machine's root may, and its agent is trusted with nothing beyond
+    must: refused
+    microvm: open"""
+    box = world.sandbox()
+    try:
+        return verdict(world, {number: looked(world, box, cwd=f"/proc/1/fd/{number}") for number in DESCRIPTORS})
     finally:
         world.delete(box)
 
@@ -62,7 +74,10 @@ def attack_of_an_image(world):
     seen = {}
     for place in ("/proc/self/fd/4", "/proc/self/fd/4/..", "/work"):
         with Small(world, [link("work", "/proc/self/fd/4")], WorkingDir=place) as image:
-            seen[place] = looked(world, image.box())
+            started = image.start()
+            if started.status >= 300 and started.code not in NO_DIRECTORY:
+                raise Broken(repr(started))
+            seen[place] = started.code if started.status >= 300 else looked(world, image.boxes[-1])
     return verdict(world, seen)
 
 
