@@ -1,4 +1,6 @@
-//! Builds of templates with the real program: Dockerfiles, step lists, cache, failures, cancelling, `kill -9`.
+//! Builds of templates with the real program: Dockerfiles, stages, cache, failures, hostile contexts, cancelling, `kill -9`.
+//! `build_bases` has what builds begin from, `build_starts` what their templates start; both use the helpers at the top
+//! here. `build_mounts` has what only one step sees.
 
 use std::fs;
 use std::path::Path;
@@ -10,9 +12,7 @@ use atoll_api::{Build, CreateBuild, CreateSandbox};
 use atoll_blackbox::{Server, wait_until};
 use atoll_client::ListSandboxes;
 use atoll_core::Code;
-use atoll_core::build::{
-    BuildEvent, BuildState, CommandText, Ready, StartFrom, Step, StepState, VERIFY_STEP,
-};
+use atoll_core::build::{BuildEvent, BuildState, StepState};
 use atoll_core::limits::BUILD_INSTRUCTIONS_MAX_COUNT;
 use atoll_testing::{Entry, Flavour, Layout, PASSWORD, Registry, USERNAME};
 use bytes::Bytes;
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// A directory with files.
-fn context(files: &[(&str, &str)]) -> TempDir {
+pub(crate) fn context(files: &[(&str, &str)]) -> TempDir {
     let dir = tempfile::Builder::new().prefix("atoll-context-").tempdir().unwrap();
     for (path, content) in files {
         let path = dir.path().join(path);
@@ -30,11 +30,11 @@ fn context(files: &[(&str, &str)]) -> TempDir {
     dir
 }
 
-fn text(path: &Path) -> &str {
+pub(crate) fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-fn dockerfile(name: &str, text: &str) -> CreateBuild {
+pub(crate) fn dockerfile(name: &str, text: &str) -> CreateBuild {
     CreateBuild { name: name.into(), dockerfile: Some(text.into()), ..CreateBuild::default() }
 }
 
@@ -48,56 +48,14 @@ async fn log(server: &Server, build: &str) -> Vec<BuildEvent> {
     entries
 }
 
-async fn built(server: &Server, create: &CreateBuild) -> (Build, Vec<BuildEvent>) {
+pub(crate) async fn built(server: &Server, create: &CreateBuild) -> (Build, Vec<BuildEvent>) {
     let build = server.client.create_build(create).await.unwrap();
     let entries = log(server, &build.id).await;
     (server.client.get_build(&build.id).await.unwrap(), entries)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_build_goes_on_from_a_template() {
-    let server = Server::start();
-    let base = "FROM host\nENV BELOW=yes\nWORKDIR /app\nRUN echo one > said\n";
-    let ready = Ready {
-        command: Some(CommandText::Shell("test -e /tmp/up".into())),
-        port: None,
-        timeout_ms: None,
-        interval_ms: None,
-    };
-    let start = StartFrom::Command(CommandText::Shell("touch /tmp/up; exec sleep 1000".into()));
-    let create = CreateBuild {
-        start: Some(start),
-        ready: Some(ready),
-        tags: vec!["stable".into()],
-        ..dockerfile("base", base)
-    };
-    assert_eq!(built(&server, &create).await.0.state, BuildState::Succeeded);
-    assert_eq!(server.client.list_template_tags("base").await.unwrap().items[0].version, 1);
-    let meant = server.client.list_tag_assignments("base", "stable").await.unwrap().items;
-    assert_eq!(meant.iter().map(|one| one.version).collect::<Vec<_>>(), [1]);
-    let unknown = server.client.list_tag_assignments("base", "none").await.unwrap_err();
-    assert_eq!(unknown.code(), Some(Code::TemplateNotFound));
-    let newer = dockerfile("base", "FROM host\nRUN echo newer > /said\n");
-    assert_eq!(built(&server, &newer).await.0.state, BuildState::Succeeded);
-    let text = "FROM template://base:stable AS below\nRUN echo two >> said\n\
-                FROM below\nCOPY --from=template://base:1 /app/said before\nRUN cat before said > both\n";
-    for state in [Done, Cached] {
-        let (build, entries) = built(&server, &dockerfile("child", text)).await;
-        assert_eq!(build.state, BuildState::Succeeded, "{entries:#?}");
-        assert_eq!(steps(&entries).last().unwrap().1, state);
-    }
-    // The template that it was made from may go.
-    server.client.delete_template("base", None).await.unwrap();
-    let id = from_template(&server, "child").await;
-    let said = server.sh(&id, "cat both; echo $BELOW; pwd; ls /tmp/up").await;
-    assert_eq!(said.stdout, "one\none\ntwo\nyes\n/app\n/tmp/up\n", "the start command is the base's");
-    let (build, _) = built(&server, &dockerfile("none", "FROM template://nothing\n")).await;
-    assert_eq!(build.failure.unwrap().code, Code::TemplateNotFound);
-    server.finish().await;
-}
-
 /// The outcome of each step, by its text.
-fn steps(entries: &[BuildEvent]) -> Vec<(String, StepState)> {
+pub(crate) fn steps(entries: &[BuildEvent]) -> Vec<(String, StepState)> {
     let step = |entry: &BuildEvent| match entry {
         BuildEvent::Step { text, state, .. } if *state != StepState::Started => Some((text.clone(), *state)),
         _ => None,
@@ -105,11 +63,11 @@ fn steps(entries: &[BuildEvent]) -> Vec<(String, StepState)> {
     entries.iter().filter_map(step).collect()
 }
 
-fn states(entries: &[BuildEvent]) -> Vec<StepState> {
+pub(crate) fn states(entries: &[BuildEvent]) -> Vec<StepState> {
     steps(entries).into_iter().map(|(_, state)| state).collect()
 }
 
-async fn from_template(server: &Server, template: &str) -> String {
+pub(crate) async fn from_template(server: &Server, template: &str) -> String {
     let create = CreateSandbox { template: Some(template.into()), ..CreateSandbox::default() };
     server.client.create_sandbox(&create).await.unwrap().id
 }
@@ -226,246 +184,6 @@ async fn stages_give_files_to_each_other_and_unneeded_ones_do_not_run() {
     let (build, _) =
         built(&server, &CreateBuild { target: Some("more".into()), ..dockerfile("target", text) }).await;
     assert_eq!(build.template.as_deref(), Some("target:1"));
-    server.finish().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_build_pulls_its_images_from_a_registry() {
-    let server = Server::with(&["--registry-allow", "127.0.0.0/8"]);
-    let registry = Registry::start(Flavour::Open);
-    let tool = vec![Entry::file("opt/app/tool", b"from the second image\n").owner(1234, 1234)];
-    let base = Layout::new(&[crate::common::base_layer()]).config(&[
-        "--config.user=app",
-        "--config.env=GREETING=from the image",
-        "--config.workingdir=/opt/app",
-        "--config.cmd=cat",
-    ]);
-    let base = registry.push(&base.source(), "base:1", &[]);
-    let tools = registry.push(&Layout::new(&[crate::common::base_layer(), tool]).source(), "tools:1", &[]);
-    let text = format!(
-        "ARG BASE={base}\nFROM {tools} AS tools\n\
-         FROM $BASE\nUSER root\nRUN echo $GREETING > /made && id -u >> /made && pwd >> /made\n\
-         COPY --from=tools /opt/app/tool /opt/tool\nUSER app\n"
-    );
-    let (build, entries) = built(&server, &dockerfile("pulled", &text)).await;
-    assert_eq!(build.template.as_deref(), Some("pulled:1"), "{build:?} {entries:?}");
-    let id = from_template(&server, "pulled").await;
-    let seen = server.sh(&id, "cat /made /opt/tool; id -u; echo $GREETING; pwd").await;
-    let wanted = "from the image\n0\n/opt/app\nfrom the second image\n1234\nfrom the image\n/opt/app\n";
-    assert_eq!(seen.stdout, wanted, "{seen:?}");
-    // Its image is known by its digest and stays as long as the template does.
-    let image = server.client.get_template("pulled", None).await.unwrap().image;
-    assert_eq!(image, base);
-    // A snapshot of it goes only where exactly that image is.
-    let digest = server.client.get_sandbox(&id).await.unwrap().image_digest.unwrap();
-    server.cli(&["snapshot", "create", "-t", "travels", &id]).ok();
-    let dir = context(&[]);
-    let file = dir.path().join("travels.atoll");
-    server.cli(&["snapshot", "export", "travels", self::text(&file)]).ok();
-    server.cli(&["snapshot", "rm", "travels"]).ok();
-    let there = Server::start();
-    let refused = there.cli(&["snapshot", "import", self::text(&file)]);
-    assert!(refused.code != Some(0) && refused.stderr.contains(&digest), "{refused:?}");
-    assert!(
-        there.client.list_snapshots(&atoll_client::ListSnapshots::default()).await.unwrap().items.is_empty()
-    );
-    there.finish().await;
-    // The second time nothing is pulled and nothing runs: the registry need not be there.
-    drop(registry);
-    let (build, entries) = built(&server, &dockerfile("pulled", &text)).await;
-    assert_eq!(build.state, BuildState::Succeeded, "{build:?}");
-    assert!(states(&entries).iter().all(|state| *state == Cached), "{entries:?}");
-    let unknown = format!("FROM {}\nRUN true\n", base.replace("base:1", "other:1"));
-    let (build, _) = built(&server, &dockerfile("bad", &unknown)).await;
-    let failure = build.failure.unwrap();
-    assert!(failure.message.starts_with("line 1, column 1: "), "{failure:?}");
-    let metrics = server.send(server.request("GET", "/metrics")).await.text();
-    for line in [
-        "atoll_builds_ended_total{state=\"succeeded\"} 2",
-        "atoll_builds_ended_total{state=\"failed\"} 1",
-        "atoll_builds{state=\"running\"} 0",
-    ] {
-        assert!(metrics.contains(line), "{line}: {metrics}");
-    }
-    server.finish().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn step_lists_and_what_templates_start() {
-    let server = Server::start();
-    let run = |line: &str| Step::Run(CommandText::Shell(line.into()));
-    let serve = "while :; do date >> /tmp/alive; sleep 0.1; done";
-    let create = CreateBuild {
-        name: "served".into(),
-        steps: Some(vec![
-            Step::From("host".into()),
-            Step::Env([("LITERAL".to_owned(), "$HOME".to_owned())].into()),
-            run("echo \"$LITERAL\" > /literal"),
-            Step::Cmd(CommandText::Shell(serve.into())),
-        ]),
-        start: Some(StartFrom::Image),
-        ready: Some(Ready {
-            command: Some(CommandText::Shell("test -s /tmp/alive".into())),
-            port: None,
-            timeout_ms: None,
-            interval_ms: None,
-        }),
-        ..CreateBuild::default()
-    };
-    let (build, entries) = built(&server, &create).await;
-    assert_eq!(build.template.as_deref(), Some("served:1"), "{entries:?}");
-    let id = from_template(&server, "served").await;
-    // Ready means: it is there now.
-    assert_eq!(server.sh(&id, "test -s /tmp/alive && cat /literal").await.stdout, "$HOME\n");
-    let execs = server.client.list_execs(&id, &atoll_client::ListExecs::default()).await.unwrap();
-    assert_eq!(execs.items.iter().filter(|exec| exec.argv.join(" ").contains("alive; sleep")).count(), 1);
-    server.client.delete_sandbox(&id).await.unwrap();
-
-    // A start command that fails, and one that is never ready, leave nothing.
-    for (start, ready) in [("exit 3", "true"), ("sleep 1000", "false")] {
-        let args = [
-            "template",
-            "create",
-            "bad",
-            "--image",
-            "host",
-            "--start-cmd",
-            start,
-            "--ready-cmd",
-            ready,
-            "--ready-timeout",
-            "2s",
-        ];
-        server.cli(&args).ok();
-        let create = CreateSandbox { template: Some("bad".into()), ..CreateSandbox::default() };
-        let refused = server.client.create_sandbox(&create).await;
-        if start == "exit 3"
-            && let Ok(made) = &refused
-        {
-            // It may have been ready before its end was seen.
-            server.client.delete_sandbox(&made.id).await.unwrap();
-            continue;
-        }
-        assert_eq!(code(refused), Code::StartFailed, "{start}");
-    }
-    // The sandbox is gone; the output of its start command is told.
-    // The command writes to one stream only, as it is not defined which of two is read first.
-    let start = "seq 1 99 >&2; echo cannot open the port >&2; sleep 1000";
-    server
-        .cli(&[
-            "template",
-            "create",
-            "mute",
-            "--image",
-            "host",
-            "--start-cmd",
-            start,
-            "--ready-port",
-            "1",
-            "--ready-timeout",
-            "2s",
-        ])
-        .ok();
-    let refused = server.cli(&["create", "--template", "mute"]);
-    assert_eq!(refused.code, Some(125), "{refused:?}");
-    for said in
-        ["not ready within 2 seconds", "the start command wrote last:\n81\n82\n", "99\ncannot open the port"]
-    {
-        assert!(refused.stderr.contains(said), "{said}: {refused:?}");
-    }
-    assert!(server.client.list_sandboxes(&ListSandboxes::default()).await.unwrap().items.is_empty());
-    server.finish().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_a_template_starts_is_tried_out_when_asked_for() {
-    let server = Server::start();
-    let ready = |command: &str| Ready {
-        command: Some(CommandText::Shell(command.into())),
-        port: None,
-        timeout_ms: Some(2000),
-        interval_ms: None,
-    };
-    let create = |start: &str, ready: Option<Ready>| CreateBuild {
-        start: Some(StartFrom::Command(CommandText::Shell(start.into()))),
-        ready,
-        verify: true,
-        ..dockerfile("tried", "FROM host\nRUN echo built > /built\n")
-    };
-    for (start, ready, says, wrote) in [
-        (
-            "echo no such port >&2; exit 3",
-            Some(ready("false")),
-            "the start command ended with code 3",
-            "no such port",
-        ),
-        ("echo slow; sleep 1000", Some(ready("false")), "not ready within 2 seconds", "slow"),
-        // Ready all the same, and where nothing says when it is ready.
-        ("exit 4", Some(ready("sleep 0.5")), "the start command ended with code 4", "wrote nothing"),
-        ("echo early; exit 5", None, "the start command ended with code 5", "early"),
-    ] {
-        let (build, entries) = built(&server, &create(start, ready)).await;
-        let failure = build.failure.unwrap();
-        assert_eq!((build.state, failure.code), (BuildState::Failed, Code::StartFailed), "{start}");
-        assert!(failure.message.contains(says), "{failure:?}");
-        assert!(failure.hint.unwrap_or_default().contains(wrote), "{start}");
-        assert_eq!(failure.step.as_deref(), Some(VERIFY_STEP));
-        let failed = entries.iter().any(|entry| {
-            matches!(entry, BuildEvent::Step { text, state: StepState::Failed, step, total, .. }
-                if text == VERIFY_STEP && step == total)
-        });
-        assert!(failed, "{entries:?}");
-    }
-    let (build, entries) =
-        built(&server, &create("cat /built; touch /said; sleep 1000", Some(ready("test -e /said")))).await;
-    assert_eq!(build.template.as_deref(), Some("tried:1"), "nothing before it was a version: {entries:?}");
-    let wrote =
-        entries.iter().any(|entry| matches!(entry, BuildEvent::Output { text, .. } if text == "built\n"));
-    assert!(wrote, "{entries:?}");
-    assert!(server.client.list_sandboxes(&ListSandboxes::default()).await.unwrap().items.is_empty());
-    // Nothing to start, nothing to try out; and what a template below starts is.
-    let below = CreateBuild { verify: true, ..dockerfile("plain", "FROM host\nRUN true\n") };
-    let (build, entries) = built(&server, &below).await;
-    assert_eq!(build.template.as_deref(), Some("plain:1"));
-    let verified = |entries: &[BuildEvent]| {
-        entries.iter().any(|entry| matches!(entry, BuildEvent::Step { text, .. } if text == VERIFY_STEP))
-    };
-    assert!(!verified(&entries));
-    let text = "FROM template://tried\nRUN rm /built\n";
-    let on_it = CreateBuild { verify: true, ..dockerfile("child", text) };
-    let (build, entries) = built(&server, &on_it).await;
-    assert!(build.template.is_some() && verified(&entries), "{entries:?}");
-    server.finish().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_snapshot_can_be_built_on() {
-    let server = Server::start();
-    let create = CreateSandbox {
-        user: Some("nobody".into()),
-        workdir: Some("/srv/app".into()),
-        env: [("FROM_SANDBOX".to_owned(), "yes".to_owned())].into(),
-        ..CreateSandbox::default()
-    };
-    let id = server.client.create_sandbox(&create).await.unwrap().id;
-    server.cli(&["exec", "--user", "root", &id, "--", "sh", "-c", "echo kept > /kept"]).ok();
-    server.cli(&["snapshot", "create", "--tag", "base:one", &id]).ok();
-    server.client.delete_sandbox(&id).await.unwrap();
-    let text = "FROM snapshot://base:one\nRUN echo $FROM_SANDBOX $PWD $(id -un) > /tmp/seen\n";
-    let (build, entries) = built(&server, &dockerfile("on-it", text)).await;
-    assert_eq!(build.template.as_deref(), Some("on-it:1"), "{entries:?}");
-    // It stands on its own.
-    server.cli(&["snapshot", "rm", "base:one"]).ok();
-    let id = from_template(&server, "on-it").await;
-    assert_eq!(
-        server.sh(&id, "cat /kept /tmp/seen; echo $FROM_SANDBOX").await.stdout,
-        "kept\nyes /srv/app nobody\nyes\n"
-    );
-    server.client.delete_sandbox(&id).await.unwrap();
-    let (build, _) = built(&server, &dockerfile("none", "FROM snapshot://base:one\nRUN true\n")).await;
-    let failure = build.failure.unwrap();
-    assert_eq!(failure.code, Code::SnapshotNotFound);
-    assert!(failure.message.starts_with("line 1, column 1: FROM snapshot://"), "{}", failure.message);
     server.finish().await;
 }
 
