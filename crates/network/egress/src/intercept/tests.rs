@@ -1,4 +1,7 @@
 //! The interceptor between a real TLS client and a real TLS server, both in this process.
+//!
+//! Here are both ends ([`House`], [`Origin`]) and the tests of how connections and answers pass. [`secrets`] has where secrets are
+//! put in and what is hidden of them, [`hostile`] the requests and servers that try to get them elsewhere.
 
 use std::sync::Mutex;
 
@@ -18,6 +21,8 @@ use super::*;
 
 mod budget;
 mod figures;
+mod hostile;
+mod secrets;
 
 const SECRET: &str = "s3cret-value-of-the-test";
 const TOKEN: &str = "atoll_secret_0123456789abcdef";
@@ -310,32 +315,6 @@ fn bearer() -> serde_json::Value {
 }
 
 #[tokio::test]
-async fn a_secret_is_put_in_and_its_use_is_told() {
-    let house = House::new(bearer(), &[Protocol::Http1]);
-    let (response, body) = house.send(get("/v1/models?q=1").body(empty()).unwrap()).await;
-    assert_eq!(response.status(), 200);
-    assert!(body.contains(SECRET), "the server got it: {body}");
-    let used = house.vault.used.lock().unwrap().clone();
-    let facts = used.iter().map(|one| (one.version, one.host.as_str(), one.path.as_str(), one.rule.as_str()));
-    assert_eq!(Vec::from_iter(facts), [(7, "api.example.com", "/v1/models", "r")]);
-}
-
-#[tokio::test]
-async fn a_request_that_is_only_observed_gets_no_secret_and_its_answer_shows_none() {
-    let mut rule = bearer();
-    rule["mask_responses"] = true.into();
-    let house = House::new(rule, &[Protocol::Http1]);
-    // As if an earlier request had left it with the server.
-    let request = Request::post("/observed").header("host", "api.example.com").body(full(SECRET)).unwrap();
-    let (response, body) = house.send(request).await;
-    assert_eq!((response.status(), response.headers()["x-echo"].as_bytes()), (StatusCode::OK, &b""[..]));
-    assert!(!body.contains(SECRET) && body.starts_with('|'), "{body}");
-    let seen = house.origin.as_ref().unwrap().seen.lock().unwrap().clone();
-    assert!(seen.len() == 1 && !seen[0].2.contains_key("authorization"), "{seen:?}");
-    assert!(house.vault.used.lock().unwrap().is_empty());
-}
-
-#[tokio::test]
 async fn client_and_server_speak_the_same_protocol() {
     for (server, offer, want) in [
         (&[Protocol::Http2, Protocol::Http1][..], &[Protocol::Http2, Protocol::Http1][..], Protocol::Http2),
@@ -379,64 +358,6 @@ async fn http2_with_many_requests_and_trailers() {
 }
 
 #[tokio::test]
-async fn bodies_stream_and_placeholders_in_them_are_replaced() {
-    let rule = serde_json::json!({"placeholders": [{"secret": "KEY", "value": TOKEN, "body": true}]});
-    let house = House::new(rule, &[Protocol::Http1]);
-    let post = || get("/").method("POST").header("content-type", "application/json");
-    let (_, body) = house.send(post().body(full(&format!("{{\"key\":\"{TOKEN}\"}}"))).unwrap()).await;
-    assert!(body.contains(&format!("{{\"key\":\"{SECRET}\"}}")), "{body}");
-    let length = house.origin.as_ref().unwrap().seen.lock().unwrap()[0].2["content-length"].clone();
-    assert_eq!(length, (SECRET.len() + 10).to_string().as_str(), "a small body has its new length");
-    // Larger than a body that is held as a whole, with the placeholder cut in two.
-    let large = "y".repeat(BODY_WHOLE_MAX_BYTES as usize);
-    let chunks = [large.clone(), TOKEN[..9].to_owned(), format!("{}end", &TOKEN[9..])];
-    let frames = chunks.map(|chunk| Ok(Frame::data(Bytes::from(chunk))));
-    let stream: OutBody = http_body_util::BodyExt::boxed(StreamBody::new(futures::stream::iter(frames)));
-    let (_, body) = house.send(post().body(stream).unwrap()).await;
-    assert!(body.contains(&format!("{large}{SECRET}end")));
-}
-
-#[tokio::test]
-async fn answers_are_masked_in_headers_streams_and_upgrades() {
-    let masked = serde_json::json!({"bearer": "{secret:KEY}", "mask_responses": true});
-    let house = House::new(masked.clone(), &[Protocol::Http1]);
-    let (response, body) = house.send(get("/").body(empty()).unwrap()).await;
-    let stars = "*".repeat(SECRET.len());
-    assert_eq!(response.headers()["x-echo"], format!("Bearer {stars}").as_str());
-    assert!(body.contains(&stars) && !body.contains(SECRET), "{body}");
-    let (response, body) = house.send(get("/events").body(empty()).unwrap()).await;
-    assert_eq!(body, format!("data: 1\n\ndata: {stars}\n\n"));
-    assert!(!response.headers().contains_key("alt-svc"));
-    let (response, body) = house.send(get("/compressed").body(empty()).unwrap()).await;
-    assert_eq!(response.status(), 502, "{body}");
-    for (rule, want) in [(masked, format!("hello {stars}")), (bearer(), format!("hello {SECRET}"))] {
-        house.set_rule(rule);
-        let stream = TokioIo::new(house.connect(&[Protocol::Http1]).await);
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
-        tokio::spawn(connection.with_upgrades());
-        let request = get("/socket").header("connection", "Upgrade").header("upgrade", "test").body(empty());
-        let mut response = sender.send_request(request.unwrap()).await.unwrap();
-        assert_eq!(response.status(), 101);
-        let mut stream = TokioIo::new(hyper::upgrade::on(&mut response).await.unwrap());
-        stream.write_all(b" ping").await.unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).await.unwrap();
-        assert_eq!(text, format!("{want} ping"));
-    }
-}
-
-#[tokio::test]
-async fn the_head_of_an_answer_never_shows_a_secret() {
-    let house = House::new(bearer(), &[Protocol::Http1]);
-    let answer = house.raw("GET /reason HTTP/1.1\r\nHost: api.example.com\r\n\r\n").await;
-    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && !answer.contains(SECRET), "{answer}");
-    let stars = "*".repeat(SECRET.len());
-    assert!(answer.to_ascii_lowercase().contains(&format!("location: /?key={stars}")), "{answer}");
-    let answer = house.raw("GET / HTTP/1.1\r\nHost: api.example.com\r\n\r\n").await;
-    assert!(answer.to_ascii_lowercase().contains(&format!("x-echo: bearer {stars}")), "{answer}");
-}
-
-#[tokio::test]
 async fn no_connection_goes_on_from_an_earlier_one() {
     let house = House::new(bearer(), &[Protocol::Http1]);
     for _ in 0..3 {
@@ -445,102 +366,6 @@ async fn no_connection_goes_on_from_an_earlier_one() {
     let origin = house.origin.as_ref().unwrap();
     assert_eq!(origin.seen.lock().unwrap().len(), 3);
     assert_eq!(origin.resumed.load(std::sync::atomic::Ordering::Relaxed), 0);
-}
-
-#[tokio::test]
-async fn the_body_of_a_get_arrives() {
-    let house = House::new(bearer(), &[Protocol::Http1]);
-    let text =
-        "GET / HTTP/1.1\r\nHost: api.example.com\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n";
-    house.raw(text).await;
-    assert_eq!(house.origin.as_ref().unwrap().seen.lock().unwrap()[0].3, "body");
-}
-
-#[tokio::test]
-async fn http2_in_clear_is_no_upgrade() {
-    let house = House::new(bearer(), &[Protocol::Http1]);
-    let request = get("/").header("connection", "Upgrade, HTTP2-Settings").header("upgrade", "h2c");
-    let (response, _) = house.send(request.header("http2-settings", "AAMAAABk").body(empty()).unwrap()).await;
-    assert_eq!(response.status(), 200);
-    let seen = house.origin.as_ref().unwrap().seen.lock().unwrap();
-    assert!(
-        !seen[0].2.contains_key("upgrade") && !seen[0].2.contains_key("http2-settings"),
-        "{:?}",
-        seen[0].2
-    );
-}
-
-#[tokio::test]
-async fn what_is_not_for_this_host_gets_no_secret() {
-    let house = House::new(bearer(), &[Protocol::Http1]);
-    for (text, status) in [
-        ("GET / HTTP/1.1\r\nHost: evil.com\r\n\r\n", "421"),
-        ("GET https://evil.com/ HTTP/1.1\r\nHost: api.example.com\r\n\r\n", "421"),
-        ("GET / HTTP/1.1\r\nHost: api.example.com\r\nHost: evil.com\r\n\r\n", "400"),
-        ("GET / HTTP/1.1\r\n\r\n", "400"),
-        ("CONNECT evil.com:443 HTTP/1.1\r\nHost: api.example.com\r\n\r\n", "4"),
-        ("TRACE / HTTP/1.1\r\nHost: api.example.com\r\n\r\n", "403"),
-        (
-            "POST / HTTP/1.1\r\nHost: api.example.com\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
-            "400",
-        ),
-        ("POST / HTTP/1.1\r\nHost: api.example.com\r\nTransfer-Encoding: xchunked\r\n\r\n", "400"),
-        ("POST / HTTP/1.1\r\nHost: api.example.com\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n", "400"),
-        ("GET / HTTP/1.1\r\nHost: api.example.com\r\nX: a\r\n folded\r\n\r\n", "400"),
-        ("GET / HTTP/1.1\nHost: evil.com\nConnection: close\n\n", "421"),
-        ("GET /\0 HTTP/1.1\r\nHost: api.example.com\r\n\r\n", "400"),
-        ("no http at all\r\n\r\n", "400"),
-    ] {
-        let answer = house.raw(text).await;
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{text:?}: {answer}");
-        assert!(!answer.contains(SECRET), "{answer}");
-    }
-    assert!(house.vault.used.lock().unwrap().is_empty());
-    assert!(house.origin.as_ref().unwrap().seen.lock().unwrap().is_empty(), "nothing went out");
-}
-
-#[tokio::test]
-async fn a_second_request_hidden_in_the_first_is_judged_by_itself() {
-    let house = House::new(bearer(), &[Protocol::Http1]);
-    let hidden = "GET / HTTP/1.1\r\nHost: evil.com\r\n\r\n";
-    // In line ends of the short form, so that the first does not end the connection.
-    let first = "GET /a HTTP/1.1\nHost: api.example.com\n\n";
-    let answer = house.raw(&format!("{first}{hidden}")).await;
-    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("HTTP/1.1 421"), "{answer}");
-    assert_eq!(house.origin.as_ref().unwrap().seen.lock().unwrap().len(), 1);
-}
-
-#[tokio::test]
-async fn a_length_that_is_said_twice_is_passed_on_once() {
-    let house = House::new(bearer(), &[Protocol::Http1]);
-    let orders = [
-        "Content-Length: 4\r\nTransfer-Encoding: chunked",
-        "Transfer-Encoding: chunked\r\nContent-Length: 4",
-    ];
-    for (n, lengths) in orders.into_iter().enumerate() {
-        let hidden = "GET /hidden HTTP/1.1\r\nHost: api.example.com\r\n\r\n";
-        let text = format!("POST / HTTP/1.1\r\nHost: api.example.com\r\n{lengths}\r\n\r\n0\r\n\r\n{hidden}");
-        house.raw(&text).await;
-        let seen = house.origin.as_ref().unwrap().seen.lock().unwrap();
-        let (_, _, headers, body) = &seen[n];
-        assert!(
-            !(headers.contains_key("content-length") && headers.contains_key("transfer-encoding")),
-            "{headers:?}"
-        );
-        assert_eq!(body, "");
-        // The connection ends with it: bytes behind it are not read.
-        assert_eq!(seen.len(), n + 1);
-    }
-}
-
-#[tokio::test]
-async fn headers_that_the_client_names_as_its_own_do_not_take_the_secret_away() {
-    let house = House::new(bearer(), &[Protocol::Http1]);
-    let request = get("/").header("connection", "authorization, x-drop").header("x-drop", "1");
-    let (_, body) = house.send(request.header("te", "trailers").body(empty()).unwrap()).await;
-    assert!(body.contains(SECRET));
-    let seen = house.origin.as_ref().unwrap().seen.lock().unwrap();
-    assert!(!seen[0].2.contains_key("x-drop") && seen[0].2["te"] == "trailers", "{:?}", seen[0].2);
 }
 
 #[tokio::test]
@@ -555,48 +380,6 @@ async fn redirects_are_the_clients_business_and_policy_has_its_word() {
     let (response, body) = house.send(get("/forbidden").body(empty()).unwrap()).await;
     assert_eq!((response.status().as_u16(), body.as_str()), (403, "GET"));
     assert_eq!(house.vault.used.lock().unwrap().len(), 1, "only the redirect's request used it");
-}
-
-#[tokio::test]
-async fn a_changed_rule_is_felt_by_the_next_request_of_the_same_connection() {
-    let house = House::new(bearer(), &[Protocol::Http1]);
-    let stream = TokioIo::new(house.connect(&[Protocol::Http1]).await);
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
-    tokio::spawn(connection);
-    for (rule, want) in
-        [(bearer(), true), (serde_json::json!({"headers": {"x": "y"}}), false), (bearer(), true)]
-    {
-        house.set_rule(rule);
-        let response = sender.send_request(get("/").body(empty()).unwrap()).await.unwrap();
-        let body = response.into_body().collect().await.unwrap().to_bytes();
-        assert_eq!(String::from_utf8_lossy(&body).contains(SECRET), want);
-    }
-}
-
-#[tokio::test]
-async fn servers_that_cannot_be_trusted_or_reached() {
-    let stranger = new_authority("stranger");
-    let origin = |host: &str| Some(Origin::new(&stranger, host, &[Protocol::Http1]));
-    let world = new_authority("world");
-    for (origin, roots, why) in [
-        (origin("api.example.com"), world.certificate_pem(), "does not trust"),
-        (origin("other.example.com"), stranger.certificate_pem(), "not valid"),
-        (None, world.certificate_pem(), "no connection"),
-    ] {
-        let house = House::with(bearer(), origin, roots);
-        let (response, body) = house.send(get("/").body(empty()).unwrap()).await;
-        assert_eq!(response.status(), 502, "{body}");
-        assert!(body.contains(why) && !body.contains(SECRET), "{body}");
-        assert!(response.headers().contains_key("x-atoll-refused"));
-    }
-}
-
-#[tokio::test]
-async fn a_secret_that_may_not_go_there_is_said_by_name_only() {
-    let house = House::new(serde_json::json!({"bearer": "{secret:OTHER}"}), &[Protocol::Http1]);
-    let (response, body) = house.send(get("/").body(empty()).unwrap()).await;
-    assert_eq!(response.status(), 403);
-    assert!(body.contains("'OTHER' may not be sent to api.example.com"), "{body}");
 }
 
 #[tokio::test]
