@@ -1,43 +1,34 @@
 //! The session: one task that owns a running exec.
+//!
+//! It begins with the exec's row ([`start`]) or with what an earlier process left of it, serves one stream of the guest after
+//! another, keeps the exec's clocks and sends its kills. [`keep`] is what it does with output, [`end`] what it does once
+//! the exec has ended or the server stops.
 
+mod end;
+mod keep;
 pub(super) mod start;
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_core::Result;
-use atoll_core::exec::{ExecState, Exit, ExitContext, ExitReason, classify};
-use atoll_core::limits::EXECS_KEPT_MAX_COUNT;
+use atoll_core::exec::{ExecState, Exit, ExitReason};
 use atoll_guest_protocol::client::{ExecEvent, ExecStream, GuestClient, GuestError};
 use atoll_guest_protocol::messages::{AttachExec, Exited, SignalExec};
-use atoll_store::StoreError;
-use bytes::Bytes;
-use futures::FutureExt as _;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::Inner;
 use crate::errors::chain;
-use crate::log::{LogShare, LogWriter};
+use crate::log::LogWriter;
 use crate::sandbox::{SandboxShared, Stillness};
 
-use super::disk::{append_from, blocking, blocking_with};
 use super::shared::{ExecShared, Started};
 
 pub(super) const SIGKILL: i32 = 9;
-/// Output taken together before it is written to the log, bytes.
-const BATCH_MAX_BYTES: usize = 1 << 20;
-/// Pause before writing again when the host's disk is full.
-const FULL_PAUSE: Duration = Duration::from_millis(500);
-/// Pause before telling the store again when it does not answer.
-const STORE_PAUSE: Duration = Duration::from_secs(1);
 /// Pause before attaching again when a stream broke without having given anything.
 const ATTACH_PAUSE: Duration = Duration::from_millis(50);
-/// Old execs are pruned each time that so many have ended: more than [`EXECS_KEPT_MAX_COUNT`] by this
-/// many may be there for a while.
-const PRUNE_EVERY_COUNT: u64 = 64;
 /// A kill is sent again this long after, until the exec has ended: a new process may have slipped by.
 const KILL_AGAIN: Duration = Duration::from_secs(2);
 
@@ -189,29 +180,6 @@ impl Session {
 
     // === start ===
 
-    async fn open_log(&mut self) -> io::Result<()> {
-        let record = self.exec.inserted();
-        let dir = self.inner.log_dir(&record.sandbox, &record.id);
-        let keep = record.spec.keep_output_bytes;
-        // Before it is opened: what it opens is not dropped then.
-        let share = self.share();
-        let clock = self.inner.clock.clone();
-        let log = blocking(move || LogWriter::open(&dir, keep, &clock)).await?;
-        let extent = log.extent();
-        self.log = Some(log.within(share));
-        self.exec.progress.send_modify(|progress| {
-            progress.extent = extent;
-            progress.state = ExecState::Running;
-        });
-        Ok(())
-    }
-
-    /// Its part of what the sandbox's execs may keep together.
-    fn share(&self) -> LogShare {
-        let max = self.sandbox.record().spec.resources.output_max_bytes();
-        self.inner.logs.share(&self.sandbox.id, self.exec.id(), Some(max))
-    }
-
     fn start_clocks(&mut self) {
         let spec = &self.exec.inserted().spec;
         let began_ms = self.exec.inserted().created_ms;
@@ -325,92 +293,6 @@ impl Session {
         }
     }
 
-    /// Writes what has arrived to the log, then acknowledges it. Gives the exit if that came along.
-    async fn take_output(
-        &mut self,
-        stream: &mut ExecStream,
-        stderr: bool,
-        bytes: Bytes,
-    ) -> Result<Option<Exited>, GuestError> {
-        let mut batch = vec![(stderr, bytes)];
-        let mut size = batch[0].1.len();
-        let mut exited = None;
-        // Take along what is here already: one write and one acknowledgement for all.
-        while size < BATCH_MAX_BYTES {
-            match stream.next().now_or_never() {
-                Some(Ok(Some(ExecEvent::Output { stderr, bytes }))) => {
-                    size += bytes.len();
-                    batch.push((stderr, bytes));
-                }
-                Some(Ok(Some(ExecEvent::Exited(end)))) => {
-                    exited = Some(end);
-                    break;
-                }
-                // Nothing there, or broken: the next call says so again.
-                Some(Ok(None) | Err(_)) | None => break,
-            }
-        }
-        self.progressed = true;
-        let complete = self.append(batch).await;
-        atoll_failpoint::fail_point!("engine.exec.appended");
-        self.reset_idle();
-        if !complete {
-            // The server stops or the sandbox died: not the end of the exec, which the guest tells again.
-            return Err(GuestError::Closed);
-        }
-        if exited.is_none() {
-            self.acknowledge(stream).await?;
-        }
-        Ok(exited)
-    }
-
-    /// Acknowledges the output that is in the log, as far as the client allows that must miss nothing.
-    async fn acknowledge(&mut self, stream: &ExecStream) -> Result<(), GuestError> {
-        let upto = self.end_offset().min(self.exec.may_acknowledge());
-        if upto > self.acknowledged {
-            stream.ack(upto).await?;
-            self.acknowledged = upto;
-        }
-        Ok(())
-    }
-
-    fn end_offset(&self) -> u64 {
-        self.log.as_ref().map_or(0, |log| log.extent().end)
-    }
-
-    /// Appends to the log. While the host's disk is full this waits, and with it the guest and the
-    /// command: nothing is lost. Says whether everything is in the log: not when the wait was ended.
-    async fn append(&mut self, batch: Vec<(bool, Bytes)>) -> bool {
-        let Some(mut log) = self.log.take() else { return false };
-        let batch = Arc::new(batch);
-        let base = log.extent().end;
-        let mut warned = false;
-        let complete = loop {
-            let pieces = Arc::clone(&batch);
-            let written = blocking_with(log, move |log| append_from(log, base, &pieces)).await;
-            let (back, outcome) = written;
-            log = back;
-            let extent = log.extent();
-            self.exec.progress.send_modify(|progress| progress.extent = extent);
-            match outcome {
-                Ok(()) => break true,
-                Err(error) => {
-                    if !warned {
-                        tracing::error!(exec = %self.exec.id(), %error, "output cannot be written, waiting");
-                        warned = true;
-                    }
-                    tokio::select! {
-                        () = tokio::time::sleep(FULL_PAUSE) => {}
-                        () = self.inner.shutdown.cancelled() => break false,
-                        () = self.boot.cancelled() => break false,
-                    }
-                }
-            }
-        };
-        self.log = Some(log);
-        complete
-    }
-
     async fn kill(&mut self) {
         if self.sandbox.freezer.is_frozen() {
             // The guest agent is frozen and does not listen. The kill is sent as soon as it does.
@@ -471,108 +353,6 @@ impl Session {
                 }
             }
         }
-    }
-
-    // === end ===
-
-    async fn end(mut self, end: End) {
-        match end {
-            End::Exited(exited) => {
-                atoll_failpoint::fail_point!("engine.exec.exited");
-                self.cpu_us = exited.cpu_us;
-                let killed = exited.signal == Some(SIGKILL) || exited.code == Some(128 + SIGKILL);
-                let oom_killed = killed && oom_kills(&self.sandbox).await > self.oom_kills_before;
-                let context = ExitContext { ended_by: self.exec.ended_by(), oom_killed };
-                let exit = classify(exited.code, exited.signal, context);
-                // Taken before clients hear of the end, so that it holds nothing of what they do next.
-                Box::pin(crate::snapshot::after_exec(&self.inner, &self.sandbox, self.exec.id())).await;
-                self.finish(exit).await;
-            }
-            End::BootEnded if self.boot.is_cancelled() && !self.sandbox.dead.is_cancelled() => {
-                let exit = match self.exec.ended_by() {
-                    Some(ExitReason::RolledBack) => Exit::rolled_back(),
-                    _ => Exit::sandbox_paused(),
-                };
-                self.finish(exit).await;
-            }
-            End::BootEnded => self.finish(Exit::sandbox_died()).await,
-            End::ServerStops => self.stop(),
-        }
-    }
-
-    /// Records the end, then tells all clients. Until it is recorded, no client hears of it.
-    async fn finish(&mut self, exit: Exit) {
-        let lost = exit.reason == ExitReason::SandboxDied;
-        let state = if lost { ExecState::Lost } else { ExecState::Exited };
-        let id = self.exec.id().clone();
-        let ended_ms = self.inner.now_ms();
-        let pid = self.exec.progress.borrow().pid;
-        while let Err(error) =
-            self.inner.store.finish_exec(&id, &exit, pid, self.end_offset(), self.cpu_us, ended_ms).await
-        {
-            if matches!(error, StoreError::NotFound) {
-                break; // the sandbox was removed with everything in it
-            }
-            tracing::error!(exec = %id, error = chain(&error), "the end of an exec cannot be recorded, trying again");
-            tokio::select! {
-                () = tokio::time::sleep(STORE_PAUSE) => {}
-                () = self.inner.shutdown.cancelled() => return self.stop(),
-            }
-        }
-        if let Some((by, bytes)) = self.exec.typed().end() {
-            self.sandbox.trace.typed(self.exec.inserted(), by, bytes);
-        }
-        self.sandbox.trace.exec_ended(self.exec.inserted(), &exit, self.cpu_us);
-        atoll_failpoint::fail_point!("engine.exec.finished");
-        self.exec.progress.send_modify(|progress| {
-            progress.state = state;
-            progress.exit = Some(exit);
-            progress.ended_ms = Some(ended_ms);
-            progress.cpu_us = self.cpu_us;
-        });
-        self.sandbox.meter.count_exec_cpu(self.exec.inserted().started_by.as_ref(), self.cpu_us);
-        self.leave();
-        self.tidy();
-    }
-
-    /// Lets go without an end: the next process takes it up.
-    fn stop(&self) {
-        self.exec.progress.send_modify(|progress| progress.stopped = true);
-        self.leave();
-    }
-
-    fn leave(&self) {
-        self.sandbox.leave_exec(self.exec.id());
-    }
-
-    /// After the end, in a task that no client waits for: the guest may forget the exec, and old execs go.
-    fn tidy(&self) {
-        let link = self.sandbox.guest.borrow().clone();
-        let exec = self.exec.id().clone();
-        let inner = Arc::clone(&self.inner);
-        let sandbox = self.sandbox.id.clone();
-        // Clients look at what the template started long after it has ended.
-        let start = self.sandbox.services.start_key().unwrap_or_default();
-        let prunes = self.sandbox.count_ended() % PRUNE_EVERY_COUNT == PRUNE_EVERY_COUNT - 1;
-        self.inner.tracker.spawn(async move {
-            // A guest that stands still does not answer, and the next process tells it again.
-            let forget = async { link?.client.forget_exec(exec.as_str()).await.err() };
-            if let Some(Some(error)) = inner.shutdown.run_until_cancelled(forget).await {
-                tracing::debug!(%exec, error = chain(&error), "the guest was not told to forget an exec");
-            }
-            if !prunes {
-                return;
-            }
-            match inner.store.prune_execs(&sandbox, EXECS_KEPT_MAX_COUNT as u64, &start).await {
-                Ok(pruned) => {
-                    let remove = move || pruned.iter().try_for_each(|old| inner.logs.remove(&sandbox, old));
-                    if let Err(error) = blocking(remove).await {
-                        tracing::warn!(%error, "output of old execs could not be removed");
-                    }
-                }
-                Err(error) => tracing::warn!(error = chain(&error), "old execs could not be pruned"),
-            }
-        });
     }
 }
 
