@@ -303,7 +303,7 @@ fn validate_idempotency_key(key: &str) -> Result<()> {
 mod tests {
     use super::*;
     use crate::error::Code;
-    use crate::spec::sandbox::tests::spec;
+    use crate::spec::resolve::tests::spec;
 
     fn draft(argv: &[&str]) -> ExecDraft {
         ExecDraft::new(Command::Argv(argv.iter().map(|s| (*s).to_owned()).collect()))

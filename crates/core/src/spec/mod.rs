@@ -7,6 +7,7 @@ pub(crate) mod check;
 mod defaults;
 mod exec;
 mod isolation;
+mod resolve;
 mod resources;
 mod sandbox;
 mod template;
@@ -18,7 +19,8 @@ pub use check::{
 pub use defaults::Defaults;
 pub use exec::{Command, ExecDraft, ExecSpec, TtySize, command, shown};
 pub use isolation::{Accelerator, IsolationLevel};
+pub use resolve::{Base, DEFAULT_PATH};
 pub use resources::{Caps, Resources, ResourcesDraft, present};
-pub use sandbox::{Base, DEFAULT_PATH, ImageDefaults, RequestKey, SandboxDraft, SandboxSpec};
+pub use sandbox::{ImageDefaults, RequestKey, SandboxDraft, SandboxSpec};
 pub use template::TemplateSpec;
 pub use update::SandboxUpdate;
