@@ -1,4 +1,10 @@
 //! Numbers for Prometheus. Counted here: requests. Asked at each scrape: what the engine has.
+//!
+//! Each group of numbers registers itself at the start and is set at a scrape. [`host`] has what the machine has left,
+//! [`used`] what sandboxes took.
+
+mod host;
+mod used;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -6,8 +12,7 @@ use std::time::Duration;
 use atoll_core::build::{BuildState, StepState};
 use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::Accelerator;
-use atoll_core::usage::Usage;
-use atoll_engine::{BuildStats, Capacity, EgressStats, PoolName, PoolsView, Stats};
+use atoll_engine::{BuildStats, EgressStats, PoolName, PoolsView, Stats};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -15,6 +20,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
+
+use host::{CapacityMetrics, DiskMetrics};
+use used::{EgressMetrics, UsedGauges};
 
 /// Upper bounds of the latency buckets, seconds. The last is the longest long-poll.
 const LATENCY_BUCKETS_S: [f64; 14] =
@@ -148,108 +156,6 @@ impl BuildMetrics {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OutcomeLabels {
     outcome: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct PlaceLabels {
-    place: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct TableLabels {
-    table: &'static str,
-}
-
-/// The host's disk and what is kept there, at the last scrape.
-#[derive(Debug, Default)]
-struct DiskMetrics {
-    free: Family<PlaceLabels, Gauge>,
-    total: Family<PlaceLabels, Gauge>,
-    full: Gauge,
-    logs: Gauge,
-    unreadable: Family<TableLabels, Gauge>,
-}
-
-impl DiskMetrics {
-    fn register(registry: &mut Registry) -> Self {
-        let disk = Self::default();
-        let (free, total) = (disk.free.clone(), disk.total.clone());
-        registry.register_with_unit(
-            "disk_free",
-            "Free where the data directory and disks lie",
-            Unit::Bytes,
-            free,
-        );
-        registry.register_with_unit("disk_size", "Size of the same", Unit::Bytes, total);
-        registry.register("disk_full", "1 while sandboxes stand still for want of room", disk.full.clone());
-        registry.register_with_unit("logs", "Output of execs that is kept", Unit::Bytes, disk.logs.clone());
-        registry.register(
-            "unreadable_rows",
-            "Rows of the database that cannot be read and are left out",
-            disk.unreadable.clone(),
-        );
-        disk
-    }
-
-    fn set(&self, stats: &Stats) {
-        let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-        for space in &stats.disk {
-            let labels = PlaceLabels { place: space.place };
-            self.free.get_or_create(&labels).set(number(space.free_bytes));
-            self.total.get_or_create(&labels).set(number(space.total_bytes));
-        }
-        self.full.set(stats.disk_full.into());
-        self.logs.set(number(stats.logs_bytes));
-        // A row that was mended is gone from the numbers.
-        self.unreadable.clear();
-        for (table, count) in &stats.unreadable_rows {
-            self.unreadable.get_or_create(&TableLabels { table }).set(number(*count));
-        }
-    }
-}
-
-/// What is free, for an operator or autoscaler that starts and ends machines.
-#[derive(Debug, Default)]
-struct CapacityMetrics {
-    sandboxes_max: Gauge,
-    creations: Gauge,
-    creations_max: Gauge,
-    memory_available: Gauge,
-    memory_total: Gauge,
-    draining: Gauge,
-}
-
-impl CapacityMetrics {
-    fn register(registry: &mut Registry) -> Self {
-        let made = Self::default();
-        registry.register("sandboxes_max", "Most sandboxes at once", made.sandboxes_max.clone());
-        registry.register(
-            "creations",
-            "Creations under way, those that wait for their turn included",
-            made.creations.clone(),
-        );
-        registry.register("creations_max", "Creations that go on at once", made.creations_max.clone());
-        let (available, total) = (made.memory_available.clone(), made.memory_total.clone());
-        registry.register_with_unit(
-            "node_memory_available",
-            "Memory that a node of a cluster can still give",
-            Unit::Bytes,
-            available,
-        );
-        registry.register_with_unit("node_memory", "Memory that a node of a cluster has", Unit::Bytes, total);
-        registry.register("node_draining", "1 while a node takes no new sandboxes", made.draining.clone());
-        made
-    }
-
-    fn set(&self, capacity: &Capacity) {
-        let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-        self.sandboxes_max.set(number(capacity.sandboxes_max));
-        self.creations.set(number(capacity.creations));
-        self.creations_max.set(number(capacity.creations_max));
-        self.memory_available.set(number(capacity.memory_available_bytes));
-        self.memory_total.set(number(capacity.memory_total_bytes));
-        self.draining.set(capacity.is_draining.into());
-    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -435,95 +341,6 @@ impl SpanMetrics {
         for (counter, now) in [(&self.sent, &counts.sent), (&self.dropped, &counts.dropped)] {
             counter.inc_by(now.load(Ordering::Relaxed).saturating_sub(counter.get()));
         }
-    }
-}
-
-/// What sandboxes do on the network.
-#[derive(Debug)]
-struct EgressMetrics {
-    connections: Gauge<i64>,
-    sent: Counter,
-    received: Counter,
-    denied: Counter,
-}
-
-impl EgressMetrics {
-    fn new(registry: &mut Registry) -> Self {
-        let made = Self {
-            connections: Gauge::default(),
-            sent: Counter::default(),
-            received: Counter::default(),
-            denied: Counter::default(),
-        };
-        let connections = made.connections.clone();
-        registry.register("egress_connections", "Connections of sandboxes to the outside", connections);
-        let (sent, received) = (made.sent.clone(), made.received.clone());
-        registry.register_with_unit("egress_sent", "Bytes that left sandboxes", Unit::Bytes, sent);
-        registry.register_with_unit(
-            "egress_received",
-            "Bytes that came into sandboxes",
-            Unit::Bytes,
-            received,
-        );
-        registry.register("egress_denied", "What egress policies refused", made.denied.clone());
-        made
-    }
-
-    /// The gateway's counts only grow; so the difference is added.
-    fn set(&self, stats: &EgressStats) {
-        self.connections.set(i64::try_from(stats.connections).unwrap_or(i64::MAX));
-        for (counter, now) in [
-            (&self.sent, stats.sent_bytes),
-            (&self.received, stats.received_bytes),
-            (&self.denied, stats.denied),
-        ] {
-            counter.inc_by(now.saturating_sub(counter.get()));
-        }
-    }
-}
-
-/// What sandboxes used since the start of the server, as far as it was recorded.
-#[derive(Debug, Default)]
-struct UsedGauges {
-    cpu: Counter<f64, AtomicU64>,
-    memory: Counter,
-    disk: Counter,
-    running: Counter<f64, AtomicU64>,
-    egress: Counter,
-    requests: Counter,
-    execs: Counter,
-}
-
-impl UsedGauges {
-    fn register(registry: &mut Registry) -> Self {
-        let used = Self::default();
-        let cpu = used.cpu.clone();
-        registry.register_with_unit("used_cpu", "CPU time of sandboxes", Unit::Seconds, cpu);
-        let running = used.running.clone();
-        registry.register_with_unit("used_running", "Time in which sandboxes ran", Unit::Seconds, running);
-        registry.register("used_memory_byte_seconds", "Memory of sandboxes by time", used.memory.clone());
-        registry.register("used_disk_byte_seconds", "Disks of sandboxes by time", used.disk.clone());
-        let egress = used.egress.clone();
-        registry.register_with_unit("used_egress", "Sent by sandboxes to the outside", Unit::Bytes, egress);
-        registry.register("used_requests", "Uses of sandboxes", used.requests.clone());
-        registry.register("used_execs", "Execs started", used.execs.clone());
-        used
-    }
-
-    /// Totals only grow, so that the difference is what came since.
-    #[expect(clippy::cast_precision_loss, reason = "seconds with a fraction")]
-    fn set(&self, used: &Usage) {
-        let grow = |counter: &Counter, now: u64| counter.inc_by(now.saturating_sub(counter.get()));
-        let grow_s = |counter: &Counter<f64, AtomicU64>, now: f64| {
-            counter.inc_by((now - counter.get()).max(0.0));
-        };
-        grow_s(&self.cpu, used.cpu_us as f64 / 1e6);
-        grow_s(&self.running, used.running_ms as f64 / 1e3);
-        grow(&self.memory, used.memory_byte_seconds);
-        grow(&self.disk, used.disk_byte_seconds);
-        grow(&self.egress, used.egress_bytes);
-        grow(&self.requests, used.requests);
-        grow(&self.execs, used.execs);
     }
 }
 
