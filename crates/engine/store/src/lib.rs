@@ -43,6 +43,7 @@ mod pools;
 mod projects;
 mod record;
 mod registries;
+mod rollbacks;
 mod sandboxes;
 mod schedules;
 mod secrets;

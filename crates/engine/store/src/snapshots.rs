@@ -1,30 +1,27 @@
-//! Snapshots in the database: rows, references, checkpoint numbers, rollbacks under way.
+//! Snapshots in the database: what is asked of them and changed about them, and the references that point to them. [`rows`]
+//! has the form of a row.
+
+mod rows;
 
 use std::collections::BTreeMap;
 
 use atoll_core::id::{NodeId, ProjectId, SandboxId, SnapshotId};
 use atoll_core::limits::PAGE_MAX_COUNT;
 use atoll_core::project::{kept_name, plain_name};
-use atoll_core::sandbox::SandboxState;
-use atoll_core::snapshot::{CopyMethod, Purpose, Reference, SnapshotState};
+use atoll_core::snapshot::{CopyMethod, Purpose, Reference};
 use sqlx::AssertSqlSafe;
 
+use self::rows::{insert, read};
 use crate::Store;
-use crate::db::{BadColumn, Conn, Row, Value, args, json};
+use crate::db::{Conn, Row, Value, args};
 use crate::error::StoreError;
 use crate::listed::{Table, Which};
-use crate::record::{Cursor, Page, SandboxRecord, SnapshotFilter, SnapshotRecord};
-use crate::sandboxes::{self, add, any_of, here, newest_first, next_page, set_pause};
+use crate::record::{Cursor, Page, SnapshotFilter, SnapshotRecord};
+use crate::sandboxes::{self, add, any_of, here, newest_first, next_page};
 
-/// Version of the JSON form of a manifest.
-const MANIFEST_VERSION: i64 = 1;
 const TABLE: &str = "snapshots";
 const LIST: Table = Table::new(TABLE, "id").of("project");
 const TAGS: Table = Table::new("snapshot_tags", "snapshot_id").named("name");
-const ROLLBACKS: Table = Table::new("rollbacks", "sandbox_id");
-const END_ROLLBACK: &str = "DELETE FROM rollbacks WHERE sandbox_id = $1";
-/// The holder of a checkpoint that was taken automatically, as stored in `held_by`.
-const AUTO: &str = "auto";
 
 /// All of a snapshot's row, and whether it is private.
 macro_rules! select {
@@ -309,126 +306,6 @@ impl Store {
         self.write_one(move |mut conn| Box::pin(async move { Ok(conn.execute(SQL, values).await? > 0) }))
             .await
     }
-
-    // === rollbacks ===
-
-    /// Writes down that a sandbox is being put back to a snapshot.
-    ///
-    /// # Errors
-    /// [`StoreError::AlreadyExists`] when it is under way already.
-    pub async fn begin_rollback(&self, sandbox: &SandboxId, snapshot: &SnapshotId) -> Result<(), StoreError> {
-        const SQL: &str = "INSERT INTO rollbacks (sandbox_id, snapshot_id) VALUES ($1, $2)";
-        let values = args![sandbox.as_str(), snapshot.as_str()];
-        self.write_one(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await.map(drop) }))
-            .await
-    }
-
-    /// Writes down that the sandbox is not being put back any more.
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`].
-    pub async fn end_rollback(&self, sandbox: &SandboxId) -> Result<(), StoreError> {
-        let values = args![sandbox.as_str()];
-        self.write_one(move |mut conn| {
-            Box::pin(async move { conn.execute(END_ROLLBACK, values).await.map(drop) })
-        })
-        .await
-    }
-
-    /// Stores pause and boot of `sandbox`, as [`Store::set_pause`] does, and that its rollback has ended: both or
-    /// neither. Else a start that finds the rollback under way would put it back once more, with all that was done
-    /// since.
-    ///
-    /// # Errors
-    /// [`StoreError::Conflict`] when it is in another state, [`StoreError::NotFound`].
-    pub async fn finish_rollback(
-        &self,
-        sandbox: &SandboxRecord,
-        from: &[SandboxState],
-    ) -> Result<i64, StoreError> {
-        let (sandbox, from) = (sandbox.clone(), from.to_vec());
-        self.write(move |mut conn| {
-            Box::pin(async move {
-                let generation = set_pause(conn.again(), &sandbox, &from).await?;
-                conn.execute(END_ROLLBACK, args![sandbox.id.as_str()]).await?;
-                Ok(generation)
-            })
-        })
-        .await
-    }
-
-    /// The rollbacks that are under way. Nothing is known of where an unreadable one leads: its sandbox may be half of one
-    /// and half of another, and is not to be used.
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`]. Unreadable rows are left out, with a word in the log.
-    pub async fn rollbacks(&self) -> Result<BTreeMap<SandboxId, SnapshotId>, StoreError> {
-        const SQL: &str = "SELECT sandbox_id, snapshot_id FROM rollbacks";
-        let read = |row: &Row| Ok((row.parse("sandbox_id")?, row.parse("snapshot_id")?));
-        let rollbacks = self.list(&ROLLBACKS, Which::All, SQL, Vec::new(), read).await?;
-        Ok(rollbacks.into_iter().collect())
-    }
-}
-
-async fn insert(
-    mut conn: Conn<'_>,
-    snapshot: SnapshotRecord,
-    node: Option<NodeId>,
-) -> Result<Purpose, StoreError> {
-    const INSERT: &str = "INSERT INTO snapshots (id, state, sandbox_id, checkpoint, held_by, comment, manifest, \
-         manifest_version, digest, stored_bytes, paused_us, method, created_ms, created_by, node, project) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)";
-    let purpose = match (snapshot.purpose, &snapshot.sandbox) {
-        (Purpose::Checkpoint(_), Some(sandbox)) => Purpose::Checkpoint(number(&mut conn, sandbox).await?),
-        (Purpose::AutoCheckpoint(_), Some(sandbox)) => {
-            Purpose::AutoCheckpoint(number(&mut conn, sandbox).await?)
-        }
-        (Purpose::Checkpoint(_) | Purpose::AutoCheckpoint(_), None) => return Err(StoreError::NotFound),
-        (other, _) => other,
-    };
-    let held_by = match &purpose {
-        Purpose::Snapshot | Purpose::Checkpoint(_) => None,
-        Purpose::AutoCheckpoint(_) => Some(AUTO),
-        Purpose::Held(by) => Some(by.as_str()),
-    };
-    let checkpoint = purpose.checkpoint();
-    let values = args![
-        snapshot.id.as_str(),
-        snapshot.state.as_str(),
-        snapshot.sandbox.as_ref().map(|sandbox| sandbox.as_str()),
-        checkpoint,
-        held_by,
-        snapshot.comment.as_deref(),
-        json(&snapshot.manifest)?,
-        MANIFEST_VERSION,
-        snapshot.digest.as_deref(),
-        snapshot.stored_bytes,
-        snapshot.paused_us,
-        snapshot.method.map(CopyMethod::as_str),
-        snapshot.created_ms,
-        snapshot.created_by.as_ref().map(|key| key.as_str()),
-        node.as_ref().map(NodeId::as_str),
-        snapshot.project.as_ref().map(ProjectId::as_str),
-    ];
-    conn.execute(INSERT, values).await?;
-    if snapshot.private {
-        const PRIVATE: &str = "INSERT INTO private_snapshots (snapshot_id) VALUES ($1)";
-        conn.execute(PRIVATE, args![snapshot.id.as_str()]).await?;
-    }
-    Ok(purpose)
-}
-
-/// The next checkpoint number of a sandbox.
-async fn number(conn: &mut Conn<'_>, sandbox: &SandboxId) -> Result<u32, StoreError> {
-    const NUMBER: &str = "INSERT INTO checkpoint_numbers (sandbox_id, last_number) VALUES ($1, 1) ON CONFLICT \
-         (sandbox_id) DO UPDATE SET last_number = checkpoint_numbers.last_number + 1 \
-         RETURNING sandbox_id, last_number";
-    let there = conn.row("SELECT id FROM sandboxes WHERE id = $1", args![sandbox.as_str()]).await?;
-    there.ok_or(StoreError::NotFound)?;
-    let row = conn.row(NUMBER, args![sandbox.as_str()]).await?.ok_or(StoreError::Conflict)?;
-    row.decode("checkpoint_numbers", "sandbox_id", |row| {
-        u32::try_from(row.int("last_number")?).or(Err("last_number"))
-    })
 }
 
 async fn set_tag(conn: &mut Conn<'_>, reference: &Reference, id: &SnapshotId) -> Result<(), StoreError> {
@@ -504,36 +381,4 @@ fn list_query(
     }
     newest_first(&mut sql, &mut values, after, limit);
     (sql, values)
-}
-
-fn read(row: &Row) -> Result<SnapshotRecord, BadColumn> {
-    if row.int("manifest_version")? != MANIFEST_VERSION {
-        return Err("manifest_version");
-    }
-    let purpose = match (row.uint_opt("checkpoint")?, row.text_opt("held_by")?) {
-        (Some(number), held) => {
-            let number = u32::try_from(number).or(Err("checkpoint"))?;
-            if held.is_some() { Purpose::AutoCheckpoint(number) } else { Purpose::Checkpoint(number) }
-        }
-        (None, Some(by)) => Purpose::Held(by),
-        (None, None) => Purpose::Snapshot,
-    };
-    let method = row.text_opt("method")?;
-    Ok(SnapshotRecord {
-        id: row.parse("id")?,
-        state: SnapshotState::parse(&row.text("state")?).ok_or("state")?,
-        sandbox: row.parse_opt("sandbox_id")?,
-        purpose,
-        comment: row.text_opt("comment")?,
-        manifest: row.json("manifest")?,
-        digest: row.text_opt("digest")?,
-        stored_bytes: row.uint("stored_bytes")?,
-        paused_us: row.uint_opt("paused_us")?,
-        method: method.map(|text| CopyMethod::parse(&text).ok_or("method")).transpose()?,
-        created_ms: row.uint("created_ms")?,
-        created_by: row.parse_opt("created_by")?,
-        project: row.parse_opt("project")?,
-        private: row.int("private")? != 0,
-        tags: Vec::new(),
-    })
 }
