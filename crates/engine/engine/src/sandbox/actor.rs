@@ -1,8 +1,14 @@
 //! The actor: one task that owns a sandbox from its creation to its end.
+//!
+//! It comes to its sandbox by an [`Origin`]: it makes it ([`create`]), or takes up what an earlier process left
+//! ([`take_up`]). Then it serves one message after another, and what the clock and the driver tell it, until the sandbox has
+//! gone ([`end`]).
 
 mod create;
+mod end;
 mod pause;
 mod rollback;
+mod take_up;
 mod travel;
 mod update;
 
@@ -216,8 +222,6 @@ impl Actor {
         self.serve().await;
     }
 
-    // === life ===
-
     async fn configure(&self, client: &GuestClient, plan: &Plan) -> Result<()> {
         self.inner.configure(client, &plan.hostname, &self.record.spec).await
     }
@@ -243,119 +247,6 @@ impl Actor {
     fn start_link(&self, client: GuestClient) {
         let shared = Arc::clone(&self.shared);
         self.inner.tracker.spawn(link::keep(shared, client, self.inner.shutdown.clone()));
-    }
-
-    /// Takes up the execs of a sandbox that an earlier process froze. Nothing is asked of its guest, which could
-    /// not answer: sessions wait for the connection that the resume makes.
-    async fn take_up_frozen(&mut self) {
-        self.shared.set_frozen(true);
-        self.unlinked = true;
-        self.take_up_network().await;
-        let taken_up = async {
-            usage::load(&self.inner, &self.shared, &self.record).await?;
-            exec::enter_open(&self.inner, &self.shared).await
-        };
-        if let Err(error) = taken_up.await {
-            self.fail(&error.message).await;
-        }
-    }
-
-    /// Makes sure that nothing but the disk, and the memory if that was kept, is there: an earlier process may have been about to put it there, or
-    /// to wake it.
-    async fn take_up_hibernated(&mut self) {
-        if let Err(error) = usage::load(&self.inner, &self.shared, &self.record).await {
-            tracing::error!(sandbox = %self.record.id, %error, "what it used before is not known");
-        }
-        let mode = self.record.paused.unwrap_or(PauseMode::Filesystem);
-        let put = if mode == PauseMode::Memory {
-            if let Err(error) = exec::enter_open(&self.inner, &self.shared).await {
-                tracing::error!(sandbox = %self.record.id, %error, "its execs could not be taken up");
-            }
-            self.put_to_sleep().await
-        } else {
-            let (id, now) = (&self.record.id, self.inner.now_ms());
-            let ended = self.inner.store.end_execs(id, &Exit::sandbox_paused(), now).await;
-            if let Err(error) = ended {
-                tracing::error!(sandbox = %self.record.id, %error, "ended execs could not be recorded");
-            }
-            self.put_to_disk(mode).await
-        };
-        self.take_up_logs().await;
-        if let Err(error) = put {
-            tracing::error!(sandbox = %self.record.id, %error, "a sandbox could not be put to disk");
-            if error.code == Code::SandboxFailed {
-                self.fail("its disk is gone").await;
-            }
-        }
-    }
-
-    async fn take_up_network(&self) {
-        if let Err(error) = self.inner.open_network(&self.shared).await {
-            // It goes on without a network: closed, not open.
-            tracing::error!(sandbox = %self.record.id, %error, "the network of a sandbox could not be taken up");
-        }
-    }
-
-    /// Connects to a guest that an earlier process made and takes up its execs.
-    async fn take_up(&mut self) {
-        self.take_up_network().await;
-        let taken_up = tokio::select! {
-            biased;
-            // Nothing is lost: the next process takes it up.
-            () = self.inner.shutdown.cancelled() => return,
-            taken_up = async {
-                usage::load(&self.inner, &self.shared, &self.record).await?;
-                let client = link::connect_awake(&self.shared).await?;
-                self.start_link(client);
-                exec::enter_open(&self.inner, &self.shared).await?;
-                exec::tidy_up(&self.inner, &self.shared).await
-            } => taken_up,
-        };
-        if let Err(error) = taken_up {
-            self.fail(&error.message).await;
-            // Execs that were not taken up have no session that ends them.
-            exec::wait_ended(&self.shared).await;
-            if let Err(error) = self.inner.store.lose_execs(&self.record.id, self.inner.now_ms()).await {
-                tracing::error!(sandbox = %self.record.id, %error, "lost execs could not be recorded");
-            }
-        }
-    }
-
-    /// Takes up the rest of a sandbox that stands still with all others, once it does not. Says whether it was deleted
-    /// before.
-    async fn go_on_when_there_is_room(&mut self) -> bool {
-        let inner = Arc::clone(&self.inner);
-        loop {
-            let message = tokio::select! {
-                biased;
-                () = inner.shutdown.cancelled() => return true,
-                message = self.inbox.next() => message,
-                () = inner.disk.wait_for(false) => break,
-            };
-            match message {
-                None => return true,
-                Some(Message::Delete(reply)) => {
-                    let outcome = self.delete().await;
-                    let done = outcome.is_ok();
-                    answer(reply, outcome);
-                    if done {
-                        return true;
-                    }
-                }
-                Some(message) => message.refuse(inner.disk.check()),
-            }
-        }
-        self.shared.set_frozen(false);
-        let linked = async {
-            let client = link::connect_awake(&self.shared).await?;
-            self.start_link(client);
-            exec::tidy_up(&self.inner, &self.shared).await
-        };
-        match linked.await {
-            Ok(()) => self.unlinked = false,
-            Err(error) => self.fail(&error.message).await,
-        }
-        false
     }
 
     async fn serve(&mut self) {
@@ -455,60 +346,6 @@ impl Actor {
             tokio::time::sleep(TIMER_MIN).await;
             clock.sleep_until_ms(at_ms).await;
         }
-    }
-
-    // === end ===
-
-    /// The instance is dead, or as good as: remove what is left of it, keep the record and the output.
-    async fn fail(&mut self, why: &str) {
-        let id = self.record.id.clone();
-        tracing::warn!(sandbox = %id, why, "a sandbox died");
-        self.shared.dead.cancel();
-        // While its state still says that there is something to measure.
-        usage::settle(&self.inner, &self.shared).await;
-        self.inner.gateway.detach(&id);
-        while let Err(error) = self.move_to(SandboxState::Failed, Some(why)).await {
-            tracing::error!(sandbox = %id, %error, "failed to record a death, trying again");
-            tokio::select! {
-                () = tokio::time::sleep(Duration::from_secs(1)) => {}
-                () = self.inner.shutdown.cancelled() => return,
-            }
-        }
-        usage::settle(&self.inner, &self.shared).await;
-        self.remove_remains().await;
-    }
-
-    async fn remove_remains(&self) {
-        if let Err(error) = destroy(self.shared.driver().as_ref(), &self.record.id).await {
-            tracing::error!(sandbox = %self.record.id, %error, "failed to remove what was left of a dead sandbox");
-        }
-    }
-
-    async fn delete(&mut self) -> Result<()> {
-        self.inner.make_room();
-        let had_objects = self.stop_keeping().await || self.record.spec.durability.is_some();
-        if self.record.state != SandboxState::Deleting {
-            self.move_to(SandboxState::Deleting, None).await?;
-        }
-        atoll_failpoint::fail_point!("engine.delete.marked");
-        usage::settle(&self.inner, &self.shared).await;
-        self.shared.dead.cancel();
-        self.inner.gateway.detach(&self.record.id);
-        exec::wait_ended(&self.shared).await;
-        remove(&self.inner, self.shared.driver().as_ref(), &self.record.id).await?;
-        // What its execs told with their ends.
-        usage::settle(&self.inner, &self.shared).await;
-        self.inner.leave(&self.record.id);
-        if had_objects {
-            self.forget_objects();
-        }
-        // Callers that asked for the same meanwhile have it, too. All others are told that the sandbox is gone.
-        for message in self.inbox.close() {
-            if let Message::Delete(reply) = message {
-                answer(reply, Ok(()));
-            }
-        }
-        Ok(())
     }
 
     async fn move_to(&mut self, to: SandboxState, reason: Option<&str>) -> Result<()> {
