@@ -1,29 +1,33 @@
-//! The images on disk, and the index of them in memory.
+//! The images of a directory: on disk ([`records`], and layers that [`collect`] removes), and in memory ([`index`]).
 //!
 //! Changes to records and names are made one at a time, on disk first, then in memory. Small files are
 //! written whole (temporary file, sync, rename), so each is either old or new. Garbage collection moves a
 //! layer to `tmp/` before it deletes it, so no reader sees half a layer.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+mod collect;
+mod index;
+mod records;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
-use std::time::SystemTime;
 
 use rustix::fs::{FlockOperation, flock};
-use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-use crate::digest::{Digest, PREFIX};
+pub(crate) use collect::PIN_ALL;
+use index::Index;
+
+use crate::digest::Digest;
 use crate::error::{ImageError, Result};
 use crate::fetch::Blobs;
-use crate::files::{file_names, make_dir, read_all, remove_file, write_json};
+use crate::files::{file_names, make_dir};
 use crate::image::{Image, Record};
-use crate::layer::{Prepared, boot_id};
-use crate::limits::{DIGEST_PREFIX_MIN_CHARS, UNPACKED_DEFAULT_BYTES};
+use crate::limits::UNPACKED_DEFAULT_BYTES;
 use crate::reach::Reach;
-use crate::reference::{Reference, local_or_normal};
+use crate::reference::local_or_normal;
 use crate::shared::Elsewhere;
 
 /// Settings that an operator may change.
@@ -78,12 +82,6 @@ pub(crate) struct Inner {
     _lock: File,
 }
 
-#[derive(Debug, Default)]
-struct Index {
-    images: BTreeMap<Digest, (Record, Arc<Image>)>,
-    names: HashMap<String, Name>,
-}
-
 /// What a name stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Name {
@@ -99,47 +97,6 @@ pub(crate) enum Whose {
     Own,
     /// All nodes know it.
     All,
-}
-
-fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct NameFile {
-    name: String,
-    digest: Digest,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    shared: bool,
-    /// When it was given here.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    said_ms: Option<u64>,
-}
-
-/// Pins every layer: for an import, which does not know the key of its layer beforehand.
-pub(crate) const PIN_ALL: &str = "*";
-
-/// Keeps layers from being collected as long as it lives.
-#[derive(Debug)]
-pub(crate) struct Pin {
-    inner: Arc<Inner>,
-    keys: Vec<String>,
-}
-
-impl Drop for Pin {
-    fn drop(&mut self) {
-        let mut pins = locked(&self.inner.pins);
-        for key in &self.keys {
-            if let Some(count) = pins.get_mut(key) {
-                *count -= 1;
-                if *count == 0 {
-                    pins.remove(key);
-                }
-            }
-        }
-    }
 }
 
 /// A panic while a lock was held leaves nothing half done here: every change is one assignment.
@@ -295,37 +252,6 @@ fn missing(name: &str) -> ImageError {
     ImageError::NotFound(name.to_owned())
 }
 
-impl Index {
-    fn find(&self, name: &str) -> Result<Digest> {
-        if let Some(found) = self.names.get(name) {
-            return Ok(found.digest.clone());
-        }
-        let hex = name.strip_prefix(PREFIX);
-        if let Some(digest) = self.find_prefix(hex.unwrap_or(name))? {
-            return Ok(digest);
-        }
-        if hex.is_some() {
-            return Err(missing(name));
-        }
-        let reference = Reference::parse(name)?;
-        let pinned = reference.digest().filter(|digest| self.images.contains_key(digest));
-        let named = self.names.get(&reference.name()).map(|found| &found.digest);
-        named.or(pinned).cloned().ok_or_else(|| missing(name))
-    }
-
-    fn find_prefix(&self, hex: &str) -> Result<Option<Digest>> {
-        let long = (DIGEST_PREFIX_MIN_CHARS..=64).contains(&hex.len());
-        if !long || !hex.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return Ok(None);
-        }
-        let mut found = self.images.keys().filter(|digest| digest.hex().starts_with(hex));
-        match (found.next(), found.next()) {
-            (Some(_), Some(_)) => Err(ImageError::Ambiguous(hex.to_owned())),
-            (first, _) => Ok(first.cloned()),
-        }
-    }
-}
-
 impl Inner {
     pub(crate) fn layers(&self) -> PathBuf {
         self.root.join("layers")
@@ -341,15 +267,6 @@ impl Inner {
 
     fn index_mut(&self) -> std::sync::RwLockWriteGuard<'_, Index> {
         self.index.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Keeps these layers, whether they are there yet or not.
-    pub(crate) fn pin(self: &Arc<Self>, keys: Vec<String>) -> Pin {
-        let mut pins = locked(&self.pins);
-        for key in &keys {
-            *pins.entry(key.clone()).or_default() += 1;
-        }
-        Pin { inner: Arc::clone(self), keys }
     }
 
     pub(crate) fn packed_dir(&self) -> PathBuf {
@@ -370,123 +287,6 @@ impl Inner {
         locked(&self.changes)
     }
 
-    /// Records an image whose layers are all there, and names it. Blocking.
-    pub(crate) fn record(&self, record: Record, names: &[String]) -> Result<Arc<Image>> {
-        let _guard = self.changing();
-        let digest = record.digest.clone();
-        self.write_record(record)?;
-        for name in names {
-            self.write_name(name, &digest, Whose::Own)?;
-        }
-        Ok(self.renamed(&digest))
-    }
-
-    /// Writes a record down, if it is not there. The caller holds the lock of [`Self::changing`].
-    pub(crate) fn write_record(&self, record: Record) -> Result<()> {
-        let digest = record.digest.clone();
-        let known = self.index().images.get(&digest).is_some_and(|(have, _)| *have == record);
-        if !known {
-            let fail = |error| ImageError::io("sync the image directory", error);
-            let dir = File::open(&self.root).map_err(fail)?;
-            rustix::fs::syncfs(&dir).map_err(|error| fail(error.into()))?;
-            write_json(&self.tmp(), &self.record_path(&digest), &record)?;
-            let image = Arc::new(record.image(Vec::new(), &self.layers()));
-            self.index_mut().images.insert(digest, (record, image));
-        }
-        Ok(())
-    }
-
-    fn record_path(&self, digest: &Digest) -> PathBuf {
-        self.root.join("images").join(format!("{}.json", digest.hex()))
-    }
-
-    /// Names may be longer than file names and hold slashes.
-    fn name_path(&self, name: &str) -> PathBuf {
-        self.root.join("refs").join(format!("{}.json", Digest::of(name.as_bytes()).hex()))
-    }
-
-    /// Writes a name down. The caller holds the lock of [`Self::changing`].
-    pub(crate) fn write_name(&self, name: &str, digest: &Digest, whose: Whose) -> Result<()> {
-        let said_ms = (whose == Whose::Own).then(now_ms);
-        let shared = whose == Whose::All;
-        let file = NameFile { name: name.to_owned(), digest: digest.clone(), shared, said_ms };
-        write_json(&self.tmp(), &self.name_path(name), &file)?;
-        let found = Name { digest: digest.clone(), unshared_since_ms: said_ms };
-        let before = self.index_mut().names.insert(name.to_owned(), found);
-        if let Some(before) = before.filter(|before| before.digest != *digest) {
-            self.renamed(&before.digest);
-        }
-        if whose == Whose::Own {
-            self.named.notify_one();
-        }
-        Ok(())
-    }
-
-    pub(crate) fn remove_name(&self, name: &str) -> Result<()> {
-        remove_file(&self.name_path(name))?;
-        self.index_mut().names.remove(name);
-        Ok(())
-    }
-
-    /// Updates the names that the image in the index shows.
-    pub(crate) fn renamed(&self, digest: &Digest) -> Arc<Image> {
-        let mut index = self.index_mut();
-        let of_it = index.names.iter().filter(|(_, to)| to.digest == *digest);
-        let mut names: Vec<String> = of_it.map(|(name, _)| name.clone()).collect();
-        names.sort();
-        let layers = self.layers();
-        let (record, image) = index.images.get_mut(digest).expect("callers hold the lock and know the image");
-        *image = Arc::new(record.image(names, &layers));
-        Arc::clone(image)
-    }
-
-    /// Removes record and names, and gives the keys of the image's layers.
-    pub(crate) fn remove_image(&self, image: &Image) -> Result<BTreeSet<String>> {
-        for name in &image.names {
-            self.remove_name(name)?;
-        }
-        remove_file(&self.record_path(&image.digest))?;
-        let gone = self.index_mut().images.remove(&image.digest);
-        Ok(gone.into_iter().flat_map(|(record, _)| record.layers).map(|layer| layer.key).collect())
-    }
-
-    /// Deletes those of the chosen layers that no image needs and no pull or load has pinned. Deletes all such packed
-    /// layers, chosen or not.
-    pub(crate) fn collect(&self, chosen: impl Fn(&str) -> bool) -> Result<u64> {
-        let fail = |error| ImageError::io("remove a layer", error);
-        let mut needed: BTreeSet<String> = BTreeSet::new();
-        for (record, _) in self.index().images.values() {
-            // Packed ones go by their diff id.
-            let names = |layer: &Prepared| [layer.key.clone(), layer.diff_id.hex().to_owned()];
-            needed.extend(record.layers.iter().flat_map(names));
-        }
-        let mut freed = 0;
-        let mut doomed = Vec::new();
-        {
-            // A pull or load pins a layer first and looks for it afterwards. So either this collection sees the pin and
-            // keeps the layer, or the pull or load finds that the layer is missing.
-            let pins = locked(&self.pins);
-            if pins.contains_key(PIN_ALL) {
-                return Ok(0);
-            }
-            needed.extend(pins.keys().cloned());
-            freed += self.drop_packed(|name| needed.contains(name))?;
-            for key in file_names(&self.layers())? {
-                if needed.contains(&key) || !chosen(&key) {
-                    continue;
-                }
-                freed += Prepared::read(&self.layers(), &key)?.map_or(0, |layer| layer.size_bytes);
-                let grave = tempfile::tempdir_in(self.tmp()).map_err(fail)?;
-                fs::rename(self.layers().join(&key), grave.path().join("layer")).map_err(fail)?;
-                doomed.push(grave);
-            }
-        }
-        for grave in doomed {
-            grave.close().map_err(fail)?;
-        }
-        Ok(freed)
-    }
-
     fn empty_tmp(&self) -> Result<()> {
         for name in file_names(&self.tmp())? {
             let path = self.tmp().join(name);
@@ -494,41 +294,6 @@ impl Inner {
                 .or_else(|_| fs::remove_file(&path))
                 .map_err(|error| ImageError::io("clean up after an earlier run", error))?;
         }
-        Ok(())
-    }
-
-    fn read_index(&self) -> Result<()> {
-        let mut index = self.index_mut();
-        for record in read_all::<Record>(&self.root.join("images"))? {
-            let there = |layer: &Prepared| matches!(Prepared::read(&self.layers(), &layer.key), Ok(Some(_)));
-            if !record.layers.iter().all(there) {
-                tracing::warn!(image = %record.digest, "an image lacks layers on disk; pull it again");
-                continue;
-            }
-            let image = Arc::new(record.image(Vec::new(), &self.layers()));
-            index.images.insert(record.digest.clone(), (record, image));
-        }
-        for file in read_all::<NameFile>(&self.root.join("refs"))? {
-            if index.images.contains_key(&file.digest) {
-                let unshared_since_ms = (!file.shared).then(|| file.said_ms.unwrap_or(0));
-                let found = Name { digest: file.digest, unshared_since_ms };
-                index.names.insert(file.name, found);
-            }
-        }
-        let digests: Vec<_> = index.images.keys().cloned().collect();
-        drop(index);
-        for digest in &digests {
-            self.renamed(digest);
-        }
-        Ok(())
-    }
-
-    /// Layers are not synced before an image is recorded. After a crash of the host, those that belong to
-    /// no image may have holes; after a crash of this process they are whole.
-    fn drop_doubtful_layers(&self) -> Result<()> {
-        let boot = boot_id()?;
-        let layers = self.layers();
-        self.collect(|key| !matches!(Prepared::read(&layers, key), Ok(Some(layer)) if layer.boot == boot))?;
         Ok(())
     }
 }
