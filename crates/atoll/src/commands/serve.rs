@@ -1,50 +1,44 @@
 //! `atoll serve`: the server, in the foreground.
+//!
+//! Ports are opened first, then the engine is started, and at last the ports are served, until a signal comes or another
+//! node has taken this one over. [`settings`] makes the engine's settings of the arguments, [`certificate`] the
+//! certificate.
 
 mod certificate;
+mod settings;
 mod ssh;
 
 use std::fs::Permissions;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use atoll_core::person::{RULES_MAX_COUNT, Rules};
-use atoll_core::policy::EgressPolicy;
-use atoll_core::secret::Secret;
-use atoll_core::spec::{self, Defaults};
 use atoll_core::{Code, Error};
-use atoll_egress::{GatewayConfig, UpstreamProxy};
-use atoll_engine::{EgressConfig, NewKey, People, PoolConfig};
-use atoll_image::Reach;
+use atoll_engine::NewKey;
 use atoll_isolation_host::EPHEMERAL;
-use atoll_isolation_storage::PoolSize;
 use atoll_mcp::{Endpoint, Presets};
-use atoll_objects::{Objects, ObjectsConfig};
-use atoll_oidc::{Issuer, IssuerConfig};
 use atoll_server::dialect::Dialect;
-use atoll_server::{McpDoor, PeopleConfig, Server, ServerConfig};
+use atoll_server::{McpDoor, Server, ServerConfig};
 use atoll_store::StoreUrl;
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+pub(super) use self::settings::open_objects;
+use self::settings::{issuer, limits, names};
 use super::{purge, system};
-use crate::cli::{self, Advertised, LOCALHOST, OidcArgs, ServeArgs};
-use crate::config::{self, VaultKey};
+use crate::cli::{Advertised, ServeArgs};
+use crate::config;
 use crate::daemon::{
-    Collector, Daemon, DataDir, HOSTS, Limits, Machines, NodeSettings, Sentries, Spans, Telemetry,
-    end_left_behind, follow_metrics,
+    Collector, Daemon, DataDir, NodeSettings, Spans, Telemetry, end_left_behind, follow_metrics,
 };
 use crate::failure::{Failure, Result};
 use crate::output::Printer;
-
-/// How long a command may take that gives the vault's key.
-const VAULT_KEY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Other vendors' protocols.
 const DIALECTS: [Dialect; 5] = [
@@ -121,39 +115,7 @@ async fn serve_on(printer: Printer, args: ServeArgs) -> Result<()> {
     let listener = listen(args.listen, &args.data_dir).await?;
     let nodes = listen_to_nodes(&args).await?;
     let challenges = certificate::listen(&args).await?;
-    let pool_memory = args.pool_memory.map_or_else(half_of_memory, Ok)?;
-    for (image, spec) in &args.pool {
-        let field = format!("--pool {image}");
-        spec.validate(&field).and_then(|()| spec.fits(0, 0, pool_memory)).map_err(Failure::Plain)?;
-    }
-    let limits = Limits {
-        sandboxes_max: args.sandboxes_max,
-        ready: args.ready,
-        pools: PoolConfig {
-            memory_bytes: pool_memory,
-            images: args.pool.clone(),
-            by_demand_max: args.pool_demand,
-            ..PoolConfig::default()
-        },
-        defaults: defaults(&args)?,
-        egress: egress(&args)?,
-        vault_key: vault_key(&args).await?,
-        upstream_ca: upstream_ca(&args)?,
-        registries: Reach::new(args.registry_allow.clone()),
-        visibility: args.visibility,
-        people: people(&args.oidc)?,
-        trace: args.trace.trace,
-        trace_keep: args.trace.retention(),
-        objects: objects(&args)?,
-        storage: args.storage_size.map_or(PoolSize::Host, PoolSize::Bytes),
-        reclaim_below_bytes: args.reclaim_below,
-        logs_max_bytes: args.logs_size,
-        images_max_bytes: args.images_size,
-        machines: Some(Machines::new(&args.data_dir, &args.microvm)),
-        sentries: Some(Sentries::new(&args.gvisor)),
-        own_names: (args.tls.tls || args.acme.acme).then(|| certificate::own_names(&args)),
-        node: nodes.as_ref().map(|(_, settings)| settings.clone()),
-    };
+    let limits = limits(&args, nodes.as_ref().map(|(_, settings)| settings.clone())).await?;
     let mut daemon = Daemon::start(DataDir::open(&args.data_dir)?, args.database.as_deref(), &limits).await?;
     let recorded = otlp.as_deref().zip(daemon.engine.recorder());
     let spans = recorded.map(|(otlp, recorder)| Spans::start(recorder, otlp)).transpose();
@@ -316,15 +278,6 @@ fn taken_over() -> Failure {
     )
 }
 
-/// Names of the server itself, besides `localhost` and addresses.
-fn names(args: &ServeArgs) -> Vec<String> {
-    let mut names = args.host.clone();
-    if args.domain != LOCALHOST {
-        names.extend([args.domain.clone(), format!("api.{}", args.domain)]);
-    }
-    names
-}
-
 /// Lets this process have as many descriptors as it may: every connection of every sandbox takes some. Commands in
 /// sandboxes begin with fewer, see the agent.
 fn raise_descriptors() {
@@ -334,118 +287,6 @@ fn raise_descriptors() {
     {
         tracing::warn!(%error, "the limit of open files cannot be raised");
     }
-}
-
-/// Half of the host's memory, bytes.
-fn half_of_memory() -> Result<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo")
-        .map_err(|error| Failure::io("cannot read /proc/meminfo", error))?;
-    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next());
-    let kib: Option<u64> = total.and_then(|text| text.parse().ok());
-    kib.map(|kib| kib * 1024 / 2).ok_or_else(|| {
-        Failure::plain(
-            Code::Internal,
-            "/proc/meminfo does not say how much memory there is: give --pool-memory",
-        )
-    })
-}
-
-/// The vault's key, where it does not come from the data directory: the output of a command, else variables.
-async fn vault_key(args: &ServeArgs) -> Result<Option<VaultKey>> {
-    let Some(line) = &args.vault_key_command else { return config::vault_key() };
-    let failed = |error| Failure::io("--vault-key-command cannot be run", error);
-    let mut command = tokio::process::Command::new("/bin/sh");
-    command.arg("-c").arg(line).stdin(std::process::Stdio::null()).stderr(std::process::Stdio::inherit());
-    let output = tokio::time::timeout(VAULT_KEY_TIMEOUT, command.kill_on_drop(true).output()).await;
-    let output = output
-        .map_err(|_late| Failure::plain(Code::Timeout, "--vault-key-command took longer than a minute"))?
-        .map_err(failed)?;
-    let text = zeroize::Zeroizing::new(output.stdout);
-    let text = std::str::from_utf8(&text).unwrap_or_default();
-    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(Secret::new);
-    match lines.next() {
-        Some(current) if output.status.success() => Ok(Some(VaultKey { current, previous: lines.next() })),
-        _ => Err(Failure::plain(Code::InvalidArgument, "--vault-key-command gave no key")),
-    }
-}
-
-/// Authorities for servers outside.
-fn upstream_ca(args: &ServeArgs) -> Result<String> {
-    let mut all = String::new();
-    for path in &args.upstream_ca {
-        let what = || format!("cannot read {}", path.display());
-        all.push_str(&std::fs::read_to_string(path).map_err(|error| Failure::io(what(), error))?);
-        all.push('\n');
-    }
-    Ok(all)
-}
-
-/// Who may log in.
-fn people(args: &OidcArgs) -> Result<People> {
-    if args.oidc_allow.len() > RULES_MAX_COUNT {
-        return Err(Failure::Usage(format!("--oidc-allow: at most {RULES_MAX_COUNT} times")));
-    }
-    let rules = Rules::new(args.oidc_issuer.clone().unwrap_or_default(), args.oidc_allow.clone());
-    Ok(People { rules, login_ms: args.oidc_login })
-}
-
-/// Where people log in.
-fn issuer(args: &OidcArgs) -> Result<Option<PeopleConfig>> {
-    let Some((url, client_id)) = args.oidc_issuer.clone().zip(args.oidc_client_id.clone()) else {
-        return Ok(None);
-    };
-    let secret = args.oidc_client_secret_file.as_deref().map(config::secret_file).transpose()?;
-    let scopes = if args.oidc_scope.is_empty() { vec!["email".to_owned()] } else { args.oidc_scope.clone() };
-    let mut claims: Vec<_> = args.oidc_allow.iter().map(|rule| rule.claim().to_owned()).collect();
-    claims.sort();
-    claims.dedup();
-    let issuer = Issuer::new(IssuerConfig { url, client_id, client_secret: secret, scopes, claims });
-    let issuer = issuer.map_err(|error| Failure::Usage(format!("--oidc-issuer: {error}")))?;
-    let name = args.oidc_name.clone().unwrap_or_else(|| issuer.host().to_owned());
-    Ok(Some(PeopleConfig { issuer: Arc::new(issuer), name }))
-}
-
-/// Properties of a sandbox whose request does not set them.
-fn defaults(args: &ServeArgs) -> Result<Defaults> {
-    if args.default_image != "host" {
-        spec::image_reference("--default-image", &args.default_image).map_err(Failure::Plain)?;
-    }
-    Ok(Defaults { image: args.default_image.clone(), isolation: args.default_isolation })
-}
-
-/// What the server lets sandboxes reach, and how.
-fn egress(args: &ServeArgs) -> Result<EgressConfig> {
-    let default_policy = match args.default_egress.as_str() {
-        "off" => EgressPolicy::default(),
-        "on" => EgressPolicy::open(),
-        file => cli::read_policy(Path::new(file))?,
-    };
-    default_policy.validate("default-egress").map_err(Failure::Plain)?;
-    let upstream = match &args.egress_proxy {
-        Some(proxy) => Some(proxy.clone()),
-        None => config::egress_proxy()?,
-    };
-    let upstream = upstream
-        .map(|text| {
-            text.parse::<UpstreamProxy>().map_err(|why| Failure::Usage(format!("--egress-proxy: {why}")))
-        })
-        .transpose()?;
-    let public = args.public_url.as_ref().map(|url| url.host().to_owned());
-    let own_hosts = public.into_iter().chain([args.domain.clone()]).chain(names(args));
-    let gateway = GatewayConfig {
-        resolvers: args.resolver.clone(),
-        hosts_file: hosts_file(args),
-        upstream,
-        closed: args.closed_cidr.clone(),
-        own_hosts: own_hosts.collect(),
-        ..GatewayConfig::default()
-    };
-    Ok(EgressConfig { default_policy, gateway })
-}
-
-/// The list of names that come before what resolvers say: the host's, unless its resolvers are not wanted either.
-fn hosts_file(args: &ServeArgs) -> Option<PathBuf> {
-    args.hosts_file.clone().or_else(|| args.resolver.is_empty().then(|| PathBuf::from(HOSTS)))
 }
 
 /// The Model Context Protocol at `/mcp`. Its tools ask this server, over loopback where it listens there, with the key of the request.
@@ -465,31 +306,6 @@ fn with_mcp(server: Server, address: SocketAddr) -> Server {
         let endpoint = endpoint.clone();
         Box::pin(async move { endpoint.answer(&key, request).await })
     })))
-}
-
-/// The object store, if one is named.
-fn objects(args: &ServeArgs) -> Result<Option<Objects>> {
-    let Some(url) = &args.objects else { return Ok(None) };
-    open_objects(url, args.objects_endpoint.clone(), args.objects_region.clone()).map(Some)
-}
-
-/// The object store of this address, with the credentials of the environment.
-pub(super) fn open_objects(url: &str, endpoint: Option<String>, region: Option<String>) -> Result<Objects> {
-    let aws = config::aws()?;
-    let config = ObjectsConfig {
-        url: url.to_owned(),
-        endpoint: endpoint.or(aws.endpoint),
-        region: region.or(aws.region),
-        credentials: aws.credentials,
-        token: aws.token,
-    };
-    Objects::open(&config).map_err(|error| {
-        Failure::Plain(
-            Error::new(Code::InvalidArgument, format!("--objects: {}", crate::failure::chain(&error))).hint(
-                "write s3://bucket or s3://bucket/prefix, and --objects-endpoint for all but Amazon's own",
-            ),
-        )
-    })
 }
 
 fn announce(printer: Printer, args: &ServeArgs, address: SocketAddr, key: Option<&NewKey>) -> Result<()> {

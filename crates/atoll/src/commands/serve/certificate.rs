@@ -16,7 +16,7 @@ use crate::failure::{Failure, Result, chain};
 
 /// The names for which the server's own authority signs certificates.
 pub(super) fn own_names(args: &ServeArgs) -> Vec<String> {
-    let mut all = super::names(args);
+    let mut all = super::settings::names(args);
     all.extend([LOCALHOST.to_owned(), format!("*.{LOCALHOST}")]);
     if args.domain != LOCALHOST {
         all.push(format!("*.{}", args.domain));
