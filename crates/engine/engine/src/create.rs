@@ -1,6 +1,7 @@
-//! Making a sandbox: from what was asked to a record (`plan.rs`), then to the actor that runs the saga.
+//! Making a sandbox: from what was asked to a record (`plan.rs`, `record.rs`), then to the actor that runs the saga.
 
 mod plan;
+mod record;
 
 use std::sync::Arc;
 
@@ -20,6 +21,7 @@ use crate::sandbox::{self, Message, Origin, SandboxShared};
 use crate::service::Declared;
 
 pub(crate) use plan::Planned;
+pub(crate) use record::NewSandbox;
 
 impl Engine {
     /// Makes a sandbox and gives its record once it runs.

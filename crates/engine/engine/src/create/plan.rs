@@ -10,7 +10,6 @@
 use atoll_core::id::{ProjectId, SandboxId, SnapshotId};
 use atoll_core::policy::EgressPolicy;
 use atoll_core::pool::Mold;
-use atoll_core::sandbox::SandboxState;
 use atoll_core::sharing::{Needs, Visibility};
 use atoll_core::snapshot::Manifest;
 use atoll_core::spec::{Accelerator, Base, ImageDefaults, SandboxDraft, SandboxSpec, TemplateSpec};
@@ -18,6 +17,7 @@ use atoll_core::{Code, Error, Result};
 use atoll_isolation::{DiskSource, Plan, RootFs};
 use atoll_store::{SandboxRecord, SnapshotRecord, TemplateRecord};
 
+use super::record::NewSandbox;
 use crate::authorize::Caller;
 use crate::clock::random;
 use crate::engine::{Engine, Inner};
@@ -101,13 +101,19 @@ impl Engine {
         let spec = self.complete(spec, draft, recipe, caller).await?;
 
         let mold = mold(image_digest.as_deref(), snapshot, &spec)?;
-        let mut record = SandboxRecord {
+        let mut labels = recipe.map(|spec| spec.labels.clone()).unwrap_or_default();
+        labels.extend(draft.labels.clone());
+        let new = NewSandbox {
+            name: draft.name.clone(),
             project,
+            spec,
+            labels,
+            annotations: draft.annotations.clone(),
             image_digest,
             owner: caller.key.clone(),
             request: caller.key.as_ref().and(draft.request.clone()),
-            ..new_record(draft, recipe, spec, inner.now_ms())?
         };
+        let mut record = new.record(inner.now_ms())?;
         let plan = inner.plan_with(&record, root, beginning.disk(draft.memory))?;
         let mut egress = record.spec.egress.clone();
         inner.prepare_rules(&record, caller.key(), &mut egress, &EgressPolicy::default(), &draft.secrets)?;
@@ -243,41 +249,6 @@ impl Engine {
         self.inner.image_is_used(&image.digest);
         Ok(RootFs::Layers(image.layers.clone()))
     }
-}
-
-/// The record of a sandbox that is about to be made, with an id of its own, of nobody.
-fn new_record(
-    draft: &SandboxDraft,
-    recipe: Option<&TemplateSpec>,
-    spec: SandboxSpec,
-    now_ms: u64,
-) -> Result<SandboxRecord> {
-    let ttl_ms = spec.ttl_ms;
-    let mut labels = recipe.map(|spec| spec.labels.clone()).unwrap_or_default();
-    labels.extend(draft.labels.clone());
-    Ok(SandboxRecord {
-        id: Inner::new_sandbox_id(now_ms)?,
-        name: draft.name.clone(),
-        project: None,
-        state: SandboxState::Creating,
-        reason: None,
-        spec,
-        labels,
-        annotations: draft.annotations.clone(),
-        image_digest: None,
-        owner: None,
-        request: None,
-        created_ms: now_ms,
-        expires_ms: ttl_ms.map(|ttl| now_ms.saturating_add(ttl)),
-        last_active_ms: now_ms,
-        paused: None,
-        paused_ms: None,
-        pauses_ms: 0,
-        boot_id: Inner::new_boot_id()?,
-        kept_ms: None,
-        restored: None,
-        generation: 1,
-    })
 }
 
 /// Which members of pools could become it.

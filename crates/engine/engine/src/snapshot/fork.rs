@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 
 use atoll_core::id::SandboxId;
 use atoll_core::limits::FORK_MAX_COUNT;
-use atoll_core::sandbox::SandboxState;
 use atoll_core::snapshot::{Purpose, SnapshotKind};
+use atoll_core::spec::SandboxSpec;
 use atoll_core::{Code, Error, Result, spec};
 use atoll_isolation::{DiskSource, Plan};
 use atoll_recorder::What;
@@ -21,7 +21,8 @@ use futures::future::join_all;
 
 use crate::authorize::Caller;
 use crate::boxed;
-use crate::engine::{Engine, Inner};
+use crate::create::NewSandbox;
+use crate::engine::Engine;
 use crate::sandbox::{self, Origin, SandboxShared};
 use crate::service::Declared;
 
@@ -121,35 +122,27 @@ impl Engine {
         number: u32,
         caller: &Caller,
     ) -> Result<SandboxRecord> {
-        let created_ms = self.inner.now_ms();
-        let ttl_ms = order.ttl_ms.or_else(|| life(parent));
-        let mut record = SandboxRecord {
-            id: Inner::new_sandbox_id(created_ms)?,
-            name: order.name(number),
-            state: SandboxState::Creating,
-            reason: None,
-            owner: caller.key.clone(),
-            project: caller.project().or(parent.project.as_ref().filter(|_| caller.is_admin())).cloned(),
-            request: None,
-            created_ms,
-            expires_ms: ttl_ms.map(|ttl| created_ms.saturating_add(ttl)),
-            last_active_ms: created_ms,
-            paused: None,
-            paused_ms: None,
-            pauses_ms: 0,
-            boot_id: Inner::new_boot_id()?,
-            kept_ms: None,
-            restored: None,
-            generation: 1,
-            ..parent.clone()
+        let mut of_child = SandboxSpec {
+            snapshot: Some(from.id.clone()),
+            ttl_ms: order.ttl_ms.or_else(|| life(parent)),
+            ..parent.spec.clone()
         };
-        record.annotations.clear();
-        record.labels.extend(order.labels.clone());
-        record.spec.env.extend(order.env.clone());
-        record.spec.snapshot = Some(from.id.clone());
-        record.spec.ttl_ms = ttl_ms;
-        spec::labels("labels", &record.labels)?;
-        spec::env("env", &record.spec.env)?;
+        of_child.env.extend(order.env.clone());
+        let mut labels = parent.labels.clone();
+        labels.extend(order.labels.clone());
+        spec::labels("labels", &labels)?;
+        spec::env("env", &of_child.env)?;
+        let new = NewSandbox {
+            name: order.name(number),
+            project: caller.project().or(parent.project.as_ref().filter(|_| caller.is_admin())).cloned(),
+            spec: of_child,
+            labels,
+            annotations: BTreeMap::new(),
+            image_digest: parent.image_digest.clone(),
+            owner: caller.key.clone(),
+            request: None,
+        };
+        let mut record = new.record(self.inner.now_ms())?;
         // The secrets that may be injected for the parent are checked anew, for the child and the caller that asks for
         // it.
         let secrets = self.inner.private_secrets(&parent.id)?;
