@@ -165,78 +165,97 @@ impl Images {
         progress: &dyn Progress,
     ) -> Result<Vec<Prepared>> {
         // The channel is never full: if fetching waited for unpacking, a pause would look like a stall of the registry.
-        let (sender, mut receiver) = mpsc::channel(plan.len());
-        let fetch = async move {
-            let mut first: BTreeMap<&Digest, Arc<Blob>> = BTreeMap::new();
-            let jobs = plan.iter().map(|planned| {
-                let blob = first.entry(&planned.layer.digest);
-                Arc::clone(blob.or_insert_with(|| self.inner.blobs.get(&planned.layer.digest)))
-            });
-            let jobs: Vec<_> = plan.iter().zip(jobs).collect();
-            futures::stream::iter(jobs)
-                .map(|(planned, blob)| async move {
-                    let (inner, own) = (Arc::clone(&self.inner), planned.clone());
-                    if blocking(move || own.find(&inner)).await?.is_some() {
-                        let is_kept = self.lacks_elsewhere(&planned.diff_id).await;
-                        if is_kept {
-                            blob.fetch(registry, &planned.layer, progress).await?;
-                        }
-                        return Ok(Fetched { blob, elsewhere: None, is_kept });
-                    }
-                    let elsewhere = self.fetch_elsewhere(&planned.diff_id).await.unwrap_or_else(|error| {
-                        tracing::warn!(%error, "a layer comes from its registry instead");
-                        None
-                    });
-                    if elsewhere.is_none() {
+        let (sender, receiver) = mpsc::channel(plan.len());
+        let fetch = self.fetch_layers(registry, plan, progress, sender);
+        let unpack = self.unpack_layers(registry, plan, progress, receiver);
+        let ((), done) = futures::try_join!(fetch, unpack)?;
+        Ok(done)
+    }
+
+    /// Fetches layers, several at once, and sends them from the lowest to the highest. What the object store has does not
+    /// come from the registry.
+    async fn fetch_layers(
+        &self,
+        registry: &Registry,
+        plan: &[Planned],
+        progress: &dyn Progress,
+        sender: mpsc::Sender<Fetched>,
+    ) -> Result<()> {
+        let mut first: BTreeMap<&Digest, Arc<Blob>> = BTreeMap::new();
+        let jobs = plan.iter().map(|planned| {
+            let blob = first.entry(&planned.layer.digest);
+            Arc::clone(blob.or_insert_with(|| self.inner.blobs.get(&planned.layer.digest)))
+        });
+        let jobs: Vec<_> = plan.iter().zip(jobs).collect();
+        futures::stream::iter(jobs)
+            .map(|(planned, blob)| async move {
+                let (inner, own) = (Arc::clone(&self.inner), planned.clone());
+                if blocking(move || own.find(&inner)).await?.is_some() {
+                    let is_kept = self.lacks_elsewhere(&planned.diff_id).await;
+                    if is_kept {
                         blob.fetch(registry, &planned.layer, progress).await?;
                     }
-                    Ok::<_, ImageError>(Fetched { blob, elsewhere, is_kept: false })
-                })
-                .buffered(FETCH_PARALLEL_COUNT)
-                .try_for_each(async |fetched| {
-                    // The receiver only goes away when unpacking has failed; then that error is given.
-                    drop(sender.send(fetched).await);
-                    Ok(())
-                })
-                .await
-        };
-        let extract = async {
-            let mut done: Vec<Prepared> = Vec::with_capacity(plan.len());
-            for planned in plan {
-                let Some(Fetched { blob, elsewhere, is_kept }) = receiver.recv().await else {
-                    break;
-                };
-                let unpacked = match elsewhere {
-                    None => None,
-                    Some(came) => {
-                        let unpacked = self.unpack_shared(planned, came, &done).await?;
-                        if unpacked.is_none() {
-                            blob.fetch(registry, &planned.layer, progress).await?;
-                        }
-                        unpacked
+                    return Ok(Fetched { blob, elsewhere: None, is_kept });
+                }
+                let elsewhere = self.fetch_elsewhere(&planned.diff_id).await.unwrap_or_else(|error| {
+                    tracing::warn!(%error, "a layer comes from its registry instead");
+                    None
+                });
+                if elsewhere.is_none() {
+                    blob.fetch(registry, &planned.layer, progress).await?;
+                }
+                Ok::<_, ImageError>(Fetched { blob, elsewhere, is_kept: false })
+            })
+            .buffered(FETCH_PARALLEL_COUNT)
+            .try_for_each(async |fetched| {
+                // The receiver only goes away when unpacking has failed; then that error is given.
+                drop(sender.send(fetched).await);
+                Ok(())
+            })
+            .await
+    }
+
+    /// Unpacks layers as they come, each on top of those below.
+    async fn unpack_layers(
+        &self,
+        registry: &Registry,
+        plan: &[Planned],
+        progress: &dyn Progress,
+        mut receiver: mpsc::Receiver<Fetched>,
+    ) -> Result<Vec<Prepared>> {
+        let mut done: Vec<Prepared> = Vec::with_capacity(plan.len());
+        for planned in plan {
+            let Some(Fetched { blob, elsewhere, is_kept }) = receiver.recv().await else {
+                break;
+            };
+            let unpacked = match elsewhere {
+                None => None,
+                Some(came) => {
+                    let unpacked = self.unpack_shared(planned, came, &done).await?;
+                    if unpacked.is_none() {
+                        blob.fetch(registry, &planned.layer, progress).await?;
                     }
-                };
-                let prepared = match unpacked {
-                    Some(prepared) => prepared,
-                    None => {
-                        if is_kept {
-                            let (inner, own, path) =
-                                (Arc::clone(&self.inner), planned.diff_id.clone(), blob.path());
-                            let keep = move || {
-                                inner.keep_packed(&own, &path);
-                                Ok(())
-                            };
-                            blocking(keep).await?;
-                        }
-                        self.extract(planned, blob, &done, progress).await?
+                    unpacked
+                }
+            };
+            let prepared = match unpacked {
+                Some(prepared) => prepared,
+                None => {
+                    if is_kept {
+                        let (inner, own, path) =
+                            (Arc::clone(&self.inner), planned.diff_id.clone(), blob.path());
+                        let keep = move || {
+                            inner.keep_packed(&own, &path);
+                            Ok(())
+                        };
+                        blocking(keep).await?;
                     }
-                };
-                planned.report(progress, Phase::Done, planned.layer.size);
-                done.push(prepared);
-            }
-            Ok(done)
-        };
-        let ((), done) = futures::try_join!(fetch, extract)?;
+                    self.extract(planned, blob, &done, progress).await?
+                }
+            };
+            planned.report(progress, Phase::Done, planned.layer.size);
+            done.push(prepared);
+        }
         Ok(done)
     }
 

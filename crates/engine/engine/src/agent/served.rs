@@ -97,32 +97,9 @@ impl Driver {
     /// Stays with the server until it is done with the message.
     pub(super) async fn attend_served(&mut self, serves: &Serves) -> ControlFlow<()> {
         self.take_up();
-        let using = {
-            let (engine, sandbox) = (self.engine.clone(), Arc::clone(&self.sandbox));
-            let mut using = Box::pin(ready(engine, sandbox, serves.service.clone()));
-            loop {
-                tokio::select! {
-                    biased;
-                    using = &mut using => break using,
-                    wish = self.inbox.recv() => {
-                        let Some(wish) = wish else { return ControlFlow::Break(()) };
-                        if self.obey(wish, None).await.is_break() {
-                            return ControlFlow::Break(());
-                        }
-                    }
-                }
-            }
-        };
-        let using = match using {
+        let using = match self.until_ready(serves).await {
             Ok(using) => using,
-            Err(error) if error.code == Code::ShuttingDown => {
-                tokio::time::sleep(RETRY).await;
-                return ControlFlow::Continue(());
-            }
-            Err(error) => {
-                self.not_begun(&error).await;
-                return ControlFlow::Continue(());
-            }
+            Err(next) => return next,
         };
         // The one that an earlier process of the server was with may have ended.
         let exec = self.status.serving.clone().filter(|_| self.status.turn.is_some());
@@ -183,6 +160,37 @@ impl Driver {
                     self.run_over(TurnEnd::Failed("agent_error".to_owned(), why)).await;
                     return ControlFlow::Continue(());
                 }
+            }
+        }
+    }
+
+    /// Waits until the service is ready, and obeys meanwhile. When there will be no run, gives how the driver goes on.
+    async fn until_ready(&mut self, serves: &Serves) -> Result<ServiceUse, ControlFlow<()>> {
+        let using = {
+            let (engine, sandbox) = (self.engine.clone(), Arc::clone(&self.sandbox));
+            let mut using = Box::pin(ready(engine, sandbox, serves.service.clone()));
+            loop {
+                tokio::select! {
+                    biased;
+                    using = &mut using => break using,
+                    wish = self.inbox.recv() => {
+                        let Some(wish) = wish else { return Err(ControlFlow::Break(())) };
+                        if self.obey(wish, None).await.is_break() {
+                            return Err(ControlFlow::Break(()));
+                        }
+                    }
+                }
+            }
+        };
+        match using {
+            Ok(using) => Ok(using),
+            Err(error) if error.code == Code::ShuttingDown => {
+                tokio::time::sleep(RETRY).await;
+                Err(ControlFlow::Continue(()))
+            }
+            Err(error) => {
+                self.not_begun(&error).await;
+                Err(ControlFlow::Continue(()))
             }
         }
     }
