@@ -1,4 +1,5 @@
-//! What a kernel sees: programs that begin and end, ends of connections as a process has them, files that change.
+//! What happens inside a sandbox, as a kernel or the sandbox's agent sees it: programs that begin and end, ends of
+//! connections as a process has them, files that change. The event's witness says which of them it was.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,5 @@
 //! What this server knows because it did it: calls of its APIs, what a sandbox was made as, commands that clients started.
+//! Command lines are kept without words that look like a credential, paths without their query.
 
 use serde::{Deserialize, Serialize};
 

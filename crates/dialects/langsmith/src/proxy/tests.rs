@@ -1,4 +1,5 @@
-//! What policies configurations become.
+//! Configurations go in as clients send them, and policies come out: each test asks the policy which hosts it lets pass.
+//! What is not understood must be refused, and no secret may be in what is kept or shown.
 
 use atoll_core::policy::{Destination, Http};
 

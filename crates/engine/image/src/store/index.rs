@@ -1,4 +1,5 @@
-//! What the images of a directory are, in memory: the records, and what each name stands for. Look-ups need no disk.
+//! What the images of a directory are, in memory: the records, and what each name stands for. Look-ups by name, reference or
+//! digest need no disk; the index changes only after the disk has.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

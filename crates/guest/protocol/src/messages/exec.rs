@@ -1,4 +1,5 @@
-//! Messages about execs: how they are started, streamed, steered and forgotten.
+//! Messages about execs: the host starts one and names it, attaches to its stream, acknowledges output, writes input and
+//! sends signals; the guest tells its pid and its end, and forgets it when the host has recorded that.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Messages about files: one path, directories, searches, whole trees as tar streams, and changes as they happen.
+//! Messages about files: one path, directories, searches, whole trees as tar streams, and changes as they happen. All paths
+//! are the sandbox's; what the guest answers about them is hostile text.
 
 use std::collections::BTreeMap;
 

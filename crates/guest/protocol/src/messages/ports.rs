@@ -1,4 +1,5 @@
-//! Messages about connections into the sandbox and out of it: its ports, its explicit proxy, sessions of SFTP.
+//! Messages about connections into the sandbox and out of it: its ports, its explicit proxy, sessions of SFTP. They open a
+//! connection; its bytes follow as data records.
 
 message! {
     /// Connects to a port on the sandbox's loopback (`dial`): [`Done`](super::Done) when connected, then data records both

@@ -1,4 +1,5 @@
-//! How a sandbox ends: it died, and its record and its output stay; or it is deleted, and nothing does.
+//! How a sandbox ends. When it has died, what is left of it on the host is removed, and its record and output stay; when it
+//! is deleted, all of that goes. Both are written down before anything is removed.
 
 use super::*;
 

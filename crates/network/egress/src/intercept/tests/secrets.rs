@@ -1,4 +1,5 @@
-//! Secrets: in which requests they are put, where in them, and that answers do not show them.
+//! Secrets: in which requests they are put, where in them, and that answers do not show them. The server outside says what it
+//! got, and the vault which uses it was told of.
 
 use super::*;
 
