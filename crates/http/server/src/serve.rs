@@ -164,6 +164,11 @@ impl Server {
             let cut = cut.clone();
             self.app.tasks.spawn(async move { Box::pin(cut.run_until_cancelled(connection)).await });
         };
+        let app = self.app.clone();
+        self.app.tasks.spawn(async move {
+            let giving_back = app.streams.give_memory_back(app.config.give_memory_back);
+            app.draining.run_until_cancelled(giving_back).await
+        });
         loop {
             let accepted = tokio::select! {
                 accepted = accept(&listener, &slots) => accepted,
