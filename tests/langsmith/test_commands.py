@@ -2,8 +2,10 @@
 
 import json
 import os
+import socket
 import threading
 import time
+import urllib.parse
 import urllib.request
 
 import pytest
@@ -283,6 +285,30 @@ def test_a_terminal_in_a_browser(box):
     handle = box.run("exec ${SHELL:-/bin/bash} -l", wait=False, pty=True, timeout=0, idle_timeout=-1, kill_on_disconnect=True)
     handle.send_input("echo $((20 + 22)); exit 5\n")
     assert handle.result.exit_code == 5 and "42" in handle.result.stdout
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_message_that_is_too_large(box, first):
+    """A client that sends all of its message before it reads anything is told why it was refused."""
+    address = urllib.parse.urlsplit(box.dataplane_url)
+    head = f"GET {address.path}/execute/ws HTTP/1.1\r\nHost: {address.netloc}\r\nX-Api-Key: {os.environ['LANGSMITH_API_KEY']}\r\n"
+    head += "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+
+    def frame(payload):
+        # A text message whose length has eight bytes, and whose mask is zero.
+        return b"\x81\xff" + len(payload).to_bytes(8, "big") + bytes(4) + payload
+
+    with socket.create_connection((address.hostname, address.port), timeout=60) as connection:
+        connection.sendall(head.encode())
+        if not first:
+            connection.sendall(frame(json.dumps({"type": "execute", "command": "cat > /dev/null"}).encode()))
+        connection.sendall(frame(b"x" * (9 << 20)))
+        told = b""
+        while piece := connection.recv(65536):
+            told += piece
+    assert told.startswith(b"HTTP/1.1 101 ")
+    reason = b"a message is larger than 8 MiB; send input in smaller pieces"
+    assert told.endswith(b"\x88" + bytes([2 + len(reason)]) + (1009).to_bytes(2, "big") + reason)
 
 
 @since(0, 12)

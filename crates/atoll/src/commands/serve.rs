@@ -184,6 +184,7 @@ async fn serve_with(
     server_config.hosts = names(args);
     server_config.ports_domain.clone_from(&args.domain);
     server_config.dashboard = !args.no_dashboard;
+    server_config.give_memory_back = atoll_isolation_host::give_memory_back;
     server_config.spans = daemon.spans.clone();
     server_config.people = issuer(&args.oidc)?;
     server_config.tls = certificate::tls(args, daemon.authority.take(), acme.as_ref())?.map(Arc::new);

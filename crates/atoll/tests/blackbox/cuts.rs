@@ -390,8 +390,8 @@ async fn contexts_whose_client_breaks_off() {
     server.finish().await;
 }
 
-/// Of every dialect the creation of a sandbox. Those whose clients send a key with each try keep it for the next try; of
-/// all others no client could find it again.
+/// Of the native API and every dialect the creation of a sandbox. Those whose clients send a key with each try keep it for
+/// the next try; of all others no client could find it again.
 #[tokio::test(flavor = "multi_thread")]
 async fn creations_of_every_dialect_whose_client_breaks_off() {
     let server = Server::with_env(&["--pool-demand", "0"], &[SLOW]);
@@ -406,7 +406,8 @@ async fn creations_of_every_dialect_whose_client_breaks_off() {
     let grpc = "/modal.client.ModalClient/SandboxCreateV2";
     type Told<'h> =
         (&'static str, &'static str, Vec<(&'h str, &'h str)>, &'static [u8], Option<&'static str>);
-    let all: [Told<'_>; 5] = [
+    let all: [Told<'_>; 6] = [
+        ("Atoll", "/v1/sandboxes", vec![json, ("authorization", &bearer)], b"{}", Some("idempotency-key")),
         (
             "E2B",
             "/e2b/v2/sandboxes",
@@ -443,5 +444,10 @@ async fn creations_of_every_dialect_whose_client_breaks_off() {
         )
         .await;
     }
+    break_everywhere(&server, "a fork whose children have no name", Stays::Nothing, async |server, _| {
+        let path = format!("/sandboxes/{}/fork", server.sandbox().await.id);
+        Request::native(server, "POST", &path, None, &json!({ "count": 1 }))
+    })
+    .await;
     is_stored(server).await;
 }

@@ -49,6 +49,7 @@ mod pools;
 mod power_cut;
 mod projects;
 mod purge;
+mod races;
 mod readers;
 mod sandboxes;
 mod services;

@@ -9,7 +9,6 @@ use atoll_core::limits::PAGE_MAX_COUNT;
 use atoll_core::spec::SandboxDraft;
 use atoll_core::{Code, Error};
 use atoll_engine::{Caller, Engine, GuestLease, SandboxQuery};
-use atoll_server::dialect::{Host, Undo};
 use atoll_store::SandboxRecord;
 
 /// How long a call waits for a sandbox to wake. Clients wait for about thirty seconds, and come again when the server
@@ -49,29 +48,6 @@ pub async fn keep_larger_disk(engine: &Engine, draft: &mut SandboxDraft) -> Resu
         draft.resources.disk_bytes = None;
     }
     Ok(())
-}
-
-/// Deletes a sandbox of which no client was told.
-pub async fn delete_untold(engine: &Engine, id: &SandboxId) {
-    match engine.delete_sandbox(id).await {
-        Err(error) if error.code != Code::SandboxNotFound => {
-            tracing::warn!(sandbox = %id, %error, "a sandbox that no client was told of could not be deleted");
-        }
-        _ => {}
-    }
-}
-
-/// Deletes sandboxes that a request made, unless its client takes the answer that carries this. For a request that
-/// the client cannot send again to get the same sandboxes: without an idempotency key, or where the protocol has none,
-/// a client that left has lost them.
-#[must_use]
-pub fn undo(host: &Host, made: Vec<SandboxId>) -> Undo {
-    let engine = host.engine().clone();
-    host.undo_unless_answered(async move {
-        for id in made {
-            delete_untold(&engine, &id).await;
-        }
-    })
 }
 
 /// Where a sandbox stands in listings, which go from the newest to the oldest; the newer is the greater. Its id cannot

@@ -52,7 +52,13 @@ pub(crate) fn store_error(error: StoreError) -> Error {
             tracing::error!(error = chain(&error), "a row cannot be read");
             unreadable(&error)
         }
-        StoreError::NotFound | StoreError::AlreadyExists | StoreError::Schema { .. } => internal(&error),
+        // What was there when the request began was removed by another since.
+        StoreError::NotFound => {
+            tracing::info!(error = chain(&error), "a row is gone");
+            Error::new(Code::InvalidState, "it was removed by somebody else at the same time")
+                .hint("look what is there, then try again")
+        }
+        StoreError::AlreadyExists | StoreError::Schema { .. } => internal(&error),
     }
 }
 
@@ -184,5 +190,18 @@ pub fn guest_error(error: GuestError) -> Error {
         | Reason::PortClosed
         | Reason::PortTaken
         | Reason::Conflict => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_comes_too_late_is_refused_not_failed() {
+        for error in [StoreError::NotFound, StoreError::Conflict] {
+            assert_eq!(store_error(error).code, Code::InvalidState);
+        }
+        assert_eq!(store_error(StoreError::AlreadyExists).code, Code::Internal);
     }
 }

@@ -49,8 +49,11 @@ pub const STDIN_WINDOW_BYTES: usize = 1 << 20;
 pub const PATH_PREFIX: &str = "/atoll.guest.v1/";
 /// Largest HTTP/2 frame either side accepts, bytes: few frames for bulk data.
 pub const FRAME_BYTES: u32 = 256 << 10;
-/// Bytes of one stream that may be under way unread.
+/// Bytes of one stream that may be under way to the guest unread.
 pub const STREAM_WINDOW_BYTES: u32 = 2 << 20;
+/// Bytes of one stream that may be under way to the host unread. The host holds so many for each download whose client
+/// takes nothing, and 512 such downloads of one sandbox fit into [`CONNECTION_WINDOW_BYTES`].
+pub const ANSWER_WINDOW_BYTES: u32 = 128 << 10;
 /// Bytes of all streams of a connection that may be under way unread. Far above one stream's, so that a
 /// stream that the host does not read does not stall the others.
 pub const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;

@@ -155,6 +155,27 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn transfers_that_nobody_takes_are_in_no_others_way() {
+        let mut body = vec![info("x".into())];
+        for _ in 0..4 {
+            body.push(Bytes::copy_from_slice(&header(Kind::Data, 1 << 20)));
+            body.push(Bytes::from(vec![7; 1 << 20]));
+        }
+        let client = guest(welcome(), body).await.unwrap();
+        let mut waiting = Vec::new();
+        for _ in 0..400 {
+            waiting.push(client.read(Read::default()).await.unwrap());
+        }
+        // Each has the most that it can have before it is taken.
+        for reader in &mut waiting {
+            reader.next().await.unwrap().unwrap();
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let told = tokio::time::timeout(PATIENCE, client.stat(Stat::default())).await.unwrap();
+        assert_eq!(told.unwrap().path, "x");
+    }
+
+    #[tokio::test]
     async fn bulk_output_arrives_whole() {
         let mut body = vec![encode_message(Kind::Message, &Started { pid: 1, offset: 0 })];
         for _ in 0..64 {

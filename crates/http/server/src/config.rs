@@ -45,6 +45,8 @@ pub struct ServerConfig {
     pub connections_max: usize,
     /// Answers that go on or are long (output that is followed, files, archives) that one key may have open at once.
     pub streams_of_key_max: usize,
+    /// Gives memory that was freed back to the kernel. The server calls it when many of those answers have ended.
+    pub give_memory_back: fn(),
     /// Counts of the spans of execs that were sent and lost, where a collector gets them.
     pub spans: Option<Arc<SpanCounts>>,
     /// How long requests under way may take to finish when the server stops.
@@ -67,6 +69,7 @@ impl ServerConfig {
             people: None,
             connections_max: 10_000,
             streams_of_key_max: 4096,
+            give_memory_back: || {},
             spans: None,
             drain_timeout: Duration::from_secs(10),
         }

@@ -6,13 +6,15 @@
 //! request's body breaks off, and the answer's body is dropped.
 //!
 //! A handler that only waits, or passes bytes on, asks [`ClientGone`] and ends by itself. A handler that makes
-//! something whose id no other client can know gives its answer an [`Undo`].
+//! something whose id no other client can know gives its answer an [`Undo`]: the sandboxes of a request without an
+//! idempotency key, unless the client gave them a name.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use atoll_core::id::SandboxId;
 use atoll_core::{Code, Error};
-use atoll_engine::Asked;
+use atoll_engine::{Asked, Engine};
 use axum::response::{IntoResponse as _, Response};
 use futures::future::BoxFuture;
 use http::{Extensions, Method};
@@ -53,8 +55,25 @@ struct Armed {
 }
 
 impl Undo {
-    pub(crate) fn new(tasks: &TaskTracker, work: impl Future<Output = ()> + Send + 'static) -> Self {
+    /// Deletes sandboxes that a request made.
+    pub(crate) fn creations(tasks: &TaskTracker, engine: &Engine, made: Vec<SandboxId>) -> Self {
+        let engine = engine.clone();
+        let work = async move {
+            for id in made {
+                delete_untold(&engine, &id).await;
+            }
+        };
         Self(Arc::new(Armed { work: Mutex::new(Some(Box::pin(work))), tasks: tasks.clone() }))
+    }
+}
+
+/// Deletes a sandbox of which no client was told.
+pub async fn delete_untold(engine: &Engine, id: &SandboxId) {
+    match engine.delete_sandbox(id).await {
+        Err(error) if error.code != Code::SandboxNotFound => {
+            tracing::warn!(sandbox = %id, %error, "a sandbox that no client was told of could not be deleted");
+        }
+        _ => {}
     }
 }
 

@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! socket ─ serve      accepts, limits connections, header size and header time; HTTP/1.1, HTTP/2, SSH
+//!        ─ closing    ends connections so that clients read the last that was said to them
 //!        ─ cluster    on a node of a cluster: passes a request on to the node that has the sandbox or other object
 //!        ─ dashboard  answers every request under one of its host names; its sessions open the native API there
 //!        ─ dialect    a request in another vendor's protocol goes to its router, below a middleware of its own
@@ -34,6 +35,7 @@ mod auth;
 mod body;
 mod bounds;
 mod certificate;
+mod closing;
 mod cluster;
 mod config;
 mod convert;

@@ -1,8 +1,8 @@
 //! Takes what a client still sends after the server has refused its request.
 //!
-//! A server that closes a connection on which bytes are still arriving makes the kernel reset it, and then
-//! the client may lose the very answer that says why. So the server takes the rest of a body that no handler reads any
-//! more, and throws it away, within limits. The layer is around all others, also around the one that passes requests on
+//! The server takes the rest of a body that no handler reads any more, and throws it away, within limits: so the client
+//! gets its answer, and the connection is good for more requests. When a body is beyond the limits, the connection ends
+//! as every connection does ([`crate::closing`]). The layer is around all others, also around the one that passes requests on
 //! to another node: when a body is thrown away, no layer needs it again.
 
 use std::pin::Pin;

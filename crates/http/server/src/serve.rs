@@ -22,12 +22,13 @@ use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustix::net::sockopt;
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
+use crate::closing::Closing;
 use crate::cluster;
 use crate::config::ServerConfig;
 use crate::dialect::{Dialect, Mounts};
@@ -163,6 +164,11 @@ impl Server {
             let cut = cut.clone();
             self.app.tasks.spawn(async move { Box::pin(cut.run_until_cancelled(connection)).await });
         };
+        let app = self.app.clone();
+        self.app.tasks.spawn(async move {
+            let giving_back = app.streams.give_memory_back(app.config.give_memory_back);
+            app.draining.run_until_cancelled(giving_back).await
+        });
         loop {
             let accepted = tokio::select! {
                 accepted = accept(&listener, &slots) => accepted,
@@ -268,6 +274,11 @@ async fn connection(
         () = let_go(&app) => return,
     };
     let Ok(Ok(Some(protocol))) = spoken else { return };
+    let local = match stream.local_addr() {
+        Ok(local) => local.ip().to_canonical(),
+        Err(error) => return tracing::debug!(%error, "a connection has no address"),
+    };
+    let stream = Closing::new(stream, slot.clone());
     let encrypted = protocol == Protocol::Tls && app.config.tls.is_some();
     let service = router.map_request(move |mut request: Request<Incoming>| {
         if encrypted {
@@ -280,14 +291,16 @@ async fn connection(
     });
     match (protocol, app.ssh.get(), &app.config.tls) {
         (Protocol::Ssh, Some(ssh), _) => (ssh.door)(SshClient::new(&app, Box::new(stream), Some(peer))).await,
-        (Protocol::Tls, _, Some(tls)) => match tokio::time::timeout(TLS_TIMEOUT, tls.accept(stream)).await {
-            Ok(Ok(stream)) => match atoll_tls::agreed_on_http2(&stream) {
-                Some(two) => serve_http(two.then_some(Http2::OfClients), stream, service, &app).await,
-                None => serve_by_first_bytes(stream, service, &app).await,
-            },
-            Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
-            Err(_late) => tracing::debug!("a TLS handshake took too long"),
-        },
+        (Protocol::Tls, _, Some(tls)) => {
+            match tokio::time::timeout(TLS_TIMEOUT, tls.accept(stream, local)).await {
+                Ok(Ok(stream)) => match atoll_tls::agreed_on_http2(&stream) {
+                    Some(two) => serve_http(two.then_some(Http2::OfClients), stream, service, &app).await,
+                    None => serve_by_first_bytes(stream, service, &app).await,
+                },
+                Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
+                Err(_late) => tracing::debug!("a TLS handshake took too long"),
+            }
+        }
         (Protocol::Http1 | Protocol::Http2, _, Some(_)) if !peer.ip().to_canonical().is_loopback() => {
             refuse_plain(stream).await;
         }
@@ -312,6 +325,7 @@ async fn node_connection(
     if let Err(error) = tune(&stream) {
         tracing::debug!(%error, "a connection's options could not be set");
     }
+    let stream = Closing::new(stream, slot.clone());
     let stream = match tokio::time::timeout(TLS_TIMEOUT, tls.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return tracing::warn!(%error, %peer, "who came to the port of nodes is none"),
@@ -335,20 +349,13 @@ fn name_host(request: &mut Request<Incoming>) {
     }
 }
 
-/// Refuses a client that speaks plain HTTP: its requests would carry keys over the network in clear. The server throws
-/// away what the client sends.
-async fn refuse_plain(mut stream: TcpStream) {
+/// Refuses a client that speaks plain HTTP: its requests would carry keys over the network in clear.
+async fn refuse_plain(mut stream: Closing) {
     let answer = format!(
         "HTTP/1.1 426 Upgrade Required\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{TLS_REQUIRED}",
         TLS_REQUIRED.len(),
     );
-    let said = async {
-        stream.write_all(answer.as_bytes()).await?;
-        stream.shutdown().await?;
-        // The server takes the bytes that the client sends: with bytes left unread the kernel would cut off the answer.
-        tokio::io::copy(&mut (&mut stream).take(BUFFER_MAX_BYTES as u64), &mut tokio::io::sink()).await
-    };
-    if let Ok(Err(error)) = tokio::time::timeout(TLS_TIMEOUT, said).await {
+    if let Ok(Err(error)) = tokio::time::timeout(TLS_TIMEOUT, stream.write_all(answer.as_bytes())).await {
         tracing::debug!(%error, "a client in clear was not told of TLS");
     }
 }

@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::rustls::server::Acceptor;
 use tokio_rustls::server::TlsStream;
@@ -131,12 +131,14 @@ impl Tls {
         }
     }
 
-    /// Shakes hands. A client that names no server is shown a certificate for the address that it reached.
+    /// Shakes hands. A client that names no server is shown a certificate for `local`, the address that it reached.
     ///
     /// # Errors
     /// What broke the handshake.
-    pub async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
-        let local = stream.local_addr()?.ip().to_canonical();
+    pub async fn accept<S>(&self, stream: S, local: IpAddr) -> io::Result<TlsStream<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
         let start = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
         let config = self.config(start.client_hello().server_name(), local).map_err(io::Error::other)?;
         start.into_stream(config).await
@@ -157,7 +159,7 @@ impl Tls {
 
 /// Whether client and server agreed on HTTP/2 in the handshake. `None` when the client offered nothing.
 #[must_use]
-pub fn agreed_on_http2(stream: &TlsStream<TcpStream>) -> Option<bool> {
+pub fn agreed_on_http2<S>(stream: &TlsStream<S>) -> Option<bool> {
     stream.get_ref().1.alpn_protocol().map(|protocol| protocol == PROTOCOLS[0])
 }
 

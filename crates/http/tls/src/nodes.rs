@@ -18,6 +18,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
@@ -77,7 +78,10 @@ impl NodeTls {
     ///
     /// # Errors
     /// What broke the handshake: also a client without a certificate of the authority.
-    pub async fn accept(&self, stream: TcpStream) -> io::Result<server::TlsStream<TcpStream>> {
+    pub async fn accept<S>(&self, stream: S) -> io::Result<server::TlsStream<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
         let sides = self.sides().map_err(io::Error::other)?;
         TlsAcceptor::from(sides.server).accept(stream).await
     }

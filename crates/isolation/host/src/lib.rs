@@ -6,6 +6,7 @@ mod end;
 pub mod filter;
 pub mod gate;
 mod halt;
+mod heap;
 mod installation;
 pub mod jail;
 mod layout;
@@ -20,6 +21,7 @@ use atoll_isolation::{HostLoad, IsolationError};
 pub use cgroup::{Cgroups, DESCENDANTS_MAX, Membership};
 pub use end::end;
 pub use halt::Halt;
+pub use heap::give_memory_back;
 pub use installation::{
     EPHEMERAL, Installation, end_installation, in_use_elsewhere, installations, is_running, mark,
     owner_elsewhere,

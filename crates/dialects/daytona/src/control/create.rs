@@ -10,8 +10,9 @@ use atoll_core::spec::{ResourcesDraft, SandboxDraft};
 use atoll_core::volume::VolumeMountDraft;
 use atoll_core::{Code, Error};
 use atoll_dialect_kit::request::Caller;
-use atoll_dialect_kit::sandboxes::{delete_untold, keep_larger_disk, undo};
+use atoll_dialect_kit::sandboxes::keep_larger_disk;
 use atoll_engine::{Caller as EngineCaller, Engine};
+use atoll_server::dialect::delete_untold;
 use atoll_store::SandboxRecord;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
@@ -119,7 +120,7 @@ pub(super) async fn create(
         .unwrap_or_else(|_panic| Err(Failure::internal("the creation failed")))?;
     let answer = Json(view::in_state(&record, &root, "started")).into_response();
     // The protocol has no key by which a retry finds the sandbox: a client that left has lost it.
-    let undo = undo(&app.host, vec![record.id]);
+    let undo = app.host.undo(vec![record.id]);
     Ok((axum::Extension(undo), answer).into_response())
 }
 

@@ -2,9 +2,8 @@
 
 use atoll_core::spec::{IsolationLevel, SandboxUpdate};
 use atoll_dialect_kit::request::Caller;
-use atoll_dialect_kit::sandboxes::{delete_untold, undo};
 use atoll_engine::ForkOrder;
-use atoll_server::dialect::Undo;
+use atoll_server::dialect::{Undo, delete_untold};
 use axum::Extension;
 use axum::extract::State;
 use serde::Deserialize;
@@ -51,7 +50,7 @@ pub(super) async fn fork(
     let update = SandboxUpdate { annotations, ..SandboxUpdate::default() };
     match engine.update_sandbox(&child.id, update).await {
         Ok(child) => {
-            let undo = undo(&app.host, vec![child.id.clone()]);
+            let undo = app.host.undo(vec![child.id.clone()]);
             Ok((Extension(undo), Json(view::in_state(&child, &root, "started"))))
         }
         Err(error) => {

@@ -9,7 +9,6 @@ use atoll_core::sandbox::PauseMode;
 use atoll_core::spec::{IsolationLevel, RequestKey, SandboxDraft};
 use atoll_core::volume::VolumeMountDraft;
 use atoll_core::{Code, Error};
-use atoll_dialect_kit::sandboxes::undo;
 use atoll_engine::{Caller as EngineCaller, Engine};
 use atoll_server::dialect::read_all;
 use atoll_store::SandboxRecord;
@@ -136,7 +135,7 @@ async fn made(
     let host = kept.is_none().then(|| app.host.clone());
     let making = atoll_engine::spawn(async move {
         let record = make(&engine, &by, request, timeout_s, kept).await?;
-        let undo = host.map(|host| Extension(undo(&host, vec![record.id.clone()])));
+        let undo = host.map(|host| Extension(host.undo(vec![record.id.clone()])));
         Ok::<_, Failure>((undo, Sandbox::new(&engine, &record, &key)))
     });
     match making.await {

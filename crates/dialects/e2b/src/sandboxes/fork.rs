@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::{IsolationLevel, SandboxUpdate};
-use atoll_dialect_kit::sandboxes::undo;
 use atoll_engine::{Caller as EngineCaller, Engine, ForkOrder};
 use atoll_store::SandboxRecord;
 use axum::extract::State;
@@ -62,7 +61,7 @@ pub(super) async fn fork(
     let by = caller.engine();
     let made = engine.fork_sandbox(&id, &order, by).await.map_err(|error| Failure::of(&error))?;
     // The protocol has no key by which a retry finds the children: a client that left has lost them.
-    let undo = undo(&app.host, made.iter().flatten().map(|child| child.id.clone()).collect());
+    let undo = app.host.undo(made.iter().flatten().map(|child| child.id.clone()).collect());
     let mut extras = Extras::of(&parent);
     extras.timeout_s = Some(seconds);
     let mut answers = Vec::with_capacity(made.len());

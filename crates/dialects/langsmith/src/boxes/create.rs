@@ -9,9 +9,8 @@ use atoll_core::sharing::Needs;
 use atoll_core::spec::SandboxDraft;
 use atoll_core::volume::VolumeMountDraft;
 use atoll_core::{Code, Error};
-use atoll_dialect_kit::sandboxes::{delete_untold, undo};
 use atoll_engine::{Caller as EngineCaller, Engine};
-use atoll_server::dialect::{Host, Undo};
+use atoll_server::dialect::{Host, Undo, delete_untold};
 use atoll_store::SandboxRecord;
 use axum::Extension;
 use axum::extract::State;
@@ -252,7 +251,7 @@ pub(crate) async fn create(
     draft.annotations = BTreeMap::from([(extras::KEY.to_owned(), extras.text()?)]);
     let record = within(&host, draft, creation, caller.engine().clone(), request.time()).await?;
     // The protocol has no key by which a retry finds the sandbox: a client that left has lost it.
-    let undo = undo(&host, vec![record.id.clone()]);
+    let undo = host.undo(vec![record.id.clone()]);
     Ok((StatusCode::CREATED, Extension(undo), Json(Sandbox::new(record, &root))))
 }
 

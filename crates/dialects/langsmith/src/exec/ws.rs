@@ -121,7 +121,10 @@ impl Session {
     async fn run(self, socket: WebSocket) {
         let (mut sink, mut stream) = socket.split();
         let Ok(end) = self.converse(&mut sink, &mut stream).await else { return };
-        if close(&mut sink, end).await.is_ok() {
+        if matches!(end, End::TooLarge) {
+            // Nothing more can be read from the stream. A client that does not read is not told.
+            drop(tokio::time::timeout(CLOSE_WAIT, close(&mut sink, end)).await);
+        } else if close(&mut sink, end).await.is_ok() {
             // The client answers; its messages meanwhile are ignored.
             let answered = async { while let Some(Ok(_)) = stream.next().await {} };
             drop(tokio::time::timeout(CLOSE_WAIT, answered).await);

@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use atoll_core::id::{KeyId, SandboxId};
 use atoll_core::spec::RequestKey;
 use atoll_dialect_kit::promise::{Promise, Shelf};
-use atoll_dialect_kit::sandboxes;
 use atoll_dialect_kit::status::Status;
 use atoll_dialect_kit::time::now_ms;
 use atoll_engine::Engine;
@@ -46,7 +45,7 @@ fn is_key(key: &str) -> bool {
 /// Deletes a sandbox that a call without a key made, unless the client takes the answer: no retry finds the sandbox.
 pub(super) fn undo(asker: &Asker, made: &SandboxId) -> Option<Undo> {
     let found_again = key(asker).is_some_and(is_key);
-    (!found_again).then(|| sandboxes::undo(&asker.app.host, vec![made.clone()]))
+    (!found_again).then(|| asker.app.host.undo(vec![made.clone()]))
 }
 
 type Answer = Shared<BoxFuture<'static, Result<String>>>;

@@ -8,7 +8,7 @@ use atoll_core::Code;
 use atoll_core::sharing::Needs;
 use atoll_core::spec::{RequestKey, SandboxDraft};
 use atoll_dialect_kit::pending::within;
-use atoll_dialect_kit::sandboxes::{keep_larger_disk, undo};
+use atoll_dialect_kit::sandboxes::keep_larger_disk;
 use atoll_engine::{Asked, Caller as EngineCaller, Engine};
 use atoll_server::dialect::Undo;
 use atoll_store::SandboxRecord;
@@ -176,7 +176,7 @@ pub(super) async fn create(
         view["tunnel"] = tunnel.view(engine, &record.id, Some(&caller.key()));
     }
     // A client that sent no id of its request and left has lost the devbox.
-    let undo = (!found_again).then(|| Extension(undo(&app.host, vec![record.id])));
+    let undo = (!found_again).then(|| Extension(app.host.undo(vec![record.id])));
     Ok((undo, Json(view)))
 }
 

@@ -335,6 +335,29 @@ impl SandboxShared {
         }
     }
 
+    /// The error of work that needed the sandbox as it was at its boot `boot`. When the sandbox was deleted, died, was
+    /// paused or was put back meanwhile, the host's failure is no failure, and the error says what happened.
+    pub(crate) fn unless_ended(&self, boot: &CancellationToken, error: Error) -> Error {
+        if !matches!(error.code, Code::Internal | Code::SandboxFailed) {
+            return error;
+        }
+        let admitted = {
+            let record = self.record.borrow();
+            admit(record.state, Wish::Use, record.reason.as_deref())
+        };
+        match admitted {
+            Err(ended) => ended,
+            Ok(Admission::Proceed) if !boot.is_cancelled() => error,
+            Ok(Admission::Proceed | Admission::Join | Admission::Wake) if self.dead.is_cancelled() => {
+                Error::new(Code::SandboxFailed, "the sandbox died")
+            }
+            Ok(Admission::Proceed | Admission::Join | Admission::Wake) => {
+                Error::new(Code::InvalidState, "the sandbox was paused or put back meanwhile")
+                    .hint("try again")
+            }
+        }
+    }
+
     /// Does `work`, during which the sandbox may be paused: then it is woken, so that the work can end.
     pub(crate) async fn keep_awake<T>(&self, work: impl Future<Output = T>) -> Result<T> {
         let mut work = std::pin::pin!(work);

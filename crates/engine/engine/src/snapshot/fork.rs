@@ -155,21 +155,40 @@ impl Engine {
         self.inner.prepare_rules(&record, caller.key(), &mut egress, &before, &secrets)?;
         record.spec.egress = egress;
         let mounts = record.spec.volumes.clone();
-        let from = from.id.clone();
-        let disk = if order.memory { DiskSource::WithMemory(from, None) } else { DiskSource::Artifact(from) };
+        let artifact = from.id.clone();
+        let disk = if order.memory {
+            DiskSource::WithMemory(artifact, None)
+        } else {
+            DiskSource::Artifact(artifact)
+        };
         let plan = self.plan_for(&record, disk)?;
         let shared = SandboxShared::new(record, &self.inner)?;
         let services = Declared::enter(&shared, order.memory)?;
         // A key that must not see the parent must not see its children.
         self.inner.acl.hold(&shared.id, self.inner.acl.get(&parent.id).visibility);
+        // A parent that was deleted meanwhile has neither visibility nor secrets any more.
+        self.inner.stays(&parent.id).inspect_err(|_gone| self.inner.acl.forget(&shared.id))?;
         self.inner.enter(&shared, true).inspect_err(|_taken| self.inner.acl.forget(&shared.id))?;
         self.inner.check_volumes(&mounts).inspect_err(|_gone| self.inner.leave(&shared.id))?;
         self.inner.secrets.hold(&shared.id, secrets, Some(&parent.id));
         sandbox::spawn(&self.inner, &shared, Origin::Create(plan, None));
-        shared.made().await?;
+        if let Err(error) = shared.made().await {
+            return Err(self.unless_removed(from, error).await);
+        }
         shared.trace.note(&parent.id, What::Forked { child: shared.id.to_string() });
         self.started(&shared, services).await?;
         Ok(shared.record())
+    }
+
+    /// The error of a creation from a snapshot. When the snapshot was removed meanwhile, the error says that.
+    async fn unless_removed(&self, from: &SnapshotRecord, error: Error) -> Error {
+        if error.code != Code::Internal {
+            return error;
+        }
+        match self.snapshot(&from.id).await {
+            Err(gone) if gone.code == Code::SnapshotNotFound => gone,
+            Ok(_) | Err(_) => error,
+        }
     }
 
     /// How a sandbox with this record is made, on this disk.
@@ -179,6 +198,19 @@ impl Engine {
             disk,
             ..self.inner.plan_of(record)?
         })
+    }
+}
+
+impl Inner {
+    /// Whether a sandbox is there and stays: what is kept in memory beside its record was its own until now.
+    ///
+    /// # Errors
+    /// [`Code::SandboxNotFound`]; [`Code::InvalidState`] when it is being deleted.
+    fn stays(&self, id: &SandboxId) -> Result<()> {
+        if self.sandbox(id)?.state() == SandboxState::Deleting {
+            return Err(Error::new(Code::InvalidState, "the sandbox is being deleted"));
+        }
+        Ok(())
     }
 }
 

@@ -142,7 +142,7 @@ impl Engine {
             self.begin_snapshot(&mut record).await?;
         }
         atoll_failpoint::fail_point!("engine.snapshot.journalled");
-        let driver = sandbox.driver();
+        let (driver, boot) = (sandbox.driver(), sandbox.boot());
         let taken = match order.kind {
             SnapshotKind::Disk => driver.snapshot(&sandbox.id, &record.id).await,
             SnapshotKind::Memory => driver.snapshot_with_memory(&sandbox.id, &record.id).await,
@@ -151,14 +151,14 @@ impl Engine {
             Ok(taken) => taken,
             Err(error) => {
                 self.undo_snapshot(&record).await;
-                return Err(refusal(&error));
+                return Err(sandbox.unless_ended(&boot, refusal(&error)));
             }
         };
         if is_told(&record.purpose)
             && let Err(error) = driver.settle_artifact(&record.id).await
         {
             self.undo_snapshot(&record).await;
-            return Err(isolation_error(&error));
+            return Err(sandbox.unless_ended(&boot, isolation_error(&error)));
         }
         atoll_failpoint::fail_point!("engine.snapshot.taken");
         let outcome = SnapshotOutcome {

@@ -49,6 +49,16 @@ impl VolumeTable {
         found.filter(is_there).ok_or_else(|| missing(id.as_str(), id.as_str()))
     }
 
+    /// Marks a volume that is ready as being removed: of several removals at once one goes on.
+    fn begin_removal(&self, id: &VolumeId) -> Result<VolumeRecord> {
+        let mut table = self.lock();
+        let found = table.get_mut(id).filter(|found| is_there(found));
+        let found = found.ok_or_else(|| missing(id.as_str(), id.as_str()))?;
+        let record = ready(found.clone())?;
+        found.state = VolumeState::Deleting;
+        Ok(record)
+    }
+
     fn set_state(&self, id: &VolumeId, state: VolumeState) {
         if let Some(record) = self.lock().get_mut(id) {
             record.state = state;
@@ -137,6 +147,11 @@ fn file_error(error: &std::io::Error) -> Error {
 }
 
 impl Inner {
+    /// The error of work on a volume. When the volume was removed meanwhile, the error says that.
+    fn unless_removed(&self, id: &VolumeId, error: &VolumeError) -> Error {
+        self.volumes.get(id).err().unwrap_or_else(|| volume_error(error))
+    }
+
     fn volume_host(&self) -> Result<&Arc<dyn Volumes>> {
         self.config
             .volumes
@@ -306,10 +321,15 @@ impl Engine {
             })?;
             atoll_failpoint::fail_point!("engine.volume.journalled");
             match &source {
-                Some(source) => host.copy(&source.id, &record.id).await,
-                None => host.create(&record.id, record.size_bytes).await,
+                Some(source) => {
+                    let copied = host.copy(&source.id, &record.id).await;
+                    copied.map_err(|error| inner.unless_removed(&source.id, &error))?;
+                }
+                None => {
+                    let created = host.create(&record.id, record.size_bytes).await;
+                    created.map_err(|error| volume_error(&error))?;
+                }
             }
-            .map_err(|error| volume_error(&error))?;
             atoll_failpoint::fail_point!("engine.volume.made");
             inner.store.set_volume_state(&record.id, VolumeState::Ready).await.map_err(store_error)
         };
@@ -365,7 +385,7 @@ impl Engine {
         let usage = match record.state {
             VolumeState::Ready => {
                 let usage = self.inner.volume_host()?.usage(&record.id).await;
-                Some(usage.map_err(|error| volume_error(&error))?)
+                Some(usage.map_err(|error| self.inner.unless_removed(&record.id, &error))?)
             }
             VolumeState::Creating | VolumeState::Deleting => None,
         };
@@ -381,9 +401,8 @@ impl Engine {
     #[boxed]
     pub async fn delete_volume(&self, id: &VolumeId, caller: &Caller) -> Result<()> {
         let inner = &self.inner;
-        let record = ready(inner.volumes.get(id)?)?;
+        let record = inner.volumes.begin_removal(id)?;
         inner.make_room();
-        inner.volumes.set_state(&record.id, VolumeState::Deleting);
         let users = inner.users_of(&record.id);
         if !users.is_empty() {
             inner.volumes.set_state(&record.id, VolumeState::Ready);
@@ -410,7 +429,9 @@ impl Engine {
     #[boxed]
     pub async fn stat_in_volume(&self, volume: &VolumeId, path: &str) -> Result<VolumeFile> {
         let (record, host) = self.usable_volume(volume)?;
-        host.stat(&record.id, &inner_path(path)?).await.map_err(|error| volume_error(&error))
+        host.stat(&record.id, &inner_path(path)?)
+            .await
+            .map_err(|error| self.inner.unless_removed(&record.id, &error))
     }
 
     /// Entries of a directory of a volume, and whether there are more than `max`.
@@ -425,7 +446,9 @@ impl Engine {
         max: usize,
     ) -> Result<(Vec<VolumeFile>, bool)> {
         let (record, host) = self.usable_volume(volume)?;
-        host.list_files(&record.id, &inner_path(path)?, max).await.map_err(|error| volume_error(&error))
+        host.list_files(&record.id, &inner_path(path)?, max)
+            .await
+            .map_err(|error| self.inner.unless_removed(&record.id, &error))
     }
 
     /// Opens a file of a volume for reading.
@@ -435,7 +458,9 @@ impl Engine {
     #[boxed]
     pub async fn read_in_volume(&self, volume: &VolumeId, path: &str) -> Result<File> {
         let (record, host) = self.usable_volume(volume)?;
-        host.read(&record.id, &inner_path(path)?).await.map_err(|error| volume_error(&error))
+        host.read(&record.id, &inner_path(path)?)
+            .await
+            .map_err(|error| self.inner.unless_removed(&record.id, &error))
     }
 
     /// Writes a file of a volume, whole or not at all; gives its size.
@@ -453,7 +478,9 @@ impl Engine {
     ) -> Result<u64> {
         self.inner.disk.check()?;
         let (record, host) = self.writable_volume(volume)?;
-        host.write(&record.id, &inner_path(path)?, write, content).await.map_err(|error| volume_error(&error))
+        host.write(&record.id, &inner_path(path)?, write, content)
+            .await
+            .map_err(|error| self.inner.unless_removed(&record.id, &error))
     }
 
     /// Makes a directory of a volume; gives what is there now.
@@ -469,7 +496,9 @@ impl Engine {
     ) -> Result<VolumeFile> {
         self.inner.disk.check()?;
         let (record, host) = self.writable_volume(volume)?;
-        host.make_directory(&record.id, &inner_path(path)?, new).await.map_err(|error| volume_error(&error))
+        host.make_directory(&record.id, &inner_path(path)?, new)
+            .await
+            .map_err(|error| self.inner.unless_removed(&record.id, &error))
     }
 
     /// Changes owner or permissions of a file or directory of a volume; gives what is there now.
@@ -484,7 +513,9 @@ impl Engine {
         change: VolumeChange,
     ) -> Result<VolumeFile> {
         let (record, host) = self.writable_volume(volume)?;
-        host.change(&record.id, &inner_path(path)?, change).await.map_err(|error| volume_error(&error))
+        host.change(&record.id, &inner_path(path)?, change)
+            .await
+            .map_err(|error| self.inner.unless_removed(&record.id, &error))
     }
 
     /// Removes a file of a volume, or a directory with everything in it if `recursive`.
@@ -499,7 +530,9 @@ impl Engine {
             return Err(Error::new(Code::PathInvalid, "the root of a volume cannot be removed")
                 .hint("'atoll volume rm' removes the volume"));
         }
-        host.remove_file(&record.id, &path, recursive).await.map_err(|error| volume_error(&error))
+        host.remove_file(&record.id, &path, recursive)
+            .await
+            .map_err(|error| self.inner.unless_removed(&record.id, &error))
     }
 
     fn writable_volume(&self, id: &VolumeId) -> Result<(VolumeRecord, &Arc<dyn Volumes>)> {

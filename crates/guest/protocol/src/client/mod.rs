@@ -23,7 +23,7 @@ use crate::messages::{
     ListPorts, Metrics, PortList, Reason, ResizeExec, SignalExec, Welcome, WriteStdin,
 };
 use crate::wire::{self, Kind, Record, WireError};
-use crate::{CONNECTION_WINDOW_BYTES, FRAME_BYTES, PATH_PREFIX, STREAM_WINDOW_BYTES, VERSION};
+use crate::{ANSWER_WINDOW_BYTES, CONNECTION_WINDOW_BYTES, FRAME_BYTES, PATH_PREFIX, VERSION};
 
 mod exec;
 mod files;
@@ -190,7 +190,7 @@ impl GuestClient {
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let (requests, connection) = h2::client::Builder::new()
-            .initial_window_size(STREAM_WINDOW_BYTES)
+            .initial_window_size(ANSWER_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .max_frame_size(FRAME_BYTES)
             .max_send_buffer_size(SEND_BUFFER_BYTES)

@@ -10,6 +10,7 @@ pub mod credentials;
 mod mount;
 mod origin;
 
+use atoll_core::id::SandboxId;
 use atoll_core::secret::Secret;
 use atoll_core::{Code, Error};
 use atoll_engine::{Engine, Grant, SshSeed, VerifiedKey};
@@ -30,7 +31,7 @@ pub(crate) use self::mount::{Mounts, claim};
 pub use self::origin::Origin;
 pub use crate::auth::{Admin, Exec, Manage, Read, Release, Requires};
 pub use crate::body::{Pieces, read_all, reader};
-pub use crate::hangup::{ClientGone, Undo};
+pub use crate::hangup::{ClientGone, Undo, delete_untold};
 pub use crate::transfer::{OpenFile, Source, Wanted, body, wanted};
 
 /// Longest text that can be a key, bytes. Anything longer is refused unread.
@@ -167,10 +168,12 @@ impl Host {
         Held { _task: self.app.tasks.token(), _slot: extensions.get::<Slot>().cloned() }
     }
 
-    /// Makes an [`Undo`] with `work`, which undoes what a request made when the client goes before the answer. For an
-    /// object that no other client can know of. The dialect adds it to the answer, as an extension.
-    pub fn undo_unless_answered(&self, work: impl Future<Output = ()> + Send + 'static) -> Undo {
-        Undo::new(&self.app.tasks, work)
+    /// Deletes sandboxes that a request made, unless its client takes the answer that carries this, as an extension. For a
+    /// request that the client cannot send again to get the same sandboxes: without an idempotency key, or where the
+    /// protocol has none, a client that left has lost them.
+    #[must_use]
+    pub fn undo(&self, made: Vec<SandboxId>) -> Undo {
+        Undo::creations(&self.app.tasks, &self.app.engine, made)
     }
 
     /// Counts bytes that a WebSocket took and gave.

@@ -31,7 +31,9 @@ use tokio::sync::mpsc;
 use utoipa::IntoParams;
 
 use super::agent_sessions::{event, session};
-use super::attach::{CLOSE_WAIT, Gone, PING_EVERY, RECEIVE_BYTES, Sink, message_size, not_a_websocket};
+use super::attach::{
+    CLOSE_WAIT, Gone, PING_EVERY, RECEIVE_BYTES, Sink, message_size, not_a_websocket, refuse_messages,
+};
 use crate::auth::{OnAgent, Read};
 use crate::error::{ApiResult, body_of, json};
 use crate::extract::{Path, Query, parse_json};
@@ -109,7 +111,7 @@ impl Attached {
         let mut incoming = Box::pin(self.incoming(stream, replies));
         let ended = tokio::select! {
             ended = self.outgoing(&mut sink, view, after, replied) => ended,
-            () = &mut incoming => Err(Gone),
+            ended = &mut incoming => return refuse_messages(&mut sink, ended).await,
             () = app.engine.until_revoked(self.caller.grant()) => self.turn_out(&mut sink).await,
         };
         let Ok(frame) = ended else { return };
@@ -202,13 +204,14 @@ impl Attached {
         SessionServerMessage::Error { id, error: body_of(error, self.caller.request_id()), last }
     }
 
-    /// Does what the client sends, one after the other, until it closes.
+    /// Does what the client sends, one after the other, until it closes, or a message is not taken.
     async fn incoming(
         &self,
         mut stream: SplitStream<WebSocket>,
         replies: mpsc::Sender<SessionServerMessage>,
-    ) {
-        while let Some(Ok(message)) = stream.next().await {
+    ) -> std::result::Result<(), axum::Error> {
+        while let Some(message) = stream.next().await {
+            let message = message?;
             self.app.metrics.received(message_size(&message));
             let reply = match message {
                 Message::Text(text) => self.obey(text.as_bytes()).await,
@@ -217,7 +220,7 @@ impl Attached {
                     Some(self.error(None, why, false))
                 }
                 Message::Ping(_) | Message::Pong(_) => None,
-                Message::Close(_) => return,
+                Message::Close(_) => return Ok(()),
             };
             if let Some(reply) = reply
                 && replies.send(reply).await.is_err()
@@ -225,6 +228,7 @@ impl Attached {
                 tracing::debug!("a reply is not sent: the socket is being closed");
             }
         }
+        Ok(())
     }
 
     /// Does what one message asks for; gives what to answer.

@@ -121,6 +121,17 @@ impl From<axum::Error> for Gone {
 
 pub(super) type Sink = SplitSink<WebSocket, Message>;
 
+/// Closes a socket from which no more messages are taken. Either one was too large, or the connection is broken, and
+/// the client does not get this. A client that does not read is not told.
+pub(super) async fn refuse_messages(sink: &mut Sink, ended: std::result::Result<(), axum::Error>) {
+    let Err(error) = ended else { return };
+    tracing::debug!(%error, "a client's message was not taken");
+    let frame = CloseFrame { code: close_code::SIZE, reason: Code::TooLarge.as_str().into() };
+    if let Ok(Err(error)) = tokio::time::timeout(CLOSE_WAIT, sink.send(Message::Close(Some(frame)))).await {
+        tracing::debug!(%error, "a WebSocket ended");
+    }
+}
+
 impl Session {
     async fn run(self, socket: WebSocket, reader: OutputReader, hello: AttachServerMessage) {
         let app = self.app.clone();
@@ -130,7 +141,7 @@ impl Session {
         let mut incoming = Box::pin(self.incoming(stream, failures));
         let ended = tokio::select! {
             ended = self.outgoing(&mut sink, reader, hello, failed) => ended,
-            () = &mut incoming => Err(Gone),
+            ended = &mut incoming => return refuse_messages(&mut sink, ended).await,
             () = app.engine.until_revoked(self.caller.grant()) => self.turn_out(&mut sink).await,
         };
         let Ok(frame) = ended else { return };
@@ -222,15 +233,20 @@ impl Session {
         text(&AttachServerMessage::Error { error: body_of(error, self.caller.request_id()) })
     }
 
-    /// Does what the client sends, one after the other, until it closes.
-    async fn incoming(&self, mut stream: SplitStream<WebSocket>, failures: mpsc::Sender<Error>) {
-        while let Some(Ok(message)) = stream.next().await {
+    /// Does what the client sends, one after the other, until it closes, or a message is not taken.
+    async fn incoming(
+        &self,
+        mut stream: SplitStream<WebSocket>,
+        failures: mpsc::Sender<Error>,
+    ) -> std::result::Result<(), axum::Error> {
+        while let Some(message) = stream.next().await {
+            let message = message?;
             self.app.metrics.received(message_size(&message));
             let done = match message {
                 Message::Text(text) => self.command(text.as_bytes()).await,
                 Message::Binary(bytes) => self.stdin(bytes, false).await,
                 Message::Ping(_) | Message::Pong(_) => Ok(()),
-                Message::Close(_) => return,
+                Message::Close(_) => return Ok(()),
             };
             if let Err(error) = done
                 && failures.try_send(error).is_err()
@@ -238,6 +254,7 @@ impl Session {
                 tracing::debug!("a client is not told of an error: it does not read");
             }
         }
+        Ok(())
     }
 
     async fn command(&self, text: &[u8]) -> Result<()> {

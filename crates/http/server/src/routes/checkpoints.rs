@@ -5,16 +5,20 @@ use atoll_api::{
     SnapshotList,
 };
 use atoll_core::snapshot::Comparison;
+use atoll_core::spec::RequestKey;
 use atoll_engine::ForkOrder;
+use axum::Extension;
 use axum::extract::State;
 use http::StatusCode;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use super::sandboxes::unless_answered;
 use crate::auth::{Manage, OnSandbox, Read};
 use crate::convert;
 use crate::error::{ApiResult, body_of};
 use crate::extract::{Json, Path, Query};
+use crate::hangup::Undo;
 use crate::shared::App;
 
 /// Takes a checkpoint: a snapshot that belongs to the sandbox, has a number in it, and goes with it.
@@ -103,15 +107,16 @@ pub(crate) async fn diff_sandbox(
 /// Makes sandboxes that go on from where this one is, or from one of its checkpoints. It goes on itself.
 ///
 /// Files go along; processes do with `memory`, and do not without. Each child has an outcome of its own: a sandbox with a new identity, or an
-/// error.
+/// error. When the client leaves before the answer of a request without `name` and `Idempotency-Key`, the children are deleted.
 #[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/fork", tag = "sandboxes", security(("key" = ["manage"])),
     params(("sandbox" = String, Path, description = "Id or name")),
     request_body = ForkSandbox, responses((status = 200, body = BatchResults)))]
 pub(crate) async fn fork_sandbox(
     caller: OnSandbox<Manage>,
     State(app): State<App>,
+    key: Option<Extension<RequestKey>>,
     Json(request): Json<ForkSandbox>,
-) -> ApiResult<Json<BatchResults>> {
+) -> ApiResult<(Option<Extension<Undo>>, Json<BatchResults>)> {
     let order = ForkOrder {
         count: request.count,
         at: request.at,
@@ -122,9 +127,12 @@ pub(crate) async fn fork_sandbox(
         ttl_ms: request.ttl_ms,
     };
     let children = app.engine.fork_sandbox(caller.sandbox(), &order, caller.engine()).await?;
+    let may_be_found = key.is_some() || order.name.is_some();
+    let lost = children.iter().flatten().filter(|_| !may_be_found).map(|child| child.id.clone());
+    let undo = unless_answered(&app, lost.collect());
     let results = children.into_iter().map(|child| match child {
         Ok(record) => BatchResult { sandbox: Some(convert::sandbox(record)), error: None },
         Err(error) => BatchResult { sandbox: None, error: Some(body_of(error, caller.request_id())) },
     });
-    Ok(Json(BatchResults { results: results.collect() }))
+    Ok((undo, Json(BatchResults { results: results.collect() })))
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use atoll_api::{
     BatchCreate, BatchResult, BatchResults, CreateSandbox, Metrics, Sandbox, SandboxList, UpdateSandbox,
 };
+use atoll_core::id::SandboxId;
 use atoll_core::limits::{BATCH_MAX_COUNT, LABELS_MAX_COUNT};
 use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::{RequestKey, SandboxDraft, SandboxUpdate};
@@ -22,10 +23,14 @@ use crate::bounds;
 use crate::convert;
 use crate::error::{ApiResult, body_of};
 use crate::extract::{Json, Query};
+use crate::hangup::Undo;
 use crate::shared::App;
 use crate::trace::Concerns;
 
 /// Makes a sandbox and answers when it runs.
+///
+/// A client that leaves before the answer finds the sandbox by the request's `Idempotency-Key` or by its name. Without
+/// either no client could, and the sandbox is deleted.
 #[utoipa::path(post, path = "/v1/sandboxes", tag = "sandboxes", security(("key" = ["manage"])),
     request_body = CreateSandbox, responses((status = 201, body = Sandbox)))]
 pub(crate) async fn create_sandbox(
@@ -33,14 +38,23 @@ pub(crate) async fn create_sandbox(
     State(app): State<App>,
     key: Option<Extension<RequestKey>>,
     Json(request): Json<CreateSandbox>,
-) -> ApiResult<(StatusCode, Extension<Concerns>, Json<Sandbox>)> {
+) -> ApiResult<(StatusCode, Option<Extension<Undo>>, Extension<Concerns>, Json<Sandbox>)> {
     let draft = SandboxDraft { request: key.map(|Extension(key)| key), ..request.try_into()? };
+    let may_be_found = draft.request.is_some() || draft.name.is_some();
     let record = app.engine.create_sandbox(draft, caller.engine()).await?;
+    let undo = unless_answered(&app, if may_be_found { Vec::new() } else { vec![record.id.clone()] });
     let concerns = Extension(Concerns(record.id.clone()));
-    Ok((StatusCode::CREATED, concerns, Json(convert::sandbox(record))))
+    Ok((StatusCode::CREATED, undo, concerns, Json(convert::sandbox(record))))
+}
+
+/// Deletes sandboxes that no other client can find, unless the client takes the answer that carries this.
+pub(super) fn unless_answered(app: &App, made: Vec<SandboxId>) -> Option<Extension<Undo>> {
+    (!made.is_empty()).then(|| Extension(Undo::creations(&app.tasks, &app.engine, made)))
 }
 
 /// Makes several sandboxes at once. Each succeeds or fails by itself.
+///
+/// When the client leaves before the answer of a request without an `Idempotency-Key`, those without a name are deleted.
 #[utoipa::path(post, path = "/v1/sandboxes/batch", tag = "sandboxes", security(("key" = ["manage"])),
     request_body = BatchCreate, responses((status = 200, body = BatchResults)))]
 pub(crate) async fn create_sandboxes(
@@ -48,13 +62,14 @@ pub(crate) async fn create_sandboxes(
     State(app): State<App>,
     key: Option<Extension<RequestKey>>,
     Json(request): Json<BatchCreate>,
-) -> ApiResult<Json<BatchResults>> {
+) -> ApiResult<(Option<Extension<Undo>>, Json<BatchResults>)> {
     let count = request.sandboxes.len();
     if !(1..=BATCH_MAX_COUNT).contains(&count) {
         let why = format_args!("{count} is not between 1 and {BATCH_MAX_COUNT}");
         return Err(Error::invalid("sandboxes", why).hint("split the batch").into());
     }
     let (engine, by) = (&app.engine, caller.engine());
+    let named: Vec<bool> = request.sandboxes.iter().map(|one| one.name.is_some()).collect();
     let creates = request.sandboxes.into_iter().enumerate().map(|(number, one)| {
         // Each sandbox has a part of the key: one that was made of a batch before is not made again.
         let part = |Extension(all): &Extension<RequestKey>| RequestKey {
@@ -68,12 +83,18 @@ pub(crate) async fn create_sandboxes(
             Arc::new(Asked::part()).scope(engine.create_sandbox(draft, by)).await
         }
     });
-    let outcomes = futures::future::join_all(creates).await.into_iter();
-    let results = outcomes.map(|outcome| match outcome {
+    let outcomes = futures::future::join_all(creates).await;
+    let mut lost = Vec::new();
+    if key.is_none() {
+        let unnamed = outcomes.iter().zip(named).filter(|(_, is_named)| !is_named);
+        lost.extend(unnamed.filter_map(|(outcome, _)| Some(outcome.as_ref().ok()?.id.clone())));
+    }
+    let undo = unless_answered(&app, lost);
+    let results = outcomes.into_iter().map(|outcome| match outcome {
         Ok(record) => BatchResult { sandbox: Some(convert::sandbox(record)), error: None },
         Err(error) => BatchResult { sandbox: None, error: Some(body_of(error, caller.request_id())) },
     });
-    Ok(Json(BatchResults { results: results.collect() }))
+    Ok((undo, Json(BatchResults { results: results.collect() })))
 }
 
 /// Which sandboxes to list.

@@ -244,6 +244,53 @@ async fn a_sandbox_that_is_made() {
 }
 
 #[tokio::test]
+async fn sandboxes_that_no_client_can_find() {
+    let harness = Harness::start().await;
+    let parent = fresh(&harness).await;
+    // What remains of each request is the sandbox with a name, if it was made.
+    let requests = [
+        ("/v1/sandboxes".to_owned(), json!({})),
+        ("/v1/sandboxes/batch".to_owned(), json!({ "sandboxes": [{}, { "name": "kept" }] })),
+        (format!("/v1/sandboxes/{parent}/fork"), json!({ "count": 2 })),
+    ];
+    for (path, body) in requests {
+        for polls in 1.. {
+            assert!(polls < 1000, "{path} is never answered");
+            let answered = cut(&harness, &Method::POST, &path, &body, polls).await;
+            if answered.is_none() {
+                eventually(&format!("{path}, cut after {polls} polls: nothing is left"), async || {
+                    agrees(&harness).await?;
+                    let left = listed(&harness, "/v1/sandboxes", "id").await.len();
+                    let named = harness.get("/v1/sandboxes/kept").await.status == 200;
+                    (left == 1 + usize::from(named)).then_some(())
+                })
+                .await;
+            }
+            for sandbox in listed(&harness, "/v1/sandboxes", "id").await {
+                if sandbox != parent {
+                    harness.delete(&format!("/v1/sandboxes/{sandbox}")).await;
+                }
+            }
+            if answered.is_some() {
+                break;
+            }
+        }
+    }
+    // With a key the client finds the sandbox by sending its request again.
+    let whole = |key: &str| {
+        harness
+            .request(Method::POST, "/v1/sandboxes")
+            .header("idempotency-key", key.to_owned())
+            .json(&json!({}))
+    };
+    let made = harness.send(whole("one")).await;
+    assert_eq!(
+        (made.status, harness.send(whole("one")).await.body["id"].clone()),
+        (201, made.body["id"].clone())
+    );
+}
+
+#[tokio::test]
 async fn a_sandbox_that_is_changed() {
     cut_everywhere("an update", Method::PATCH, &[200], async |harness, polls| {
         let body = json!({ "name": format!("new-{polls}"), "labels": { "a": "b" } });

@@ -9,6 +9,8 @@ mod auth;
 #[cfg(test)]
 mod authorization;
 #[cfg(test)]
+mod closing;
+#[cfg(test)]
 mod dialects;
 #[cfg(test)]
 mod drain;

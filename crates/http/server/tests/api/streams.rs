@@ -1,5 +1,6 @@
 //! Output as server-sent events.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -96,6 +97,29 @@ async fn only_who_may_kill_kills_by_leaving() {
     events(harness.request(Method::GET, &format!("{path}/events")), |event| event.name == "output").await;
     let ended = tokio::time::timeout(Duration::from_secs(60), harness.ended(&exec)).await.unwrap();
     assert_eq!(ended.exit.unwrap().reason, atoll_core::exec::ExitReason::Disconnected);
+}
+
+#[tokio::test]
+async fn when_many_streams_have_ended_memory_is_given_back() {
+    static GIVEN_BACK: AtomicUsize = AtomicUsize::new(0);
+    let harness = Harness::start_with(|config| {
+        config.give_memory_back = || {
+            GIVEN_BACK.fetch_add(1, Ordering::Relaxed);
+        };
+    })
+    .await;
+    let sandbox = harness.sandbox(json!({})).await.id;
+    let exec = harness.exec(&sandbox, "sleep 1000", json!({})).await.exec;
+    let path = format!("{}/events", path_of(&exec));
+    let mut open = Vec::new();
+    for _ in 0..100 {
+        let answer = harness.request(Method::GET, &path).send().await.unwrap();
+        assert_eq!(answer.status().as_u16(), 200);
+        open.push(answer);
+    }
+    assert_eq!(GIVEN_BACK.load(Ordering::Relaxed), 0, "they go on");
+    drop(open);
+    eventually("memory is given back", async || (GIVEN_BACK.load(Ordering::Relaxed) > 0).then_some(())).await;
 }
 
 #[tokio::test]
