@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 
 use atoll_core::id::SandboxId;
 use atoll_core::limits::FORK_MAX_COUNT;
+use atoll_core::sandbox::SandboxState;
 use atoll_core::snapshot::{Purpose, SnapshotKind};
 use atoll_core::spec::SandboxSpec;
 use atoll_core::{Code, Error, Result, spec};
@@ -22,7 +23,7 @@ use futures::future::join_all;
 use crate::authorize::Caller;
 use crate::boxed;
 use crate::create::NewSandbox;
-use crate::engine::Engine;
+use crate::engine::{Engine, Inner};
 use crate::sandbox::{self, Origin, SandboxShared};
 use crate::service::Declared;
 
