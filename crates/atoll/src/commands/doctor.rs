@@ -192,8 +192,15 @@ async fn leaks_of(path: &Path, args: &DoctorArgs) -> Result<LeakList> {
     let machines = Machines::new(path, &args.microvm);
     let sentries = Sentries::new(&args.gvisor);
     let witness = left_in_kernel(&dir);
-    let Levels { drivers, .. } =
-        open_levels(&dir, 0, PoolSize::Host, Some(&machines), Some(&sentries), witness.clone()).await?;
+    let Levels { drivers, .. } = open_levels(
+        &dir,
+        0,
+        PoolSize::Host,
+        Some(&machines),
+        Some(&sentries),
+        std::future::ready(witness.clone()),
+    )
+    .await?;
     let failed = |error: &dyn std::error::Error| Failure::plain(Code::Internal, crate::failure::chain(error));
     // By the ids of all rows: what belongs to one that cannot be read is no leak.
     let known: BTreeSet<_> = store.sandbox_ids().await.map_err(|error| failed(&error))?.into_iter().collect();

@@ -167,7 +167,7 @@ impl Daemon {
             );
         }
         let opened = Opened::open(&dir, database, limits).await?;
-        let witness = kernel::open_witness(&dir, &opened.recorder, limits.trace).await;
+        let witness = kernel::open_witness(&dir, &opened.recorder, limits.trace);
         let levels = {
             let (machines, sentries) = (limits.machines.as_ref(), limits.sentries.as_ref());
             open_levels(&dir, limits.ready, limits.storage, machines, sentries, witness).await?

@@ -107,16 +107,24 @@ pub(crate) struct Levels {
     pub(crate) missing: Vec<Check>,
 }
 
-/// Opens all of them that this host was set up for.
+/// Opens all of them that this host was set up for. `witness` is the host's kernel as a witness, being opened.
 pub(crate) async fn open_levels(
     dir: &DataDir,
     ready: usize,
     pool: PoolSize,
     machines: Option<&Machines>,
     sentries: Option<&Sentries>,
-    witness: std::result::Result<Arc<Witness>, String>,
+    witness: impl Future<Output = std::result::Result<Arc<Witness>, String>>,
 ) -> Result<Levels> {
     let (storage, slots) = (open_storage(dir, pool)?, open_slots(ready)?);
+    // Both take longer than all the rest: side by side.
+    let find = async {
+        match sentries {
+            Some(sentries) => Some((sentries, sentries.find().await)),
+            None => None,
+        }
+    };
+    let (witness, sentries) = tokio::join!(witness, find);
     let containers = open_containers(dir, ready, Arc::clone(&storage), Arc::clone(&slots), witness)?;
     let volumes = containers.volumes();
     let mut drivers: Vec<Arc<dyn Isolation>> = vec![Arc::new(containers)];
@@ -130,8 +138,8 @@ pub(crate) async fn open_levels(
             None => missing.push(Machines::missing()),
         }
     }
-    if let Some(sentries) = sentries {
-        match sentries.open(dir, Arc::clone(&storage), volumes.clone(), slots).await? {
+    if let Some((sentries, found)) = sentries {
+        match sentries.open(found, dir, Arc::clone(&storage), volumes.clone(), slots).await? {
             Ok(driver) => drivers.push(Arc::new(driver)),
             Err(check) => missing.push(check),
         }

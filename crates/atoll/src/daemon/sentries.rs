@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use atoll_core::{Code, Error};
 use atoll_isolation::{Check, IsolationError, Status};
-use atoll_isolation_gvisor::{GvisorConfig, GvisorIsolation};
+use atoll_isolation_gvisor::{GvisorConfig, GvisorIsolation, Runsc};
 use atoll_isolation_storage::{Storage, StoredVolumes};
 use atoll_network::SlotPool;
 
@@ -34,12 +34,22 @@ impl Sentries {
         Self { runsc: args.runsc.clone().unwrap_or_else(|| RUNSC.into()), named }
     }
 
-    /// Opens the driver, or says what is missing: gVisor is not installed, or the installed one cannot be used.
+    /// Asks the installed program what it is. Takes some tens of milliseconds.
+    pub(crate) async fn find(&self) -> std::result::Result<Runsc, IsolationError> {
+        let path = self.runsc.clone();
+        tokio::task::spawn_blocking(move || Runsc::find(&path))
+            .await
+            .unwrap_or_else(|panicked| Err(IsolationError::Unavailable(panicked.to_string())))
+    }
+
+    /// Opens the driver, or says what is missing: gVisor is not installed, or the installed one cannot be used. `found` is
+    /// what [`Self::find`] said.
     ///
     /// # Errors
     /// When the one that the operator named cannot be used.
     pub(crate) async fn open(
         &self,
+        found: std::result::Result<Runsc, IsolationError>,
         dir: &DataDir,
         storage: Arc<Storage>,
         volumes: StoredVolumes,
@@ -48,7 +58,11 @@ impl Sentries {
         if !self.named && self.runsc.try_exists().is_ok_and(|there| !there) {
             return Ok(Err(self.missing(format!("{} is not installed", self.runsc.display()))));
         }
-        match self.try_open(dir, storage, volumes, slots).await {
+        let opened = match found {
+            Ok(runsc) => self.open_with(runsc, dir, storage, volumes, slots).await,
+            Err(error) => Err(error),
+        };
+        match opened {
             Ok(driver) => Ok(Ok(driver)),
             Err(error) if self.named => Err(Failure::Plain(
                 Error::new(Code::IsolationUnavailable, crate::failure::chain(&error))
@@ -76,12 +90,23 @@ impl Sentries {
         volumes: StoredVolumes,
         slots: Arc<SlotPool>,
     ) -> std::result::Result<GvisorIsolation, IsolationError> {
+        self.open_with(self.find().await?, dir, storage, volumes, slots).await
+    }
+
+    async fn open_with(
+        &self,
+        runsc: Runsc,
+        dir: &DataDir,
+        storage: Arc<Storage>,
+        volumes: StoredVolumes,
+        slots: Arc<SlotPool>,
+    ) -> std::result::Result<GvisorIsolation, IsolationError> {
         GvisorIsolation::open(GvisorConfig {
             dir: dir.path().join("gvisor"),
             instance: dir.installation().to_owned(),
             agent: atoll_guest_binary::GUEST,
             launcher: vec![SELF.into(), LAUNCH.into()],
-            runsc: self.runsc.clone(),
+            runsc,
             storage,
             volumes,
             slots,

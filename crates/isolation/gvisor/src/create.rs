@@ -139,7 +139,7 @@ impl Inner {
         let ours = |fd: i32| PathBuf::from(format!("/proc/{}/fd/{fd}", std::process::id()));
         let [files, replaced] = runsc::files(plan);
         let jail = Jail {
-            runsc: self.runsc.path.clone(),
+            runsc: self.config.runsc.path.clone(),
             options: runsc::options(platform),
             config: runsc::config(plan, first_id),
             first_id,

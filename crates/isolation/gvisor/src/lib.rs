@@ -63,8 +63,7 @@ use atoll_isolation_storage::{Storage, StoredVolumes, loops_in_use};
 use atoll_network::SlotPool;
 
 use record::Record;
-pub use runsc::Platform;
-use runsc::Runsc;
+pub use runsc::{Platform, Runsc};
 use step::Step;
 
 /// Places where a test can kill the driver, in the order they are passed by a life of creation, hibernation, waking and
@@ -128,8 +127,8 @@ pub struct GvisorConfig {
     pub agent: &'static [u8],
     /// A program with its first arguments that calls [`launch::launch`] with its last one.
     pub launcher: Vec<PathBuf>,
-    /// gVisor's `runsc`.
-    pub runsc: PathBuf,
+    /// gVisor's program.
+    pub runsc: Runsc,
     /// Where disks and snapshots lie.
     pub storage: Arc<Storage>,
     /// The volumes that sandboxes can have.
@@ -147,7 +146,6 @@ pub struct GvisorIsolation {
 #[derive(Debug)]
 struct Inner {
     config: GvisorConfig,
-    runsc: Runsc,
     platform: tokio::sync::OnceCell<Platform>,
     /// The directory with the agent's program.
     agent: PathBuf,
@@ -220,7 +218,7 @@ impl GvisorIsolation {
     /// Whether programs inside can have set-user-id bits that work: not in every version.
     #[must_use]
     pub fn set_user_id(&self) -> bool {
-        self.inner.runsc.set_user_id
+        self.inner.config.runsc.set_user_id
     }
 
     /// Runs something that blocks on a thread meant for it.
@@ -239,13 +237,11 @@ impl Inner {
                 "sandboxes in gVisor need a server that runs as root".to_owned(),
             ));
         }
-        let runsc = Runsc::find(&config.runsc)?;
         let config = GvisorConfig { dir: private(&config.dir)?, ..config };
         private(&config.dir.join("sandboxes"))?;
         private(&config.dir.join("scratch"))?;
         let sandboxes = sandboxes(&config.dir)?;
         let inner = Self {
-            runsc,
             platform: tokio::sync::OnceCell::new(),
             agent: agent_dir(&config.dir, config.agent, sandboxes.is_empty())?,
             cgroups: Cgroups::open(&format!("atoll-{}-gv", config.instance))?,

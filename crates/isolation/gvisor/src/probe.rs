@@ -26,7 +26,7 @@ impl Inner {
 
     async fn choose(self: &Arc<Self>) -> Result<Platform, IsolationError> {
         let mut refusals = Vec::new();
-        for platform in self.runsc.platforms() {
+        for platform in self.config.runsc.platforms() {
             match self.attempt(*platform).await {
                 Ok(()) => return Ok(*platform),
                 Err(error) => refusals.push(format!("platform {}: {}", platform.as_str(), chain(&error))),
@@ -34,7 +34,7 @@ impl Inner {
         }
         Err(IsolationError::Unavailable(format!(
             "gVisor ({}) does not run here: {}",
-            self.runsc.version,
+            self.config.runsc.version,
             refusals.join("; ")
         )))
     }
@@ -74,7 +74,7 @@ impl Inner {
     pub(crate) async fn checks(self: &Arc<Self>) -> Vec<Check> {
         let since = Instant::now();
         let tried = self.choose().await;
-        let version = &self.runsc.version;
+        let version = &self.config.runsc.version;
         let check = match tried {
             Err(error) => Check::new("gvisor", Status::Missing, chain(&error))
                 .hint("sandboxes of the level 'gvisor' are refused"),
@@ -82,7 +82,7 @@ impl Inner {
                 let took = since.elapsed();
                 let seen =
                     format!("{version}: made a sandbox on platform {} in {took:.1?}", platform.as_str());
-                match (platform, self.runsc.set_user_id) {
+                match (platform, self.config.runsc.set_user_id) {
                     (Platform::Systrap, true) => Check::new("gvisor", Status::Ok, seen),
                     (Platform::Systrap, false) => Check::new("gvisor", Status::Limited, seen)
                         .hint("this version ignores set-user-id bits: sudo and su do not work inside"),

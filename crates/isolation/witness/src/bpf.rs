@@ -212,9 +212,9 @@ pub(crate) fn load(program: &Program<'_>) -> io::Result<OwnedFd> {
         };
         fd(PROG_LOAD, &attribute)
     };
-    let Err(error) = load(&mut []) else { return load(&mut []) };
-    if error.kind() == io::ErrorKind::PermissionDenied && error.raw_os_error() == Some(libc::EPERM) {
-        return Err(error);
+    match load(&mut []) {
+        Err(error) if error.raw_os_error() != Some(libc::EPERM) => {}
+        loaded_or_forbidden => return loaded_or_forbidden,
     }
     let mut log = vec![0; LOG_BYTES];
     load(&mut log).map_err(|error| {

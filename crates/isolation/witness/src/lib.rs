@@ -19,6 +19,7 @@
 mod bpf;
 mod convert;
 mod digest;
+mod fitted;
 mod gate;
 mod level;
 mod object;

@@ -1,16 +1,11 @@
-//! The compiled programs: fitted to the running kernel, loaded, attached.
+//! The compiled programs and their maps: made, loaded once they fit the running kernel (`fitted.rs`), attached.
 
-use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use aya_obj::Object;
-use aya_obj::btf::{Btf, BtfKind};
-use aya_obj::generated::bpf_insn;
-
 use crate::bpf::{self, MapSpec, Program};
+use crate::fitted::{Fitted, FittedProgram};
 use crate::level::Missing;
-use crate::overlay;
 use crate::ring::COUNTER_BYTES;
 
 /// `make -C bpf` makes it of `witness.bpf.c`.
@@ -21,7 +16,7 @@ pub(crate) const SLOTS_MAX: u32 = 4096;
 /// Bytes of a sandbox's ring: about four thousand records, which is what a busy build makes in four seconds.
 pub(crate) const RING_BYTES: u32 = 1 << 20;
 /// The reader is woken when so much waits in one ring, bytes.
-const WAKE_ABOVE_BYTES: u64 = 1 << 18;
+pub(crate) const WAKE_ABOVE_BYTES: u64 = 1 << 18;
 /// Bytes of the programs' `struct box`, `struct known`, `struct listener`, `struct executed`, `struct config`.
 pub(crate) const BOX_BYTES: u32 = 80;
 const KNOWN_BYTES: u32 = 72;
@@ -166,14 +161,13 @@ pub(crate) fn make_ring() -> io::Result<OwnedFd> {
     bpf::create_map(&spec)
 }
 
-/// Makes the maps.
-pub(crate) fn make_maps() -> Result<Maps, Missing> {
+/// Makes the maps. `config` is the programs' `struct config`.
+pub(crate) fn make_maps(config: &[u8]) -> Result<Maps, Missing> {
     let template = make_ring().map_err(|error| Missing::refused("make a ring buffer", error))?;
     let maps = Maps::each(|name| {
         make_map(name, &template).map_err(|error| Missing::refused(&format!("make the map of {name}"), error))
     })?;
-    let config = overlay::config(WAKE_ABOVE_BYTES);
-    bpf::update(&maps.config, &0_u32.to_ne_bytes(), &config, false)
+    bpf::update(&maps.config, &0_u32.to_ne_bytes(), config, false)
         .map_err(|error| Missing::refused("configure the programs", error))?;
     Ok(maps)
 }
@@ -232,67 +226,34 @@ fn bytes_btf(bytes: u32) -> Vec<u8> {
     btf
 }
 
-/// The programs, loaded.
-#[derive(Debug)]
-pub(crate) struct Loaded {
-    pub(crate) programs: Vec<(&'static str, Hook, OwnedFd)>,
-}
-
-/// Fits the programs to this kernel and loads them, over these maps.
-pub(crate) fn load(kernel: &Btf, maps: &Maps) -> Result<Loaded, Missing> {
-    let unfit = |error: &dyn std::fmt::Display| Missing::Unfit(error.to_string());
-    let mut object = Object::parse(OBJECT).map_err(|error| unfit(&error))?;
-    object.relocate_btf(kernel).map_err(|error| Missing::Unfit(crate::level::chain(&error)))?;
-    let known = object.maps.clone();
-    let found = maps.iter().filter_map(|(name, fd)| Some((name, fd.as_raw_fd(), known.get(name)?)));
-    let text: HashSet<usize> =
-        object.functions.values().filter(|f| !f.name.starts_with("on_")).map(|f| f.section_index.0).collect();
-    object.relocate_maps(found, &text).map_err(|error| Missing::Unfit(crate::level::chain(&error)))?;
-    object.relocate_calls(&text).map_err(|error| Missing::Unfit(crate::level::chain(&error)))?;
-    let programs = PROGRAMS
+/// Loads the programs, over these maps.
+pub(crate) fn load(fitted: &Fitted, maps: &Maps) -> Result<Vec<(&'static str, Hook, OwnedFd)>, Missing> {
+    PROGRAMS
         .into_iter()
-        .map(|(name, hook)| Ok((name, hook, load_one(kernel, &object, name, hook)?)))
-        .collect::<Result<_, Missing>>()?;
-    Ok(Loaded { programs })
+        .map(|(name, hook)| {
+            let program =
+                fitted.programs.get(name).ok_or_else(|| Missing::Unfit(format!("no program {name}")))?;
+            Ok((name, hook, load_one(program, maps, name, hook)?))
+        })
+        .collect()
 }
 
-fn load_one(kernel: &Btf, object: &Object, name: &str, hook: Hook) -> Result<OwnedFd, Missing> {
-    let program = object.programs.get(name).ok_or_else(|| Missing::Unfit(format!("no program {name}")))?;
-    let function = object
-        .functions
-        .get(&program.function_key())
-        .ok_or_else(|| Missing::Unfit(format!("no instructions of {name}")))?;
-    let (kind, attach_type, attach_btf_id) = match hook {
-        Hook::Cgroup(attach_type) => (PROG_CGROUP_SOCK_ADDR, attach_type, 0),
-        Hook::Tracepoint(event) => {
-            let id = kernel
-                .id_by_type_name_kind(&format!("btf_trace_{event}"), BtfKind::Typedef)
-                .map_err(|_absent| Missing::Unfit(format!("this kernel has no tracepoint {event}")))?;
-            (PROG_TRACING, ATTACH_RAW_TP, id)
-        }
+fn load_one(program: &FittedProgram, maps: &Maps, name: &str, hook: Hook) -> Result<OwnedFd, Missing> {
+    let (kind, attach_type) = match hook {
+        Hook::Cgroup(attach_type) => (PROG_CGROUP_SOCK_ADDR, attach_type),
+        Hook::Tracepoint(_) => (PROG_TRACING, ATTACH_RAW_TP),
     };
-    let instructions: Vec<u8> = function.instructions.iter().flat_map(encode).collect();
+    let instructions =
+        program.over(maps).ok_or_else(|| Missing::Unfit(format!("{name} uses an unknown map")))?;
     let program = Program {
         name,
         kind,
         attach_type,
-        attach_btf_id,
+        attach_btf_id: program.attach_btf_id,
         instructions: &instructions,
         license: c"Dual MIT/GPL",
     };
     bpf::load(&program).map_err(|error| Missing::refused(&format!("load the program {name}"), error))
-}
-
-/// An instruction as it lies in memory.
-fn encode(instruction: &bpf_insn) -> [u8; 8] {
-    let registers = if cfg!(target_endian = "little") {
-        instruction.dst_reg() | instruction.src_reg() << 4
-    } else {
-        instruction.dst_reg() << 4 | instruction.src_reg()
-    };
-    let [o0, o1] = instruction.off.to_ne_bytes();
-    let [i0, i1, i2, i3] = instruction.imm.to_ne_bytes();
-    [instruction.code, registers, o0, o1, i0, i1, i2, i3]
 }
 
 /// Attaches a program; `cgroup` is for those that want one.

@@ -24,9 +24,11 @@ const FIELDS: [(&str, &str); 7] = [
     ("ovl_layer", "idx"),
 ];
 
+/// Where the fields of [`FIELDS`] lie.
+pub(crate) type Offsets = [u32; 7];
+
 /// The programs' `struct config`: with zeros where the kernel says nothing of overlayfs.
-pub(crate) fn config(wake_above: u64) -> Vec<u8> {
-    let offsets = offsets();
+pub(crate) fn config(offsets: Option<Offsets>, wake_above: u64) -> Vec<u8> {
     if offsets.is_none() {
         tracing::warn!(
             "the kernel does not say where overlayfs keeps layers: origins of programs are not recorded"
@@ -38,7 +40,8 @@ pub(crate) fn config(wake_above: u64) -> Vec<u8> {
     bytes
 }
 
-fn offsets() -> Option<[u32; 7]> {
+/// Asks the kernel's description of its types.
+pub(crate) fn offsets() -> Option<Offsets> {
     let kernel = std::fs::read(KERNEL).ok()?;
     let base = Types::parse(&kernel)?;
     find(&base, &[]).or_else(|| {
@@ -50,7 +53,7 @@ fn offsets() -> Option<[u32; 7]> {
     })
 }
 
-fn find(types: &Types<'_>, before: &[u8]) -> Option<[u32; 7]> {
+fn find(types: &Types<'_>, before: &[u8]) -> Option<Offsets> {
     let mut found = HashMap::new();
     types.structures(|name, members| {
         let Some(structure) = FIELDS.iter().find(|(s, _)| text(name, before, types.strings) == s.as_bytes())

@@ -7,12 +7,12 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use atoll_core::id::SandboxId;
-use aya_obj::btf::Btf;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::fitted::{Cache, Fitted};
 use crate::gate::{self, ExecKey, Gate, Key, TRACED};
-use crate::level::{Missing, chain};
+use crate::level::Missing;
 use crate::object::{self, BOX_BYTES, Hook, Maps, PROGRAMS, RING_BYTES, START_KEY_BYTES};
 use crate::pins::Pins;
 use crate::ring::{Counters, Ring};
@@ -462,14 +462,37 @@ fn make(set: &Path) -> Result<(Maps, Vec<OwnedFd>), Missing> {
 }
 
 fn load(set: &Path) -> Result<(Maps, Vec<OwnedFd>), Missing> {
+    let place = set.parent().and_then(Path::parent).and_then(Cache::below);
+    if let Some(fitted) = place.as_ref().and_then(Cache::read) {
+        match load_fitted(set, &fitted) {
+            Err(error @ (Missing::Unfit(_) | Missing::Kernel { .. })) => {
+                tracing::warn!(%error, "programs that were fitted before do not load: they are fitted anew");
+                unpin(set).map_err(|error| Missing::refused("pin the programs", error))?;
+            }
+            loaded_or_forbidden => return loaded_or_forbidden,
+        }
+    }
+    let fitted = Fitted::to_this_kernel()?;
+    let loaded = load_fitted(set, &fitted)?;
+    if let Some(place) = place {
+        place.keep(&fitted);
+    }
+    Ok(loaded)
+}
+
+/// Removes the pins of a set, and leaves its directory.
+fn unpin(set: &Path) -> io::Result<()> {
+    std::fs::read_dir(set)?.try_for_each(|entry| std::fs::remove_file(entry?.path()))
+}
+
+fn load_fitted(set: &Path, fitted: &Fitted) -> Result<(Maps, Vec<OwnedFd>), Missing> {
     let refused = |error| Missing::refused("pin the programs", error);
-    let kernel = Btf::from_sys_fs().map_err(|error| Missing::NoTypes(chain(&error)))?;
-    let maps = object::make_maps()?;
+    let maps = object::make_maps(&fitted.config())?;
     for (name, map) in maps.iter() {
         bpf::pin(map, &set.join(format!("map_{name}"))).map_err(refused)?;
     }
     let mut programs = Vec::new();
-    for (name, hook, program) in object::load(&kernel, &maps)?.programs {
+    for (name, hook, program) in object::load(fitted, &maps)? {
         bpf::pin(&program, &set.join(format!("prog_{name}"))).map_err(refused)?;
         if let Hook::Tracepoint(event) = hook {
             let link = bpf::attach_tracepoint(&program)

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use async_trait::async_trait;
 use atoll_isolation::conformance::Harness;
 use atoll_isolation::{Isolation, Lifecycle as _, RootFs};
-use atoll_isolation_gvisor::{GvisorConfig, GvisorIsolation, OVERHEAD_MAX_BYTES};
+use atoll_isolation_gvisor::{GvisorConfig, GvisorIsolation, OVERHEAD_MAX_BYTES, Runsc};
 use atoll_isolation_storage::{PoolSize, Storage, StorageConfig, StoredVolumes};
 use atoll_network::SlotPool;
 use atoll_testing::gvisor::runsc;
@@ -80,7 +80,7 @@ impl Sentries {
             instance: self.instance.clone(),
             agent: atoll_guest_binary::GUEST,
             launcher: self.launcher.clone(),
-            runsc: self.runsc.clone(),
+            runsc: Runsc::find(&self.runsc).unwrap(),
             storage: Arc::clone(storage),
             volumes: StoredVolumes::new(Arc::clone(storage)),
             slots: Arc::new(SlotPool::start(0).unwrap()),

@@ -2,6 +2,7 @@
 #![expect(clippy::tests_outside_test_module, clippy::unwrap_used, reason = "an integration test")]
 
 mod common;
+mod fitted;
 mod gate;
 mod kernel;
 mod object;
