@@ -200,6 +200,13 @@ async fn variables_come_from_arguments_files_and_from_here() {
     assert_eq!(with_here(&[&["exec", "box"][..], &print].concat()), "here,1,two words,file\n");
     let said = ["exec", "--env-file", file, "-e", "C=said", "box"];
     assert_eq!(with_here(&[&said[..], &print].concat()), "here,1,two words,said\n");
+    // A file does not choose what of the caller's goes in, and what is in it is not said.
+    fs::write(file, "A=1\nFROM_HERE\n").unwrap();
+    let taking = ["exec", "--env-file", file, "box", "true"];
+    let refused = server.cli_command().args(taking).env("FROM_HERE", "here").output().unwrap();
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("line 2 of") && !said.contains("FROM_HERE"), "{said}");
     server.finish().await;
 }
 
