@@ -50,7 +50,7 @@ pub struct Unreadable {
 }
 
 impl Unreadable {
-    /// Whether none was met. What it would name is not known of any that was.
+    /// Whether none was met.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.remembered.is_empty() && !self.overflowed
