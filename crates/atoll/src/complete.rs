@@ -24,6 +24,7 @@ use futures::future::BoxFuture;
 use crate::cli::Cli;
 use crate::connection;
 use crate::failure::{Failure, Result};
+use crate::printable::is_hostile;
 
 /// The variable by which a shell asks.
 const VARIABLE: &str = "COMPLETE";
@@ -165,7 +166,8 @@ fn ask(list: Names) -> Option<Vec<String>> {
     let names = runtime.block_on(async { tokio::time::timeout(PATIENCE, list(client)).await.ok()? });
     // A look-up of a host name may still be under way.
     runtime.shutdown_background();
-    names
+    // Shells print them.
+    names.map(|names| names.into_iter().filter(|name| !name.contains(is_hostile)).collect())
 }
 
 /// The options that every command has, as far as they were typed: behind `--` stand the words of the command line.

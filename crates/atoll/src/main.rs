@@ -22,6 +22,7 @@ mod daemon;
 mod failure;
 mod output;
 mod presets;
+mod printable;
 mod progress;
 mod recipes;
 mod session;

@@ -2,8 +2,9 @@
 //!
 //! Results go to standard output, everything else to standard error. With `--json` a result is one
 //! JSON document, a stream is one document per line, and an error is the body that the server would
-//! send. Text that came from a server is cleaned of control characters before it meets a terminal;
-//! the output of commands is passed on as it is.
+//! send. Text, JSON and errors go through [`crate::printable`] before they meet a terminal: a sandbox
+//! does not drive the terminal by its names and arguments. The output of commands is passed on as it
+//! is, as docker does.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -14,6 +15,8 @@ use owo_colors::{OwoColorize as _, Style};
 use serde::Serialize;
 
 use crate::failure::{Failure, Result};
+pub(crate) use crate::printable::clean;
+use crate::printable::{escaped, styled};
 use crate::words;
 
 /// How to print.
@@ -23,11 +26,6 @@ pub(crate) struct Printer {
     color: bool,
     /// Whether progress may be drawn, on a terminal.
     draws: bool,
-}
-
-/// Replaces characters that could control a terminal: all control characters but line breaks and tabs.
-pub(crate) fn clean(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c }).collect()
 }
 
 impl Printer {
@@ -64,13 +62,13 @@ impl Printer {
     /// One JSON document, for people and machines alike.
     pub(crate) fn document<T: Serialize>(self, value: &T) -> Result<()> {
         let text = serde_json::to_string_pretty(value).map_err(|error| Failure::Output(error.into()))?;
-        write_out(&text)
+        write_out(&escaped(text))
     }
 
     /// One document of a stream.
     pub(crate) fn stream_item<T: Serialize>(self, value: &T) -> Result<()> {
         let text = serde_json::to_string(value).map_err(|error| Failure::Output(error.into()))?;
-        write_out(&text)
+        write_out(&escaped(text))
     }
 
     /// A list: as JSON, as names only, one in a line, or as a table.
@@ -126,7 +124,7 @@ impl Printer {
         }
         let mut text = String::new();
         if self.json {
-            text.push_str(&serde_json::to_string(&failure.to_body()).unwrap_or_default());
+            text.push_str(&escaped(serde_json::to_string(&failure.to_body()).unwrap_or_default()));
         } else {
             text.push_str(&self.paint("error:", Style::new().red().bold()));
             text.push(' ');
@@ -141,6 +139,11 @@ impl Printer {
         drop(writeln!(io::stderr(), "{text}"));
     }
 
+    /// Says what is wrong with the arguments, in the words and styles of their parser.
+    pub(crate) fn misuse(self, error: &clap::Error) {
+        drop(write!(io::stderr(), "{}", styled(&error.render().ansi().to_string(), self.color)));
+    }
+
     /// Says what to do about an error that was printed.
     pub(crate) fn hint(self, text: &str) {
         drop(writeln!(io::stderr(), "{} {}", self.paint("hint:", Style::new().cyan().bold()), clean(text)));
@@ -150,8 +153,10 @@ impl Printer {
         if self.color { text.style(style).to_string() } else { text.to_owned() }
     }
 
-    /// A piece of a command's output, to where it belongs. On a thread that may block: a pipe or
-    /// terminal that takes nothing must not keep signals from being seen.
+    /// A piece of a command's output, to where it belongs. It is passed on as it is, with what a
+    /// terminal obeys: the user asked to see what this command writes, as with `docker exec`. On a
+    /// thread that may block: a pipe or terminal that takes nothing must not keep signals from being
+    /// seen.
     pub(crate) async fn exec_output(self, stream: OutputStream, data: Bytes) -> Result<()> {
         let write = move || match stream {
             OutputStream::Stdout => write_raw(io::stdout().lock(), &data),

@@ -17,6 +17,7 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwins
 use tokio::sync::mpsc;
 
 use crate::failure::{Failure, Result};
+use crate::printable::clean;
 
 /// Bytes read from standard input at once.
 const INPUT_BYTES: usize = 64 << 10;
@@ -247,7 +248,7 @@ pub(crate) fn read_value(prompt: &str) -> Result<Secret> {
 
 fn ask(prompt: &str) -> io::Result<()> {
     let mut err = io::stderr();
-    write!(err, "{prompt}")?;
+    write!(err, "{}", clean(prompt))?;
     err.flush()
 }
 

@@ -51,7 +51,7 @@ pub(crate) struct ExecArgs {
     /// Variable; KEY alone: with the value that it has here (repeatable)
     #[arg(short, long, value_name = "KEY[=VALUE]", value_parser = parse_env)]
     pub(crate) env: Vec<(String, String)>,
-    /// File of such variables, one in a line; those of -e come before them (repeatable)
+    /// File of KEY=VALUE, one in a line; those of -e come before them (repeatable)
     #[arg(long, value_name = "FILE", value_parser = parse_env_file)]
     pub(crate) env_file: Vec<EnvFile>,
     /// Working directory

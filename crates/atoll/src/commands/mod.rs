@@ -56,6 +56,7 @@ use crate::config;
 use crate::connection::{self, Connection};
 use crate::failure::{EXIT_FAILURE, EXIT_USAGE, Failure, Result};
 use crate::output::Printer;
+use crate::printable::styled;
 
 /// Stack of a thread that runs requests. An unoptimised build keeps every step of a request, from the router through a
 /// dialect to the driver, in a frame of its own: two megabytes are not enough for the deepest.
@@ -105,14 +106,19 @@ pub(crate) fn misused(error: &clap::Error) -> ExitCode {
         return ExitCode::from(failure.exit_code());
     }
     if json && error.use_stderr() {
-        let text = error.render().to_string();
+        let text = styled(&error.render().ansi().to_string(), false);
         let first = text.lines().next().unwrap_or_default();
         let failure = Failure::Usage(first.strip_prefix("error: ").unwrap_or(first).to_owned());
         printer.failure(&failure);
         return ExitCode::from(failure.exit_code());
     }
-    // If it cannot be printed, there is no other place to report that.
-    drop(error.print());
+    if error.use_stderr() {
+        printer.misuse(error);
+    } else {
+        // Help and version, which have nothing of the arguments in them. If they cannot be printed, there is no other
+        // place to report that.
+        drop(error.print());
+    }
     if let Some(hint) = habits::missing(error) {
         printer.hint(hint);
     }

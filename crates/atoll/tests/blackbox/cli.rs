@@ -200,6 +200,37 @@ async fn variables_come_from_arguments_files_and_from_here() {
     assert_eq!(with_here(&[&["exec", "box"][..], &print].concat()), "here,1,two words,file\n");
     let said = ["exec", "--env-file", file, "-e", "C=said", "box"];
     assert_eq!(with_here(&[&said[..], &print].concat()), "here,1,two words,said\n");
+    // A file does not choose what of the caller's goes in, and what is in it is not said.
+    fs::write(file, "A=1\nFROM_HERE\n").unwrap();
+    let taking = ["exec", "--env-file", file, "box", "true"];
+    let refused = server.cli_command().args(taking).env("FROM_HERE", "here").output().unwrap();
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("line 2 of") && !said.contains("FROM_HERE"), "{said}");
+    server.finish().await;
+}
+
+/// Terminals obey the characters above U+007F, too, and show a text in another order than it has.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_sandbox_says_of_itself_does_not_drive_the_terminal() {
+    const SAID: &str = "\u{9b}31m\u{9d}0;t\u{7f}\u{202e}\u{1b}[8m";
+    let hostile = |c: char| (c.is_control() && c != '\n') || ('\u{202a}'..='\u{202e}').contains(&c);
+    let server = Server::start();
+    server.cli(&["create", "--name", "box"]).ok();
+    let exec = server.cli(&["exec", "-d", "box", "sh", "-c", "sleep 1000", SAID]).ok().stdout;
+    for args in [&["ps", "box"][..], &["--json", "ps", "box"], &["inspect", "box", exec.trim()]] {
+        let shown = server.cli(args).ok().stdout;
+        assert!(shown.contains("sleep 1000") && !shown.contains(hostile), "{args:?}: {shown:?}");
+    }
+    let list = server.cli(&["--json", "ps", "box"]).ok().json();
+    assert!(list.to_string().contains(&Value::from(SAID).to_string()), "it means the same: {list}");
+    for args in [&["create", "--memory", SAID][..], &["--json", "create", "--memory", SAID], &["rm", SAID]] {
+        let refused = server.cli(args);
+        assert_ne!(refused.code, Some(0), "{args:?}: {refused:?}");
+        assert!(!refused.stderr.is_empty() && !refused.stderr.contains(hostile), "{args:?}: {refused:?}");
+    }
+    // What a command writes is passed on as it is.
+    assert_eq!(server.cli(&["exec", "box", "printf", "%s", SAID]).ok().stdout, SAID);
     server.finish().await;
 }
 

@@ -85,7 +85,7 @@ impl FromRequestParts<App> for Inside {
             let id = params.as_ref().and_then(named).and_then(|named| named.parse().ok());
             let id: SandboxId = id.ok_or_else(|| refused("a preview token is for a sandbox by its id"))?;
             let (caller, grant) = by_token(app.host.engine(), &token, &id).await?;
-            app.host.fill(&parts.extensions, grant.clone());
+            app.host.fill(&parts.extensions, grant.clone())?;
             return Ok(Self { app: app.clone(), id, caller, grant });
         }
         let on = On::<Exec>::from_request_parts(parts, app).await?;

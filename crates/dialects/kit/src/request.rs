@@ -109,7 +109,7 @@ impl<P: Protocol, S: Requires> FromRequestParts<P> for Caller<S> {
                 Err(error) => return Err(refused(error)),
             },
         };
-        app.host().fill(&parts.extensions, grant.clone());
+        app.host().fill(&parts.extensions, grant.clone()).map_err(refused)?;
         parts.extensions.insert(Found(sandbox.clone()));
         Ok(Self { caller, key: key.id, grant, sandbox, scope: PhantomData })
     }

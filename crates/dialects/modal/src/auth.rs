@@ -91,7 +91,7 @@ impl Asker {
         let key = app.host.verify(&head.headers)?;
         let caller = EngineCaller::of(&key);
         let grant = app.host.engine().authorize(&caller, Needs::READ, Target::Installation).await?;
-        app.host.fill(&head.extensions, grant);
+        app.host.fill(&head.extensions, grant)?;
         Ok(Self { app: app.clone(), head, caller, key: key.id })
     }
 
@@ -107,7 +107,7 @@ impl Asker {
         let (key, sandbox) = read(engine, shown.reveal(), engine.now_ms() / 1000).ok_or_else(refused)?;
         let caller = EngineCaller::of(&key);
         let grant = engine.authorize(&caller, Needs::scope(needs), Target::Sandbox(sandbox.as_str())).await?;
-        app.host.fill(&head.extensions, grant);
+        app.host.fill(&head.extensions, grant)?;
         Ok((Self { app: app.clone(), head, caller, key: key.id }, sandbox))
     }
 
@@ -157,7 +157,7 @@ impl Asker {
     /// As [`Engine::authorize`].
     pub(crate) async fn grant(&self, needs: Needs, target: Target<'_>) -> Result<Grant, Error> {
         let grant = self.engine().authorize(&self.caller, needs, target).await?;
-        self.app.host.fill(&self.head.extensions, grant.clone());
+        self.app.host.fill(&self.head.extensions, grant.clone())?;
         Ok(grant)
     }
 

@@ -307,7 +307,7 @@ impl Engine {
         let (used, disk) = (*self.inner.used(), self.disk_space());
         let mut stats = Stats { used, builds, disk, disk_full: self.is_disk_full(), ..Stats::default() };
         stats.logs_bytes = self.inner.logs.bytes();
-        for row in self.inner.store.unreadable() {
+        for row in self.inner.store.unreadable().remembered() {
             *stats.unreadable_rows.entry(row.table).or_default() += 1;
         }
         stats.capacity = self.capacity();
@@ -339,15 +339,17 @@ impl Engine {
     fn check_rows(&self) -> Check {
         /// How many rows are named.
         const NAMED_MAX_COUNT: usize = 20;
-        let rows = self.inner.store.unreadable();
-        if rows.is_empty() {
+        let unreadable = self.inner.store.unreadable();
+        if unreadable.is_empty() {
             return Check::new("database", Status::Ok, "every row that was listed can be read");
         }
+        let rows = unreadable.remembered();
         let named = rows.iter().take(NAMED_MAX_COUNT);
         let named: Vec<_> = named.map(|row| format!("{} {} ({})", row.table, row.id, row.column)).collect();
-        let more = if rows.len() > named.len() { ", …" } else { "" };
-        let detail =
-            format!("{} rows cannot be read and are left out: {}{more}", rows.len(), named.join(", "));
+        let more = if rows.len() > named.len() || unreadable.overflowed() { ", …" } else { "" };
+        let at_least = if unreadable.overflowed() { "at least " } else { "" };
+        let (count, named) = (rows.len(), named.join(", "));
+        let detail = format!("{at_least}{count} rows cannot be read and are left out: {named}{more}");
         Check::new("database", Status::Limited, detail).hint(
             "a newer version may be able to read them; otherwise restore a backup, or correct or delete the rows while the \
              server is stopped",

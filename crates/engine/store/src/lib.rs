@@ -69,7 +69,7 @@ pub use builds::{BuildRecord, CacheRecord};
 pub use contexts::ContextRecord;
 pub use error::StoreError;
 pub use kept::{Arrival, CopyRecord, KeptRecord, Left, Staying};
-pub use listed::UnreadableRow;
+pub use listed::{Unreadable, UnreadableRow};
 pub use membership::{Lease, Told, boot_ns};
 pub use nodes::{NodeDraft, NodeRecord, Whereabouts};
 pub use projects::{Belongings, ProjectRecord};

@@ -140,7 +140,7 @@ impl<S: Requires> FromRequestParts<App> for Caller<S> {
             Some(SignedIn(session)) => grant.ending_with(session.ended().clone()),
             None => grant,
         };
-        GrantSlot::fill(&parts.extensions, grant.clone());
+        GrantSlot::fill(&parts.extensions, grant.clone())?;
         let request_id = parts.extensions.get::<RequestId>().cloned().unwrap_or_default();
         Ok(Self { caller, key, grant, request_id, scope: PhantomData })
     }

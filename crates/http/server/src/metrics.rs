@@ -92,19 +92,25 @@ impl PoolMetrics {
 
     /// A pool that is gone is gone from the numbers, too.
     fn set(&self, view: &PoolsView) {
-        let gauges = [&self.ready, &self.making, &self.target, &self.oldest, &self.memory];
-        gauges.iter().for_each(|family| family.clear());
+        let sums = [&self.ready, &self.making, &self.target, &self.memory];
+        sums.iter().for_each(|family| family.clear());
+        self.oldest.clear();
         self.claims.clear();
         for pool in &view.pools {
-            // Pools by demand come and go: those with the same name are counted together.
+            // Pools by demand are counted together: every key may read this, and their names tell what others ask for.
             let name = match &pool.name {
-                PoolName::Demand(wanted) => format!("demand:{}", wanted.of()),
+                PoolName::Demand(_) => "demand".to_owned(),
                 name => name.to_string(),
             };
             let oldest = pool.ages_ms.first().copied().unwrap_or_default() / 1000;
             let memory = u64::from(pool.ready).saturating_mul(pool.member_bytes);
-            let values = [pool.ready.into(), pool.making.into(), pool.target.into(), oldest, memory];
-            for (family, value) in gauges.iter().zip(values) {
+            {
+                // Ages do not add up.
+                let gauge = self.oldest.get_or_create(&PoolLabels { pool: name.clone() });
+                gauge.set(gauge.get().max(i64::try_from(oldest).unwrap_or(i64::MAX)));
+            }
+            let values = [pool.ready.into(), pool.making.into(), pool.target.into(), memory];
+            for (family, value) in sums.iter().zip(values) {
                 let gauge = family.get_or_create(&PoolLabels { pool: name.clone() });
                 gauge.inc_by(i64::try_from(value).unwrap_or(i64::MAX));
             }

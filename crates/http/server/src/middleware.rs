@@ -20,6 +20,7 @@ use crate::hangup::{self, ClientGone};
 use crate::origin;
 use crate::revocation::{GrantSlot, UntilRevoked, revoked};
 use crate::shared::App;
+use crate::streams::Turn;
 use crate::trace;
 
 /// Carries the request's id, both ways.
@@ -81,6 +82,7 @@ pub(crate) async fn around(State(around): State<Around>, mut request: Request, n
     request.extensions_mut().insert(id.clone());
     let grant_slot = GrantSlot::default();
     request.extensions_mut().insert(grant_slot.clone());
+    let turn = Turn::begin(app, &mut request);
     let gone = ClientGone::default();
     request.extensions_mut().insert(gone.clone());
     let request = request.map(|body| UntilRevoked::body(body, &grant_slot, &app.engine));
@@ -96,7 +98,7 @@ pub(crate) async fn around(State(around): State<Around>, mut request: Request, n
                 Ok(()) => guarded(answer(next, count_received(request, &app), &grant_slot, &app)).await,
                 Err(error) => ApiError(error).into_response(),
             };
-            let response = app.streams.bounded(response, &grant_slot, app.config.streams_of_key_max);
+            let response = turn.answered(response, &grant_slot);
             let took = started.elapsed();
             let route = route.as_ref().map_or(NO_ROUTE, MatchedPath::as_str);
             let route = dialect.unwrap_or(route);

@@ -18,6 +18,8 @@ use http::Extensions;
 use http_body::{Frame, SizeHint};
 use tokio::sync::SetOnce;
 
+use crate::streams::Turn;
+
 /// The right by which a request is answered, once it is known.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct GrantSlot(Arc<SetOnce<Grant>>);
@@ -28,12 +30,18 @@ impl GrantSlot {
         Self(Arc::new(SetOnce::new_with(Some(grant))))
     }
 
-    /// Notes the right for the request to which `extensions` belong.
-    pub(crate) fn fill(extensions: &Extensions, grant: Grant) {
+    /// Notes the right for the request to which `extensions` belong, and takes the request's place among the answers
+    /// that its key may have open: see [`Turn`].
+    ///
+    /// # Errors
+    /// [`Code::LimitExceeded`].
+    pub(crate) fn fill(extensions: &Extensions, grant: Grant) -> Result<(), Error> {
+        let admitted = extensions.get::<Turn>().map_or(Ok(()), |turn| turn.admit(&grant));
         if let Some(slot) = extensions.get::<Self>() {
             // A second extractor of the same request asks for no more than the first.
             drop(slot.0.set(grant));
         }
+        admitted
     }
 
     /// The right, if it is known.

@@ -36,6 +36,7 @@ use crate::metrics::OpenConnection;
 use crate::routes;
 use crate::shared::{App, Shared};
 use crate::ssh::{Duplex, Ssh, SshClient};
+use crate::streams::Turn;
 
 /// Time for a client to send the head of a request; also how long an idle connection is kept.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(75);
@@ -208,10 +209,18 @@ async fn accept(
 }
 
 /// One of the connections that the server may have at once. A task that outlives the HTTP connection on its socket, as
-/// that of a WebSocket does, keeps it.
+/// that of a WebSocket does, keeps it, and with it the place that its request took.
 #[derive(Debug, Clone)]
 pub(crate) struct Slot {
     _held: Arc<(OwnedSemaphorePermit, OpenConnection)>,
+    _turn: Option<Turn>,
+}
+
+impl Slot {
+    /// The same for one request on the connection.
+    pub(crate) fn with(&self, turn: Turn) -> Self {
+        Self { _turn: Some(turn), ..self.clone() }
+    }
 }
 
 /// The address of the client at the other end of the connection.
@@ -265,7 +274,7 @@ async fn connection(
     router: Router,
     app: App,
 ) {
-    let slot = Slot { _held: Arc::new((permit, app.metrics.connection())) };
+    let slot = Slot { _held: Arc::new((permit, app.metrics.connection())), _turn: None };
     if let Err(error) = tune(&stream) {
         tracing::debug!(%error, "a connection's options could not be set");
     }
@@ -321,7 +330,7 @@ async fn node_connection(
     router: Router,
     app: App,
 ) {
-    let slot = Slot { _held: Arc::new((permit, app.metrics.connection())) };
+    let slot = Slot { _held: Arc::new((permit, app.metrics.connection())), _turn: None };
     if let Err(error) = tune(&stream) {
         tracing::debug!(%error, "a connection's options could not be set");
     }

@@ -1,72 +1,126 @@
-//! Answers that go on or are long: output that is followed, files, archives, pages of output. The server holds bytes of
-//! each for a client that does not read, on a connection of HTTP/2 for hundreds at once, so a key has only so many. When
-//! many have ended, the memory that they had goes back to the kernel.
+//! Answers that go on or are long: output that is followed, files, archives, pages of output, WebSockets. The server holds
+//! bytes of each for a client that does not read, on a connection of HTTP/2 for hundreds at once, so a key has only so
+//! many places for them, and so have the links to a sandbox's files together. When many have ended, the memory that they
+//! had goes back to the kernel.
+//!
+//! Each request has a [`Turn`]. When the request's right becomes known ([`GrantSlot::fill`]) and the request may change
+//! something, or asks for another protocol, it takes a place: a request that gets none has done nothing. It gives the
+//! place back when its answer turns out to be short, else with the answer's body, or with the task that serves the
+//! switched connection: that holds the connection's [`Slot`], which holds the turn. A request that only reads takes its
+//! place when its answer turns out to be long.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
-use atoll_core::id::KeyId;
+use atoll_core::id::{KeyId, SandboxId};
 use atoll_core::{Code, Error};
+use atoll_engine::Grant;
 use axum::body::{Body, HttpBody as _};
+use axum::extract::Request;
 use axum::response::{IntoResponse as _, Response};
+use http::header::UPGRADE;
 use http_body_util::BodyExt as _;
 use tokio::sync::Notify;
 
 use crate::error::ApiError;
+use crate::hangup;
 use crate::revocation::GrantSlot;
+use crate::serve::Slot;
+use crate::shared::App;
 
 /// Answers of at most so many bytes are not counted: they are there as a whole, and soon gone.
 const SHORT_MAX_BYTES: u64 = 64 << 10;
-
-/// So many such answers are worth that memory is given back after them.
+/// One in so many places is there beyond the others for requests that may change something, so that a client that has
+/// too much open can still stop what it started.
+const RESERVED: usize = 16;
+/// As many counts are kept before those of which nothing is open are removed.
+const COUNTS_MIN: usize = 1024;
+/// So many open answers are worth that memory is given back after them.
 const MANY_COUNT: usize = 64;
 /// Pause before memory is given back: when many answers have ended, others are ending.
 const ENDING: Duration = Duration::from_secs(1);
 /// How often memory is given back at most.
 const GIVE_BACK_EVERY: Duration = Duration::from_secs(10);
 
-/// How many such answers each key has open.
+/// Whose answers are counted together.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Whose {
+    Key(KeyId),
+    /// Anybody has these. They do not take the places of the key that made them.
+    LinksTo(SandboxId),
+}
+
+impl Whose {
+    fn of(grant: &Grant) -> Option<Self> {
+        match grant.caller() {
+            Some(caller) => caller.key().cloned().map(Self::Key),
+            None => grant.sandbox().cloned().map(Self::LinksTo),
+        }
+    }
+
+    fn refused(&self, most: usize) -> Error {
+        let (whose, others) = match self {
+            Self::Key(_) => ("the key has", "another key has places of its own"),
+            Self::LinksTo(_) => ("the links to this sandbox have", "a key has places of its own"),
+        };
+        let message = format!("{whose} {most} answers open that go on or are long");
+        Error::new(Code::LimitExceeded, message)
+            .hint(format!("read or close some of those streams and downloads; {others}"))
+    }
+}
+
+/// How many such answers are open.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Streams(Arc<All>);
 
 #[derive(Debug, Default)]
 struct All {
-    counts: Mutex<Counts>,
+    table: RwLock<Counts>,
+    /// Places that are taken.
+    open: AtomicUsize,
+    /// The most that there were since memory was given back.
+    most: AtomicUsize,
     /// Most of many answers have ended.
     many_ended: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Counts {
-    by_key: HashMap<KeyId, usize>,
-    all: usize,
-    /// The most that there were since memory was given back.
-    most: usize,
+    counts: HashMap<Whose, Arc<AtomicUsize>>,
+    /// So many were left when they were swept last.
+    left: usize,
 }
 
-/// One of them, until it is dropped.
-struct Open {
-    streams: Streams,
-    key: KeyId,
+/// One of the places, until it is dropped.
+#[derive(Debug)]
+struct Place {
+    count: Arc<AtomicUsize>,
+    all: Arc<All>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        let open = self.all.open.fetch_sub(1, Ordering::Relaxed).saturating_sub(1);
+        let most = self.all.most.load(Ordering::Relaxed);
+        if most >= MANY_COUNT && open <= most / 4 {
+            self.all.most.store(open, Ordering::Relaxed);
+            self.all.many_ended.notify_one();
+        }
+    }
 }
 
 impl Streams {
-    fn counts(&self) -> MutexGuard<'_, Counts> {
-        // Numbers only: a panic leaves them usable as they are.
-        self.0.counts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn open(&self, key: &KeyId, most: usize) -> Option<Open> {
-        let mut counts = self.counts();
-        let count = counts.by_key.entry(key.clone()).or_default();
-        if *count >= most {
-            return None;
-        }
-        *count += 1;
-        counts.all += 1;
-        counts.most = counts.most.max(counts.all);
-        Some(Open { streams: self.clone(), key: key.clone() })
+    fn take(&self, whose: &Whose, most: usize) -> Option<Place> {
+        let count = self.count(whose);
+        let before = count.fetch_add(1, Ordering::Relaxed);
+        let open = self.0.open.fetch_add(1, Ordering::Relaxed) + 1;
+        self.0.most.fetch_max(open, Ordering::Relaxed);
+        // Dropped, and so given back, if it is one too many.
+        let place = Place { count, all: Arc::clone(&self.0) };
+        (before < most).then_some(place)
     }
 
     /// Calls `give_back` each time when most of many answers have ended.
@@ -81,43 +135,126 @@ impl Streams {
         }
     }
 
-    /// The answer as it is; a refusal in its place when its key has `most` open that go on or are long.
-    pub(crate) fn bounded(&self, response: Response, grant: &GrantSlot, most: usize) -> Response {
-        let short = response.body().size_hint().exact().is_some_and(|bytes| bytes <= SHORT_MAX_BYTES);
-        let key = grant.grant().and_then(|grant| grant.caller()?.key());
-        let Some(key) = key.filter(|_| !short) else { return response };
-        match self.open(key, most) {
-            Some(open) => response.map(|body| {
-                Body::new(body.map_frame(move |frame| {
-                    let _until_the_end = &open;
-                    frame
-                }))
-            }),
-            None => ApiError(
-                Error::new(
-                    Code::LimitExceeded,
-                    format!("the key has {most} answers open that go on or are long"),
-                )
-                .hint("read or close some of those streams and downloads; another key has places of its own"),
-            )
-            .into_response(),
+    fn count(&self, whose: &Whose) -> Arc<AtomicUsize> {
+        // One map: a panic leaves it usable as it is.
+        let known = self.0.table.read().unwrap_or_else(PoisonError::into_inner).counts.get(whose).cloned();
+        if let Some(count) = known {
+            return count;
         }
+        let mut table = self.0.table.write().unwrap_or_else(PoisonError::into_inner);
+        if table.counts.len() >= COUNTS_MIN.max(2 * table.left) {
+            // The map alone has the counts of which no place is taken.
+            table.counts.retain(|_, count| Arc::strong_count(count) > 1);
+            table.left = table.counts.len();
+        }
+        Arc::clone(table.counts.entry(whose.clone()).or_default())
     }
 }
 
-impl Drop for Open {
-    fn drop(&mut self) {
-        let mut counts = self.streams.counts();
-        if let Some(count) = counts.by_key.get_mut(&self.key) {
-            *count -= 1;
-            if *count == 0 {
-                counts.by_key.remove(&self.key);
-            }
+/// What one request has of the places. Clones share it.
+#[derive(Debug, Clone)]
+pub(crate) struct Turn(Arc<Taking>);
+
+#[derive(Debug)]
+struct Taking {
+    streams: Streams,
+    most: usize,
+    /// Places that the request may take beyond `most`.
+    reserve: usize,
+    /// The request takes its place before it is served.
+    early: bool,
+    place: OnceLock<Place>,
+}
+
+impl Turn {
+    fn new(app: &App, reserve: usize, early: bool) -> Self {
+        let (streams, most) = (app.streams.clone(), app.config.streams_of_key_max);
+        Self(Arc::new(Taking { streams, most, reserve, early, place: OnceLock::new() }))
+    }
+
+    /// The turn of a request. The request carries it, and so does what keeps its connection.
+    pub(crate) fn begin(app: &App, request: &mut Request) -> Self {
+        let changes = hangup::may_change(request.method());
+        let switches = request.headers().contains_key(UPGRADE);
+        let reserve = if changes { app.config.streams_of_key_max / RESERVED } else { 0 };
+        let turn = Self::new(app, reserve, changes || switches);
+        let extensions = request.extensions_mut();
+        if let Some(slot) = extensions.get::<Slot>().map(|slot| slot.with(turn.clone())) {
+            extensions.insert(slot);
         }
-        counts.all = counts.all.saturating_sub(1);
-        if counts.most >= MANY_COUNT && counts.all <= counts.most / 4 {
-            counts.most = counts.all;
-            self.streams.0.many_ended.notify_one();
+        extensions.insert(turn.clone());
+        turn
+    }
+
+    /// The turn of a request by a link to a file of a sandbox.
+    ///
+    /// # Errors
+    /// [`Code::LimitExceeded`].
+    pub(crate) fn by_link(app: &App, sandbox: &SandboxId) -> Result<Self, Error> {
+        let turn = Self::new(app, 0, true);
+        turn.take(&Whose::LinksTo(sandbox.clone()))?;
+        Ok(turn)
+    }
+
+    /// Takes the request's place if it needs one before it is served, now that its right is known.
+    ///
+    /// # Errors
+    /// [`Code::LimitExceeded`].
+    pub(crate) fn admit(&self, grant: &Grant) -> Result<(), Error> {
+        match Whose::of(grant) {
+            Some(whose) if self.0.early => self.take(&whose),
+            Some(_) | None => Ok(()),
         }
+    }
+
+    fn take(&self, whose: &Whose) -> Result<(), Error> {
+        let Taking { streams, most, reserve, place, .. } = &*self.0;
+        if place.get().is_none() {
+            let taken = streams.take(whose, most + reserve).ok_or_else(|| whose.refused(*most))?;
+            // A second one of the same request is given back.
+            drop(place.set(taken));
+        }
+        Ok(())
+    }
+
+    /// The answer, with the place for as long as it goes on, if it does; a refusal in its stead if there is no place.
+    pub(crate) fn answered(self, response: Response, grant: &GrantSlot) -> Response {
+        if response.body().size_hint().exact().is_some_and(|bytes| bytes <= SHORT_MAX_BYTES) {
+            return response;
+        }
+        if let Some(whose) = grant.grant().and_then(Whose::of)
+            && let Err(error) = self.take(&whose)
+        {
+            return ApiError(error).into_response();
+        }
+        response.map(|body| {
+            Body::new(body.map_frame(move |frame| {
+                let _until_the_end = &self;
+                frame
+            }))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_given_back_and_counts_of_nobody_are_removed() {
+        let streams = Streams::default();
+        let whose = |n: u64| Whose::Key(KeyId::from_parts(n, n));
+        let (first, second) = (streams.take(&whose(0), 2), streams.take(&whose(0), 2));
+        assert!(first.is_some() && second.is_some() && streams.take(&whose(0), 2).is_none());
+        assert!(streams.take(&whose(1), 2).is_some(), "another key");
+        drop(first);
+        assert!(streams.take(&whose(0), 2).is_some());
+        for n in 1..=COUNTS_MIN as u64 {
+            assert!(streams.take(&whose(n), 1).is_some());
+        }
+        let kept = streams.0.table.read().unwrap().counts.len();
+        assert!(kept < COUNTS_MIN, "{kept}");
+        let one_more = streams.take(&whose(0), 2);
+        assert!(one_more.is_some() && streams.take(&whose(0), 2).is_none(), "what is open is still counted");
     }
 }

@@ -4,6 +4,7 @@ use atoll_api::TraceEvent;
 use atoll_recorder::event::{RecorderEvent, Socket};
 use atoll_recorder::{Numbered, What, Witness};
 
+use crate::printable::is_hostile;
 use crate::units::{format_bytes, format_duration_ms};
 
 /// What a line begins with, and what happened.
@@ -18,7 +19,7 @@ pub(super) fn line(event: &TraceEvent, numbered: &Numbered) -> String {
 
 /// Text that comes from a guest must not control the terminal.
 fn clean(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    text.chars().map(|c| if c.is_control() || is_hostile(c) { ' ' } else { c }).collect()
 }
 
 /// The time of the day, UTC.

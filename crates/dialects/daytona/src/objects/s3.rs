@@ -67,6 +67,11 @@ pub(super) const OTHER_SIGNATURE: Refusal = Refusal::new(
     "SignatureDoesNotMatch",
     "the signature does not belong to the request as it came here",
 );
+const BUSY: Refusal = Refusal::new(
+    StatusCode::SERVICE_UNAVAILABLE,
+    "SlowDown",
+    "the key has too many answers open: read or close some of them",
+);
 const NO_UPLOAD: Refusal =
     Refusal::new(StatusCode::NOT_FOUND, "NoSuchUpload", "there is no such upload, or not any more");
 const NO_OPERATION: Refusal = Refusal::new(
@@ -140,7 +145,7 @@ pub(super) async fn serve(State(app): State<App>, request: Request) -> Response 
 
 async fn answer(app: &App, parts: &Parts, body: Body) -> Result<Response> {
     let (key, chain, grant) = access::admit(app, parts).await?;
-    app.host.fill(&parts.extensions, grant);
+    app.host.fill(&parts.extensions, grant).map_err(|_full| BUSY)?;
     let shelf = Shelf::new(app.host.engine(), &key);
     let (place, query) = (Place::of(parts.uri.path())?, Query::of(parts)?);
     match (&parts.method, place, query.upload()) {

@@ -109,7 +109,7 @@ impl FromRequestParts<App> for Envd {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Failure> {
         let sandbox = sandbox_of(parts).ok_or_else(|| Failure::not_found("no sandbox is named"))?;
         let caller = Caller::of(app.host.engine(), &parts.headers, &sandbox).await?;
-        app.host.fill(&parts.extensions, caller.grant.clone());
+        app.host.fill(&parts.extensions, caller.grant.clone())?;
         Ok(Self { app: app.clone(), sandbox, caller, user: user(&parts.headers) })
     }
 }

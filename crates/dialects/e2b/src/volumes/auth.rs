@@ -3,6 +3,7 @@
 
 use std::marker::PhantomData;
 
+use atoll_core::Error;
 use atoll_core::id::{KeyId, VolumeId};
 use atoll_engine::{Caller as EngineCaller, Engine, Target};
 use atoll_server::dialect::credentials;
@@ -52,8 +53,9 @@ impl<S: Requires> FromRequestParts<App> for OnVolume<S> {
         let shown = shown.reveal().strip_prefix(PREFIX).ok_or_else(refused)?;
         let key = engine.verify_volume_token(PURPOSE, shown, &id).map_err(|_wrong| refused())?;
         let caller = EngineCaller::of(&key);
-        let grant = engine.authorize(&caller, S::NEEDS, Target::Volume(id.as_str())).await;
-        app.host.fill(&parts.extensions, grant.map_err(|error| super::told(&error))?);
+        let told = |error: Error| super::told(&error);
+        let grant = engine.authorize(&caller, S::NEEDS, Target::Volume(id.as_str())).await.map_err(told)?;
+        app.host.fill(&parts.extensions, grant).map_err(told)?;
         Ok(Self { id, scope: PhantomData })
     }
 }

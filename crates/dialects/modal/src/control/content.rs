@@ -192,7 +192,9 @@ pub(crate) async fn serve(app: App, head: Head, method: Method, path: &str, body
             if let Err(error) = app.host.engine().recheck(&ticket.grant, Needs::MANAGE) {
                 return refused(StatusCode::FORBIDDEN, sentence(&error));
             }
-            app.host.fill(head.extensions(), ticket.grant);
+            if let Err(error) = app.host.fill(head.extensions(), ticket.grant) {
+                return refused(StatusCode::TOO_MANY_REQUESTS, sentence(&error));
+            }
             match take(&app, &to, body).await {
                 Ok(()) => {
                     (StatusCode::OK, [(ETAG, format!("\"{}\"", tag.unwrap_or(to.sha256)))]).into_response()
@@ -204,7 +206,9 @@ pub(crate) async fn serve(app: App, head: Head, method: Method, path: &str, body
             if let Err(error) = app.host.engine().recheck(&ticket.grant, Needs::READ) {
                 return refused(StatusCode::FORBIDDEN, sentence(&error));
             }
-            app.host.fill(head.extensions(), ticket.grant);
+            if let Err(error) = app.host.fill(head.extensions(), ticket.grant) {
+                return refused(StatusCode::TOO_MANY_REQUESTS, sentence(&error));
+            }
             let Some(span) = span(start, len, block) else {
                 return refused(StatusCode::NOT_FOUND, "the file has no such block");
             };

@@ -156,8 +156,10 @@ impl Engine {
             let older = if entry.saved.is_none() { entry.saved.replace(saved) } else { Some(saved) };
             state.retired.extend(older);
         }
-        // What belongs to a row that cannot be read belongs to a row.
-        kept.extend(self.inner.store.unreadable_of("snapshots").into_iter().map(|row| row.id));
+        // What belongs to a row that cannot be read belongs to a row. Where not each of these is known, any may be one's.
+        let unreadable = self.inner.store.unreadable_of("snapshots");
+        let Some(unreadable) = unreadable.all() else { return Ok(()) };
+        kept.extend(unreadable.iter().map(|row| row.id.clone()));
         let mut entries = match tokio::fs::read_dir(self.inner.memories_dir()).await {
             Ok(entries) => entries,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),

@@ -323,8 +323,21 @@ impl Inner {
 
     fn unreadable_secret(&self, owner: &Owner, name: &str) -> Option<UnreadableRow> {
         let rows = self.store.unreadable_of("secrets");
-        rows.into_iter()
-            .find(|row| row.name.as_deref() == Some(name) && row.of.as_deref() == Some(owner.as_str()))
+        let is_meant = |row: &&UnreadableRow| {
+            row.name.as_deref() == Some(name) && row.of.as_deref() == Some(owner.as_str())
+        };
+        if let Some(row) = rows.remembered().iter().find(is_meant) {
+            return Some(row.clone());
+        }
+        // One of those that are not remembered may have this name, unless a readable one has it.
+        let may_be = rows.overflowed() && self.secrets.table.find(owner.clone(), name).is_none();
+        may_be.then(|| UnreadableRow {
+            table: "secrets",
+            id: "?".to_owned(),
+            column: "?",
+            name: Some(name.to_owned()),
+            of: Some(owner.as_str().to_owned()),
+        })
     }
 
     /// Opens a secret for one request of a sandbox to `host`.

@@ -254,13 +254,17 @@ impl Engine {
             }
         }
         // What a row says that cannot be read is not known: it may be that it stands on this snapshot.
-        let unreadable =
-            ["templates", "rollbacks"].into_iter().flat_map(|table| self.inner.store.unreadable_of(table));
         let rollbacks = self.inner.store.rollbacks().await.map_err(store_error)?;
-        users.extend(
-            unreadable
-                .map(|row| format!("perhaps the row {} of {}, which cannot be read", row.id, row.table)),
-        );
+        for table in ["templates", "rollbacks"] {
+            let unreadable = self.inner.store.unreadable_of(table);
+            let rows = unreadable.remembered().iter();
+            users.extend(
+                rows.map(|row| format!("perhaps the row {} of {table}, which cannot be read", row.id)),
+            );
+            if unreadable.overflowed() {
+                users.push(format!("perhaps another row of {table} that cannot be read"));
+            }
+        }
         users.extend(
             rollbacks
                 .into_iter()

@@ -146,9 +146,13 @@ impl Host {
     }
 
     /// Notes the right by which a request is answered: its bodies break off when that right ends. A task that outlives
-    /// the request, as that of a WebSocket does, waits for [`Engine::until_revoked`] itself.
-    pub fn fill(&self, extensions: &Extensions, grant: Grant) {
-        crate::revocation::GrantSlot::fill(extensions, grant);
+    /// the request, as that of a WebSocket does, waits for [`Engine::until_revoked`] itself. To be called before
+    /// anything is done for the request.
+    ///
+    /// # Errors
+    /// [`Code::LimitExceeded`] when the key has too many answers open that go on or are long.
+    pub fn fill(&self, extensions: &Extensions, grant: Grant) -> Result<(), Error> {
+        crate::revocation::GrantSlot::fill(extensions, grant)
     }
 
     /// Resolves when the server begins to stop: streams should end.
@@ -162,7 +166,8 @@ impl Host {
         self.app.draining.clone()
     }
 
-    /// For a task that outlives its HTTP request, as that of a WebSocket does. `extensions` are the request's.
+    /// For a task that outlives its HTTP request, as that of a WebSocket does. `extensions` are the request's. The task
+    /// also keeps the request's place among the answers that its key may have open.
     #[must_use]
     pub fn hold(&self, extensions: &Extensions) -> Held {
         Held { _task: self.app.tasks.token(), _slot: extensions.get::<Slot>().cloned() }

@@ -18,6 +18,7 @@ use crate::error::ApiError;
 use crate::revocation::{GrantSlot, UntilRevoked};
 use crate::routes::read_path;
 use crate::shared::App;
+use crate::streams::Turn;
 
 /// What an answer may do in a browser: nothing.
 const INERT: &str = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:";
@@ -28,6 +29,7 @@ pub(super) async fn download(app: &App, token: &str, headers: &HeaderMap) -> Res
         || Error::new(Code::Unauthorized, "the link is not valid, or no longer").hint("ask for a new one");
     let access = app.engine.verify_access(token).map_err(|_why| refused())?;
     let Target::File { path, media_type, inline } = access.target().clone() else { return Err(refused()) };
+    let turn = Turn::by_link(app, access.sandbox())?;
     let name = path.rsplit('/').next().unwrap_or_default().to_owned();
     let mut response =
         read_path(app, access.sandbox(), path, headers).await.map_err(|ApiError(error)| error)?;
@@ -41,6 +43,7 @@ pub(super) async fn download(app: &App, token: &str, headers: &HeaderMap) -> Res
         out.insert(CONTENT_TYPE, kind);
     }
     let slot = GrantSlot::of(Grant::of_link(access));
+    let response = turn.answered(response, &slot);
     Ok(response.map(|body| UntilRevoked::body(body, &slot, &app.engine)))
 }
 

@@ -33,13 +33,13 @@ fn name(template: Option<String>, image: Option<String>) -> Result<PoolName> {
     }
 }
 
-/// Lists pools.
+/// Lists pools. Those that the server keeps by demand are shown to admins.
 #[utoipa::path(get, path = "/v1/pools", tag = "pools", security(("key" = ["read"])),
     responses((status = 200, body = PoolList)))]
 pub(crate) async fn list_pools(caller: Caller<Read>, State(app): State<App>) -> Json<PoolList> {
     let mut view = app.engine.pools();
-    if caller.engine().project().is_some() {
-        // Pools by demand tell what other projects ask for.
+    if !caller.engine().is_admin() {
+        // Pools by demand tell what other keys ask for, those of all projects.
         view.pools.retain(|pool| pool.origin != PoolOrigin::Demand);
     }
     Json(convert::pools(view))

@@ -6,9 +6,12 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 
 use atoll_core::key::Scope;
 
+use crate::attach::attach;
 use crate::support::{DEADLINE, Harness, eventually, path_of};
 
 #[derive(Debug, PartialEq)]
@@ -137,6 +140,89 @@ async fn a_key_has_only_so_many_streams_open_and_others_have_theirs() {
     assert_eq!(harness.get(&path_of(&exec)).await.status, 200, "short answers are not counted");
     let other = harness.bare(Method::GET, &path).bearer_auth(harness.key(Scope::Read));
     assert_eq!(other.send().await.unwrap().status().as_u16(), 200, "another key");
+    drop(first);
+    eventually("a place to be free", async || {
+        let again = open().await;
+        (again.status().as_u16() == 200).then_some(again)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn sockets_have_places_and_a_change_without_one_does_nothing() {
+    let harness = Harness::start_with(|config| config.streams_of_key_max = 2).await;
+    let sandbox = harness.sandbox(json!({})).await.id;
+    let exec = harness.exec(&sandbox, "sleep 1000", json!({})).await.exec;
+    let first = attach(&harness, &exec, 0, Scope::Admin).await;
+    let _second = attach(&harness, &exec, 0, Scope::Admin).await;
+    let events = harness.get(&format!("{}/events", path_of(&exec))).await;
+    assert_eq!((events.status, events.code()), (429, "limit_exceeded"), "{events:?}");
+    let url = format!("ws://{}{}/attach", harness.address, path_of(&exec));
+    let mut third = url.into_client_request().unwrap();
+    let key = format!("Bearer {}", harness.key(Scope::Admin));
+    third.headers_mut().insert("authorization", key.parse().unwrap());
+    match tokio_tungstenite::connect_async(third).await {
+        Err(tungstenite::Error::Http(refused)) => assert_eq!(refused.status().as_u16(), 429),
+        other => panic!("a third socket: {other:?}"),
+    }
+    let execs = format!("/v1/sandboxes/{sandbox}/execs");
+    let refused = harness.post(&execs, json!({ "argv": ["sleep", "1000"] })).await;
+    assert_eq!((refused.status, refused.code()), (429, "limit_exceeded"), "{refused:?}");
+    let list = harness.get(&execs).await;
+    assert_eq!(list.body["items"].as_array().unwrap().len(), 1, "it has not begun: {list:?}");
+    drop(first);
+    eventually("a place to be free", async || {
+        let begun = harness.post(&execs, json!({ "argv": ["sleep", "1000"] })).await;
+        (begun.status == 201).then_some(())
+    })
+    .await;
+    // What is short gives its place back.
+    for _ in 0..4 {
+        let begun = harness.post(&execs, json!({ "argv": ["sleep", "1000"] })).await;
+        assert_eq!(begun.status, 201, "{begun:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_has_too_much_open_can_still_stop_it() {
+    let harness = Harness::start_with(|config| config.streams_of_key_max = 16).await;
+    let sandbox = harness.sandbox(json!({})).await.id;
+    let exec = harness.exec(&sandbox, "sleep 1000", json!({})).await.exec;
+    let path = format!("{}/events", path_of(&exec));
+    let mut open = Vec::new();
+    for _ in 0..16 {
+        let stream = harness.request(Method::GET, &path).send().await.unwrap();
+        assert_eq!(stream.status().as_u16(), 200);
+        open.push(stream);
+    }
+    assert_eq!(harness.get(&path).await.status, 429);
+    let stop = harness.post(&format!("{}/signal", path_of(&exec)), json!({ "signal": "TERM" })).await;
+    assert_eq!(stop.status, 204, "{stop:?}");
+}
+
+#[tokio::test]
+async fn the_links_of_a_sandbox_have_only_so_many_downloads_open() {
+    let harness = Harness::start_with(|config| config.streams_of_key_max = 2).await;
+    let sandbox = harness.sandbox(json!({})).await.id;
+    let file = format!("/v1/sandboxes/{sandbox}/files?path=/data");
+    // More than is on its way to a client that does not read.
+    let large = harness.request(Method::PUT, &file).body(vec![7; 48 << 20]);
+    assert_eq!(harness.send(large).await.status, 200);
+    let made = harness
+        .post(&format!("/v1/sandboxes/{sandbox}/access"), json!({ "file": { "path": "/data" } }))
+        .await;
+    assert_eq!(made.status, 201, "{made:?}");
+    let token = made.body["token"].as_str().unwrap().to_owned();
+    let open = async || {
+        let link = harness.bare(Method::GET, "/v1/download/data").header("x-atoll-token", &token);
+        link.send().await.unwrap()
+    };
+    let (first, second) = (open().await, open().await);
+    assert_eq!((first.status().as_u16(), second.status().as_u16()), (200, 200));
+    let refused = crate::support::answer(open().await).await;
+    assert_eq!((refused.status, refused.code()), (429, "limit_exceeded"), "{refused:?}");
+    let by_key = harness.request(Method::GET, &file).send().await.unwrap();
+    assert_eq!(by_key.status().as_u16(), 200, "the key that made the link has places of its own");
     drop(first);
     eventually("a place to be free", async || {
         let again = open().await;

@@ -53,7 +53,7 @@ pub(super) async fn admitted(parts: &mut Parts, app: &App) -> Result<(Inside, St
         return Err(who::refused("the signed address has expired").from(Source::Proxy));
     }
     let inside = Inside::signed(app, sandbox, caller, grant);
-    app.host.fill(&parts.extensions, inside.grant().clone());
+    app.host.fill(&parts.extensions, inside.grant().clone())?;
     Ok((inside, query.path))
 }
 

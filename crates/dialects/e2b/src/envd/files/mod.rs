@@ -55,7 +55,7 @@ async fn admitted(parts: &mut Parts, app: &App, operation: Operation) -> Result<
     let key = signature::verify(app, &sandbox, &query, operation).await?;
     let key = app.host.engine().key_behind(&key).map_err(|error| Failure::of(&error))?;
     let caller = Caller::with_key(app.host.engine(), &key, &sandbox).await?;
-    app.host.fill(&parts.extensions, caller.grant.clone());
+    app.host.fill(&parts.extensions, caller.grant.clone())?;
     Ok((Envd { app: app.clone(), sandbox, caller, user }, query))
 }
 
