@@ -193,7 +193,7 @@ fn no_request_has_the_kernel_look_for_a_module() {
     }
     // TCP_AO_ADD_KEY, of TCP alone.
     assert_eq!(call(libc::SYS_setsockopt, [3, 6, 38]), errno(libc::ENOPROTOOPT));
-    assert_eq!(call(libc::SYS_setsockopt, [3, 6 | 1 << 32, 38 | 1 << 32]), errno(libc::ENOPROTOOPT));
+    assert_eq!(call(libc::SYS_setsockopt, [3, 6 | (1 << 32), 38 | (1 << 32)]), errno(libc::ENOPROTOOPT));
     for (level, option) in [(1, 38), (6, 1), (6, 14), (6, 39), (0, 38), (41, 38)] {
         assert_eq!(call(libc::SYS_setsockopt, [3, level, option]), ALLOW, "{level} {option}");
     }
