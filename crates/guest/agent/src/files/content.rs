@@ -113,6 +113,9 @@ fn write_file(request: &WriteFile, mut inlet: Inlet) -> Result<u64, Failure> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(told(error)),
     };
+    if request.path.ends_with('/') {
+        return Err(failure(Reason::NotADirectory, format!("{}: not a directory", request.path)));
+    }
     if request.in_place {
         return write_in_place(request, &target, &owner, inlet).map_err(told);
     }

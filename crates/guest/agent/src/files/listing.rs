@@ -43,7 +43,7 @@ fn walk(request: &List, outlet: &Outlet) -> Result<bool, Failure> {
     let names = Names::read();
     let mut block = BytesMut::new();
     // Depth first, children right behind their directory.
-    let (first, mut cut) = Listed::new(root, PathBuf::new(), left).map_err(told)?;
+    let (first, mut cut) = Listed::read(root, PathBuf::new(), left).map_err(told)?;
     let mut stack = vec![first];
     while let Some(listed) = stack.last_mut() {
         let Some(name) = listed.children.pop() else {
@@ -67,7 +67,8 @@ fn walk(request: &List, outlet: &Outlet) -> Result<bool, Failure> {
         // A directory that cannot be read is shown without content.
         if metadata.is_dir()
             && stack.len() < depth
-            && let Ok((listed, more)) = here.below(&name).and_then(|below| Listed::new(below, relative, left))
+            && let Ok((listed, more)) =
+                here.below(&name).and_then(|below| Listed::read(below, relative, left))
         {
             cut |= more;
             stack.push(listed);
@@ -90,7 +91,7 @@ struct Listed {
 
 impl Listed {
     /// Reads a directory; says whether there were more entries than `room`.
-    fn new(directory: Directory, relative: PathBuf, room: usize) -> io::Result<(Self, bool)> {
+    fn read(directory: Directory, relative: PathBuf, room: usize) -> io::Result<(Self, bool)> {
         let mut children: Vec<OsString> = Vec::new();
         let mut cut = false;
         for entry in directory.entries()? {

@@ -85,10 +85,15 @@ impl Place {
 
     /// The entry that an absolute path leads to, through all links.
     pub(crate) fn follow(path: &Path) -> io::Result<Self> {
-        match behind(path)? {
-            Behind::Place(_, place) => Ok(place),
-            Behind::Nothing(_) => Err(Errno::NOENT.into()),
+        let place = match behind(path)? {
+            Behind::Place(_, place) => place,
+            Behind::Nothing(_) => return Err(Errno::NOENT.into()),
+        };
+        if path.as_os_str().as_bytes().ends_with(b"/") && place.metadata().is_ok_and(|found| !found.is_dir())
+        {
+            return Err(Errno::NOTDIR.into());
         }
+        Ok(place)
     }
 
     /// An entry of the same directory.
@@ -317,7 +322,12 @@ mod tests {
         assert_eq!(real(&at("broken")).unwrap(), at("new/x"));
         assert_eq!(refusal(real(&at("loop"))), Some(libc::ELOOP));
         assert_eq!(stat(&at("l/f")).unwrap().len(), 1);
-        assert!(is_directory(&at("l")) && !Place::of(&at("l")).unwrap().metadata().unwrap().is_dir());
+        assert_eq!(refusal(stat(&at("far/"))), Some(libc::ENOTDIR));
+        assert!(
+            is_directory(&at("l/"))
+                && is_directory(&at("l"))
+                && !Place::of(&at("l")).unwrap().metadata().unwrap().is_dir()
+        );
         assert_eq!(Place::of(&at("far")).unwrap().read_link().unwrap(), Path::new("near"));
         assert_eq!(refusal(Place::of(&at("near")).unwrap().open(READ, 0)), Some(libc::ELOOP));
         let file = Place::follow(&at("far")).unwrap();
