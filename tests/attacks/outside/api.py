@@ -201,9 +201,7 @@ def attack_rebinding(world):
 
 def attack_files_of_the_agent(world):
     """tries: read the agent's memory and environment, and change its limits and cgroup, by paths of files: /proc/self is the agent there
-    because: in a container the agent is unreadable, to itself too, and what it has open are its socket and the sandbox's cgroup, whose limits are the host's; in gVisor and a machine the kernel is the sandbox's own, and the agent is trusted with nothing beyond
-    gvisor: open
-    microvm: open"""
+    because: the agent follows no magic link of /proc for a client, and its own directory there shows one only what it says of the whole sandbox; limits of containers are the host's"""
     box = world.sandbox()
     try:
         world.sh(box, "ln -s /proc/self /root/agent")

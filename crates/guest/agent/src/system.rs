@@ -7,9 +7,11 @@ use std::path::Path;
 use std::time::Instant;
 
 use atoll_guest_protocol::messages::{Configure, Metrics};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::failing::{Stop, errno, invalid};
+use crate::files::place::{Place, is_directory};
 use crate::files::{checked, make_directories, open_regular};
 use crate::operations::Answer;
 use crate::sys;
@@ -40,7 +42,7 @@ pub(crate) fn configure(request: &Configure) -> Result<Answer, Stop> {
     }
     if !request.workdir.is_empty() {
         let path = checked(&request.workdir)?;
-        if !path.is_dir() {
+        if !is_directory(path) {
             make_directories(path, 0o755, &Database::read().identity(&request.workdir_user)?)?;
         }
     }
@@ -50,7 +52,7 @@ pub(crate) fn configure(request: &Configure) -> Result<Answer, Stop> {
 /// Best effort: an image may have these files read-only, as links, or not at all.
 fn write_name_files(hostname: &str) {
     let _unchanged = overwrite("/etc/hostname", format!("{hostname}\n").as_bytes());
-    let hosts = read_text(Path::new("/etc/hosts"));
+    let hosts = text_of(open_regular(Path::new("/etc/hosts")));
     if hosts.split_whitespace().any(|word| word == hostname) {
         return;
     }
@@ -74,13 +76,8 @@ fn write_name_files(hostname: &str) {
 /// Also [`io::ErrorKind::InvalidInput`] for a path that is no regular file, or a regular file with further names (hard
 /// links), under which its content may have another meaning.
 pub(crate) fn overwrite(path: &str, content: &[u8]) -> io::Result<()> {
-    let file = File::options()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-        .open(path)?;
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NONBLOCK;
+    let file = Place::of(Path::new(path))?.open(flags, 0o666)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() || metadata.nlink() != 1 {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -131,9 +128,14 @@ fn thousandths(number: &str) -> Option<u32> {
     whole.parse::<u32>().ok()?.checked_mul(1000)?.checked_add(part.parse().ok()?)
 }
 
+/// Reads a file of `/proc` for the agent itself: no client named it.
 fn read_text(path: &Path) -> String {
+    text_of(File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path))
+}
+
+fn text_of(file: io::Result<File>) -> String {
     let mut text = String::new();
-    if let Ok(file) = open_regular(path) {
+    if let Ok(file) = file {
         drop(file.take(FILE_MAX_BYTES).read_to_string(&mut text));
     }
     text

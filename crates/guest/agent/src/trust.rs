@@ -6,16 +6,17 @@
 
 mod java;
 
-use std::fs;
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use atoll_guest_protocol::messages::InstallTrust;
+use atoll_guest_protocol::messages::{Failure, InstallTrust};
+use rustix::fs::{OFlags, RenameFlags};
 
 use crate::failing::{Stop, invalid};
-use crate::files::open_regular;
+use crate::files::place::{Place, canonical, is_directory};
+use crate::files::{make_directories, open_regular};
 use crate::operations::Answer;
+use crate::users::Database;
 
 /// Our own files.
 const DIRECTORY: &str = "/etc/atoll";
@@ -35,6 +36,8 @@ const SOURCES: [&str; 2] =
     ["/usr/local/share/ca-certificates/atoll.crt", "/etc/pki/ca-trust/source/anchors/atoll.pem"];
 /// Largest list that is read, bytes.
 const LIST_MAX_BYTES: u64 = 8 << 20;
+/// Permission bits of directories that are made.
+const DIRECTORY_MODE: u32 = 0o755;
 const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
 
 /// `trust`. May be repeated: an authority that is in a list already is not added again.
@@ -46,7 +49,9 @@ pub(crate) fn install(request: &InstallTrust) -> Result<Answer, Stop> {
     let lists: Vec<(PathBuf, String)> = LISTS.iter().filter_map(|path| read_list(Path::new(path))).collect();
     let base = lists.first().map_or(request.roots_pem.as_str(), |(_, text)| text);
     let failed = |error: io::Error| invalid(format!("cannot write below {DIRECTORY}: {error}"));
-    fs::create_dir_all(DIRECTORY).map_err(failed)?;
+    let told = |failure: Failure| invalid(format!("cannot write below {DIRECTORY}: {}", failure.message));
+    let owner = Database::read().identity("")?;
+    make_directories(Path::new(DIRECTORY), DIRECTORY_MODE, &owner).map_err(told)?;
     let bundle = with(base, ca);
     replace(Path::new(CA), format!("{ca}\n").as_bytes()).map_err(failed)?;
     replace(Path::new(BUNDLE), bundle.as_bytes()).map_err(failed)?;
@@ -54,7 +59,7 @@ pub(crate) fn install(request: &InstallTrust) -> Result<Answer, Stop> {
     if lists.is_empty() {
         let path = Path::new(LISTS[0]);
         // Best effort, as all that follows: the image may be read-only there.
-        drop(path.parent().map(fs::create_dir_all));
+        drop(path.parent().map(|above| make_directories(above, DIRECTORY_MODE, &owner)));
         drop(replace(path, bundle.as_bytes()));
     }
     for (path, text) in lists {
@@ -64,7 +69,7 @@ pub(crate) fn install(request: &InstallTrust) -> Result<Answer, Stop> {
     }
     for source in SOURCES {
         let source = Path::new(source);
-        if source.parent().is_some_and(Path::is_dir) {
+        if source.parent().is_some_and(is_directory) {
             drop(replace(source, format!("{ca}\n").as_bytes()));
         }
     }
@@ -83,7 +88,7 @@ fn with(list: &str, ca: &str) -> String {
 
 /// A list that is there, with the path behind all links.
 fn read_list(path: &Path) -> Option<(PathBuf, String)> {
-    let path = fs::canonicalize(path).ok()?;
+    let path = canonical(path).ok()?;
     let mut text = String::new();
     open_regular(&path).ok()?.take(LIST_MAX_BYTES).read_to_string(&mut text).ok()?;
     text.contains(BEGIN).then_some((path, text))
@@ -91,16 +96,18 @@ fn read_list(path: &Path) -> Option<(PathBuf, String)> {
 
 /// Writes a file anew: a program that reads it meanwhile gets the old file or the new one, whole.
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let draft = path.with_added_extension("atoll-new");
+    let draft = Place::of(&path.with_added_extension("atoll-new"))?;
     // A draft of a process that died.
-    drop(fs::remove_file(&draft));
-    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o644).open(&draft)?;
+    drop(draft.remove_file());
+    let mut file = draft.open(OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, 0o644)?;
     file.write_all(bytes)?;
-    fs::rename(&draft, path)
+    Ok(draft.rename(&Place::of(path)?, RenameFlags::empty())?)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -16,13 +16,15 @@ use std::time::Duration;
 use atoll_guest_protocol::body::RecordWriter;
 use atoll_guest_protocol::messages::{ChangeKind, Failure, MarkWatches, Reason, Watch, WatchEvent, Watching};
 use atoll_guest_protocol::server::failure;
+use rustix::fs::FileType;
 use rustix::fs::inotify::{CreateFlags, ReadFlags, Reader, WatchFlags, add_watch, init, remove_watch};
 use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
 
 use crate::agent::Agent;
-use crate::failing::{Stop, errno};
-use crate::files::{checked, lossy};
+use crate::failing::{Stop, errno, io_error};
+use crate::files::place::{Place, is_directory};
+use crate::files::{Directory, checked, lossy, own_path};
 use crate::operations::Answer;
 use crate::sys;
 
@@ -208,10 +210,12 @@ impl Tree {
             Errno::NOSPC => failure(Reason::Other, "the sandbox's inotify watches are used up"),
             cause => errno(&request.path, cause),
         };
-        let root_watch = add_watch(inotify, &root, mask()).map_err(told)?;
+        let opened = Place::follow(&root).and_then(|place| place.open_path());
+        let opened = opened.map_err(|error| io_error(&request.path, &error))?;
+        let root_watch = watch_opened(inotify, &opened, &root, mask()).map_err(told)?;
         let mut tree = Self {
             paths: HashMap::from([(root_watch, root.clone())]),
-            recursive: request.recursive && root.is_dir(),
+            recursive: request.recursive && is_directory(&root),
             root,
             root_watch,
             moving: None,
@@ -237,19 +241,24 @@ impl Tree {
     ) -> bool {
         let mut stack = vec![top.to_path_buf()];
         while let Some(directory) = stack.pop() {
-            for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
-                let path = entry.path();
+            let Ok(here) = Directory::open(&directory) else { continue };
+            for (name, kind) in here.entries().into_iter().flatten().flatten() {
+                let path = directory.join(&name);
                 if report {
                     if events.len() >= EVENTS_MAX {
                         return false;
                     }
                     events.push(change(ChangeKind::Created, &path));
                     // The process that made it may have written all of it before there was a watch.
-                    if entry.metadata().is_ok_and(|meta| meta.is_file() && meta.len() > 0) {
+                    if here.metadata(&name).is_ok_and(|meta| meta.is_file() && meta.len() > 0) {
                         events.push(change(ChangeKind::Written, &path));
                     }
                 }
-                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                let is_directory = match kind {
+                    FileType::Unknown => here.metadata(&name).is_ok_and(|meta| meta.is_dir()),
+                    kind => kind == FileType::Directory,
+                };
+                if is_directory {
                     if !self.add(&inotify, &path) {
                         return false;
                     }
@@ -265,7 +274,8 @@ impl Tree {
         if self.paths.len() >= DIRECTORIES_MAX {
             return false;
         }
-        match add_watch(inotify, path, mask() | WatchFlags::ONLYDIR | WatchFlags::DONT_FOLLOW) {
+        let Ok(opened) = Place::of(path).and_then(|place| place.open_path()) else { return true };
+        match watch_opened(&inotify, &opened, path, mask() | WatchFlags::ONLYDIR) {
             Ok(watch) => {
                 self.paths.insert(watch, path.to_path_buf());
                 true
@@ -371,6 +381,15 @@ impl Tree {
         let mut event = change(ChangeKind::Moved, &to);
         event.from = lossy(from.as_os_str());
         events.push(event);
+    }
+}
+
+/// Watches what was opened. The kernel takes only a path for that, and this one is the agent's own.
+fn watch_opened(inotify: impl AsFd, opened: &OwnedFd, path: &Path, flags: WatchFlags) -> Result<i32, Errno> {
+    match add_watch(&inotify, own_path(opened), flags) {
+        // Without a `/proc` there is no magic link on the path.
+        Err(Errno::NOENT) => add_watch(&inotify, path, flags | WatchFlags::DONT_FOLLOW),
+        watched => watched,
     }
 }
 

@@ -13,7 +13,7 @@ mod tests {
     };
     use bytes::Bytes;
 
-    use crate::common::{Guest, eventually, reason, within};
+    use crate::common::{Guest, eventually, reason, shell, within};
 
     fn new_file(path: &str) -> Write {
         Write { path: path.into(), mode: 0, user: String::new(), parents: false, in_place: false }
@@ -352,5 +352,82 @@ mod tests {
         // A mount point does not move.
         assert!(client.rename(rename("/dev/shm", &guest.path("shm"), true)).await.is_err());
         assert!(there("moved").is_dir());
+    }
+
+    /// The agent opens paths in its own process: `/proc/self` is the agent there, and it holds its cgroup.
+    #[tokio::test]
+    async fn no_path_leads_to_what_the_agent_has_open() {
+        let Some(guest) = Guest::start_with_cgroup() else { return eprintln!("no cgroup2 here") };
+        let client = guest.client().await;
+        let running = client.start_exec(shell("ex1", "exec sleep 60")).await.unwrap();
+        let before = guest.cgroups();
+        assert_eq!(guest.processes("ex1"), 1);
+        symlink("/proc/self", guest.path("agent")).unwrap();
+        symlink("/proc/self/fd/4", guest.path("group")).unwrap();
+        symlink("/proc/self/fd/4/cgroup.procs", guest.path("procs")).unwrap();
+        let group = std::fs::read_link(format!("/proc/{}/fd/4", guest.pid())).unwrap();
+        let ways = [
+            "/proc/self/fd/4".to_owned(),
+            "/proc/thread-self/fd/4".to_owned(),
+            format!("/proc/{}/fd/4", guest.pid()),
+            guest.path("agent/fd/4"),
+            guest.path("group"),
+            // Through the file system itself, where it is in sight.
+            group.to_str().unwrap().to_owned(),
+        ];
+        let process =
+            within(client.list(List { path: "/proc".into(), depth: 1, max_entries: 100_000 })).await;
+        assert!(process.is_ok());
+        let mut files: Vec<String> = ways.iter().map(|way| format!("{way}/cgroup.procs")).collect();
+        files.push(guest.path("procs"));
+        for path in &files {
+            for in_place in [true, false] {
+                let request = Write { in_place, ..new_file(path) };
+                let refused = reason(put(&client, request, b"0").await);
+                assert!(matches!(refused, Reason::Denied | Reason::Invalid), "{path}: {refused:?}");
+            }
+            let chmod = Chmod { path: path.clone(), mode: Some(0o600), user: String::new() };
+            assert!(client.chmod(chmod).await.is_err(), "{path}");
+        }
+        for way in &ways {
+            let evil = format!("{way}/evil");
+            for parents in [false, true] {
+                let mkdir = Mkdir { path: evil.clone(), mode: 0, user: String::new(), parents };
+                assert!(client.mkdir(mkdir).await.is_err(), "{way}");
+            }
+            let remove = Remove { path: format!("{way}/exec-ex1"), recursive: true };
+            assert!(client.remove(remove).await.is_err(), "{way}");
+            let rename =
+                Rename { from: format!("{way}/exec-ex1"), to: format!("{way}/moved"), no_replace: true };
+            assert!(client.rename(rename).await.is_err(), "{way}");
+        }
+        for name in
+            ["maps", "mem", "environ", "auxv", "smaps", "stat", "exe", "root/etc/passwd", "cwd/etc/passwd"]
+        {
+            for path in [
+                format!("/proc/self/{name}"),
+                format!("/proc/{}/{name}", guest.pid()),
+                guest.path(&format!("agent/{name}")),
+            ] {
+                let refused = reason(get(&client, &path, 0, 0).await);
+                assert!(matches!(refused, Reason::Denied | Reason::Invalid), "{path}: {refused:?}");
+            }
+        }
+        let mut packed = client.pack("/proc/self/fd/4").await.unwrap();
+        let mut content = Vec::new();
+        while let Ok(Some(bytes)) = within(packed.next()).await {
+            content.extend_from_slice(&bytes);
+        }
+        let shown = String::from_utf8_lossy(&content);
+        assert!(!shown.contains("cgroup.procs"), "{shown}");
+        assert_eq!(guest.cgroups(), before);
+        assert_eq!(guest.processes("ex1"), 1, "it stays in the cgroup of its exec");
+        // What is of the sandbox can be read there as before.
+        for path in
+            ["/proc/self/status", "/proc/mounts", "/proc/net/dev", "/proc/version", "/proc/sys/kernel/ostype"]
+        {
+            assert!(!get(&client, path, 0, 0).await.unwrap().is_empty(), "{path}");
+        }
+        drop(running);
     }
 }

@@ -27,6 +27,7 @@ mod layers;
 mod live;
 mod lock;
 mod masks;
+mod modules;
 mod probe;
 mod record;
 mod rlimits;

@@ -16,7 +16,7 @@ use rustix::mount::{
 use rustix::process::{PidfdFlags, pidfd_open};
 
 use crate::Inner;
-use crate::{host_files, seccomp, sys, totals, userns};
+use crate::{host_files, modules, seccomp, sys, totals, userns};
 
 /// Files that are named at most.
 const KEPT_SHOWN_MAX: usize = 8;
@@ -41,6 +41,7 @@ pub(crate) fn checks(inner: &Inner) -> Vec<Check> {
         tried("pidfd", pidfd(), "Linux 5.4 or newer is needed"),
         tried("disk_limit", disk_limit(inner), "load the module 'loop' and install e2fsprogs"),
         tried("seccomp", seccomp_filter(), "a kernel with CONFIG_SECCOMP_FILTER is needed"),
+        modules::check(),
         totals::open_files(),
         totals::check(&inner.cgroups),
         inner.storage.check(),

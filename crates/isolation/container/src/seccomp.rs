@@ -13,13 +13,16 @@
 //! Some calls are answered here because the resource that they take belongs to the whole host, and the kernel counts it
 //! for no sandbox: asynchronous I/O (one number of slots for all processes), huge pages (one reserve), and core dumps
 //! (a helper outside, started as the host's root, reads them).
+//!
+//! And some, because the kernel would look for a module outside, as the host's root: sockets of rare protocols, the
+//! requests of devices ([`special`]) and an option of TCP. What names a module in memory or in a message stays out of a
+//! filter's sight: a program of an unknown format (until Linux 6.13), and a question about traffic classifiers.
 
 mod calls;
-mod sockets;
 mod special;
 
 use atoll_isolation::IsolationError;
-use atoll_isolation_host::filter::{Condition, Fate, UNKNOWN_FROM, by_arguments, decide};
+use atoll_isolation_host::filter::{Condition, Fate, Sockets, UNKNOWN_FROM, by_arguments, decide};
 
 /// Namespace flags of `clone` and `unshare`. Each is refused.
 const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
@@ -42,11 +45,39 @@ const BY_ARGUMENTS: [(libc::c_long, Condition); 3] = [
     (libc::SYS_personality, PERSONALITIES),
 ];
 
+/// The sockets that exist inside.
+///
+/// Internet: the type's own protocol, ICMP, TCP, UDP, ICMP of IPv6, and several paths of TCP, which some runtimes ask for.
+/// Others (SCTP, L2TP, …) are modules.
+///
+/// Netlink: what programs use without power over the network, which is routes and addresses, messages between programs,
+/// the audit log (of which logins ask whether it is there), and devices. Others lead to IPsec or packet filters, which a
+/// sandbox cannot have, or are modules. Two load modules by what stands in a message, which no filter sees, for every
+/// program: the generic one, of any name, and the one that lists sockets, of any family (`ss` reads `/proc` instead).
+const SOCKETS: Sockets = Sockets {
+    calls: &[libc::SYS_socket, libc::SYS_socketpair],
+    unspecified: true,
+    internet: &[
+        0,
+        libc::IPPROTO_ICMP,
+        libc::IPPROTO_TCP,
+        libc::IPPROTO_UDP,
+        libc::IPPROTO_ICMPV6,
+        libc::IPPROTO_MPTCP,
+    ],
+    netlink: &[
+        libc::NETLINK_ROUTE,
+        libc::NETLINK_USERSOCK,
+        libc::NETLINK_AUDIT,
+        libc::NETLINK_KOBJECT_UEVENT,
+    ],
+};
+
 /// Compiles the filter for this architecture.
 pub(crate) fn compile() -> Result<Vec<libc::sock_filter>, IsolationError> {
     let rest = by_arguments(&special::LET_THROUGH_OTHERWISE, &BY_ARGUMENTS)
         .map_err(|error| IsolationError::Unavailable(format!("seccomp filter: {error}")))?;
-    let asked = special::answers().into_iter().chain(sockets::answers());
+    let asked = special::answers().into_iter().chain(SOCKETS.answers());
     Ok(decide(&fates()).into_iter().chain(asked).chain(rest).collect())
 }
 
@@ -54,9 +85,11 @@ pub(crate) fn compile() -> Result<Vec<libc::sock_filter>, IsolationError> {
 fn fates() -> Vec<Fate> {
     let fate = |number: u32| {
         let call = libc::c_long::from(number);
-        let answered = special::concerns(call) || sockets::CALLS.contains(&call);
+        let answered = special::concerns(call) || SOCKETS.calls.contains(&call);
         if answered || BY_ARGUMENTS.iter().any(|(asked, _)| *asked == call) {
             Fate::Asked
+        } else if special::MISSING.contains(&call) {
+            Fate::Missing
         } else if call == libc::SYS_clone3 || calls::ALLOWED.contains(&call) {
             Fate::Allowed
         } else {

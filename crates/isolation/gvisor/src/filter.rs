@@ -10,22 +10,23 @@
 //! what was seen of `runsc` and of Go's runtime while a sandbox was made, used and ended. It leaves out what only parts
 //! of gVisor call that are not used here (checkpoints, devices, KVM).
 
-use atoll_isolation_host::filter::{Condition, Profile};
+use atoll_isolation_host::filter::{Condition, Profile, Sockets};
 
 /// What a process of the jail may call.
-pub(crate) const PROFILE: Profile = Profile { allowed: ALLOWED, conditional: CONDITIONAL };
+pub(crate) const PROFILE: Profile =
+    Profile { allowed: ALLOWED, conditional: CONDITIONAL, sockets: Some(SOCKETS) };
 
-/// Sockets inside are the host's (see [`crate::runsc::options`]), the sentry is asked by sockets with a name, and it asks
-/// for interfaces and routes.
-const FAMILIES: Condition = Condition::OneOf(&[
-    libc::AF_UNIX.cast_unsigned(),
-    libc::AF_INET.cast_unsigned(),
-    libc::AF_INET6.cast_unsigned(),
-    libc::AF_NETLINK.cast_unsigned(),
-]);
+/// Sockets inside are the host's (see [`crate::runsc::options`]): the sentry asks for those of TCP, UDP and ICMP. It is
+/// asked itself by sockets with a name, and `runsc` asks for interfaces, addresses and routes. Netlink inside is the
+/// sentry's own.
+const SOCKETS: Sockets = Sockets {
+    calls: &[libc::SYS_socket],
+    unspecified: false,
+    internet: &[0, libc::IPPROTO_ICMP, libc::IPPROTO_TCP, libc::IPPROTO_UDP, libc::IPPROTO_ICMPV6],
+    netlink: &[libc::NETLINK_ROUTE],
+};
 
 const CONDITIONAL: &[(libc::c_long, Condition)] = &[
-    (libc::SYS_socket, FAMILIES),
     (libc::SYS_socketpair, Condition::OneOf(&[libc::AF_UNIX.cast_unsigned()])),
     // `runsc` needs all others to start the sentry and the gofer. `clone3`, whose flags a filter cannot see, is answered as
     // if it were missing.
@@ -234,12 +235,14 @@ mod tests {
     use super::*;
 
     /// What the kernel answers to a call of a thread behind the filter: 0, or the error.
-    fn answer(call: libc::c_long, arguments: [libc::c_long; 2]) -> i32 {
+    fn answer<const N: usize>(call: libc::c_long, arguments: [libc::c_long; N]) -> i32 {
+        let mut all = [0; 3];
+        all[..N].copy_from_slice(&arguments);
         let filtered = move || {
             rustix::thread::set_no_new_privs(true).unwrap();
             PROFILE.install().unwrap();
             // SAFETY: no argument of these tests is a pointer to something.
-            let done = unsafe { libc::syscall(call, arguments[0], arguments[1], 0, 0, 0, 0) };
+            let done = unsafe { libc::syscall(call, all[0], all[1], all[2], 0, 0, 0) };
             if done >= 0 { 0 } else { std::io::Error::last_os_error().raw_os_error().unwrap() }
         };
         std::thread::spawn(filtered).join().unwrap()
@@ -269,6 +272,23 @@ mod tests {
             let known = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK].contains(&family);
             // As the host's root, whom the kernel refuses no family that it has.
             assert!(known || socket(family, libc::SOCK_RAW) == libc::EPERM, "{family}");
+        }
+        // A sentry that is taken over has the host's kernel load no module.
+        let asked = |family: libc::c_int, kind: libc::c_int, protocol: libc::c_int| {
+            answer(libc::SYS_socket, [family, kind, protocol].map(libc::c_long::from))
+        };
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            assert_eq!(asked(family, libc::SOCK_STREAM, libc::IPPROTO_TCP), 0, "{family}");
+            assert_eq!(asked(family, libc::SOCK_DGRAM, libc::IPPROTO_UDP), 0, "{family}");
+            for protocol in [libc::IPPROTO_SCTP, libc::IPPROTO_DCCP, libc::IPPROTO_MPTCP, 115] {
+                for kind in [libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::SOCK_RAW, libc::SOCK_SEQPACKET] {
+                    assert_eq!(asked(family, kind, protocol), libc::EPERM, "{family} {kind} {protocol}");
+                }
+            }
+            assert_eq!(asked(family, libc::SOCK_DCCP, 0), libc::EPERM, "{family}");
+        }
+        for protocol in 1..32 {
+            assert_eq!(asked(libc::AF_NETLINK, libc::SOCK_RAW, protocol), libc::EPERM, "netlink {protocol}");
         }
         let pair = [libc::c_long::from(libc::AF_INET), libc::c_long::from(libc::SOCK_STREAM)];
         assert_eq!(answer(libc::SYS_socketpair, pair), libc::EPERM);

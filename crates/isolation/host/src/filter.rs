@@ -6,6 +6,7 @@
 #![expect(unsafe_code, reason = "installing a filter has no safe wrapper")]
 
 pub mod instruction;
+mod sockets;
 mod tree;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use seccompiler::{
 };
 
 use instruction::{JUMP_IF_AT_LEAST, LOAD, NUMBER, RETURN, errno, step};
+pub use sockets::Sockets;
 pub use tree::{Fate, decide};
 
 use crate::jail::said;
@@ -64,6 +66,8 @@ pub struct Profile {
     pub allowed: &'static [c_long],
     /// Calls that it lets through when the first argument is as it has to be.
     pub conditional: &'static [(c_long, Condition)],
+    /// The sockets that it lets through, for a process that makes some.
+    pub sockets: Option<Sockets>,
 }
 
 impl Profile {
@@ -74,7 +78,8 @@ impl Profile {
     pub fn compile(&self) -> Result<Vec<sock_filter>, BackendError> {
         let fate = |number: u32| {
             let call = c_long::from(number);
-            if self.conditional.iter().any(|(asked, _)| *asked == call) {
+            let is_of_sockets = self.sockets.is_some_and(|sockets| sockets.calls.contains(&call));
+            if is_of_sockets || self.conditional.iter().any(|(asked, _)| *asked == call) {
                 Fate::Asked
             } else if self.allowed.contains(&call) {
                 Fate::Allowed
@@ -85,8 +90,9 @@ impl Profile {
             }
         };
         let fates: Vec<_> = (0..UNKNOWN_FROM).map(fate).collect();
+        let sockets = self.sockets.map(|sockets| sockets.answers()).unwrap_or_default();
         let asked = by_arguments(&[], self.conditional)?;
-        Ok(decide(&fates).into_iter().chain(unknown()).chain(asked).collect())
+        Ok(decide(&fates).into_iter().chain(unknown()).chain(sockets).chain(asked).collect())
     }
 
     /// Puts the filter on this thread and what it starts from now on. It can never be taken off.

@@ -9,7 +9,7 @@
 use atoll_isolation_host::filter::{Condition, Profile};
 
 /// What a VMM may call.
-pub(crate) const PROFILE: Profile = Profile { allowed: ALLOWED, conditional: CONDITIONAL };
+pub(crate) const PROFILE: Profile = Profile { allowed: ALLOWED, conditional: CONDITIONAL, sockets: None };
 
 const CONDITIONAL: &[(libc::c_long, Condition)] = &[
     // Threads, and no processes. `clone3`, whose flags a filter cannot see, is answered as if it were missing.

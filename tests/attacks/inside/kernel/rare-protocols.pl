@@ -4,8 +4,8 @@
 my ($level, %got) = $ENV{LEVEL};
 # What is there, with the reason; for a container, what its kernel may be asked for.
 my $plain = "what programs use"; my %there = map { $_ => $plain } "2/0", "2/1", "2/6", "2/17", "2/58", "2/262", "10/0", "10/1", "10/6", "10/17", "10/58", "10/262",
-  "16/0", "16/2", "16/4", "16/9", "16/15", "16/16";
-if ($level eq "microvm") { %there = (%there, "2/136" => "UDP-Lite, built into its own kernel", "10/136" => "UDP-Lite, built into its own kernel", "16/7" => "notices of a module that is not on", "16/10" => "its own routes", "16/11" => "its own processes", "16/6" => "IPsec of its own kernel (kernel/xfrm)",
+  "16/0", "16/2", "16/9", "16/15";
+if ($level eq "microvm") { %there = (%there, "2/136" => "UDP-Lite, built into its own kernel", "10/136" => "UDP-Lite, built into its own kernel", "16/4" => "its own sockets", "16/16" => "families of its own kernel", "16/7" => "notices of a module that is not on", "16/10" => "its own routes", "16/11" => "its own processes", "16/6" => "IPsec of its own kernel (kernel/xfrm)",
   "16/12" => "packet filters of its own kernel (kernel/netfilter)"); }
 for my $family (2, 10, 16) { for my $protocol (0 .. 300) { for my $type (1 .. 6) {
   next if $type == 3 && $family != 16;    # kernel/raw-socket

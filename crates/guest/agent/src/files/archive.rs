@@ -20,7 +20,9 @@ use rustix::fs::{AtFlags, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps,
 use rustix::io::Errno;
 use tar::{Archive, Builder, Entry, EntryType, Header};
 
-use super::{DIRECTORY_MODE, checked, make_directories, open_regular, owner};
+use super::directory::refuse_change;
+use super::place::Place;
+use super::{DIRECTORY_MODE, Directory, checked, make_directories, owner};
 use crate::blocking::{BLOCK_BYTES, Blocks, Framing, Inlet, Threads, consume, produce};
 use crate::failing::{Stop, errno, invalid, io_error};
 use crate::operations::Answer;
@@ -46,31 +48,34 @@ pub(crate) async fn pack(
 
 /// Packs a path with everything below on the same file system (so not `/proc` with `/`).
 fn pack_tree(root: &Path, blocks: Blocks) -> io::Result<u64> {
-    let name = root.file_name().map_or_else(|| PathBuf::from("."), PathBuf::from);
-    let metadata = root.symlink_metadata()?;
+    let top = Place::of(root)?;
+    let name = PathBuf::from(top.name());
+    let metadata = top.metadata()?;
     let device = metadata.dev();
     let mut builder = Builder::new(blocks);
-    append(&mut builder, root, &name, &metadata)?;
+    append(&mut builder, (top.directory(), top.name()), &name, &metadata)?;
     let mut held = 0;
     let mut stack = Vec::new();
     if metadata.is_dir() {
         stack.push(Packed::open(root.to_path_buf(), name, &mut held)?);
     }
-    while let Some(directory) = stack.last_mut() {
-        let Some(child) = directory.children.pop() else {
+    while let Some(packed) = stack.last_mut() {
+        let Some(child) = packed.children.pop() else {
             stack.pop();
             continue;
         };
         held -= 1;
-        let (place, name) = (directory.place.join(&child), directory.name.join(&child));
-        // An entry that goes away meanwhile is left out.
-        let metadata = match place.symlink_metadata() {
-            Ok(metadata) => metadata,
+        let (place, name) = (packed.place.join(&child), packed.name.join(&child));
+        // An entry that goes away meanwhile is left out, and so are those of a directory that does.
+        let found = packed.directory().and_then(|here| Ok((here.metadata(&child)?, here)));
+        let (metadata, here) = match found {
+            Ok(found) => found,
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };
-        append(&mut builder, &place, &name, &metadata)?;
+        append(&mut builder, (here, &child), &name, &metadata)?;
         if metadata.is_dir() && metadata.dev() == device {
+            packed.directory = None;
             stack.push(Packed::open(place, name, &mut held)?);
         }
     }
@@ -86,31 +91,47 @@ struct Packed {
     name: PathBuf,
     /// Names whose turn has not come, the next one last.
     children: Vec<OsString>,
+    /// Closed while one below it is packed: a tree may be deeper than descriptors go.
+    directory: Option<Directory>,
 }
 
 impl Packed {
     /// Reads a directory. `held` counts the names that wait in all of them.
     fn open(place: PathBuf, name: PathBuf, held: &mut usize) -> io::Result<Self> {
+        let directory = Directory::open(&place)?;
         let mut children = Vec::new();
-        for entry in std::fs::read_dir(&place)? {
+        for entry in directory.entries()? {
             *held += 1;
             if *held > NAMES_MAX {
                 return Err(io::Error::other(format!("directories with more than {NAMES_MAX} entries")));
             }
-            children.push(entry?.file_name());
+            children.push(entry?.0);
         }
         children.sort_unstable_by(|a: &OsString, b| b.cmp(a));
-        Ok(Self { place, name, children })
+        Ok(Self { place, name, children, directory: Some(directory) })
+    }
+
+    fn directory(&mut self) -> io::Result<&Directory> {
+        let directory = match self.directory.take() {
+            Some(directory) => directory,
+            None => Directory::open(&self.place)?,
+        };
+        Ok(self.directory.insert(directory))
     }
 }
 
-fn append(builder: &mut Builder<Blocks>, place: &Path, name: &Path, metadata: &Metadata) -> io::Result<()> {
+fn append(
+    builder: &mut Builder<Blocks>,
+    (directory, entry): (&Directory, &OsStr),
+    name: &Path,
+    metadata: &Metadata,
+) -> io::Result<()> {
     let mut header = Header::new_gnu();
     header.set_metadata(metadata);
     header.set_size(0);
     let kind = metadata.file_type();
     if kind.is_file() {
-        let file = match open_regular(place) {
+        let file = match directory.open_regular(entry) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error),
@@ -120,7 +141,7 @@ fn append(builder: &mut Builder<Blocks>, place: &Path, name: &Path, metadata: &M
     } else if kind.is_dir() {
         builder.append_data(&mut header, name, io::empty())
     } else if kind.is_symlink() {
-        builder.append_link(&mut header, name, std::fs::read_link(place)?)
+        builder.append_link(&mut header, name, directory.read_link(entry)?)
     } else {
         // A device, FIFO or socket: nothing that could be unpacked elsewhere.
         Ok(())
@@ -168,9 +189,8 @@ fn unpack_tree(request: &Unpack, inlet: Inlet) -> Result<u64, Failure> {
     let maker = owner(&request.user)?;
     let root = Path::new(&request.path);
     make_directories(root, DIRECTORY_MODE, &maker)?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory =
-        rustix::fs::open(root, flags, Mode::empty()).map_err(|cause| errno(&request.path, cause))?;
+    let directory = Directory::open(root).and_then(|root| root.to_read());
+    let directory = directory.map_err(|error| io_error(&request.path, &error))?;
     let resolve = if root == Path::new("/") { ResolveFlags::IN_ROOT } else { ResolveFlags::BENEATH };
     let mut below = Below { directory, resolve: resolve | ResolveFlags::NO_MAGICLINKS, forced, maker };
     let mut archive = Archive::new(inlet);
@@ -207,6 +227,7 @@ impl Below {
         // The directory itself, as `./`.
         let Some(leaf) = name.file_name().map(OsStr::to_owned) else { return Ok(0) };
         let parent = self.parent(name.parent().unwrap_or(Path::new("")))?;
+        refuse_change(&parent).map_err(told)?;
         #[expect(clippy::wildcard_enum_match_arm, reason = "whatever is not known is refused")]
         let fd = match kind {
             EntryType::Directory => self.make_directory(&parent, &leaf).map_err(told)?,
@@ -290,6 +311,7 @@ impl Below {
             place.push(part);
             current = match self.open(&place) {
                 Err(Errno::NOENT) => {
+                    refuse_change(&current).map_err(told)?;
                     rustix::fs::mkdirat(&current, part.as_os_str(), Mode::from_raw_mode(DIRECTORY_MODE))
                         .map_err(told)?;
                     let made = self.open(&place).map_err(told)?;

@@ -1,6 +1,8 @@
 //! Facts about paths beyond those of a listing: where links lead, extended attributes.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
 use std::path::Path;
 
 use atoll_guest_protocol::body::RecordWriter;
@@ -8,12 +10,14 @@ use atoll_guest_protocol::messages::{Describe, Described, SetAttributes};
 use atoll_guest_protocol::wire::{Kind, encode_message};
 use atoll_guest_protocol::{ATTRIBUTES_MAX_BYTES, DESCRIBE_MAX_COUNT};
 use bytes::BytesMut;
-use rustix::fs::{XattrFlags, getxattr, listxattr, removexattr, setxattr};
+use rustix::fs::{OFlags, XattrFlags, fgetxattr, flistxattr, fremovexattr, fsetxattr};
 use rustix::io::Errno;
 
+use super::directory::refuse_cgroup;
+use super::place::{Place, canonical};
 use super::{Names, checked};
 use crate::blocking::{Framing, Threads, produce};
-use crate::failing::{Stop, errno, invalid, io_error};
+use crate::failing::{Stop, invalid, io_error};
 use crate::operations::Answer;
 
 /// The prefix that names of attributes must have: others belong to the system.
@@ -46,23 +50,35 @@ pub(crate) async fn describe(
 
 fn one(path: &Path, names: &Names, prefix: &str) -> Described {
     // A path that is gone meanwhile, or cannot be looked at, counts as absent.
-    let Ok(metadata) = path.symlink_metadata() else { return Described::default() };
+    let Ok(place) = Place::of(path) else { return Described::default() };
+    let Ok(metadata) = place.metadata() else { return Described::default() };
     let resolved = || {
-        let place = path.canonicalize().ok()?;
+        let real = canonical(path).ok()?;
+        let place = Place::of(&real).ok()?;
         let metadata = place.metadata().ok()?;
-        Some(names.info(&place, &place, &metadata))
+        Some(names.info(&real, (place.directory(), place.name()), &metadata))
     };
     Described {
-        info: Some(names.info(path, path, &metadata)),
+        info: Some(names.info(path, (place.directory(), place.name()), &metadata)),
         resolved: if metadata.is_symlink() { resolved() } else { None },
         attributes: if prefix.is_empty() { BTreeMap::new() } else { attributes(path, prefix) },
     }
 }
 
+/// Opens a file or directory behind all links: nothing else has attributes of a client.
+fn opened(path: &Path) -> io::Result<File> {
+    let place = Place::follow(path)?;
+    let metadata = place.metadata()?;
+    if !metadata.is_file() && !metadata.is_dir() {
+        return Err(Errno::PERM.into());
+    }
+    place.open(OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, 0)
+}
+
 /// Names of the attributes of a file that begin so, without that beginning.
-fn attribute_names(path: &Path, prefix: &str) -> Result<Vec<String>, Errno> {
+fn attribute_names(file: &File, prefix: &str) -> Result<Vec<String>, Errno> {
     let mut list = vec![0; ATTRIBUTES_MAX_BYTES];
-    let len = listxattr(path, &mut list[..])?;
+    let len = flistxattr(file, &mut list[..])?;
     let names = list[..len].split(|byte| *byte == 0).filter_map(|name| std::str::from_utf8(name).ok());
     Ok(names.filter_map(|name| name.strip_prefix(prefix)).map(str::to_owned).collect())
 }
@@ -70,10 +86,11 @@ fn attribute_names(path: &Path, prefix: &str) -> Result<Vec<String>, Errno> {
 fn attributes(path: &Path, prefix: &str) -> BTreeMap<String, String> {
     let mut left = ATTRIBUTES_MAX_BYTES;
     let mut all = BTreeMap::new();
+    let Ok(file) = opened(path) else { return all };
     // A file system without attributes has none.
-    for name in attribute_names(path, prefix).unwrap_or_default() {
+    for name in attribute_names(&file, prefix).unwrap_or_default() {
         let mut value = vec![0; left];
-        let Ok(len) = getxattr(path, format!("{prefix}{name}"), &mut value[..]) else { continue };
+        let Ok(len) = fgetxattr(&file, format!("{prefix}{name}"), &mut value[..]) else { continue };
         let Some(rest) = left.checked_sub(name.len() + len) else { break };
         value.truncate(len);
         if let Ok(value) = String::from_utf8(value) {
@@ -90,22 +107,24 @@ pub(crate) fn set_attributes(request: &SetAttributes) -> Result<Answer, Stop> {
     if !request.prefix.starts_with(NAMESPACE) {
         return Err(invalid("names of attributes must begin with 'user.'").into());
     }
-    replace(path, request).map_err(|cause| errno(&request.path, cause))?;
+    replace(path, request).map_err(|error| io_error(&request.path, &error))?;
     Ok(Answer::done(0))
 }
 
-fn replace(path: &Path, request: &SetAttributes) -> Result<(), Errno> {
+fn replace(path: &Path, request: &SetAttributes) -> io::Result<()> {
     let SetAttributes { prefix, attributes, .. } = request;
-    let before = match attribute_names(path, prefix) {
+    let file = opened(path)?;
+    refuse_cgroup(&file)?;
+    let before = match attribute_names(&file, prefix) {
         // A file system without attributes has none to remove.
         Err(Errno::NOTSUP) if attributes.is_empty() => return Ok(()),
         before => before?,
     };
     for name in before.iter().filter(|name| !attributes.contains_key(*name)) {
-        removexattr(path, format!("{prefix}{name}"))?;
+        fremovexattr(&file, format!("{prefix}{name}"))?;
     }
     for (name, value) in attributes {
-        setxattr(path, format!("{prefix}{name}"), value.as_bytes(), XattrFlags::empty())?;
+        fsetxattr(&file, format!("{prefix}{name}"), value.as_bytes(), XattrFlags::empty())?;
     }
     Ok(())
 }

@@ -1,15 +1,17 @@
 //! Reading and writing files.
 
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{File, Permissions};
 use std::io::{self, Read, Seek, SeekFrom, Write as _};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+use std::path::Path;
 
 use atoll_guest_protocol::body::{RecordReader, RecordWriter};
 use atoll_guest_protocol::messages::{Failure, Read as ReadFile, Reason, Write as WriteFile};
 use atoll_guest_protocol::server::failure;
+use rustix::fs::{OFlags, RenameFlags};
 
-use super::{DIRECTORY_MODE, MODE_BITS, Names, checked, make_directories, open_regular, owner};
+use super::place::{Place, real};
+use super::{DIRECTORY_MODE, MODE_BITS, Names, checked, make_directories, owner};
 use crate::blocking::{BLOCK_BYTES, Framing, Inlet, Threads, consume, produce};
 use crate::failing::{Stop, invalid, io_error};
 use crate::operations::Answer;
@@ -17,8 +19,6 @@ use crate::users::Identity;
 
 /// Permission bits of a new file when the host names none.
 const FILE_MODE: u32 = 0o644;
-/// Symbolic links followed to the file that is written.
-const LINKS_MAX: usize = 40;
 
 /// `read`.
 pub(crate) async fn read(
@@ -31,9 +31,11 @@ pub(crate) async fn read(
         Some(libc::EINVAL) => invalid(format!("{}: not a regular file", request.path)),
         _ => io_error(&request.path, error),
     };
-    let mut file = open_regular(path).map_err(|error| told(&error))?;
+    let place = Place::follow(path).map_err(|error| told(&error))?;
+    let mut file = place.open_regular().map_err(|error| told(&error))?;
     let metadata = file.metadata().map_err(|error| told(&error))?;
-    response.message(&Names::read().info(path, path, &metadata)).await?;
+    let info = Names::read().info(path, (place.directory(), place.name()), &metadata);
+    response.message(&info).await?;
     if request.offset > 0 {
         file.seek(SeekFrom::Start(request.offset)).map_err(|error| told(&error))?;
     }
@@ -69,20 +71,20 @@ pub(crate) async fn write(threads: &Threads, request: &mut RecordReader) -> Resu
 
 /// A file beside the one that is written. Gone when it is dropped, unless it was put in place.
 struct Beside {
-    path: PathBuf,
+    place: Place,
     file: File,
     placed: bool,
 }
 
 impl Beside {
-    fn new(directory: &Path) -> io::Result<Self> {
-        let path = directory.join(super::spare_name());
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
-        Ok(Self { path, file, placed: false })
+    fn new(target: &Place) -> io::Result<Self> {
+        let place = target.beside(&super::spare_name());
+        let file = place.open(OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, 0o600)?;
+        Ok(Self { place, file, placed: false })
     }
 
-    fn place(mut self, target: &Path) -> io::Result<()> {
-        std::fs::rename(&self.path, target)?;
+    fn place(mut self, target: &Place) -> io::Result<()> {
+        self.place.rename(target, RenameFlags::empty())?;
         self.placed = true;
         Ok(())
     }
@@ -91,7 +93,7 @@ impl Beside {
 impl Drop for Beside {
     fn drop(&mut self) {
         if !self.placed {
-            drop(std::fs::remove_file(&self.path));
+            drop(self.place.remove_file());
         }
     }
 }
@@ -99,9 +101,8 @@ impl Drop for Beside {
 fn write_file(request: &WriteFile, mut inlet: Inlet) -> Result<u64, Failure> {
     let told = |error: io::Error| io_error(&request.path, &error);
     let owner = owner(&request.user)?;
-    let target = follow(Path::new(&request.path)).map_err(told)?;
-    let directory = target.parent().ok_or_else(|| failure(Reason::IsADirectory, "/: is a directory"))?;
-    let existing = match target.symlink_metadata() {
+    let target = target(request, &owner)?;
+    let existing = match target.metadata() {
         Ok(metadata) if metadata.is_dir() => {
             return Err(failure(Reason::IsADirectory, format!("{}: is a directory", request.path)));
         }
@@ -112,13 +113,13 @@ fn write_file(request: &WriteFile, mut inlet: Inlet) -> Result<u64, Failure> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(told(error)),
     };
-    if request.parents && existing.is_none() {
-        make_directories(directory, DIRECTORY_MODE, &owner)?;
+    if request.path.ends_with('/') {
+        return Err(failure(Reason::NotADirectory, format!("{}: not a directory", request.path)));
     }
     if request.in_place {
         return write_in_place(request, &target, &owner, inlet).map_err(told);
     }
-    let mut beside = Beside::new(directory).map_err(told)?;
+    let mut beside = Beside::new(&target).map_err(told)?;
     let mut written = 0;
     while let Some(bytes) = inlet.next().map_err(told)? {
         beside.file.write_all(&bytes).map_err(told)?;
@@ -137,19 +138,33 @@ fn write_file(request: &WriteFile, mut inlet: Inlet) -> Result<u64, Failure> {
     Ok(written)
 }
 
+/// The file that a path stands for, whether it exists or not; the directories above it are made if that was asked for.
+fn target(request: &WriteFile, owner: &Identity) -> Result<Place, Failure> {
+    let told = |error: io::Error| io_error(&request.path, &error);
+    let path = Path::new(&request.path);
+    match Place::follow(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && request.parents => {}
+        found => return found.map_err(told),
+    }
+    let path = real(path).map_err(told)?;
+    make_directories(path.parent().unwrap_or(Path::new("/")), DIRECTORY_MODE, owner)?;
+    Place::of(&path).map_err(told)
+}
+
 /// Writes into the file itself.
-fn write_in_place(request: &WriteFile, target: &Path, owner: &Identity, mut inlet: Inlet) -> io::Result<u64> {
+fn write_in_place(
+    request: &WriteFile,
+    target: &Place,
+    owner: &Identity,
+    mut inlet: Inlet,
+) -> io::Result<u64> {
     let mode = if request.mode == 0 { FILE_MODE } else { request.mode & MODE_BITS };
     // The file may have been replaced by a FIFO meanwhile: opening it must not wait.
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
-    let open = |create| {
-        let mut how = OpenOptions::new();
-        how.write(true).create(create).truncate(true).mode(mode).custom_flags(flags).open(target)
-    };
+    let flags = OFlags::WRONLY | OFlags::TRUNC | OFlags::NONBLOCK | OFlags::NOCTTY;
     // A file that exists is opened without `O_CREAT`: in directories like /tmp the kernel refuses `O_CREAT` for files
     // of other users, to root as well (fs.protected_regular).
-    let mut file = match open(false) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => open(true)?,
+    let mut file = match target.open(flags, 0) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => target.open(flags | OFlags::CREATE, mode)?,
         opened => opened?,
     };
     fchown(&file, Some(owner.uid), Some(owner.gid))?;
@@ -162,20 +177,4 @@ fn write_in_place(request: &WriteFile, target: &Path, owner: &Identity, mut inle
         written += bytes.len() as u64;
     }
     Ok(written)
-}
-
-/// The file that a path stands for, whether it exists or not.
-fn follow(path: &Path) -> io::Result<PathBuf> {
-    let mut place = path.to_path_buf();
-    for _ in 0..LINKS_MAX {
-        match std::fs::read_link(&place) {
-            Ok(target) => place = place.parent().unwrap_or(Path::new("/")).join(target),
-            // Not a link, or nothing there yet.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT)) => {
-                return Ok(place);
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Err(io::Error::from_raw_os_error(libc::ELOOP))
 }

@@ -1,23 +1,22 @@
 //! Finding files by their path, and lines in them.
 
-use std::ffi::{CString, OsString};
+use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
 use std::io::{self, BufRead, BufReader, Read as _};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use atoll_guest_protocol::FOUND_LINE_MAX_BYTES;
 use atoll_guest_protocol::body::RecordWriter;
-use atoll_guest_protocol::messages::{Failure, FileInfo, Find, Found, Reason, Truncated};
-use atoll_guest_protocol::server::failure;
+use atoll_guest_protocol::messages::{Failure, FileInfo, Find, Found, Truncated};
 use atoll_guest_protocol::wire::{Kind, encode_message};
 use bytes::BytesMut;
 use memchr::memmem;
 
 use super::pattern::{Pattern, Places};
-use super::{Names, checked, open_regular};
+use super::{Directory, Names, checked};
 use crate::blocking::{Framing, Outlet, Threads, produce};
 use crate::failing::{Stop, invalid, io_error};
 use crate::operations::Answer;
@@ -105,12 +104,10 @@ impl Search {
 
     /// Searches everything; says whether the answer was cut.
     fn run(mut self) -> Result<bool, Failure> {
-        let metadata = self.root.metadata().map_err(|error| io_error(&self.shown, &error))?;
-        if !metadata.is_dir() {
-            return Err(failure(Reason::NotADirectory, format!("{}: not a directory", self.shown)));
-        }
+        let root = Directory::open(&self.root).and_then(|root| root.device());
+        let device = root.map_err(|error| io_error(&self.shown, &error))?;
         let mut stack = Vec::new();
-        let mut next = Some((PathBuf::new(), self.pattern.start(), metadata.dev()));
+        let mut next = Some((PathBuf::new(), self.pattern.start(), device));
         loop {
             if let Some((relative, places, device)) = next.take() {
                 match self.directory(relative, &places, device, stack.len() + 1) {
@@ -142,23 +139,23 @@ impl Search {
     ) -> Result<Searched, Enough> {
         let mut below = Vec::new();
         // A directory that cannot be read counts as empty.
-        let entries = sorted(&self.root.join(&directory)).unwrap_or_default();
-        for name in entries {
+        let Ok(here) = Directory::open(&self.root.join(&directory)) else {
+            return Ok(Searched { relative: directory, below });
+        };
+        for name in sorted(&here).unwrap_or_default() {
             self.look()?;
             let places = self.pattern.step(places, name.as_bytes());
             let (is_match, leads_on) = (places.is_match(&self.pattern), places.leads_on(&self.pattern));
             if !is_match && !leads_on {
                 continue;
             }
-            let relative = directory.join(&name);
-            let place = self.root.join(&relative);
             // It may have gone meanwhile.
-            let Ok(metadata) = place.symlink_metadata() else { continue };
+            let Ok(metadata) = here.metadata(&name) else { continue };
             if is_match {
-                self.found(&relative, &place, &metadata)?;
+                self.found(&directory.join(&name), (&here, &name), &metadata)?;
             }
             let enters = metadata.is_dir() && leads_on && depth < DEPTH_MAX;
-            if enters && (metadata.dev() == device || !is_of_the_kernel(&place)) {
+            if enters && (metadata.dev() == device || !is_of_the_kernel(&here, &name)) {
                 below.push((name, places, metadata.dev()));
             }
         }
@@ -174,17 +171,22 @@ impl Search {
         if self.looked_at > LOOKED_AT_MAX { Err(Enough::Cut) } else { Ok(()) }
     }
 
-    fn found(&mut self, relative: &Path, place: &Path, metadata: &Metadata) -> Result<(), Enough> {
+    fn found(
+        &mut self,
+        relative: &Path,
+        (directory, name): (&Directory, &OsStr),
+        metadata: &Metadata,
+    ) -> Result<(), Enough> {
         let Some(text) = self.text.clone() else {
-            let info = self.names.info(relative, place, metadata);
+            let info = self.names.info(relative, (directory, name), metadata);
             return self.tell(&Found { info: Some(info), ..Found::default() });
         };
         if !metadata.is_file() {
             return Ok(());
         }
-        let info = self.names.info(relative, place, metadata);
+        let info = self.names.info(relative, (directory, name), metadata);
         // A file that cannot be read has nothing in it.
-        match open_regular(place).and_then(|file| self.lines(&text, file, &info)) {
+        match directory.open_regular(name).and_then(|file| self.lines(&text, file, &info)) {
             Ok(Some(enough)) => Err(enough),
             Ok(None) | Err(_) => Ok(()),
         }
@@ -244,22 +246,19 @@ impl Search {
 }
 
 /// Names in a directory, in order.
-fn sorted(place: &Path) -> io::Result<Vec<OsString>> {
-    let entries = std::fs::read_dir(place)?.take(ENTRIES_MAX);
-    let mut names: Vec<OsString> = entries.filter_map(|entry| Some(entry.ok()?.file_name())).collect();
+fn sorted(directory: &Directory) -> io::Result<Vec<OsString>> {
+    let entries = directory.entries()?.take(ENTRIES_MAX);
+    let mut names: Vec<OsString> = entries.filter_map(|entry| Some(entry.ok()?.0)).collect();
     names.sort_unstable();
     Ok(names)
 }
 
-/// Whether a directory shows the kernel's state rather than files: reading it has effects or no end.
-fn is_of_the_kernel(place: &Path) -> bool {
-    const PROC: i64 = 0x9fa0;
-    const SYSFS: i64 = 0x6265_6572;
-    const CGROUP: i64 = 0x0027_e0eb;
-    const CGROUP2: i64 = 0x6367_7270;
-    let Ok(path) = CString::new(place.as_os_str().to_owned().into_vec()) else { return true };
-    let Ok(stat) = rustix::fs::statfs(path.as_c_str()) else { return true };
-    matches!(stat.f_type, PROC | SYSFS | CGROUP | CGROUP2)
+/// Whether a directory shows the kernel's state rather than files. One that cannot be opened is not entered either.
+fn is_of_the_kernel(above: &Directory, name: &OsStr) -> bool {
+    match above.below(name) {
+        Ok(directory) => directory.is_of_the_kernel(),
+        Err(_) => true,
+    }
 }
 
 /// A line as it is told: without its end, bounded.

@@ -3,14 +3,14 @@
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use atoll_guest_protocol::body::RecordWriter;
-use atoll_guest_protocol::messages::{Failure, List, Reason, Truncated};
-use atoll_guest_protocol::server::failure;
+use atoll_guest_protocol::messages::{Failure, List, Truncated};
 use atoll_guest_protocol::wire::{Kind, encode_message};
 use bytes::BytesMut;
 
-use super::{Names, checked};
+use super::{Directory, Names, checked};
 use crate::blocking::{Framing, Outlet, Threads, produce};
 use crate::failing::{Stop, io_error};
 use crate::operations::Answer;
@@ -36,43 +36,42 @@ pub(crate) async fn list(
 
 /// Sends entries in order, each directory's before those of the next; says whether some were cut.
 fn walk(request: &List, outlet: &Outlet) -> Result<bool, Failure> {
-    let root = Path::new(&request.path);
-    if !root.metadata().map_err(|error| io_error(&request.path, &error))?.is_dir() {
-        return Err(failure(Reason::NotADirectory, format!("{}: not a directory", request.path)));
-    }
+    let told = |error: io::Error| io_error(&request.path, &error);
+    let root = Directory::open(Path::new(&request.path)).map_err(told)?;
     let mut left = usize::try_from(request.max_entries).unwrap_or(usize::MAX).min(ENTRIES_MAX);
     let depth = usize::try_from(request.depth.clamp(1, DEPTH_MAX)).unwrap_or(usize::MAX);
     let names = Names::read();
     let mut block = BytesMut::new();
     // Depth first, children right behind their directory.
-    let (first, mut cut) =
-        Listed::open(root, PathBuf::new(), left).map_err(|error| io_error(&request.path, &error))?;
+    let (first, mut cut) = Listed::read(root, PathBuf::new(), left).map_err(told)?;
     let mut stack = vec![first];
-    while let Some(directory) = stack.last_mut() {
-        let Some(name) = directory.children.pop() else {
+    while let Some(listed) = stack.last_mut() {
+        let Some(name) = listed.children.pop() else {
             stack.pop();
             continue;
         };
-        let relative = directory.relative.join(name);
-        let place = root.join(&relative);
+        let relative = listed.relative.join(&name);
+        let here = Arc::clone(&listed.directory);
         // It may have gone meanwhile.
-        let Ok(metadata) = place.symlink_metadata() else { continue };
+        let Ok(metadata) = here.metadata(&name) else { continue };
         if left == 0 {
             cut = true;
             break;
         }
         left -= 1;
-        block.extend_from_slice(&encode_message(Kind::Message, &names.info(&relative, &place, &metadata)));
+        let info = names.info(&relative, (&here, &name), &metadata);
+        block.extend_from_slice(&encode_message(Kind::Message, &info));
         if block.len() >= SEND_BYTES {
             outlet.send(block.split().freeze()).map_err(|error| io_error("list", &error))?;
         }
         // A directory that cannot be read is shown without content.
         if metadata.is_dir()
             && stack.len() < depth
-            && let Ok((directory, more)) = Listed::open(&place, relative, left)
+            && let Ok((listed, more)) =
+                here.below(&name).and_then(|below| Listed::read(below, relative, left))
         {
             cut |= more;
-            stack.push(directory);
+            stack.push(listed);
         }
     }
     if !block.is_empty() {
@@ -83,6 +82,8 @@ fn walk(request: &List, outlet: &Outlet) -> Result<bool, Failure> {
 
 /// A directory that is being listed.
 struct Listed {
+    /// Open for as long as that takes: listings are not deep.
+    directory: Arc<Directory>,
     relative: PathBuf,
     /// Names whose turn has not come, the next one last.
     children: Vec<OsString>,
@@ -90,17 +91,17 @@ struct Listed {
 
 impl Listed {
     /// Reads a directory; says whether there were more entries than `room`.
-    fn open(place: &Path, relative: PathBuf, room: usize) -> io::Result<(Self, bool)> {
+    fn read(directory: Directory, relative: PathBuf, room: usize) -> io::Result<(Self, bool)> {
         let mut children: Vec<OsString> = Vec::new();
         let mut cut = false;
-        for entry in std::fs::read_dir(place)? {
+        for entry in directory.entries()? {
             if children.len() == room {
                 cut = true;
                 break;
             }
-            children.push(entry?.file_name());
+            children.push(entry?.0);
         }
         children.sort_unstable_by(|a, b| b.cmp(a));
-        Ok((Self { relative, children }, cut))
+        Ok((Self { directory: Arc::new(directory), relative, children }, cut))
     }
 }

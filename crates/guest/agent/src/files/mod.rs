@@ -1,14 +1,14 @@
 //! Files: the small operations, and the parts that all operations share.
 //!
 //! Symbolic links are followed as any program in the sandbox would: the agent sees the sandbox's root
-//! and nothing else. Only unpacking an archive stays below its directory ([`archive`]).
+//! and nothing else. Links to what the agent itself has open are not ([`directory`]), and every operation goes to its files
+//! by [`place`]. Only unpacking an archive stays below its directory ([`archive`]).
 
-use std::ffi::{CString, OsStr};
-use std::fs::{DirBuilder, File, Metadata, OpenOptions};
+use std::ffi::OsStr;
+use std::fs::{File, Metadata};
 use std::io;
-use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 
 use atoll_guest_protocol::PATH_MAX_BYTES;
@@ -16,7 +16,7 @@ use atoll_guest_protocol::messages::{
     Chmod, Failure, FileInfo, FileKind, Mkdir, Reason, Remove, Rename, Stat,
 };
 use atoll_guest_protocol::server::failure;
-use rustix::fs::{CWD, RenameFlags};
+use rustix::fs::{Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use crate::blocking::Threads;
@@ -27,17 +27,21 @@ use crate::users::{Database, Identity};
 mod archive;
 mod attributes;
 mod content;
+mod directory;
 mod finding;
 mod listing;
 mod moved;
 mod pattern;
+pub(crate) mod place;
 mod walk;
 
 pub(crate) use archive::{pack, unpack};
 pub(crate) use attributes::{describe, set_attributes};
 pub(crate) use content::{read, write};
+pub(crate) use directory::{Directory, Entries, own_path};
 pub(crate) use finding::find;
 pub(crate) use listing::list;
+use place::Place;
 
 /// Permission bits of a directory when the host names none.
 const DIRECTORY_MODE: u32 = 0o755;
@@ -67,17 +71,9 @@ fn owner(user: &str) -> Result<Identity, Failure> {
     Database::read().identity(user)
 }
 
-/// Opens a regular file to read. Never waits for the other end of a FIFO.
+/// Opens a regular file to read, through all links. Never waits for the other end of a FIFO.
 pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
-    let kind = file.metadata()?.file_type();
-    if kind.is_dir() {
-        return Err(io::Error::from_raw_os_error(libc::EISDIR));
-    }
-    if !kind.is_file() {
-        return Err(io::Error::from_raw_os_error(libc::EINVAL));
-    }
-    Ok(file)
+    Place::follow(path)?.open_regular()
 }
 
 /// Names of owners, read once for a listing.
@@ -92,10 +88,11 @@ impl Names {
         Self { users, groups }
     }
 
-    fn info(&self, shown: &Path, place: &Path, metadata: &Metadata) -> FileInfo {
+    /// Tells of an entry of a directory, under the path that is shown for it.
+    fn info(&self, shown: &Path, (directory, name): (&Directory, &OsStr), metadata: &Metadata) -> FileInfo {
         let kind = metadata.file_type();
         let target = if kind.is_symlink() {
-            std::fs::read_link(place).map(|target| lossy(target.as_os_str())).unwrap_or_default()
+            directory.read_link(name).map(|target| lossy(target.as_os_str())).unwrap_or_default()
         } else {
             String::new()
         };
@@ -136,9 +133,10 @@ pub(crate) fn lossy(name: &OsStr) -> String {
 /// `stat`.
 pub(crate) fn stat(request: &Stat) -> Result<Answer, Stop> {
     let path = checked(&request.path)?;
-    let metadata = if request.no_follow { path.symlink_metadata() } else { path.metadata() };
-    let metadata = metadata.map_err(|error| io_error(&request.path, &error))?;
-    Ok(Answer::message(&Names::read().info(path, path, &metadata)))
+    let told = |error: io::Error| io_error(&request.path, &error);
+    let place = if request.no_follow { Place::of(path) } else { Place::follow(path) }.map_err(told)?;
+    let metadata = place.metadata().map_err(told)?;
+    Ok(Answer::message(&Names::read().info(path, (place.directory(), place.name()), &metadata)))
 }
 
 /// `mkdir`.
@@ -156,9 +154,11 @@ pub(crate) fn mkdir(request: &Mkdir) -> Result<Answer, Stop> {
 
 /// Makes one directory that was not there.
 fn make_directory(path: &Path, mode: u32, owner: &Identity) -> io::Result<()> {
-    DirBuilder::new().mode(0o700).create(path)?;
-    std::os::unix::fs::lchown(path, Some(owner.uid), Some(owner.gid))?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+    let place = Place::of(path)?;
+    place.make_directory(0o700)?;
+    let made = place.open(OFlags::RDONLY | OFlags::DIRECTORY, 0)?;
+    fchown(&made, Some(owner.uid), Some(owner.gid))?;
+    Ok(rustix::fs::fchmod(&made, Mode::from_raw_mode(mode))?)
 }
 
 /// Makes a directory and the missing ones above it. The last gets `mode`, the others the usual bits.
@@ -169,7 +169,7 @@ pub(crate) fn make_directories(path: &Path, mode: u32, owner: &Identity) -> Resu
         place.push(part);
         let mode = if parts.peek().is_none() { mode } else { DIRECTORY_MODE };
         match make_directory(&place, mode, owner) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && place.is_dir() => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && place::is_directory(&place) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 return Err(failure(Reason::NotADirectory, format!("{}: not a directory", place.display())));
             }
@@ -183,13 +183,13 @@ pub(crate) fn make_directories(path: &Path, mode: u32, owner: &Identity) -> Resu
 pub(crate) async fn remove(threads: &Threads, request: Remove) -> Result<Answer, Stop> {
     checked(&request.path)?;
     let work = move || {
-        let path = Path::new(&request.path);
         let told = |error: io::Error| io_error(&request.path, &error);
-        let is_directory = path.symlink_metadata().map_err(told)?.is_dir();
+        let place = Place::of(Path::new(&request.path)).map_err(told)?;
+        let is_directory = place.metadata().map_err(told)?.is_dir();
         match (is_directory, request.recursive) {
-            (true, true) => remove_tree(path),
-            (true, false) => std::fs::remove_dir(path),
-            (false, _) => std::fs::remove_file(path),
+            (true, true) => place.remove_tree(REMOVED_MAX_COUNT),
+            (true, false) => place.remove_directory(),
+            (false, _) => place.remove_file(),
         }
         .map_err(told)
     };
@@ -198,16 +198,8 @@ pub(crate) async fn remove(threads: &Threads, request: Remove) -> Result<Answer,
 }
 
 /// Removes a file, or a directory with everything in it.
-fn remove_all(path: &Path) -> io::Result<()> {
-    if path.symlink_metadata()?.is_dir() { remove_tree(path) } else { std::fs::remove_file(path) }
-}
-
-/// Removes a directory with everything in it, however deep that is.
-fn remove_tree(path: &Path) -> io::Result<()> {
-    let name = path.file_name().ok_or(io::Error::from_raw_os_error(libc::EBUSY))?;
-    let name = CString::new(name.as_bytes())?;
-    let above = File::open(path.parent().unwrap_or(Path::new("/")))?;
-    atoll_tree::remove(above.as_fd(), &name, REMOVED_MAX_COUNT)
+fn remove_all(place: &Place) -> io::Result<()> {
+    if place.metadata()?.is_dir() { place.remove_tree(REMOVED_MAX_COUNT) } else { place.remove_file() }
 }
 
 /// `rename`.
@@ -217,11 +209,13 @@ pub(crate) async fn rename(threads: &Threads, request: Rename) -> Result<Answer,
     let work = move || {
         let (from, to) = (Path::new(&request.from), Path::new(&request.to));
         let flags = if request.no_replace { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
-        let renamed = match rustix::fs::renameat_with(CWD, from, CWD, to, flags) {
-            Err(Errno::XDEV) => moved::by_copy(from, to, flags),
-            renamed => renamed.map_err(io::Error::from),
+        let renamed = || -> io::Result<()> {
+            match Place::of(from)?.rename(&Place::of(to)?, flags) {
+                Err(Errno::XDEV) => moved::by_copy(from, to, flags),
+                renamed => Ok(renamed?),
+            }
         };
-        renamed.map_err(|error| io_error(&format!("{} to {}", request.from, request.to), &error))
+        renamed().map_err(|error| io_error(&format!("{} to {}", request.from, request.to), &error))
     };
     threads.run(work).await?;
     Ok(Answer::done(0))
@@ -231,15 +225,15 @@ pub(crate) async fn rename(threads: &Threads, request: Rename) -> Result<Answer,
 pub(crate) fn chmod(request: &Chmod) -> Result<Answer, Stop> {
     let path = checked(&request.path)?;
     let told = |error: io::Error| io_error(&request.path, &error);
+    let place = Place::follow(path).map_err(told)?;
     if !request.user.is_empty() {
         let new = owner(&request.user)?;
         // Without a group in the request, the file's stays.
         let group = request.user.contains(':').then_some(new.gid);
-        std::os::unix::fs::chown(path, Some(new.uid), group).map_err(told)?;
+        place.set_owner(Some(new.uid), group).map_err(told)?;
     }
     if let Some(mode) = request.mode {
-        let bits = std::fs::Permissions::from_mode(mode & MODE_BITS);
-        std::fs::set_permissions(path, bits).map_err(told)?;
+        place.set_mode(mode & MODE_BITS).map_err(told)?;
     }
     Ok(Answer::done(0))
 }

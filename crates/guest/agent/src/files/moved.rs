@@ -3,14 +3,15 @@
 //! original goes.
 
 use std::collections::HashMap;
-use std::ffi::{CString, OsStr, OsString};
-use std::fs::Metadata;
+use std::ffi::{CString, OsString};
+use std::fs::{File, Metadata};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, lchown, symlink};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Mode, RenameFlags, Timespec, Timestamps, XattrFlags};
+use rustix::fs::{OFlags, RenameFlags, Timespec, Timestamps, XattrFlags, fgetxattr, flistxattr, fsetxattr};
+
+use super::place::Place;
 
 /// Entries that are copied at most.
 const COPIED_MAX_COUNT: u64 = 5_000_000;
@@ -22,17 +23,17 @@ pub(super) fn by_copy(from: &Path, to: &Path, flags: RenameFlags) -> io::Result<
     if to.starts_with(from) {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
-    let metadata = from.symlink_metadata()?;
-    check_not_mounted(from, &metadata)?;
-    let beside = beside(to)?;
+    let metadata = Place::of(from)?.metadata()?;
+    check_not_mounted(&Place::of(from)?, &metadata)?;
+    let (place, beside) = (Place::of(to)?, beside(to)?);
     let copied = copy(from, &beside, &metadata)
-        .and_then(|()| rustix::fs::renameat_with(CWD, &beside, CWD, to, flags).map_err(io::Error::from));
+        .and_then(|()| Place::of(&beside)?.rename(&place, flags).map_err(io::Error::from));
     if let Err(error) = copied {
         // The first error is the one to report.
-        drop(super::remove_all(&beside));
+        drop(Place::of(&beside).and_then(|beside| super::remove_all(&beside)));
         return Err(error);
     }
-    super::remove_all(from)
+    super::remove_all(&Place::of(from)?)
 }
 
 /// A name that nothing has, in the directory of `to`.
@@ -42,9 +43,8 @@ fn beside(to: &Path) -> io::Result<PathBuf> {
 }
 
 /// A file system that is mounted here does not move: its content would.
-fn check_not_mounted(place: &Path, metadata: &Metadata) -> io::Result<()> {
-    let above = place.parent().ok_or(io::ErrorKind::InvalidInput)?.metadata()?;
-    if metadata.is_dir() && metadata.dev() != above.dev() {
+fn check_not_mounted(place: &Place, metadata: &Metadata) -> io::Result<()> {
+    if metadata.is_dir() && metadata.dev() != place.directory().device()? {
         return Err(io::Error::from_raw_os_error(libc::EBUSY));
     }
     Ok(())
@@ -61,9 +61,9 @@ struct Level {
 impl Level {
     /// Makes the copy of a directory, empty and closed to other users.
     fn enter(from: PathBuf, to: PathBuf, metadata: Metadata) -> io::Result<Self> {
-        std::fs::DirBuilder::new().mode(0o700).create(&to)?;
-        let left =
-            std::fs::read_dir(&from)?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<_>>()?;
+        Place::of(&to)?.make_directory(0o700)?;
+        let entries = super::Directory::open(&from)?.entries()?;
+        let left = entries.map(|entry| Ok(entry?.0)).collect::<io::Result<_>>()?;
         Ok(Self { from, to, metadata, left })
     }
 }
@@ -71,14 +71,14 @@ impl Level {
 fn copy(from: &Path, to: &Path, metadata: &Metadata) -> io::Result<()> {
     let mut links = HashMap::new();
     if !metadata.is_dir() {
-        return copy_one(from, to, metadata, &mut links);
+        return copy_one(&Place::of(from)?, to, metadata, &mut links);
     }
     let mut count = 0_u64;
     let mut stack = vec![Level::enter(from.to_owned(), to.to_owned(), metadata.clone())?];
     while let Some(level) = stack.last_mut() {
         let Some(name) = level.left.pop() else {
             if let Some(done) = stack.pop() {
-                describe(&done.from, &done.to, &done.metadata)?;
+                describe(&Place::of(&done.from)?, &Place::of(&done.to)?, &done.metadata)?;
             }
             continue;
         };
@@ -87,12 +87,13 @@ fn copy(from: &Path, to: &Path, metadata: &Metadata) -> io::Result<()> {
             return Err(io::Error::from_raw_os_error(libc::EFBIG));
         }
         let (from, to) = (level.from.join(&name), level.to.join(&name));
-        let metadata = from.symlink_metadata()?;
+        let place = Place::of(&from)?;
+        let metadata = place.metadata()?;
         if metadata.is_dir() {
-            check_not_mounted(&from, &metadata)?;
+            check_not_mounted(&place, &metadata)?;
             stack.push(Level::enter(from, to, metadata)?);
         } else {
-            copy_one(&from, &to, &metadata, &mut links)?;
+            copy_one(&place, &to, &metadata, &mut links)?;
         }
     }
     Ok(())
@@ -100,63 +101,67 @@ fn copy(from: &Path, to: &Path, metadata: &Metadata) -> io::Result<()> {
 
 /// Copies a file that is no directory. `links` are files with several names, by device and inode.
 fn copy_one(
-    from: &Path,
+    from: &Place,
     to: &Path,
     metadata: &Metadata,
     links: &mut HashMap<(u64, u64), PathBuf>,
 ) -> io::Result<()> {
     let kind = metadata.file_type();
+    let place = Place::of(to)?;
     if kind.is_symlink() {
-        symlink(std::fs::read_link(from)?, to)?;
-        lchown(to, Some(metadata.uid()), Some(metadata.gid()))?;
-        return keep_times(to, metadata);
+        place.make_link(&from.read_link()?)?;
+        place.set_owner(Some(metadata.uid()), Some(metadata.gid()))?;
+        return place.set_times(&times(metadata));
     }
     if kind.is_file() && metadata.nlink() > 1 {
         if let Some(first) = links.get(&(metadata.dev(), metadata.ino())) {
-            return std::fs::hard_link(first, to);
+            return Place::of(first)?.link_to(&place);
         }
         links.insert((metadata.dev(), metadata.ino()), to.to_owned());
     }
     if kind.is_file() {
-        let mut source = super::open_regular(from)?;
-        io::copy(&mut source, &mut std::fs::OpenOptions::new().write(true).create_new(true).open(to)?)?;
+        let mut source = from.open_regular()?;
+        let mut copied = place.open(OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, 0o666)?;
+        io::copy(&mut source, &mut copied)?;
     } else if kind.is_fifo() {
-        rustix::fs::mkfifoat(CWD, to, Mode::from_raw_mode(0o600))?;
+        place.make_fifo(0o600)?;
     } else {
         // Sockets are left out: a socket without its program is worth nothing. So are devices: they
         // cannot be made here.
         return Ok(());
     }
-    describe(from, to, metadata)
+    describe(from, &place, metadata)
 }
 
 /// Owner, extended attributes, permissions and times, in the order in which none takes away another.
-fn describe(from: &Path, to: &Path, metadata: &Metadata) -> io::Result<()> {
-    lchown(to, Some(metadata.uid()), Some(metadata.gid()))?;
-    copy_attributes(from, to)?;
-    std::fs::set_permissions(to, std::fs::Permissions::from_mode(metadata.mode() & super::MODE_BITS))?;
-    keep_times(to, metadata)
+fn describe(from: &Place, to: &Place, metadata: &Metadata) -> io::Result<()> {
+    to.set_owner(Some(metadata.uid()), Some(metadata.gid()))?;
+    if metadata.is_file() || metadata.is_dir() {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        copy_attributes(&from.open(flags, 0)?, &to.open(flags, 0)?)?;
+    }
+    to.set_mode(metadata.mode() & super::MODE_BITS)?;
+    to.set_times(&times(metadata))
 }
 
-/// Copies the times of a file, also of a link itself.
-fn keep_times(to: &Path, metadata: &Metadata) -> io::Result<()> {
+/// The times of a file, also of a link itself.
+fn times(metadata: &Metadata) -> Timestamps {
     let time = |seconds, nanoseconds| Timespec { tv_sec: seconds, tv_nsec: nanoseconds };
-    let times = Timestamps {
+    Timestamps {
         last_access: time(metadata.atime(), metadata.atime_nsec()),
         last_modification: time(metadata.mtime(), metadata.mtime_nsec()),
-    };
-    Ok(rustix::fs::utimensat(CWD, to, &times, AtFlags::SYMLINK_NOFOLLOW)?)
+    }
 }
 
 /// Copies the extended attributes that may be set here; a file system without attributes has none.
-fn copy_attributes(from: &Path, to: &Path) -> io::Result<()> {
+fn copy_attributes(from: &File, to: &File) -> io::Result<()> {
     let mut names = vec![0_u8; ATTRIBUTES_MAX_BYTES];
-    let Ok(len) = rustix::fs::llistxattr(from, &mut names) else { return Ok(()) };
+    let Ok(len) = flistxattr(from, &mut names) else { return Ok(()) };
     let mut value = vec![0_u8; ATTRIBUTES_MAX_BYTES];
     for name in names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        let name = CString::new(OsStr::from_bytes(name).as_bytes())?;
-        if let Ok(len) = rustix::fs::lgetxattr(from, &name, &mut value) {
-            let _refused = rustix::fs::lsetxattr(to, &name, &value[..len], XattrFlags::empty());
+        let name = CString::new(name)?;
+        if let Ok(len) = fgetxattr(from, &name, &mut value) {
+            let _refused = fsetxattr(to, &name, &value[..len], XattrFlags::empty());
         }
     }
     Ok(())

@@ -6,6 +6,7 @@
 //!
 //! A hostile client harms its own session only: packets, handles and answers are bounded.
 
+mod long_name;
 mod session;
 mod wire;
 

@@ -2,19 +2,22 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions, ReadDir};
+use std::fs::{File, Metadata};
 use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps};
+use rustix::fs::{Mode, OFlags, RenameFlags, Timespec, Timestamps};
 
+use super::long_name::long_name;
 use super::wire::{
     Attributes, BAD_MESSAGE, EOF, FAILURE, Fields, Malformed, NO_SUCH_FILE, OK, PERMISSION_DENIED, Reply,
     UNSUPPORTED, read_packet,
 };
+use crate::files::place::{Place, canonical, is_directory, stat};
+use crate::files::{Directory, Entries};
 
 const INIT: u8 = 1;
 const VERSION: u8 = 2;
@@ -44,7 +47,7 @@ const EXTENSIONS: [(&str, &str); 6] = [
 
 enum Open {
     File { file: File, append: bool },
-    Directory { entries: ReadDir, path: PathBuf, dots: bool },
+    Directory { directory: Directory, entries: Entries, dots: bool },
 }
 
 struct Session {
@@ -81,9 +84,9 @@ impl From<Malformed> for Refusal {
 
 /// Serves until the stream ends.
 pub(super) fn run(mut stream: UnixStream, home: &str, cwd: &str) -> io::Result<()> {
-    let home = if Path::new(home).is_dir() { PathBuf::from(home) } else { PathBuf::from("/") };
+    let home = if is_directory(Path::new(home)) { PathBuf::from(home) } else { PathBuf::from("/") };
     let start = Path::new(cwd);
-    let start = if start.is_absolute() && start.is_dir() { start.to_owned() } else { home.clone() };
+    let start = if start.is_absolute() && is_directory(start) { start.to_owned() } else { home.clone() };
     let mut session = Session { home, start, open: BTreeMap::new(), last: 0 };
     while let Some((kind, packet)) = read_packet(&mut stream)? {
         let answer = if kind == INIT { version() } else { session.answer(kind, &packet) };
@@ -150,14 +153,14 @@ impl Session {
             }
             5 => self.read(request, fields),
             6 => self.write(request, fields),
-            7 => self.metadata(request, fs::symlink_metadata(self.path(fields)?)?),
+            7 => self.metadata(request, self.place(fields)?.metadata()?),
             8 => {
                 let metadata = self.file(fields)?.metadata()?;
                 self.metadata(request, metadata)
             }
             9 => {
-                let path = self.path(fields)?;
-                change(&path, fields.attributes()?, AtFlags::empty())?;
+                let place = Place::follow(&self.path(fields)?)?;
+                change(&place, fields.attributes()?)?;
                 Ok(done(request))
             }
             10 => {
@@ -167,30 +170,29 @@ impl Session {
             }
             11 => self.open_directory(request, fields),
             12 => self.read_directory(request, fields),
-            13 => Ok(fs::remove_file(self.path(fields)?).map(|()| done(request))?),
+            13 => Ok(self.place(fields)?.remove_file().map(|()| done(request))?),
             14 => {
-                let path = self.path(fields)?;
-                let mode = fields.attributes()?.mode.unwrap_or(0o755);
-                rustix::fs::mkdir(&path, Mode::from_raw_mode(mode))?;
+                let place = self.place(fields)?;
+                place.make_directory(fields.attributes()?.mode.unwrap_or(0o755))?;
                 Ok(done(request))
             }
-            15 => Ok(fs::remove_dir(self.path(fields)?).map(|()| done(request))?),
+            15 => Ok(self.place(fields)?.remove_directory().map(|()| done(request))?),
             16 => {
                 let path = self.path(fields)?;
                 Ok(one_name(request, &real_path(&path)))
             }
-            17 => self.metadata(request, fs::metadata(self.path(fields)?)?),
+            17 => self.metadata(request, stat(&self.path(fields)?)?),
             18 => {
-                let (from, to) = (self.path(fields)?, self.path(fields)?);
+                let (from, to) = (self.place(fields)?, self.place(fields)?);
                 // Version 3 says that renaming does not replace.
-                rustix::fs::renameat_with(CWD, &from, CWD, &to, rustix::fs::RenameFlags::NOREPLACE)?;
+                from.rename(&to, RenameFlags::NOREPLACE)?;
                 Ok(done(request))
             }
-            19 => Ok(one_name(request, &fs::read_link(self.path(fields)?)?)),
+            19 => Ok(one_name(request, &self.place(fields)?.read_link()?)),
             20 => {
                 // OpenSSH sends the two paths in the opposite order to the draft, and so does every client since.
-                let (target, link) = (fields.path()?, self.path(fields)?);
-                Ok(std::os::unix::fs::symlink(target, link).map(|()| done(request))?)
+                let (target, link) = (fields.path()?, self.place(fields)?);
+                Ok(link.make_link(&target).map(|()| done(request))?)
             }
             EXTENDED => self.extended(request, fields),
             _ => Err(Refusal::Status(UNSUPPORTED)),
@@ -202,7 +204,12 @@ impl Session {
         Ok(self.start.join(fields.path()?))
     }
 
-    fn metadata(&self, request: u32, metadata: fs::Metadata) -> Result<Vec<u8>, Refusal> {
+    /// What a path names: a link itself, when it is one.
+    fn place(&self, fields: &mut Fields<'_>) -> Result<Place, Refusal> {
+        Ok(Place::of(&self.path(fields)?)?)
+    }
+
+    fn metadata(&self, request: u32, metadata: Metadata) -> Result<Vec<u8>, Refusal> {
         let mut reply = Reply::new(ATTRIBUTES, request);
         reply.put_metadata(&metadata);
         Ok(reply.finish())
@@ -238,18 +245,20 @@ impl Session {
         let mode = fields.attributes()?.mode.unwrap_or(0o666);
         let has = |flag: u32| flags & flag != 0;
         let append = has(APPEND);
+        let writes = has(WRITE) || append;
+        let access = match (has(READ), writes) {
+            (true, true) => OFlags::RDWR,
+            (false, true) => OFlags::WRONLY,
+            (true, false) => OFlags::RDONLY,
+            (false, false) => return Err(Refusal::Status(FAILURE)),
+        };
         // A pipe that no process has open at its other end must not hold the session up.
-        let custom = OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = OpenOptions::new()
-            .read(has(READ))
-            .write(has(WRITE) && !append)
-            .append(append)
-            .create(has(CREATE) && (has(WRITE) || append))
-            .truncate(has(TRUNCATE) && has(WRITE) && !append)
-            .create_new(has(CREATE) && has(EXCLUSIVE))
-            .mode(mode)
-            .custom_flags(custom.bits().cast_signed())
-            .open(&path)?;
+        let mut how = access | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let creates = has(CREATE) && writes;
+        how.set(OFlags::APPEND, append);
+        how.set(OFlags::TRUNC, has(TRUNCATE) && has(WRITE) && !append);
+        how.set(OFlags::EXCL, creates && has(EXCLUSIVE));
+        let file = open_through_links(&path, how, creates, mode)?;
         self.keep(request, Open::File { file, append })
     }
 
@@ -287,14 +296,14 @@ impl Session {
     }
 
     fn open_directory(&mut self, request: u32, fields: &mut Fields<'_>) -> Result<Vec<u8>, Refusal> {
-        let path = self.path(fields)?;
-        let entries = fs::read_dir(&path)?;
-        self.keep(request, Open::Directory { entries, path, dots: true })
+        let directory = Directory::open(&self.path(fields)?)?;
+        let entries = directory.entries()?;
+        self.keep(request, Open::Directory { directory, entries, dots: true })
     }
 
     fn read_directory(&mut self, request: u32, fields: &mut Fields<'_>) -> Result<Vec<u8>, Refusal> {
         let handle = fields.handle()?;
-        let Some(Open::Directory { entries, path, dots }) = self.open.get_mut(&handle) else {
+        let Some(Open::Directory { directory, entries, dots }) = self.open.get_mut(&handle) else {
             return Err(Refusal::Status(FAILURE));
         };
         let mut names: Vec<OsString> = Vec::new();
@@ -308,13 +317,13 @@ impl Session {
                 Some(name) => name,
                 None if body.len() > NAMES_MAX_BYTES => break,
                 None => match entries.next() {
-                    Some(Ok(entry)) => entry.file_name(),
+                    Some(Ok((name, _))) => name,
                     Some(Err(error)) => return Err(error.into()),
                     None => break,
                 },
             };
             // An entry that went away meanwhile is left out.
-            let Ok(metadata) = fs::symlink_metadata(path.join(&name)) else { continue };
+            let Ok(metadata) = directory.metadata(&name) else { continue };
             body.put_bytes(name.as_bytes());
             body.put_bytes(long_name(&metadata, &name.to_string_lossy()).as_bytes());
             body.put_metadata(&metadata);
@@ -332,17 +341,22 @@ impl Session {
     fn extended(&self, request: u32, fields: &mut Fields<'_>) -> Result<Vec<u8>, Refusal> {
         match fields.bytes()? {
             b"posix-rename@openssh.com" => {
-                let (from, to) = (self.path(fields)?, self.path(fields)?);
-                Ok(fs::rename(from, to).map(|()| done(request))?)
+                let (from, to) = (self.place(fields)?, self.place(fields)?);
+                Ok(from.rename(&to, RenameFlags::empty()).map(|()| done(request))?)
             }
             b"hardlink@openssh.com" => {
-                let (from, to) = (self.path(fields)?, self.path(fields)?);
-                Ok(fs::hard_link(from, to).map(|()| done(request))?)
+                let (from, to) = (self.place(fields)?, self.place(fields)?);
+                Ok(from.link_to(&to).map(|()| done(request))?)
             }
             b"fsync@openssh.com" => Ok(self.file(fields)?.sync_all().map(|()| done(request))?),
             b"lsetstat@openssh.com" => {
-                let path = self.path(fields)?;
-                change(&path, fields.attributes()?, AtFlags::SYMLINK_NOFOLLOW)?;
+                let place = self.place(fields)?;
+                let mut to = fields.attributes()?;
+                if place.metadata()?.is_symlink() {
+                    // A link's own mode means nothing.
+                    to.mode = None;
+                }
+                change(&place, to)?;
                 Ok(done(request))
             }
             b"limits@openssh.com" => {
@@ -376,7 +390,7 @@ impl Fields<'_> {
 
 /// The path without links, `.` and `..`; a path that does not exist is only tidied up.
 fn real_path(path: &Path) -> PathBuf {
-    if let Ok(real) = fs::canonicalize(path) {
+    if let Ok(real) = canonical(path) {
         return real;
     }
     let mut tidy = PathBuf::from("/");
@@ -399,20 +413,28 @@ fn owner(ids: (u32, u32)) -> (Option<rustix::fs::Uid>, Option<rustix::fs::Gid>) 
     (Some(rustix::fs::Uid::from_raw(ids.0)), Some(rustix::fs::Gid::from_raw(ids.1)))
 }
 
-fn change(path: &Path, to: Attributes, flags: AtFlags) -> Result<(), Refusal> {
+/// Opens a file, through all links; one that is made is made where the last of them leads.
+fn open_through_links(path: &Path, how: OFlags, creates: bool, mode: u32) -> io::Result<File> {
+    if !creates {
+        return Place::follow(path)?.open(how, mode);
+    }
+    // With `O_EXCL` a link is in the way.
+    let place = if how.contains(OFlags::EXCL) { Place::of(path) } else { Place::follow(path) }?;
+    place.open(how | OFlags::CREATE, mode)
+}
+
+fn change(place: &Place, to: Attributes) -> io::Result<()> {
     if let Some(size) = to.size {
-        OpenOptions::new().write(true).open(path)?.set_len(size)?;
+        place.open(OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY, 0)?.set_len(size)?;
     }
-    if let Some(ids) = to.owner {
-        let (uid, gid) = owner(ids);
-        rustix::fs::chownat(CWD, path, uid, gid, flags)?;
+    if let Some((uid, gid)) = to.owner {
+        place.set_owner(Some(uid), Some(gid))?;
     }
-    // A link's own mode means nothing.
-    if let Some(mode) = to.mode.filter(|_| flags.is_empty()) {
-        rustix::fs::chmod(path, Mode::from_raw_mode(mode))?;
+    if let Some(mode) = to.mode {
+        place.set_mode(mode)?;
     }
     if let Some(at) = to.times {
-        rustix::fs::utimensat(CWD, path, &times(at), flags)?;
+        place.set_times(&times(at))?;
     }
     Ok(())
 }
@@ -434,61 +456,9 @@ fn change_open(file: &File, to: Attributes) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A line as of `ls -l`, for clients that show it.
-fn long_name(metadata: &fs::Metadata, name: &str) -> String {
-    let kind = match metadata.mode() & 0o170_000 {
-        0o040_000 => 'd',
-        0o120_000 => 'l',
-        0o020_000 => 'c',
-        0o060_000 => 'b',
-        0o010_000 => 'p',
-        0o140_000 => 's',
-        _ => '-',
-    };
-    let mut bits = String::from(kind);
-    for at in (0..9).rev() {
-        let set = metadata.mode() >> at & 1 == 1;
-        bits.push(if set { ['x', 'w', 'r'][at % 3] } else { '-' });
-    }
-    format!(
-        "{bits} {:>4} {:<8} {:<8} {:>10} {} {name}",
-        metadata.nlink(),
-        metadata.uid(),
-        metadata.gid(),
-        metadata.size(),
-        day(metadata.mtime()),
-    )
-}
-
-/// The day of a time, `YYYY-MM-DD`, in UTC.
-fn day(seconds: i64) -> String {
-    // Days since 0000-03-01, in eras of 400 years.
-    let days = seconds.div_euclid(86_400) + 719_468;
-    let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn days() {
-        for (seconds, text) in [
-            (0, "1970-01-01"),
-            (951_782_400, "2000-02-29"),
-            (1_763_683_200, "2025-11-21"),
-            (-1, "1969-12-31"),
-        ] {
-            assert_eq!(day(seconds), text);
-        }
-    }
 
     #[test]
     fn what_does_not_exist_is_tidied_up() {

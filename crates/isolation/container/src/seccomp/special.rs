@@ -26,11 +26,37 @@ const IO_PGETEVENTS: libc::c_long = 333;
 /// Every bit of half a pointer.
 const ALL: u32 = u32::MAX;
 
+/// Requests of `ioctl` for which the kernel loads a module, whatever rights the process has (`net/socket.c`,
+/// `drivers/tty/tty_ldisc.c`): line disciplines of terminals, bridges, VLANs, and frame relay in kernels before 5.13.
+const LOADING_REQUESTS: [u32; 9] = [
+    0x5423, // TIOCSETD
+    0x8940, // SIOCGIFBR
+    0x8941, // SIOCSIFBR
+    0x8980, // SIOCADDDLCI
+    0x8981, // SIOCDELDLCI
+    0x8982, // SIOCGIFVLAN
+    0x8983, // SIOCSIFVLAN
+    0x89a0, // SIOCBRADDBR
+    0x89a1, // SIOCBRDELBR
+];
+/// The option of TCP that names an algorithm of the kernel's cryptography, by which that is loaded (since Linux 6.7).
+const TCP_AO_ADD_KEY: u32 = 38;
+/// The level of options of TCP.
+const TCP: u32 = libc::IPPROTO_TCP.cast_unsigned();
+
 /// The calls that [`answers`] concerns and that are let through otherwise.
-pub(super) const LET_THROUGH_OTHERWISE: [libc::c_long; 5] =
-    [libc::SYS_mmap, libc::SYS_shmget, libc::SYS_memfd_create, libc::SYS_setrlimit, libc::SYS_prlimit64];
-/// The calls that do not exist inside.
-const MISSING: [libc::c_long; 6] = [
+pub(super) const LET_THROUGH_OTHERWISE: [libc::c_long; 7] = [
+    libc::SYS_ioctl,
+    libc::SYS_mmap,
+    libc::SYS_shmget,
+    libc::SYS_memfd_create,
+    libc::SYS_setrlimit,
+    libc::SYS_prlimit64,
+    libc::SYS_setsockopt,
+];
+/// The calls that do not exist inside. Of asynchronous I/O: there is one number of slots for the whole host. Programs fall
+/// back, as where the kernel was built without it.
+pub(super) const MISSING: [libc::c_long; 6] = [
     libc::SYS_io_setup,
     libc::SYS_io_destroy,
     libc::SYS_io_getevents,
@@ -41,16 +67,16 @@ const MISSING: [libc::c_long; 6] = [
 
 /// Whether [`answers`] has something to say of a call.
 pub(super) fn concerns(call: libc::c_long) -> bool {
-    MISSING.contains(&call) || LET_THROUGH_OTHERWISE.contains(&call)
+    LET_THROUGH_OTHERWISE.contains(&call)
 }
 
 /// The instructions: they end with an answer, or go on with what follows them.
 pub(super) fn answers() -> Vec<sock_filter> {
     let mut program = unknown().to_vec();
-    // One number of slots for the whole host. Programs fall back, as where the kernel was built without it.
-    for call in MISSING {
-        program.extend(answer(call, &[], libc::ENOSYS));
-    }
+    program.extend(refuse_requests());
+    // As where the kernel was built without it.
+    let names_an_algorithm = [Test::Is(low(1), TCP), Test::Is(low(2), TCP_AO_ADD_KEY)];
+    program.extend(answer(libc::SYS_setsockopt, &names_an_algorithm, libc::ENOPROTOOPT));
     // One reserve for the whole host: here it is empty.
     program.extend(answer(libc::SYS_mmap, &[Test::HasAny(low(3), HUGE_MAPPING)], libc::ENOMEM));
     program.extend(answer(libc::SYS_shmget, &[Test::HasAny(low(2), HUGE_SEGMENT)], libc::ENOMEM));
@@ -65,6 +91,23 @@ pub(super) fn answers() -> Vec<sock_filter> {
         program.extend(answer(libc::SYS_prlimit64, &only_sets, 0));
         program.extend(answer(libc::SYS_prlimit64, &sets, libc::EPERM));
     }
+    program
+}
+
+/// Refuses [`LOADING_REQUESTS`]. The kernel looks at the lower half of a request's number only.
+fn refuse_requests() -> Vec<sock_filter> {
+    let number = u32::try_from(libc::SYS_ioctl).unwrap_or(u32::MAX);
+    let count = u8::try_from(LOADING_REQUESTS.len()).unwrap_or(u8::MAX);
+    let mut program = vec![
+        step(LOAD, NUMBER, 0, 0),
+        step(JUMP_IF_EQUAL, number, 0, count.saturating_add(2)),
+        step(LOAD, low(1), 0, 0),
+    ];
+    // The last one of them decides between the answer and what follows it.
+    for (left, request) in (0..count).rev().zip(LOADING_REQUESTS) {
+        program.push(step(JUMP_IF_EQUAL, request, left, u8::from(left == 0)));
+    }
+    program.push(step(RETURN, errno(libc::EPERM), 0, 0));
     program
 }
 

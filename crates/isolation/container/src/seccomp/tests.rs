@@ -142,7 +142,7 @@ fn arguments_count_where_they_lead_to_something_else() {
             }
         }
         for protocol in 0..32 {
-            let there = [0, 2, 4, 9, 15, 16].contains(&protocol);
+            let there = [0, 2, 9, 15].contains(&protocol);
             assert_eq!(answer(16, 3, protocol) == ALLOW, there, "netlink {protocol}");
         }
         assert_eq!(answer(1, 5, 1), ALLOW);
@@ -175,6 +175,28 @@ fn what_belongs_to_the_whole_host_is_not_to_be_had() {
         assert_eq!(call(libc::SYS_prlimit64, [0, 7, pointer, 0]), ALLOW);
     }
     assert_eq!(call(libc::SYS_prlimit64, [0, 4, 0, 0x1000]), ALLOW);
+}
+
+#[test]
+fn no_request_has_the_kernel_look_for_a_module() {
+    let call = |number: libc::c_long, arguments: [u64; 3]| {
+        let [a, b, c] = arguments;
+        verdict(u32::try_from(number).unwrap(), [a, b, c, 0, 0, 0])
+    };
+    let refused = [0x5423, 0x8940, 0x8941, 0x8980, 0x8981, 0x8982, 0x8983, 0x89a0, 0x89a1];
+    for request in (0x5400..0x5500).chain(0x8900..0x8a00) {
+        // The kernel does not look at the upper half.
+        for upper in [0, 1 << 32, 0xffff_ffff << 32] {
+            let expected = if refused.contains(&request) { errno(libc::EPERM) } else { ALLOW };
+            assert_eq!(call(libc::SYS_ioctl, [3, request | upper, 0]), expected, "{request:#x} {upper:#x}");
+        }
+    }
+    // TCP_AO_ADD_KEY, of TCP alone.
+    assert_eq!(call(libc::SYS_setsockopt, [3, 6, 38]), errno(libc::ENOPROTOOPT));
+    assert_eq!(call(libc::SYS_setsockopt, [3, 6 | (1 << 32), 38 | (1 << 32)]), errno(libc::ENOPROTOOPT));
+    for (level, option) in [(1, 38), (6, 1), (6, 14), (6, 39), (0, 38), (41, 38)] {
+        assert_eq!(call(libc::SYS_setsockopt, [3, level, option]), ALLOW, "{level} {option}");
+    }
 }
 
 #[test]

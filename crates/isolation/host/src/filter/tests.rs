@@ -23,6 +23,7 @@ const PROFILE: Profile = Profile {
         // Any call with a number as its first argument would do.
         (libc::SYS_umask, Condition::With(0o011)),
     ],
+    sockets: None,
 };
 
 /// What the kernel answers to a call: 0, or the error.
@@ -75,8 +76,54 @@ fn arguments_decide_where_they_are_asked_for() {
 }
 
 #[test]
+fn sockets_are_told_apart_by_family_type_and_protocol() {
+    let sockets = Sockets {
+        calls: &[libc::SYS_socket],
+        unspecified: false,
+        internet: &[0, libc::IPPROTO_UDP],
+        netlink: &[libc::NETLINK_ROUTE],
+    };
+    let profile = Profile { allowed: PROFILE.allowed, conditional: &[], sockets: Some(sockets) };
+    let asked = |call: c_long, family: c_int, kind: c_int, protocol: c_int| {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                rustix::thread::set_no_new_privs(true).unwrap();
+                profile.install().unwrap();
+                // SAFETY: no pointers; a socket stays open until the test ends.
+                let made = unsafe { libc::syscall(call, family, kind, protocol, 0) };
+                if made >= 0 { 0 } else { std::io::Error::last_os_error().raw_os_error().unwrap() }
+            });
+            thread.join().unwrap()
+        })
+    };
+    let socket = |family, kind, protocol| asked(libc::SYS_socket, family, kind, protocol);
+    for (family, kind, protocol) in [
+        (libc::AF_UNIX, libc::SOCK_SEQPACKET, 0),
+        (libc::AF_INET, libc::SOCK_STREAM, 0),
+        (libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, libc::IPPROTO_UDP),
+        (libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE),
+    ] {
+        assert_eq!(socket(family, kind, protocol), 0, "{family} {kind} {protocol}");
+    }
+    // The kernel would let the host's root have all of them, or say that it has no such thing.
+    for (family, kind, protocol) in [
+        (libc::AF_UNSPEC, libc::SOCK_STREAM, 0),
+        (libc::AF_PACKET, libc::SOCK_RAW, 0),
+        (libc::AF_INET, libc::SOCK_STREAM, libc::IPPROTO_TCP),
+        (libc::AF_INET, libc::SOCK_STREAM, libc::IPPROTO_SCTP),
+        (libc::AF_INET, libc::SOCK_SEQPACKET, 0),
+        (libc::AF_INET6, libc::SOCK_DCCP, 0),
+        (libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_GENERIC),
+        (libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_SOCK_DIAG),
+    ] {
+        assert_eq!(socket(family, kind, protocol), libc::EPERM, "{family} {kind} {protocol}");
+    }
+    assert_eq!(asked(libc::SYS_socketpair, libc::AF_UNIX, libc::SOCK_STREAM, 0), libc::EPERM);
+}
+
+#[test]
 fn a_filter_that_the_kernel_does_not_take_is_an_error() {
-    let refuses = Profile { allowed: PROFILE.allowed, conditional: &[] };
+    let refuses = Profile { allowed: PROFILE.allowed, conditional: &[], sockets: None };
     let second = filtered(|| refuses.install());
     let said = second.expect_err("the first filter does not let another one through");
     assert!(said.starts_with("failed to install the filter of system calls"), "{said}");
