@@ -1,5 +1,7 @@
 //! The seam between the two databases: one connection type, one value type, one row type.
 //!
+//! On PostgreSQL a statement is awaited; on SQLite it runs in place ([`crate::sqlite`]), and its future is ready at once.
+//!
 //! Everything above this module is written once. The SQL keeps to what both databases understand
 //! (TEXT, BIGINT, BYTEA, `$1`, `ON CONFLICT`, `RETURNING`), and values are only ever bound, never
 //! written into the text.
@@ -10,10 +12,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
-use sqlx::sqlite::{SqliteArguments, SqliteRow};
-use sqlx::{PgConnection, Postgres, Row as _, SqlSafeStr, Sqlite, SqliteConnection};
+use sqlx::{PgConnection, Postgres, Row as _, SqlSafeStr};
 
 use crate::error::StoreError;
+use crate::sqlite;
 
 /// A value to bind.
 #[derive(Debug, Clone)]
@@ -98,7 +100,7 @@ pub(crate) use args;
 /// A connection to either database, for the length of one operation.
 #[derive(Debug)]
 pub(crate) enum Conn<'c> {
-    Sqlite(&'c mut SqliteConnection),
+    Sqlite(&'c mut rusqlite::Connection),
     Postgres(&'c mut PgConnection),
 }
 
@@ -119,7 +121,7 @@ impl Conn<'_> {
     ) -> Result<u64, StoreError> {
         check(&values)?;
         Ok(match self {
-            Self::Sqlite(conn) => bind_sqlite(sql, values).execute(&mut **conn).await?.rows_affected(),
+            Self::Sqlite(conn) => sqlite::execute(conn, sql.into_sql_str().as_str(), &values)?,
             Self::Postgres(conn) => bind_postgres(sql, values).execute(&mut **conn).await?.rows_affected(),
         })
     }
@@ -133,7 +135,7 @@ impl Conn<'_> {
         check(&values)?;
         Ok(match self {
             Self::Sqlite(conn) => {
-                let rows = bind_sqlite(sql, values).fetch_all(&mut **conn).await?;
+                let rows = sqlite::rows(conn, sql.into_sql_str().as_str(), &values)?;
                 rows.into_iter().map(Row::Sqlite).collect()
             }
             Self::Postgres(conn) => {
@@ -159,15 +161,6 @@ fn check(values: &[Value]) -> Result<(), StoreError> {
     if values.iter().any(has_nul) { Err(StoreError::Nul) } else { Ok(()) }
 }
 
-fn bind_sqlite<'q>(sql: impl SqlSafeStr, values: Vec<Value>) -> Query<'q, Sqlite, SqliteArguments> {
-    values.into_iter().fold(sqlx::query(sql), |query, value| match value {
-        Value::Text(text) => query.bind(text),
-        Value::Int(number) => query.bind(number),
-        Value::Bytes(bytes) => query.bind(bytes),
-        Value::NoBytes => query.bind(None::<Vec<u8>>),
-    })
-}
-
 fn bind_postgres<'q>(sql: impl SqlSafeStr, values: Vec<Value>) -> Query<'q, Postgres, PgArguments> {
     values.into_iter().fold(sqlx::query(sql), |query, value| match value {
         Value::Text(text) => query.bind(text),
@@ -182,7 +175,7 @@ pub(crate) type BadColumn = &'static str;
 
 /// A row of either database. Reading a column gives the column's name when it makes no sense.
 pub(crate) enum Row {
-    Sqlite(SqliteRow),
+    Sqlite(sqlite::Row),
     Postgres(PgRow),
 }
 
@@ -190,20 +183,31 @@ macro_rules! column_reader {
     ($name:ident, $type:ty) => {
         pub(crate) fn $name(&self, column: &'static str) -> Result<$type, BadColumn> {
             match self {
-                Self::Sqlite(row) => row.try_get(column),
-                Self::Postgres(row) => row.try_get(column),
+                Self::Sqlite(row) => row.$name(column),
+                Self::Postgres(row) => row.try_get(column).or(Err(column)),
             }
-            .or(Err(column))
         }
     };
 }
 
 impl Row {
-    column_reader!(text, String);
-    column_reader!(text_opt, Option<String>);
+    column_reader!(str, &str);
+    column_reader!(str_opt, Option<&str>);
     column_reader!(int, i64);
     column_reader!(int_opt, Option<i64>);
-    column_reader!(bytes, Vec<u8>);
+    column_reader!(slice, &[u8]);
+
+    pub(crate) fn text(&self, column: &'static str) -> Result<String, BadColumn> {
+        self.str(column).map(str::to_owned)
+    }
+
+    pub(crate) fn text_opt(&self, column: &'static str) -> Result<Option<String>, BadColumn> {
+        self.str_opt(column).map(|text| text.map(str::to_owned))
+    }
+
+    pub(crate) fn bytes(&self, column: &'static str) -> Result<Vec<u8>, BadColumn> {
+        self.slice(column).map(<[u8]>::to_vec)
+    }
 
     pub(crate) fn uint(&self, column: &'static str) -> Result<u64, BadColumn> {
         u64::try_from(self.int(column)?).or(Err(column))
@@ -214,26 +218,26 @@ impl Row {
     }
 
     pub(crate) fn json<T: DeserializeOwned>(&self, column: &'static str) -> Result<T, BadColumn> {
-        serde_json::from_str(&self.text(column)?).or(Err(column))
+        serde_json::from_str(self.str(column)?).or(Err(column))
     }
 
     pub(crate) fn parse<T: std::str::FromStr>(&self, column: &'static str) -> Result<T, BadColumn> {
-        self.text(column)?.parse().or(Err(column))
+        self.str(column)?.parse().or(Err(column))
     }
 
     pub(crate) fn parse_opt<T: std::str::FromStr>(
         &self,
         column: &'static str,
     ) -> Result<Option<T>, BadColumn> {
-        self.text_opt(column)?.map(|text| text.parse()).transpose().or(Err(column))
+        self.str_opt(column)?.map(str::parse).transpose().or(Err(column))
     }
 
     pub(crate) fn sandbox_state(&self) -> Result<SandboxState, BadColumn> {
-        SandboxState::parse(&self.text("state")?).ok_or("state")
+        SandboxState::parse(self.str("state")?).ok_or("state")
     }
 
     pub(crate) fn exec_state(&self) -> Result<ExecState, BadColumn> {
-        ExecState::parse(&self.text("state")?).ok_or("state")
+        ExecState::parse(self.str("state")?).ok_or("state")
     }
 
     /// Reads a spec whose form must be of `version`.

@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::sync::Arc;
 
+use rusqlite::ffi;
+
 /// A reason, and what is known about it. None carries a secret: the database's own messages name
 /// columns and constraints, and the URL's password is in none of them.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -66,19 +68,34 @@ impl StoreError {
     /// Whether it is unavailable because the database's disk is full. Nothing was changed then.
     #[must_use]
     pub fn is_disk_full(&self) -> bool {
-        /// `SQLITE_FULL`, and what PostgreSQL calls `disk_full`.
-        const FULL: [&str; 2] = ["13", "53100"];
+        /// What PostgreSQL calls `disk_full`.
+        const FULL: &str = "53100";
         let Self::Unavailable { source } = self else { return false };
+        if let Some(error) = source.downcast_ref::<rusqlite::Error>() {
+            return error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull);
+        }
         let error = source.downcast_ref::<sqlx::Error>().and_then(sqlx::Error::as_database_error);
-        error.and_then(|error| error.code()).is_some_and(|code| FULL.contains(&code.as_ref()))
+        error.and_then(|error| error.code()).is_some_and(|code| code == FULL)
     }
 }
 
+/// What PostgreSQL says.
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
         match error.as_database_error() {
             Some(db) if db.is_unique_violation() => Self::AlreadyExists,
             Some(db) if db.is_foreign_key_violation() => Self::NotFound,
+            _ => Self::unavailable(error),
+        }
+    }
+}
+
+/// What SQLite says.
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        match error.sqlite_error().map(|error| error.extended_code) {
+            Some(ffi::SQLITE_CONSTRAINT_UNIQUE | ffi::SQLITE_CONSTRAINT_PRIMARYKEY) => Self::AlreadyExists,
+            Some(ffi::SQLITE_CONSTRAINT_FOREIGNKEY) => Self::NotFound,
             _ => Self::unavailable(error),
         }
     }

@@ -1,13 +1,14 @@
 //! What must survive: sandboxes, execs, templates, API keys, registry credentials, secrets.
 //!
 //! Only this crate knows SQL. The same text runs on SQLite (the default, embedded in the process) and on PostgreSQL;
-//! the module `db` is the whole difference between them. Times are milliseconds since the epoch, given by the caller.
+//! SQLite through rusqlite, on threads of ours (the modules `sqlite`, `writer`, `readers`), PostgreSQL through sqlx. The
+//! module `db` is the seam between them. Times are milliseconds since the epoch, given by the caller.
 //! Only a node's lease is measured here, with the machine's boot clock, which cannot be set.
 //!
 //! ```text
-//! Store ──writes──▶ writer task ──one transaction for all that waits──▶ SQLite file (WAL)
-//!   │                                                                     ▲
-//!   └───reads──▶ a few read-only connections ─────────────────────────────┘
+//! Store ──writes──▶ writer's thread ──one transaction for all that waits──▶ SQLite file (WAL)
+//!   │                                                                         ▲
+//!   └───reads──▶ a few read-only connections, on tokio's blocking threads ────┘
 //!
 //! Store ──each operation its own transaction──▶ pool ──▶ PostgreSQL
 //! ```
@@ -41,6 +42,7 @@ mod migrations;
 mod nodes;
 mod pools;
 mod projects;
+mod readers;
 mod record;
 mod registries;
 mod rollbacks;
@@ -51,6 +53,7 @@ mod services;
 mod shared_images;
 mod sharing;
 mod snapshots;
+mod sqlite;
 mod ssh_keys;
 mod store;
 mod template_tags;

@@ -8,27 +8,24 @@ use std::time::Duration;
 use atoll_core::id::NodeId;
 use atoll_core::opaque::Opaque;
 use futures::future::BoxFuture;
+use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{Connection as _, PgPool, SqliteConnection, SqlitePool};
 
 use crate::db::Conn;
 use crate::error::StoreError;
 use crate::listed::Met;
 use crate::membership::{self, Lease, Told};
-use crate::migrations::MIGRATIONS;
+use crate::migrations::{self, MIGRATIONS};
 use crate::nodes::NodeDraft;
+use crate::readers::Readers;
+use crate::sqlite;
 use crate::url::StoreUrl;
 use crate::writer::{Changes, Kept, Writer};
 
-/// Connections that read a SQLite file beside the one that writes.
-const SQLITE_READERS_MAX_COUNT: u32 = 4;
 /// Connections to PostgreSQL.
 const POSTGRES_CONNECTIONS_MAX_COUNT: u32 = 16;
-/// How long SQLite waits for a lock that another process holds.
-const SQLITE_BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long an operation waits for a free or new connection.
-const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The database. Clones share it.
 #[derive(Debug, Clone)]
@@ -43,7 +40,7 @@ enum Backend {
     Sqlite {
         writer: Writer,
         /// `None` for a database in memory: only the writer's connection can see it.
-        readers: Option<SqlitePool>,
+        readers: Option<Readers>,
     },
     Postgres {
         pool: PgPool,
@@ -63,22 +60,17 @@ impl Store {
     pub async fn open(url: &StoreUrl) -> Result<Self, StoreError> {
         let backend = match url {
             StoreUrl::SqliteMemory => {
-                let options = sqlite_options().in_memory(true);
-                Backend::Sqlite { writer: open_writer(&options).await?, readers: None }
+                let writer = Writer::start(|| migrated(sqlite::open_in_memory()?)).await?;
+                Backend::Sqlite { writer, readers: None }
             }
             StoreUrl::SqliteFile(path) => {
-                create_private(path).map_err(StoreError::unavailable)?;
-                let options = sqlite_options()
-                    .filename(path)
-                    .journal_mode(SqliteJournalMode::Wal)
-                    .synchronous(SqliteSynchronous::Full);
-                let writer = open_writer(&options).await?;
-                let readers = SqlitePoolOptions::new()
-                    .max_connections(SQLITE_READERS_MAX_COUNT)
-                    .acquire_timeout(ACQUIRE_TIMEOUT)
-                    .connect_with(options.pragma("query_only", "1"))
-                    .await?;
-                Backend::Sqlite { writer, readers: Some(readers) }
+                let file = path.clone();
+                let open = move || {
+                    create_private(&file).map_err(StoreError::unavailable)?;
+                    migrated(sqlite::open(&file)?)
+                };
+                let writer = Writer::start(open).await?;
+                Backend::Sqlite { writer, readers: Some(Readers::new(path.clone())) }
             }
             StoreUrl::Postgres(url) => {
                 let options = url.reveal().parse::<PgConnectOptions>()?.application_name("atoll");
@@ -92,7 +84,7 @@ impl Store {
                     })
                     .connect_with(options.clone())
                     .await?;
-                MIGRATIONS.run(&pool).await.map_err(schema_error)?;
+                MIGRATIONS.run(&pool).await.map_err(migrations::run_error)?;
                 Backend::Postgres { pool, options: Box::new(options), lease: Arc::default() }
             }
         };
@@ -155,7 +147,7 @@ impl Store {
         }
     }
 
-    /// Runs an operation that changes nothing.
+    /// Runs an operation that changes nothing. It must wait for nothing but its connection.
     pub(crate) fn read<T, F>(&self, operation: F) -> BoxFuture<'_, Result<T, StoreError>>
     where
         T: Send + 'static,
@@ -163,9 +155,7 @@ impl Store {
     {
         Box::pin(async move {
             match &*self.backend {
-                Backend::Sqlite { readers: Some(pool), .. } => {
-                    operation(Conn::Sqlite(&mut *pool.acquire().await?)).await
-                }
+                Backend::Sqlite { readers: Some(readers), .. } => readers.run(operation).await,
                 Backend::Sqlite { writer, readers: None } => {
                     writer.run(Changes::Many, Kept::Process, operation).await
                 }
@@ -228,7 +218,7 @@ impl Store {
                     if let Some(lease) = &lease {
                         lease.check()?;
                     }
-                    // In a task of its own, as SQLite's writer is: it runs to its end when its caller goes away.
+                    // In a task of its own, as on SQLite's writer it runs on another thread: it runs to its end when its caller goes away.
                     let transaction = transact(pool.clone(), lease, operation);
                     tokio::spawn(transaction)
                         .await
@@ -258,25 +248,13 @@ where
     }
 }
 
-fn sqlite_options() -> SqliteConnectOptions {
-    SqliteConnectOptions::new().foreign_keys(true).busy_timeout(SQLITE_BUSY_TIMEOUT)
-}
-
-async fn open_writer(options: &SqliteConnectOptions) -> Result<Writer, StoreError> {
-    let mut conn = SqliteConnection::connect_with(options).await?;
-    MIGRATIONS.run(&mut conn).await.map_err(schema_error)?;
-    Ok(Writer::start(conn))
+/// The writer's connection, with the schema brought up to date.
+fn migrated(mut conn: rusqlite::Connection) -> Result<rusqlite::Connection, StoreError> {
+    migrations::run(&mut conn)?;
+    Ok(conn)
 }
 
 /// Creates the file so that only its owner can read it; SQLite gives its side files the same mode.
 fn create_private(path: &Path) -> std::io::Result<()> {
     std::fs::OpenOptions::new().append(true).create(true).mode(0o600).open(path).map(drop)
-}
-
-fn schema_error(error: sqlx::migrate::MigrateError) -> StoreError {
-    use sqlx::migrate::MigrateError;
-    if let MigrateError::Execute(error) = error {
-        return StoreError::unavailable(error);
-    }
-    StoreError::Schema { source: Arc::new(error) }
 }

@@ -1,24 +1,30 @@
 //! The one writer of a SQLite database.
 //!
-//! A task owns the writing connection. It takes everything that waits, up to
+//! A thread of its own owns the writing connection and runs every statement in place: a transaction costs one message to
+//! the thread and one back. It takes everything that waits, up to
 //! [`BATCH_MAX_COUNT`] operations, runs it in one `BEGIN IMMEDIATE … COMMIT` and answers after the
 //! commit. In company each operation has a savepoint, so that a failing one is undone alone. Operations
 //! that make one change ([`Changes::One`]) need neither: SQLite undoes a failing statement by itself and
-//! commits one that is alone, and each statement less is a trip less to the connection's thread. When the
+//! commits one that is alone. When the
 //! database itself fails (disk full, I/O), SQLite may have rolled everything back already: the
 //! whole batch is undone and each of its operations answers [`StoreError::Unavailable`].
 //!
-//! Being in a task of its own, an operation also runs to its end when its caller goes away.
+//! Being on another thread, an operation also runs to its end when its caller goes away. One that panics ends the
+//! thread: what was in its transaction is undone, and every operation from then on is [`StoreError::Unavailable`].
 
-use std::io;
+use std::{io, thread};
 
+use futures::executor::block_on;
 use futures::future::BoxFuture;
-use sqlx::{Connection as _, SqliteConnection};
+use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::db::Conn;
 use crate::error::StoreError;
+use crate::sqlite;
 
+/// Name of the writer's thread.
+const THREAD: &str = "atoll-store";
 /// Operations that may wait; beyond it callers wait to be let in.
 const QUEUE_MAX_COUNT: usize = 1024;
 /// Operations in one transaction.
@@ -78,7 +84,7 @@ trait Job: Send {
     fn changes(&self) -> Changes;
     fn kept(&self) -> Kept;
     /// Runs the operation and keeps its result.
-    fn run<'c>(&'c mut self, conn: &'c mut SqliteConnection) -> BoxFuture<'c, Outcome>;
+    fn run(&mut self, conn: &mut Connection) -> Outcome;
     /// Answers with the kept result, or with `fate` if the transaction failed.
     fn answer(self: Box<Self>, fate: Result<(), StoreError>);
 }
@@ -111,18 +117,17 @@ where
         self.kept
     }
 
-    fn run<'c>(&'c mut self, conn: &'c mut SqliteConnection) -> BoxFuture<'c, Outcome> {
-        Box::pin(async move {
-            let Some(operation) = self.operation.take() else { return Outcome::UndoThis };
-            let result = operation(Conn::Sqlite(conn)).await;
-            let outcome = match &result {
-                Ok(_) => Outcome::Keep,
-                Err(error @ StoreError::Unavailable { .. }) => Outcome::UndoAll(error.clone()),
-                Err(_) => Outcome::UndoThis,
-            };
-            self.result = Some(result);
-            outcome
-        })
+    fn run(&mut self, conn: &mut Connection) -> Outcome {
+        let Some(operation) = self.operation.take() else { return Outcome::UndoThis };
+        // It waits for nothing but its connection, and that never makes it wait.
+        let result = block_on(operation(Conn::Sqlite(conn)));
+        let outcome = match &result {
+            Ok(_) => Outcome::Keep,
+            Err(error @ StoreError::Unavailable { .. }) => Outcome::UndoAll(error.clone()),
+            Err(_) => Outcome::UndoThis,
+        };
+        self.result = Some(result);
+        outcome
     }
 
     fn answer(self: Box<Self>, fate: Result<(), StoreError>) {
@@ -137,11 +142,24 @@ where
 }
 
 impl Writer {
-    /// Starts the task that owns `conn`. It ends when told to, or with the last handle.
-    pub(crate) fn start(conn: SqliteConnection) -> Self {
+    /// Starts the thread, which opens its connection and owns it. It ends when told to, or with the last handle.
+    pub(crate) async fn start(
+        open: impl FnOnce() -> Result<Connection, StoreError> + Send + 'static,
+    ) -> Result<Self, StoreError> {
         let (queue, messages) = mpsc::channel(QUEUE_MAX_COUNT);
-        tokio::spawn(serve(conn, messages));
-        Self { queue }
+        let (reply, opened) = oneshot::channel();
+        let write = move || match open() {
+            Ok(conn) => {
+                drop(reply.send(Ok(())));
+                serve(conn, messages);
+            }
+            // The caller may have stopped waiting.
+            Err(error) => drop(reply.send(Err(error))),
+        };
+        let started = thread::Builder::new().name(THREAD.to_owned()).spawn(write);
+        drop(started.map_err(StoreError::unavailable)?);
+        opened.await.unwrap_or_else(|_| Err(gone()))?;
+        Ok(Self { queue })
     }
 
     /// Runs one operation and waits for its commit.
@@ -161,22 +179,22 @@ impl Writer {
     /// Finishes what waits and closes the connection.
     pub(crate) async fn close(&self) {
         let (reply, answer) = oneshot::channel();
-        // Either fails only when the task has ended, which is what is wanted.
+        // Either fails only when the thread has ended, which is what is wanted.
         if self.queue.send(Message::Close(reply)).await.is_ok() {
             drop(answer.await);
         }
     }
 }
 
-fn gone() -> StoreError {
+pub(crate) fn gone() -> StoreError {
     StoreError::unavailable(io::Error::new(io::ErrorKind::BrokenPipe, "the store is closed"))
 }
 
-async fn serve(mut conn: SqliteConnection, mut messages: mpsc::Receiver<Message>) {
+fn serve(mut conn: Connection, mut messages: mpsc::Receiver<Message>) {
     let mut received = Vec::with_capacity(BATCH_MAX_COUNT);
     let mut closing = None;
     let mut kept = None;
-    while closing.is_none() && messages.recv_many(&mut received, BATCH_MAX_COUNT).await > 0 {
+    while closing.is_none() && messages.blocking_recv_many(&mut received, BATCH_MAX_COUNT) > 0 {
         let mut jobs = Vec::with_capacity(received.len());
         for message in received.drain(..) {
             match message {
@@ -185,12 +203,12 @@ async fn serve(mut conn: SqliteConnection, mut messages: mpsc::Receiver<Message>
             }
         }
         if !jobs.is_empty() {
-            let fate = transact_as_asked(&mut conn, &mut jobs, &mut kept).await;
+            let fate = transact_as_asked(&mut conn, &mut jobs, &mut kept);
             jobs.into_iter().for_each(|job| job.answer(fate.clone()));
         }
     }
     // The file is consistent whether or not its log could be tidied up.
-    drop(conn.close().await);
+    drop(conn.close());
     if let Some(reply) = closing {
         let _ = reply.send(());
     }
@@ -198,67 +216,67 @@ async fn serve(mut conn: SqliteConnection, mut messages: mpsc::Receiver<Message>
 
 /// Runs `jobs` in one transaction that is kept as safely as the strictest of them asks for. `kept` is the level of the
 /// last transaction: changing it takes a statement.
-async fn transact_as_asked(
-    conn: &mut SqliteConnection,
+fn transact_as_asked(
+    conn: &mut Connection,
     jobs: &mut [Box<dyn Job>],
     kept: &mut Option<Kept>,
 ) -> Result<(), StoreError> {
     let asked = jobs.iter().map(|job| job.kept()).max().unwrap_or(Kept::Disk);
     if *kept != Some(asked) {
-        statement(conn, asked.pragma()).await?;
+        statement(conn, asked.pragma())?;
         *kept = Some(asked);
     }
-    transact(conn, jobs).await
+    transact(conn, jobs)
 }
 
 /// Runs `jobs` in one transaction. `Err` means that none of them happened.
-async fn transact(conn: &mut SqliteConnection, jobs: &mut [Box<dyn Job>]) -> Result<(), StoreError> {
+fn transact(conn: &mut Connection, jobs: &mut [Box<dyn Job>]) -> Result<(), StoreError> {
     if let [job] = jobs
         && job.changes() == Changes::One
     {
-        return match job.run(conn).await {
+        return match job.run(conn) {
             Outcome::Keep | Outcome::UndoThis => Ok(()),
             Outcome::UndoAll(error) => Err(error),
         };
     }
-    statement(conn, "BEGIN IMMEDIATE").await?;
+    statement(conn, "BEGIN IMMEDIATE")?;
     let result = match jobs {
-        [job] => match job.run(conn).await {
-            Outcome::Keep => statement(conn, "COMMIT").await,
+        [job] => match job.run(conn) {
+            Outcome::Keep => statement(conn, "COMMIT"),
             // Undone, and answered with its own error.
-            Outcome::UndoThis => return statement(conn, "ROLLBACK").await,
+            Outcome::UndoThis => return statement(conn, "ROLLBACK"),
             Outcome::UndoAll(error) => Err(error),
         },
-        jobs => run_in_company(conn, jobs).await,
+        jobs => run_in_company(conn, jobs),
     };
     if result.is_err() {
         // Fails when SQLite has rolled back by itself; either way no transaction is open now.
-        drop(statement(conn, "ROLLBACK").await);
+        drop(statement(conn, "ROLLBACK"));
     }
     result
 }
 
-async fn run_in_company(conn: &mut SqliteConnection, jobs: &mut [Box<dyn Job>]) -> Result<(), StoreError> {
+fn run_in_company(conn: &mut Connection, jobs: &mut [Box<dyn Job>]) -> Result<(), StoreError> {
     for job in jobs {
         if job.changes() == Changes::One {
-            match job.run(conn).await {
+            match job.run(conn) {
                 Outcome::Keep | Outcome::UndoThis => continue,
                 Outcome::UndoAll(error) => return Err(error),
             }
         }
-        statement(conn, "SAVEPOINT job").await?;
-        match job.run(conn).await {
+        statement(conn, "SAVEPOINT job")?;
+        match job.run(conn) {
             Outcome::Keep => {}
-            Outcome::UndoThis => statement(conn, "ROLLBACK TO job").await?,
+            Outcome::UndoThis => statement(conn, "ROLLBACK TO job")?,
             Outcome::UndoAll(error) => return Err(error),
         }
-        statement(conn, "RELEASE job").await?;
+        statement(conn, "RELEASE job")?;
     }
-    statement(conn, "COMMIT").await
+    statement(conn, "COMMIT")
 }
 
-async fn statement(conn: &mut SqliteConnection, sql: &'static str) -> Result<(), StoreError> {
-    Conn::Sqlite(conn).execute(sql, Vec::new()).await.map(drop)
+fn statement(conn: &Connection, sql: &'static str) -> Result<(), StoreError> {
+    Ok(sqlite::execute(conn, sql, &[]).map(drop)?)
 }
 
 #[cfg(test)]
@@ -345,6 +363,45 @@ mod tests {
             assert!(futures::poll!(&mut insert).is_pending());
         }
         assert_eq!(store.sandbox(&parent.id).await.unwrap(), Some(parent));
+    }
+
+    #[tokio::test]
+    async fn an_operation_that_panics_ends_the_writer_and_everybody_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let url = StoreUrl::SqliteFile(dir.path().join("db"));
+        let store = Store::open(&url).await.unwrap();
+        let parent = conformance::sandbox(1, 1);
+        store.insert_sandbox(&parent).await.unwrap();
+        let panics = store.write::<(), _>(|mut conn| {
+            Box::pin(async move {
+                assert_eq!(conn.execute("DELETE FROM sandboxes", Vec::new()).await?, 1);
+                panic!("as asked")
+            })
+        });
+        // The second is in its transaction, or waits behind it.
+        let second = conformance::sandbox(2, 2);
+        let (one, two) = futures::join!(panics, store.insert_sandbox(&second));
+        assert!(matches!(one, Err(StoreError::Unavailable { .. })));
+        assert!(matches!(two, Err(StoreError::Unavailable { .. })));
+        let late = store.insert_sandbox(&conformance::sandbox(3, 3)).await;
+        assert!(matches!(late, Err(StoreError::Unavailable { .. })));
+        assert_eq!(store.sandbox(&parent.id).await.unwrap().as_ref(), Some(&parent));
+        store.close().await;
+        let store = Store::open(&url).await.unwrap();
+        assert_eq!(store.sandbox_ids().await.unwrap(), [parent.id], "what was begun is undone");
+    }
+
+    #[tokio::test]
+    async fn nothing_is_left_of_the_log_when_the_store_is_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(&StoreUrl::SqliteFile(dir.path().join("db"))).await.unwrap();
+        let parent = conformance::sandbox(1, 1);
+        store.insert_sandbox(&parent).await.unwrap();
+        assert_eq!(store.sandbox(&parent.id).await.unwrap(), Some(parent));
+        store.close().await;
+        let left: Vec<_> =
+            std::fs::read_dir(dir.path()).unwrap().map(|one| one.unwrap().file_name()).collect();
+        assert_eq!(left, ["db"]);
     }
 
     #[tokio::test]

@@ -9,7 +9,6 @@ mod tests {
     use atoll_core::id::{ExecId, KeyId, ProjectId};
     use atoll_core::project::{ProjectDefaults, Quota};
     use atoll_store::{KeyKind, KeyRecord, ProjectRecord, Store, StoreError, StoreUrl, conformance};
-    use sqlx::{Connection as _, SqliteConnection};
 
     use crate::support::registry;
 
@@ -61,9 +60,8 @@ mod tests {
         assert_eq!(store.list_keys().await.unwrap(), [key]);
         store.close().await;
         let path = dir.path().join("a.db");
-        let mut conn = SqliteConnection::connect(&format!("sqlite://{}", path.display())).await.unwrap();
-        let scopes: String =
-            sqlx::query_scalar("SELECT scopes FROM api_keys").fetch_one(&mut conn).await.unwrap();
+        let conn = rusqlite::Connection::open(path).unwrap();
+        let scopes: String = conn.query_one("SELECT scopes FROM api_keys", [], |row| row.get(0)).unwrap();
         assert_eq!(scopes, "[]");
     }
 
