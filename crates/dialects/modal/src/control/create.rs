@@ -83,7 +83,7 @@ async fn create(
     let call = Call::of(asker, "sandbox", &asked);
     let (owned, request) = (asker.clone(), call.kept());
     let making = async move { make(&owned, plan, request).await.map(|record| record.id.to_string()) };
-    let id = Box::pin(asker.app.control.once.make(asker, &call, making)).await?;
+    let id = Box::pin(asker.app.control.once.make(asker.key(), &call, making)).await?;
     let id: SandboxId = id.parse().map_err(|_never| Fault::not_found("the sandbox is gone"))?;
     let undo = once::undo(asker, &call, &id);
     // A retry with another key would be another call: this key made the sandbox.

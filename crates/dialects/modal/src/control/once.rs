@@ -136,14 +136,14 @@ impl Once {
     /// As `make`; for a key that was used for another call.
     pub(super) async fn make(
         &self,
-        asker: &Asker,
+        key: &KeyId,
         call: &Call,
         make: impl Future<Output = Result<String>> + Send + 'static,
     ) -> Result<String> {
         if !call.has_key() {
             return make.await;
         }
-        let of = (asker.key().clone(), call.name());
+        let of = (key.clone(), call.name());
         let first = loop {
             match self.answers.begin(&of, call.print) {
                 Begun::First(first) => break first,

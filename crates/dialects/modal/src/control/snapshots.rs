@@ -73,7 +73,7 @@ pub(crate) async fn take(
         fail_point!("modal.snapshot.taken");
         Ok(ids::snapshot(prefix, &record.id))
     });
-    asker.app.control.once.make(asker, &call, taking).await
+    asker.app.control.once.make(asker.key(), &call, taking).await
 }
 
 /// The result of a snapshot that was taken.
@@ -205,7 +205,7 @@ async fn restore(asker: &Asker, snapshot: &str, name: String) -> Answered<Sandbo
         owned.app.control.ended.note(&record, &extras.app);
         Ok::<_, Fault>(record.id.to_string())
     };
-    let id = Box::pin(asker.app.control.once.make(asker, &call, making)).await?;
+    let id = Box::pin(asker.app.control.once.make(asker.key(), &call, making)).await?;
     let id: SandboxId = id.parse().map_err(|_never| Fault::not_found("the sandbox is gone"))?;
     let undo = once::undo(asker, &call, &id);
     asker.may(&id, Scope::Read).await?;
