@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use atoll_core::Result;
 use atoll_core::code::{CellDraft, CellEventKind, CellState, ContextSpec};
+use atoll_core::spec::IdempotencyKey;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -83,10 +85,13 @@ pub struct RunCell {
 
 impl RunCell {
     /// What is to be run.
-    #[must_use]
-    pub fn into_draft(self) -> CellDraft {
+    ///
+    /// # Errors
+    /// [`atoll_core::Code::InvalidArgument`] for a key that is none.
+    pub fn into_draft(self) -> Result<CellDraft> {
         let Self { code, env, timeout_ms, idempotency_key, wait_ms: _ } = self;
-        CellDraft { code, env, timeout_ms, idempotency_key }
+        let idempotency_key = idempotency_key.map(IdempotencyKey::client).transpose()?;
+        Ok(CellDraft { code, env, timeout_ms, idempotency_key })
     }
 }
 

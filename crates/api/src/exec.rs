@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use atoll_core::exec::{ExecState, Exit, OutputStream};
-use atoll_core::spec::{Command, ExecDraft, TtySize};
+use atoll_core::spec::{Command, ExecDraft, IdempotencyKey, TtySize};
 use atoll_core::{Error, Result};
 use base64::Engine as _;
 use serde::{Deserialize, Serialize};
@@ -64,7 +64,7 @@ impl CreateExec {
     /// The draft this request means.
     ///
     /// # Errors
-    /// [`atoll_core::Code::InvalidArgument`] unless exactly one of `argv` and `shell` is given.
+    /// [`atoll_core::Code::InvalidArgument`] unless exactly one of `argv` and `shell` is given; for a key that is none.
     pub fn into_draft(self) -> Result<ExecDraft> {
         let command = match (self.argv, self.shell) {
             (Some(argv), None) => Command::Argv(argv),
@@ -84,7 +84,7 @@ impl CreateExec {
             kill_on_disconnect: self.kill_on_disconnect,
             detach_timeout_ms: self.detach_timeout_ms,
             keep_output_bytes: self.keep_output_bytes,
-            idempotency_key: self.idempotency_key,
+            idempotency_key: self.idempotency_key.map(IdempotencyKey::client).transpose()?,
             end_tree: false,
             tag: None,
             interpreter: None,

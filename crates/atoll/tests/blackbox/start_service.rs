@@ -216,7 +216,7 @@ database = sqlite3.connect(sys.argv[1])
 service, = database.execute('SELECT id FROM services').fetchone()
 boot, = database.execute('SELECT boot_id FROM sandboxes').fetchone()
 changed = database.execute('UPDATE execs SET idempotency_key = ? WHERE idempotency_key = ?',
-                           ('atoll-start-' + boot, f'atoll-service-{service}-1'))
+                           ('atoll-start-' + boot, f'server atoll-service-{service}-1'))
 assert changed.rowcount == 1
 database.execute('DELETE FROM services')
 database.commit()

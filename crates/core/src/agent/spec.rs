@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{ModelBudget, ModelUsage};
 use crate::build::CommandText;
 use crate::error::{Error, Result};
-use crate::spec::{self, ExecDraft};
+use crate::spec::{self, ExecDraft, IdempotencyKey};
 
 /// The protocol that an agent speaks: its process on its standard input and output, or its server over HTTP.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -161,7 +161,7 @@ impl AgentSpec {
 
     /// The exec of one process, which is told whose it is. None for a server.
     #[must_use]
-    pub fn to_exec(&self, agent: &str, session: &str, idempotency_key: String) -> Option<ExecDraft> {
+    pub fn to_exec(&self, agent: &str, session: &str, idempotency_key: IdempotencyKey) -> Option<ExecDraft> {
         let command = self.command.as_ref()?.to_command();
         let mut env = self.env.clone();
         env.insert("ATOLL_AGENT".to_owned(), agent.to_owned());

@@ -20,7 +20,7 @@ use crate::id::ContextId;
 use crate::limits::{
     CELL_CODE_MAX_BYTES, CELL_OUTPUT_MAX_BYTES, CONTEXT_LANGUAGE_MAX_BYTES, DURATION_MAX_MS,
 };
-use crate::spec::{self, Command, ExecDraft};
+use crate::spec::{self, Command, ExecDraft, IdempotencyKey};
 
 /// Where the interpreter listens inside its sandbox. Source: E2B's code interpreter SDKs.
 const PORT: u16 = 49_999;
@@ -116,7 +116,7 @@ pub struct CellDraft {
     /// Interrupt it after this long.
     pub timeout_ms: Option<u64>,
     /// A second request with the same key in the same sandbox returns the first cell.
-    pub idempotency_key: Option<String>,
+    pub idempotency_key: Option<IdempotencyKey>,
 }
 
 /// A context as the execs about it are told.

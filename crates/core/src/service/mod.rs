@@ -22,7 +22,7 @@ use crate::limits::{
     DURATION_MAX_MS, OUTPUT_KEEP_MAX_BYTES, OUTPUT_KEEP_MIN_BYTES, SERVICE_PROBE_TIMEOUT_MAX_MS,
     SERVICES_MAX_COUNT,
 };
-use crate::spec::{self, ExecDraft};
+use crate::spec::{self, ExecDraft, IdempotencyKey};
 
 pub use probe::{Look, ServiceHealth, ServiceReady};
 pub use status::{ServiceOutcome, ServiceRun, ServiceStatus};
@@ -324,7 +324,7 @@ impl ServiceSpec {
 
     /// The exec of one run.
     #[must_use]
-    pub fn to_exec(&self, idempotency_key: String) -> ExecDraft {
+    pub fn to_exec(&self, idempotency_key: IdempotencyKey) -> ExecDraft {
         ExecDraft {
             env: self.env.clone(),
             cwd: self.cwd.clone(),

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::check;
+use super::idempotency::IdempotencyKey;
 use super::sandbox::SandboxSpec;
 use crate::code::InterpreterCall;
 use crate::error::{Error, Result};
 use crate::limits::{
-    ARG_MAX_BYTES, ARGV_MAX_COUNT, ARGV_TOTAL_MAX_BYTES, EXEC_TAG_MAX_BYTES, IDEMPOTENCY_KEY_MAX_BYTES,
-    OUTPUT_KEEP_DEFAULT_BYTES, OUTPUT_KEEP_MAX_BYTES, OUTPUT_KEEP_MIN_BYTES, TTY_SIZE_MAX,
+    ARG_MAX_BYTES, ARGV_MAX_COUNT, ARGV_TOTAL_MAX_BYTES, EXEC_TAG_MAX_BYTES, OUTPUT_KEEP_DEFAULT_BYTES,
+    OUTPUT_KEEP_MAX_BYTES, OUTPUT_KEEP_MIN_BYTES, TTY_SIZE_MAX,
 };
 use crate::profile::ExecProfile;
 use crate::traceparent::TraceParent;
@@ -101,7 +102,7 @@ pub struct ExecDraft {
     /// Kill what it started and left behind when it ends, and have not ended before.
     pub end_tree: bool,
     /// A second request with the same key in the same sandbox returns the first exec.
-    pub idempotency_key: Option<String>,
+    pub idempotency_key: Option<IdempotencyKey>,
     /// A word to find it by while it runs. Need not be unique.
     pub tag: Option<String>,
     /// It asks the sandbox's code interpreter for this, and its arguments are not a command.
@@ -212,9 +213,6 @@ impl ExecSpec {
         if let Some(ms) = draft.detach_timeout_ms {
             check::duration("detach_timeout_ms", ms)?;
         }
-        if let Some(key) = &draft.idempotency_key {
-            validate_idempotency_key(key)?;
-        }
         if draft.tag.as_ref().is_some_and(|tag| tag.is_empty() || tag.len() > EXEC_TAG_MAX_BYTES) {
             return Err(Error::invalid("tag", format_args!("must have 1 to {EXEC_TAG_MAX_BYTES} bytes")));
         }
@@ -292,13 +290,6 @@ fn validate_argv(field: &str, argv: &[String]) -> Result<()> {
     Ok(())
 }
 
-fn validate_idempotency_key(key: &str) -> Result<()> {
-    if key.is_empty() || key.len() > IDEMPOTENCY_KEY_MAX_BYTES || !key.bytes().all(|b| b.is_ascii_graphic()) {
-        return Err(Error::invalid("idempotency_key", "must be 1 to 128 printable ASCII characters"));
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -346,11 +337,6 @@ mod tests {
                 ExecDraft { tty: Some(TtySize { cols: 0, rows: 1 }), ..draft(&["a"]) },
                 Code::InvalidArgument,
                 "tty",
-            ),
-            (
-                ExecDraft { idempotency_key: Some("ü".into()), ..draft(&["a"]) },
-                Code::InvalidArgument,
-                "idempotency_key",
             ),
             (
                 ExecDraft { keep_output_bytes: Some(1), ..draft(&["a"]) },

@@ -6,6 +6,7 @@
 pub(crate) mod check;
 mod defaults;
 mod exec;
+mod idempotency;
 mod isolation;
 mod resolve;
 mod resources;
@@ -18,6 +19,7 @@ pub use check::{
 };
 pub use defaults::Defaults;
 pub use exec::{Command, ExecDraft, ExecSpec, TtySize, command, shown};
+pub use idempotency::IdempotencyKey;
 pub use isolation::{Accelerator, IsolationLevel};
 pub use resolve::{Base, DEFAULT_PATH};
 pub use resources::{Caps, Resources, ResourcesDraft, present};

@@ -53,8 +53,6 @@ pub struct RequestKey {
 /// What a caller asked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SandboxDraft {
-    /// The caller's key for this request: the sandbox that it made is the answer, as long as there is that sandbox.
-    pub request: Option<RequestKey>,
     /// A name, unique among the living.
     pub name: Option<String>,
     /// The image; the template's, or the server's default, when absent.

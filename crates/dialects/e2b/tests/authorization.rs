@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use atoll_core::id::VolumeId;
+use atoll_core::id::{SandboxId, VolumeId};
 use atoll_core::key::Scope;
 use atoll_walk::{
     Answer, Call, Key, Objects, Protocol, Route, Verdict, World, on_sandbox, on_server, on_snapshot,
@@ -387,4 +387,24 @@ async fn a_client_that_hangs_up_leaves_nothing_half_done() {
     assert!(hung_up > 10, "clients of Control hung up only {hung_up} times");
     let hung_up = atoll_walk::hung_up(&world, &Envd).await;
     assert!(hung_up > 10, "clients of Envd hung up only {hung_up} times");
+}
+
+#[tokio::test]
+async fn a_repeated_creation_changes_nothing_of_the_sandbox_that_it_finds() {
+    let create = |key: &Key| Call {
+        method: "POST".to_owned(),
+        path: "/e2b/v2/sandboxes".to_owned(),
+        headers: vec![
+            ("content-type", "application/json".to_owned()),
+            ("x-api-key", key.secret.clone()),
+            ("idempotency-key", "once".to_owned()),
+        ],
+        body: br#"{"templateID": "base", "timeout": 600}"#.to_vec(),
+    };
+    let made = |body: &[u8]| {
+        let text = std::str::from_utf8(body).unwrap();
+        let id = text.split("\"sandboxID\":\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+        id.parse::<SandboxId>().unwrap()
+    };
+    atoll_walk::repeated(world().await, false, create, made).await;
 }

@@ -8,9 +8,10 @@
 //! - [`exec`]: commands by an id of the client, a shell if there is none, output from offsets that count each stream
 //!   by itself;
 //! - [`files`]: answers with a file or a range of it, uploads as forms;
-//! - [`sandboxes`]: waking, listing by filters that the engine does not know;
+//! - [`sandboxes`]: making to the end, waking, listing by filters that the engine does not know;
 //! - [`remembered`]: how sandboxes ended;
-//! - [`promise`]: a client that sends a request again, also to the next server, gets what the first one made; [`disk`]:
+//! - [`once`]: a client that sends a request again gets the first one's answer;
+//! - [`promise`]: also from the next server, it gets what the first one made; [`disk`]:
 //!   files that are whole;
 //! - [`secrets`]: variables that stand for secrets;
 //! - [`spool`]: files that clients send to the server;
@@ -27,6 +28,7 @@ pub mod disk;
 pub mod exec;
 pub mod files;
 pub mod names;
+pub mod once;
 pub mod pending;
 pub mod promise;
 mod protocol;

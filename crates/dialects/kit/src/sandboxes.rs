@@ -1,4 +1,4 @@
-//! Waking sandboxes, and finding them.
+//! Making sandboxes, waking them, and finding them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,8 @@ use atoll_core::id::SandboxId;
 use atoll_core::limits::PAGE_MAX_COUNT;
 use atoll_core::spec::SandboxDraft;
 use atoll_core::{Code, Error};
-use atoll_engine::{Caller, Engine, GuestLease, SandboxQuery};
+use atoll_engine::{Caller, Engine, GuestLease, Made, SandboxQuery};
+use atoll_server::dialect::delete_untold;
 use atoll_store::SandboxRecord;
 
 /// How long a call waits for a sandbox to wake. Clients wait for about thirty seconds, and come again when the server
@@ -48,6 +49,36 @@ pub async fn keep_larger_disk(engine: &Engine, draft: &mut SandboxDraft) -> Resu
         draft.resources.disk_bytes = None;
     }
     Ok(())
+}
+
+/// Does what belongs to the making of a sandbox after the engine has made it: ports, files, a first command. `steps` gives the
+/// record as it is then. When they fail the sandbox goes: no client was told of it. One that an earlier request made stays
+/// as it is: clients may have closed its ports since, or have it for themselves.
+///
+/// Whatever a dialect does with a sandbox between its making and the answer goes through here.
+///
+/// # Errors
+/// As `steps`. Nothing is left of the sandbox then, if this request made it.
+pub async fn finish<E, F>(
+    engine: &Engine,
+    made: Made,
+    steps: impl FnOnce(SandboxRecord) -> F,
+) -> Result<Made, E>
+where
+    F: Future<Output = Result<SandboxRecord, E>>,
+{
+    let record = match made {
+        Made::New(record) => record,
+        before @ Made::Before(_) => return Ok(before),
+    };
+    let id = record.id.clone();
+    match steps(record).await {
+        Ok(record) => Ok(Made::New(record)),
+        Err(error) => {
+            delete_untold(engine, &id).await;
+            Err(error)
+        }
+    }
 }
 
 /// Where a sandbox stands in listings, which go from the newest to the oldest; the newer is the greater. Its id cannot

@@ -14,7 +14,7 @@ use crate::error::{Failure, Result};
 use crate::objects::Opened;
 use crate::records::api::{self, Api};
 use crate::records::{Kind, Record, Records, check_words};
-use crate::request::Caller;
+use crate::request::{Caller, Manage};
 use crate::{App, once};
 
 /// Most commands of one setup.
@@ -28,7 +28,7 @@ const LOCAL: &str = "export PATH=\"$HOME/.local/bin:$PATH\" && ";
 pub(crate) fn routes(app: &App) -> Router<App> {
     let made_once = Router::new()
         .route("/v1/agents", post(api::create::<Agent>))
-        .layer(from_fn_with_state(app.clone(), once::layer));
+        .layer(from_fn_with_state(app.clone(), once::layer::<Manage>));
     Router::new()
         .merge(made_once)
         .route("/v1/agents", get(api::list::<Agent>))

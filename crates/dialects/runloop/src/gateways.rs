@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use crate::error::{Failure, Result};
 use crate::records::api::{self, Api};
 use crate::records::{Kind, Record, Records, check_words};
+use crate::request::Manage;
 use crate::{App, once, secrets};
 
 /// Most further headers.
@@ -25,7 +26,7 @@ const TEXT_MAX_BYTES: usize = 2048;
 pub(crate) fn routes(app: &App) -> Router<App> {
     let made_once = Router::new()
         .route("/v1/gateway-configs", post(api::create::<Gateway>))
-        .layer(from_fn_with_state(app.clone(), once::layer));
+        .layer(from_fn_with_state(app.clone(), once::layer::<Manage>));
     Router::new()
         .merge(made_once)
         .route("/v1/gateway-configs", get(api::list::<Gateway>))

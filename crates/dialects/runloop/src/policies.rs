@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::error::{Failure, Result};
 use crate::records::api::{self, Api};
 use crate::records::{Kind, Record, Records, check_words};
-use crate::request::Caller;
+use crate::request::{Caller, Manage};
 use crate::{App, once};
 
 /// Ports of a host that is allowed by name.
@@ -24,7 +24,7 @@ const NAME: &str = "runloop-allow";
 pub(crate) fn routes(app: &App) -> Router<App> {
     let made_once = Router::new()
         .route("/v1/network-policies", post(api::create::<NetworkPolicy>))
-        .layer(from_fn_with_state(app.clone(), once::layer));
+        .layer(from_fn_with_state(app.clone(), once::layer::<Manage>));
     Router::new()
         .merge(made_once)
         .route("/v1/network-policies", get(api::list::<NetworkPolicy>))

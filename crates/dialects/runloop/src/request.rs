@@ -1,27 +1,20 @@
 //! The caller, and the devbox or execution that a request is about. All code that looks at keys and their rights is
 //! here.
 
-use atoll_core::id::{KeyId, SandboxId};
+use atoll_core::id::SandboxId;
 use atoll_core::sharing::Needs;
 use atoll_engine::{Caller as EngineCaller, Engine, ExecView, Grant, Target};
 use atoll_store::SandboxRecord;
-use http::HeaderMap;
 
-use crate::App;
 use crate::error::{Failure, Result};
 use crate::ids;
 
-pub(crate) use atoll_dialect_kit::request::{Admin, Caller, Exec, Json, Manage, Path, Query, Read};
+pub(crate) use atoll_dialect_kit::request::{Admin, Caller, Exec, Json, Manage, Path, Query, Read, Requires};
 
 /// Prefix of the routes that name a devbox.
 pub(crate) const DEVBOX_ROUTES: &str = "/v1/devboxes/";
 /// The part of their path that names it.
 pub(crate) const DEVBOX: &str = "devbox";
-
-/// The verified key of a request, to which its idempotency key belongs.
-pub(crate) fn key(app: &App, headers: &HeaderMap) -> Result<KeyId> {
-    app.host.verify(headers).map(|key| key.id).map_err(|error| Failure::of(&error))
-}
 
 /// The sandbox that a request is about, which was found and whose rights were checked with the caller. `text` named it.
 ///

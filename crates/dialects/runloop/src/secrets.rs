@@ -27,8 +27,9 @@ const PREFIX: &str = "sec_";
 
 /// The routes.
 pub(crate) fn routes(app: &App) -> Router<App> {
-    let made_once =
-        Router::new().route("/v1/secrets", post(create)).layer(from_fn_with_state(app.clone(), once::layer));
+    let made_once = Router::new()
+        .route("/v1/secrets", post(create))
+        .layer(from_fn_with_state(app.clone(), once::layer::<Admin>));
     Router::new()
         .merge(made_once)
         .route("/v1/secrets", get(list))

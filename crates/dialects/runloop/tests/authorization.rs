@@ -4,9 +4,11 @@
 
 use std::collections::BTreeSet;
 
+use atoll_core::id::SandboxId;
 use atoll_core::key::Scope;
 use atoll_walk::{
-    Answer, Call, Objects, Protocol, Route, Verdict, World, on_sandbox, on_server, on_snapshot, routes_in,
+    Answer, Call, Key, Objects, Protocol, Route, Verdict, World, on_sandbox, on_server, on_snapshot,
+    routes_in,
 };
 
 /// The sources of all routers, but for the routes that are only refused.
@@ -219,4 +221,42 @@ async fn a_client_that_hangs_up_leaves_nothing_half_done() {
     let world = world().await;
     let hung_up = atoll_walk::hung_up(&world, &Runloop).await;
     assert!(hung_up > 10, "clients of Runloop hung up only {hung_up} times");
+}
+
+#[tokio::test]
+async fn a_repeated_creation_changes_nothing_of_the_devbox_that_it_finds() {
+    let create = |key: &Key| Call {
+        method: "POST".to_owned(),
+        path: "/runloop/v1/devboxes".to_owned(),
+        headers: vec![
+            ("content-type", "application/json".to_owned()),
+            ("authorization", format!("Bearer {}", key.secret)),
+            ("x-request-id", "once".to_owned()),
+        ],
+        body: br#"{"tunnel": {"auth_mode": "open"}}"#.to_vec(),
+    };
+    let made = |body: &[u8]| {
+        let text = std::str::from_utf8(body).unwrap();
+        let id = text.split("\"dbx_").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+        format!("{}{id}", SandboxId::PREFIX).parse::<SandboxId>().unwrap()
+    };
+    atoll_walk::repeated(world().await, true, create, made).await;
+}
+
+/// A request without the right to it is refused before the server looks its id up or enters it.
+#[tokio::test]
+async fn a_creation_without_the_right_takes_no_place() {
+    let world = world().await;
+    let key = world.key(Scope::Read).await;
+    for name in ["one", "other"] {
+        let headers = vec![
+            ("content-type", "application/json".to_owned()),
+            ("authorization", format!("Bearer {}", key.secret)),
+            ("x-request-id", "same".to_owned()),
+        ];
+        let path = "/runloop/v1/network-policies".to_owned();
+        let body = format!(r#"{{"name": "{name}", "allow_all": true}}"#).into_bytes();
+        let (status, told) = world.send(Call { method: "POST".to_owned(), path, headers, body }).await;
+        assert_eq!(status, 403, "{}", String::from_utf8_lossy(&told));
+    }
 }

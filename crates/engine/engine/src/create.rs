@@ -1,17 +1,18 @@
 //! Making a sandbox: from what was asked to a record (`plan.rs`, `record.rs`), then to the actor that runs the saga.
 
+mod made;
 mod plan;
 mod record;
 
 use std::sync::Arc;
 
 use atoll_core::sandbox::SandboxState;
-use atoll_core::sharing::Visibility;
-use atoll_core::spec::SandboxDraft;
+use atoll_core::sharing::{Needs, Visibility};
+use atoll_core::spec::{RequestKey, SandboxDraft};
 use atoll_core::{Code, Error, Result};
 use atoll_store::{SandboxRecord, TemplateRecord, Whereabouts};
 
-use crate::authorize::Caller;
+use crate::authorize::{Caller, Target};
 use crate::boxed;
 use crate::cluster;
 use crate::engine::Engine;
@@ -20,42 +21,68 @@ use crate::projects::stored_in;
 use crate::sandbox::{self, Message, Origin, SandboxShared};
 use crate::service::Declared;
 
+pub use made::Made;
 pub(crate) use plan::Planned;
 pub(crate) use record::NewSandbox;
 
 impl Engine {
-    /// Makes a sandbox and gives its record once it runs.
+    /// Makes a new sandbox and gives its record once it runs.
     ///
-    /// When the caller stops waiting, the saga goes on to its end. If the caller repeats the request, the answer is the
-    /// sandbox that the first one made, as long as it exists.
+    /// When the caller stops waiting, the saga goes on to its end.
     ///
     /// # Errors
-    /// An error in the draft; [`Code::LimitExceeded`]; [`Code::NameTaken`]; [`Code::IdempotencyMismatch`]; a refusal of
-    /// the host. Nothing is left of a sandbox that could not be made.
+    /// An error in the draft; [`Code::LimitExceeded`]; [`Code::NameTaken`]; a refusal of the host. Nothing is left of a
+    /// sandbox that could not be made.
     #[boxed]
     pub async fn create_sandbox(&self, draft: SandboxDraft, caller: &Caller) -> Result<SandboxRecord> {
-        Box::pin(self.create_from(draft, None, caller)).await
+        Box::pin(self.create_from(draft, None, None, caller)).await
     }
 
-    /// The same. `template` stands in the place of the one that the draft names: a build tries out what is no version yet.
+    /// The same, once for a request: if the caller repeats it, the answer is the sandbox that the first one made, as
+    /// long as it exists, once it is made. The caller may read that sandbox still. `None` is a request without a key.
+    ///
+    /// # Errors
+    /// As [`Self::create_sandbox`]; how the first request failed; [`Code::IdempotencyMismatch`] when that asked for
+    /// something else; as [`Self::authorize`].
+    #[boxed]
+    pub async fn create_sandbox_once(
+        &self,
+        draft: SandboxDraft,
+        request: Option<RequestKey>,
+        caller: &Caller,
+    ) -> Result<Made> {
+        self.check_up()?;
+        if let Some(request) = &request
+            && let Some(before) = self.made_before(request, caller).await?
+        {
+            return Ok(Made::Before(before));
+        }
+        Box::pin(self.create_from(draft, None, request, caller)).await.map(Made::New)
+    }
+
+    fn check_up(&self) -> Result<()> {
+        if self.inner.shutdown.is_cancelled() {
+            return Err(Error::new(Code::ShuttingDown, "the server is shutting down"));
+        }
+        Ok(())
+    }
+
+    /// Makes a new sandbox, of a request with this key if it has one. `template` stands in the place of the one that the
+    /// draft names: a build tries out what is no version yet.
     pub(crate) async fn create_from(
         &self,
         mut draft: SandboxDraft,
         template: Option<TemplateRecord>,
+        request: Option<RequestKey>,
         caller: &Caller,
     ) -> Result<SandboxRecord> {
-        if self.inner.shutdown.is_cancelled() {
-            return Err(Error::new(Code::ShuttingDown, "the server is shutting down"));
-        }
-        if let Some(made) = self.made_before(&draft, caller).await? {
-            return Ok(made);
-        }
+        self.check_up()?;
         draft.validate()?;
         let template = match (template, &draft.template) {
             (None, Some(name)) => Some(self.find_template(name).await?),
             (template, _) => template,
         };
-        let planned = self.plan_here(&mut draft, template, caller).await?;
+        let planned = self.plan_here(&mut draft, template, request, caller).await?;
         let (shared, services) = self.begin(planned, draft).await?;
         shared.made().await?;
         self.started(&shared, services).await?;
@@ -71,12 +98,12 @@ impl Engine {
     ///
     /// # Errors
     /// How that failed; [`Code::IdempotencyMismatch`] when it asked for something else; [`Code::NodeUnavailable`] when
-    /// another node may have it.
-    async fn made_before(&self, draft: &SandboxDraft, caller: &Caller) -> Result<Option<SandboxRecord>> {
-        let Some(request) = &draft.request else { return Ok(None) };
+    /// another node may have it; as [`Self::authorize`] when the caller may not read it any more.
+    async fn made_before(&self, request: &RequestKey, caller: &Caller) -> Result<Option<SandboxRecord>> {
         if let Some(before) = self.inner.made_for(caller.key.as_ref(), request)? {
             if before.state() != SandboxState::Deleting {
                 before.made().await?;
+                self.authorize(caller, Needs::READ, Target::Sandbox(before.id.as_str())).await?;
                 return Ok(Some(before.record()));
             }
             // It is being taken apart, as after a crash in the middle of its making: it is no answer, and its key and name are
@@ -101,6 +128,7 @@ impl Engine {
         &self,
         draft: &mut SandboxDraft,
         template: Option<TemplateRecord>,
+        request: Option<RequestKey>,
         caller: &Caller,
     ) -> Result<Planned> {
         let recipe = template.as_ref().map(|record| &record.spec);
@@ -115,7 +143,8 @@ impl Engine {
             Ok(())
         };
         self.inner.disk.check()?;
-        let planned = self.plan_from(draft, template, caller).await?;
+        let mut planned = self.plan_from(draft, template, caller).await?;
+        planned.record.request = caller.key.as_ref().and(request);
         // Only now that it is clear that it would be made here.
         bound?;
         // Before a member of a pool is taken, which would be lost.

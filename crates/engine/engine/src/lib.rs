@@ -85,6 +85,7 @@ pub use clock::{Clock, Time};
 pub use cluster::{Asked, Route, spawn};
 pub use code::{CellEvent, CellInfo, CellPage, CellView, ContextDraft};
 pub use config::{Config, Trust};
+pub use create::Made;
 pub use egress::EgressConfig;
 pub use engine::{Capacity, Engine, Stats};
 pub use errors::guest_error;

@@ -3,6 +3,7 @@
 use atoll_core::exec::{ExecState, Exit, ExitReason};
 use atoll_core::id::{ExecId, SandboxId};
 use atoll_core::limits::PAGE_MAX_COUNT;
+use atoll_core::spec::IdempotencyKey;
 use sqlx::AssertSqlSafe;
 
 use crate::Store;
@@ -53,9 +54,9 @@ impl Store {
     pub async fn exec_by_key(
         &self,
         sandbox: &SandboxId,
-        key: &str,
+        key: &IdempotencyKey,
     ) -> Result<Option<ExecRecord>, StoreError> {
-        let values = args![sandbox.as_str(), key];
+        let values = args![sandbox.as_str(), key.to_string()];
         self.read(move |mut conn| {
             Box::pin(async move { conn.row(BY_KEY, values).await?.map(decode).transpose() })
         })
@@ -176,10 +177,11 @@ impl Store {
         &self,
         sandbox: &SandboxId,
         keep: u64,
-        spare: &str,
+        spare: Option<&IdempotencyKey>,
     ) -> Result<Vec<ExecId>, StoreError> {
         const SQL: &str = "DELETE FROM execs WHERE id IN (SELECT id FROM execs WHERE sandbox_id = $1 \
              AND state IN ('exited', 'lost') AND COALESCE(idempotency_key, '') <> $4 ORDER BY created_ms DESC, id DESC LIMIT $2 OFFSET $3) RETURNING id";
+        let spare = spare.map(IdempotencyKey::to_string).unwrap_or_default();
         let values = args![sandbox.as_str(), PRUNE_MAX_COUNT, keep, spare];
         let rows = self
             .write_one_soon(move |mut conn| Box::pin(async move { conn.rows(SQL, values).await }))
@@ -198,10 +200,11 @@ pub(crate) async fn insert_or_get(mut conn: Conn<'_>, exec: ExecRecord) -> Resul
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) \
          ON CONFLICT (sandbox_id, idempotency_key) DO NOTHING";
     let exit = exec.exit.as_ref().map(serde_json::to_string).transpose().map_err(StoreError::unavailable)?;
+    let key = exec.idempotency_key.as_ref().map(IdempotencyKey::to_string);
     let values = args![
         exec.id.as_str(),
         exec.sandbox.as_str(),
-        exec.idempotency_key.as_deref(),
+        key.as_deref(),
         exec.request_digest.as_str(),
         json(&exec.spec)?,
         SPEC_VERSION,
@@ -219,8 +222,8 @@ pub(crate) async fn insert_or_get(mut conn: Conn<'_>, exec: ExecRecord) -> Resul
         if conn.execute(INSERT, values.clone()).await? > 0 {
             return Ok(Insertion::Inserted);
         }
-        let key = args![exec.sandbox.as_str(), exec.idempotency_key.as_deref()];
-        if let Some(row) = conn.row(BY_KEY, key).await? {
+        let by = args![exec.sandbox.as_str(), key.as_deref()];
+        if let Some(row) = conn.row(BY_KEY, by).await? {
             return Ok(Insertion::Existing(Box::new(decode(row)?)));
         }
     }
@@ -250,7 +253,7 @@ fn read(row: &Row) -> Result<ExecRecord, BadColumn> {
     Ok(ExecRecord {
         id: row.parse("id")?,
         sandbox: row.parse("sandbox_id")?,
-        idempotency_key: row.text_opt("idempotency_key")?,
+        idempotency_key: row.text_opt("idempotency_key")?.map(IdempotencyKey::of_stored),
         request_digest: row.text("request_digest")?,
         spec: row.spec(SPEC_VERSION)?,
         state: row.exec_state()?,

@@ -14,7 +14,7 @@ use atoll_core::pool::PoolSpec;
 use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::sharing::Visibility;
 use atoll_core::snapshot::{CopyMethod, Manifest, Purpose, Reference, SnapshotState};
-use atoll_core::spec::{ExecSpec, RequestKey, SandboxSpec, TemplateSpec};
+use atoll_core::spec::{ExecSpec, IdempotencyKey, RequestKey, SandboxSpec, TemplateSpec};
 use atoll_core::volume::VolumeState;
 
 /// One sandbox.
@@ -83,7 +83,7 @@ pub struct ExecRecord {
     /// The sandbox it runs in.
     pub sandbox: SandboxId,
     /// A second request with the same key in the same sandbox gets this exec.
-    pub idempotency_key: Option<String>,
+    pub idempotency_key: Option<IdempotencyKey>,
     /// Digest of the request, to tell a retry from a key used twice.
     pub request_digest: String,
     /// What runs.

@@ -2,6 +2,7 @@
 
 use atoll_core::id::{SandboxId, ServiceId};
 use atoll_core::service::{ServiceSpec, ServiceStatus};
+use atoll_core::spec::IdempotencyKey;
 
 use crate::Store;
 use crate::db::{BadColumn, Conn, Row, args, json};
@@ -57,11 +58,11 @@ impl Store {
         &self,
         service: &ServiceRecord,
         before: &str,
-        key: &str,
+        key: &IdempotencyKey,
     ) -> Result<(), StoreError> {
         const SQL: &str =
             "UPDATE execs SET idempotency_key = $3 WHERE sandbox_id = $1 AND idempotency_key = $2";
-        let values = args![service.sandbox.as_str(), before, key];
+        let values = args![service.sandbox.as_str(), before, key.to_string()];
         let service = service.clone();
         self.write_one(move |mut conn| {
             Box::pin(async move {

@@ -8,6 +8,7 @@
 
 #![expect(clippy::missing_panics_doc, reason = "helpers of tests panic by design")]
 
+mod again;
 mod cut;
 mod hung;
 mod source;
@@ -18,6 +19,7 @@ use std::fmt::Write as _;
 
 use atoll_core::key::Scope;
 
+pub use again::repeated;
 pub use atoll_manual_clock::ManualClock;
 pub use cut::cut_off;
 pub use hung::hung_up;

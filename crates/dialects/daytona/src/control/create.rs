@@ -10,9 +10,8 @@ use atoll_core::spec::{ResourcesDraft, SandboxDraft};
 use atoll_core::volume::VolumeMountDraft;
 use atoll_core::{Code, Error};
 use atoll_dialect_kit::request::Caller;
-use atoll_dialect_kit::sandboxes::keep_larger_disk;
-use atoll_engine::{Caller as EngineCaller, Engine};
-use atoll_server::dialect::delete_untold;
+use atoll_dialect_kit::sandboxes::{finish, keep_larger_disk};
+use atoll_engine::{Caller as EngineCaller, Engine, Made};
 use atoll_store::SandboxRecord;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
@@ -131,12 +130,13 @@ async fn make(
     public: bool,
 ) -> Result<SandboxRecord> {
     let record = engine.create_sandbox(draft, by).await.map_err(|error| refused(&error))?;
-    if public && let Err(failure) = open_ports(engine, &record, by).await {
-        // The client was never told of the sandbox.
-        delete_untold(engine, &record.id).await;
-        return Err(failure);
-    }
-    Ok(record)
+    let finished = finish(engine, Made::New(record), |record| async move {
+        if public {
+            open_ports(engine, &record, by).await?;
+        }
+        Ok::<_, Failure>(record)
+    });
+    finished.await.map(Made::into_record)
 }
 
 /// Lets every client reach the ports of a sandbox.

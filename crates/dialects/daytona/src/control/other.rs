@@ -2,8 +2,9 @@
 
 use atoll_core::spec::{IsolationLevel, SandboxUpdate};
 use atoll_dialect_kit::request::Caller;
-use atoll_engine::ForkOrder;
-use atoll_server::dialect::{Undo, delete_untold};
+use atoll_dialect_kit::sandboxes::finish;
+use atoll_engine::{ForkOrder, Made};
+use atoll_server::dialect::Undo;
 use axum::Extension;
 use axum::extract::State;
 use serde::Deserialize;
@@ -48,16 +49,12 @@ pub(super) async fn fork(
     let extras = Extras { public: false, ..Extras::of(&parent) };
     let annotations = [(extras::KEY.to_owned(), Some(extras.text()?))].into();
     let update = SandboxUpdate { annotations, ..SandboxUpdate::default() };
-    match engine.update_sandbox(&child.id, update).await {
-        Ok(child) => {
-            let undo = app.host.undo(vec![child.id.clone()]);
-            Ok((Extension(undo), Json(view::in_state(&child, &root, "started"))))
-        }
-        Err(error) => {
-            delete_untold(engine, &child.id).await;
-            Err(error.into())
-        }
-    }
+    let told = finish(engine, Made::New(child), |child| async move {
+        engine.update_sandbox(&child.id, update).await.map_err(|error| Failure::of(&error))
+    });
+    let child = told.await?.into_record();
+    let undo = app.host.undo(vec![child.id.clone()]);
+    Ok((Extension(undo), Json(view::in_state(&child, &root, "started"))))
 }
 
 /// Whether the server is there.

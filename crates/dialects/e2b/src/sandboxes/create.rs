@@ -9,7 +9,8 @@ use atoll_core::sandbox::PauseMode;
 use atoll_core::spec::{IsolationLevel, RequestKey, SandboxDraft};
 use atoll_core::volume::VolumeMountDraft;
 use atoll_core::{Code, Error};
-use atoll_engine::{Caller as EngineCaller, Engine};
+use atoll_dialect_kit::sandboxes::finish;
+use atoll_engine::{Caller as EngineCaller, Engine, Made};
 use atoll_server::dialect::read_all;
 use atoll_store::SandboxRecord;
 use axum::Extension;
@@ -156,20 +157,14 @@ async fn make(
 ) -> Result<SandboxRecord> {
     let (draft, extras) = draft(engine, by, request, timeout_s).await?;
     let public = !extras.private_ports;
-    let draft = SandboxDraft { request: kept, ..draft };
-    let record = engine.create_sandbox(draft, by).await.map_err(|error| refused(&error))?;
-    // An earlier server may have made the sandbox, and opened its ports or not.
-    let open = engine.accesses(&record.id).map_err(|error| Failure::of(&error))?;
-    let open = open.iter().any(|access| access.name.as_deref() == Some(ANYBODY));
-    if public
-        && !open
-        && let Err(failure) = open_ports(engine, &record, by).await
-    {
-        // The client was never told of the sandbox.
-        drop(engine.delete_sandbox(&record.id).await);
-        return Err(failure);
-    }
-    Ok(record)
+    let made = engine.create_sandbox_once(draft, kept, by).await.map_err(|error| refused(&error))?;
+    let finished = finish(engine, made, |record| async move {
+        if public {
+            open_ports(engine, &record, by).await?;
+        }
+        Ok::<_, Failure>(record)
+    });
+    finished.await.map(Made::into_record)
 }
 
 /// Lets every client reach the ports of a sandbox, as E2B's clients expect it.

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::{IsolationLevel, SandboxUpdate};
-use atoll_engine::{Caller as EngineCaller, Engine, ForkOrder};
+use atoll_dialect_kit::sandboxes::finish;
+use atoll_engine::{Caller as EngineCaller, Engine, ForkOrder, Made};
 use atoll_store::SandboxRecord;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
@@ -67,7 +68,7 @@ pub(super) async fn fork(
     let mut answers = Vec::with_capacity(made.len());
     for child in made {
         let dressed = match child {
-            Ok(child) => dress(engine, &child, &extras, by).await,
+            Ok(child) => dress(engine, child, &extras, by).await,
             Err(error) => Err(Failure::of(&error)),
         };
         answers.push(match dressed {
@@ -85,26 +86,19 @@ fn error(failure: &Failure) -> Value {
 /// Gives a child its parent's annotation and open ports, by which its clients know it.
 async fn dress(
     engine: &Engine,
-    child: &SandboxRecord,
+    child: SandboxRecord,
     extras: &Extras,
     by: &EngineCaller,
 ) -> Result<SandboxRecord> {
     let annotations = BTreeMap::from([(extras::KEY.to_owned(), Some(extras.text()?))]);
     let update = SandboxUpdate { annotations, ..SandboxUpdate::default() };
-    let dressed = async {
+    let dressed = finish(engine, Made::New(child), |child| async move {
         let record = engine.update_sandbox(&child.id, update).await;
         let record = record.map_err(|error| Failure::of(&error))?;
         if !extras.private_ports {
             open_ports(engine, &record, by).await?;
         }
-        Ok(record)
-    };
-    match dressed.await {
-        Ok(record) => Ok(record),
-        Err(failure) => {
-            // The client was never told of the child.
-            drop(engine.delete_sandbox(&child.id).await);
-            Err(failure)
-        }
-    }
+        Ok::<_, Failure>(record)
+    });
+    dressed.await.map(Made::into_record)
 }

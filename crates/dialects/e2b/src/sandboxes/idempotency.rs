@@ -1,15 +1,11 @@
 //! `Idempotency-Key`: a client that asks for the same creation again gets the first one's answer.
 //!
-//! Answers are kept in memory, for a day. A restarted server does not know them any more, but finds the sandbox by the
+//! Answers of requests that made a sandbox are kept in memory, for a day. A restarted server does not know them any more, but finds the sandbox by the
 //! key, which is kept with it ([`kept`]); a creation that was interrupted has been undone.
-
-use std::collections::HashMap;
-use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_core::id::KeyId;
 use atoll_core::spec::RequestKey;
-use atoll_engine::Asked;
+use atoll_dialect_kit::once::{Begun, Limits, Once, Print};
 use axum::body::{Body, to_bytes};
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
@@ -17,30 +13,23 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, StatusCode};
 
 use crate::error::Failure;
-use crate::time::now_ms;
 
 /// Header that carries the key.
 const HEADER: &str = "idempotency-key";
 const KEY_MAX_BYTES: usize = 255;
-/// Most answers that are kept.
-const ANSWERS_MAX: usize = 10_000;
-/// Most answers of one API key: no key uses up the room that all share.
-const OF_CALLER_MAX: usize = 2000;
-/// How long, milliseconds.
-const KEPT_MS: u64 = 24 * 3600 * 1000;
+/// What is kept of answers.
+const LIMITS: Limits = Limits { kept_ms: 24 * 3600 * 1000, of_key: 2000, all: 10_000 };
 /// Bytes of an answer that is kept.
 const ANSWER_MAX_BYTES: usize = 64 << 10;
 
 /// The answers. Clones share them.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Answers(Arc<Mutex<HashMap<(KeyId, String), Kept>>>);
-
 #[derive(Debug, Clone)]
-struct Kept {
-    print: String,
-    at_ms: u64,
-    /// Absent while the request is under way.
-    answer: Option<(StatusCode, Bytes)>,
+pub(crate) struct Answers(Once<(StatusCode, Bytes)>);
+
+impl Default for Answers {
+    fn default() -> Self {
+        Self(Once::new(LIMITS))
+    }
 }
 
 /// The key of a request, if it has one.
@@ -74,40 +63,7 @@ pub(super) fn mismatch() -> Failure {
 }
 
 impl Answers {
-    fn table(&self) -> std::sync::MutexGuard<'_, HashMap<(KeyId, String), Kept>> {
-        // The map stays usable when a task panics while it holds the lock.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Enters a request, or gives the answer for it if there is one.
-    fn begin(&self, id: &(KeyId, String), print: &str) -> Option<Response> {
-        let now = now_ms();
-        let mut table = self.table();
-        if table.len() >= ANSWERS_MAX {
-            table.retain(|_, kept| kept.at_ms.saturating_add(KEPT_MS) > now);
-        }
-        match table.get(id).filter(|kept| kept.at_ms.saturating_add(KEPT_MS) > now) {
-            Some(kept) if kept.print != print => Some(mismatch().into_response()),
-            Some(Kept { answer: None, .. }) => Some(
-                Failure::conflict("the first request with this Idempotency-Key is under way")
-                    .with_code("idempotency_in_progress")
-                    .into_response(),
-            ),
-            Some(Kept { answer: Some((status, body)), .. }) => Some(replayed(*status, body.clone())),
-            None if table.len() >= ANSWERS_MAX
-                || table.keys().filter(|(caller, _)| *caller == id.0).count() >= OF_CALLER_MAX =>
-            {
-                let message = "too many Idempotency-Keys were used today";
-                Some(Failure::new(StatusCode::TOO_MANY_REQUESTS, message).into_response())
-            }
-            None => {
-                table.insert(id.clone(), Kept { print: print.to_owned(), at_ms: now, answer: None });
-                None
-            }
-        }
-    }
-
-    /// Runs `make` once for a key, whether the client waits or not.
+    /// Runs `make` once for a key, whether the client waits or not. A refusal is not kept. The caller is authorised already.
     pub(super) async fn once(
         &self,
         caller: &KeyId,
@@ -115,19 +71,18 @@ impl Answers {
         print: &str,
         make: impl Future<Output = Response> + Send + 'static,
     ) -> Response {
-        let id = (caller.clone(), key.to_owned());
-        if let Some(answer) = self.begin(&id, print) {
-            return answer;
-        }
-        let answers = self.clone();
+        let of = (caller.clone(), key.to_owned());
+        let first = match self.0.begin(&of, Print::of(&[print.as_bytes()])) {
+            Begun::First(first) => first,
+            Begun::Other => return mismatch().into_response(),
+            Begun::Again(again) => {
+                return again.now().map_or_else(under_way, |(status, body)| replayed(status, body));
+            }
+        };
         let making = atoll_engine::spawn(async move {
             let (parts, body) = make.await.into_parts();
             let body = to_bytes(body, ANSWER_MAX_BYTES).await.unwrap_or_default();
-            if !parts.status.is_success() && Asked::may_be_for_another() {
-                answers.table().remove(&id);
-            } else if let Some(kept) = answers.table().get_mut(&id) {
-                kept.answer = Some((parts.status, body.clone()));
-            }
+            first.answer((parts.status, body.clone()), parts.status.is_success());
             Response::from_parts(parts, Body::from(body))
         });
         making.await.unwrap_or_else(|_panicked| {
@@ -136,6 +91,12 @@ impl Answers {
                 .into_response()
         })
     }
+}
+
+fn under_way() -> Response {
+    Failure::conflict("the first request with this Idempotency-Key is under way")
+        .with_code("idempotency_in_progress")
+        .into_response()
 }
 
 fn replayed(status: StatusCode, body: Bytes) -> Response {
@@ -159,6 +120,26 @@ mod tests {
         assert_eq!(ask(&one, "a", "second").await.1, "first");
         assert_eq!(ask(&one, "b", "third").await.0, StatusCode::CONFLICT);
         assert_eq!(ask(&other, "a", "fourth").await.1, "fourth");
+    }
+
+    /// However many requests are refused, with however many keys: no other key is refused, and each may try again.
+    #[tokio::test]
+    async fn refusals_are_not_kept() {
+        let answers = Answers::default();
+        let (one, other) = (KeyId::from_parts(1, 1), KeyId::from_parts(1, 2));
+        let ask = async |caller: &KeyId, key: &str, status: StatusCode| {
+            answers.once(caller, key, "a", async move { status.into_response() }).await.status()
+        };
+        for number in 0..2 * LIMITS.of_key {
+            assert_eq!(
+                ask(&one, &number.to_string(), StatusCode::BAD_REQUEST).await,
+                StatusCode::BAD_REQUEST
+            );
+        }
+        for caller in [&one, &other] {
+            assert_eq!(ask(caller, "0", StatusCode::CREATED).await, StatusCode::CREATED);
+            assert_eq!(ask(caller, "0", StatusCode::CONFLICT).await, StatusCode::CREATED, "it is kept");
+        }
     }
 
     #[test]

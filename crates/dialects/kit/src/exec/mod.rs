@@ -5,7 +5,7 @@ mod marks;
 mod track;
 
 use atoll_core::id::SandboxId;
-use atoll_core::spec::ExecDraft;
+use atoll_core::spec::{ExecDraft, IdempotencyKey};
 use atoll_core::{Code, Error};
 use atoll_engine::{Caller, Engine, ExecView};
 use atoll_guest_protocol::messages::Stat;
@@ -33,17 +33,19 @@ pub async fn get_or_create(
     caller: &Caller,
 ) -> Result<ExecView, Error> {
     let shell = shell.unwrap_or(SHELL);
-    let first = ExecDraft { idempotency_key: id.map(str::to_owned), ..draft(shell)? };
+    let key = id.map(IdempotencyKey::client).transpose()?;
+    let first = ExecDraft { idempotency_key: key.clone(), ..draft(shell)? };
     let view = engine.create_exec(sandbox, first, caller).await;
     let missing = matches!(&view, Ok(view) if shell == SHELL && is_missing_shell(view));
-    match (view, id) {
+    match (view, key) {
         // The sandbox's environment changed between the client's two requests: it is still the same command.
-        (Err(error), Some(id)) if error.code == Code::IdempotencyMismatch => {
-            engine.exec_by_key(sandbox, id).await
+        (Err(error), Some(key)) if error.code == Code::IdempotencyMismatch => {
+            engine.exec_by_key(sandbox, &key).await
         }
-        (Ok(_), id) if missing && !has_file(engine, sandbox, SHELL).await => {
+        (Ok(_), _) if missing && !has_file(engine, sandbox, SHELL).await => {
             // The exec with this id is the one that found no bash.
-            let second = ExecDraft { idempotency_key: id.map(plain_key), ..draft(PLAIN_SHELL)? };
+            let idempotency_key = id.map(plain_key).transpose()?;
+            let second = ExecDraft { idempotency_key, ..draft(PLAIN_SHELL)? };
             engine.create_exec(sandbox, second, caller).await
         }
         (view, _) => view,
@@ -55,9 +57,15 @@ pub async fn get_or_create(
 /// # Errors
 /// As [`Engine::exec_by_key`].
 pub async fn by_id(engine: &Engine, sandbox: &SandboxId, id: &str) -> Result<ExecView, Error> {
-    let view = engine.exec_by_key(sandbox, id).await?;
+    let Ok(key) = IdempotencyKey::client(id) else {
+        // No exec has such a key.
+        engine.sandbox(sandbox)?;
+        return Err(Error::new(Code::ExecNotFound, "no exec was made with this key in this sandbox"));
+    };
+    let view = engine.exec_by_key(sandbox, &key).await?;
     if is_missing_shell(&view)
-        && let Ok(plain) = engine.exec_by_key(sandbox, &plain_key(id)).await
+        && let Ok(key) = plain_key(id)
+        && let Ok(plain) = engine.exec_by_key(sandbox, &key).await
     {
         return Ok(plain);
     }
@@ -65,8 +73,8 @@ pub async fn by_id(engine: &Engine, sandbox: &SandboxId, id: &str) -> Result<Exe
 }
 
 /// Key of the exec that runs a command in the plain shell because there is no bash.
-fn plain_key(id: &str) -> String {
-    format!("{id}/sh")
+fn plain_key(id: &str) -> Result<IdempotencyKey, Error> {
+    IdempotencyKey::client(format!("{id}/sh"))
 }
 
 fn is_missing_shell(view: &ExecView) -> bool {

@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 use atoll_core::Code;
 use atoll_core::id::SandboxId;
 use atoll_core::key::Scope;
-use atoll_core::spec::{ResourcesDraft, SandboxDraft};
+use atoll_core::spec::{RequestKey, ResourcesDraft, SandboxDraft};
+use atoll_dialect_kit::sandboxes::finish;
 use atoll_dialect_kit::status::Status;
 use atoll_server::dialect::Undo;
 use atoll_store::SandboxRecord;
 use prost::Message as _;
 
+use super::once::Call;
 use super::{first, images, lifecycle, network, once, secrets, tunnels, volumes};
 use crate::auth::Asker;
 use crate::extras::{self, Extras, Port, Probe};
@@ -30,10 +32,10 @@ const TAGS_MAX: usize = 128;
 const PROBE_INTERVAL_MS: u64 = 100;
 
 /// The answer of a call that makes a sandbox, and what deletes the sandbox when the client is gone.
-pub(super) type Made<A> = Result<(A, Option<Undo>)>;
+pub(super) type Answered<A> = Result<(A, Option<Undo>)>;
 
 /// `SandboxCreate`.
-pub(super) async fn v1(asker: &Asker, request: SandboxCreateRequest) -> Made<SandboxCreateResponse> {
+pub(super) async fn v1(asker: &Asker, request: SandboxCreateRequest) -> Answered<SandboxCreateResponse> {
     let definition = request.definition.unwrap_or_default();
     let (id, app, undo) = Box::pin(create(asker, definition, request.app_id, &request.tags, &[])).await?;
     let answer = SandboxCreateResponse {
@@ -44,7 +46,7 @@ pub(super) async fn v1(asker: &Asker, request: SandboxCreateRequest) -> Made<San
 }
 
 /// `SandboxCreateV2`.
-pub(super) async fn v2(asker: &Asker, request: SandboxCreateV2Request) -> Made<SandboxCreateV2Response> {
+pub(super) async fn v2(asker: &Asker, request: SandboxCreateV2Request) -> Answered<SandboxCreateV2Response> {
     let definition = request.definition.unwrap_or_default();
     let mut sources = request.secret_sources;
     if let Some(env) = request.ephemeral_secrets {
@@ -73,16 +75,17 @@ async fn create(
     sources: &[SecretSource],
 ) -> Result<(SandboxId, String, Option<Undo>)> {
     asker.needs(Scope::Manage)?;
-    let mut plan = plan(asker, &definition, &app, tags, sources).await?;
-    plan.draft.request = once::kept(asker, "sandbox", &definition.encode_to_vec());
-    // The engine refuses a key that was used before for another request.
-    let asked = plan.draft.request.as_ref().map(|request| request.digest.as_str());
-    let what = format!("sandbox {}", asked.unwrap_or_default());
-    let owned = asker.clone();
-    let making = async move { make(&owned, plan).await.map(|record| record.id.to_string()) };
-    let id = Box::pin(asker.app.control.once.make(asker, &what, making)).await?;
+    let plan = plan(asker, &definition, &app, tags, sources).await?;
+    let mut asked = vec![definition.encode_to_vec(), app.clone().into_bytes()];
+    asked.extend(tags.iter().map(prost::Message::encode_to_vec));
+    asked.extend(sources.iter().map(prost::Message::encode_to_vec));
+    let asked: Vec<&[u8]> = asked.iter().map(Vec::as_slice).collect();
+    let call = Call::of(asker, "sandbox", &asked);
+    let (owned, request) = (asker.clone(), call.kept());
+    let making = async move { make(&owned, plan, request).await.map(|record| record.id.to_string()) };
+    let id = Box::pin(asker.app.control.once.make(asker.key(), &call, making)).await?;
     let id: SandboxId = id.parse().map_err(|_never| Fault::not_found("the sandbox is gone"))?;
-    let undo = once::undo(asker, &id);
+    let undo = once::undo(asker, &call, &id);
     // A retry with another key would be another call: this key made the sandbox.
     asker.may(&id, Scope::Read).await?;
     Ok((id, app, undo))
@@ -98,34 +101,32 @@ struct Plan {
     command: Option<task::First>,
 }
 
-/// Makes the sandbox with all that belongs to it, or nothing.
-async fn make(asker: &Asker, plan: Plan) -> Result<SandboxRecord> {
+/// Makes the sandbox with all that belongs to it, or nothing. One that an earlier server made with this key stays as it is.
+async fn make(asker: &Asker, plan: Plan, request: Option<RequestKey>) -> Result<SandboxRecord> {
     let (engine, by) = (asker.engine(), asker.caller());
-    let named = plan.extras.name.clone().unwrap_or_default();
-    let record = engine.create_sandbox(plan.draft, by).await.map_err(|error| match error.code {
+    let Plan { draft, extras, mounts, command } = plan;
+    let named = extras.name.clone().unwrap_or_default();
+    let made = engine.create_sandbox_once(draft, request, by).await.map_err(|error| match error.code {
         // The clients' users know this text.
         Code::NameTaken => {
             Fault::new(Status::AlreadyExists, format!("Sandbox with name '{named}' already exists"))
         }
         _ => Fault::of(&error),
     })?;
-    let finish = async {
-        tunnels::open(engine, &record.id, &plan.extras.ports, by).await?;
-        images::put_mounts(asker, &record.id, &plan.mounts).await?;
-        if let Some(command) = plan.command {
+    let (extras, mounts) = (&extras, &mounts);
+    let finished = finish(engine, made, |record| async move {
+        tunnels::open(engine, &record.id, &extras.ports, by).await?;
+        images::put_mounts(asker, &record.id, mounts).await?;
+        if let Some(command) = command {
             task::start_first(asker, &record.id, command).await?;
         }
-        Ok::<_, Fault>(())
-    };
-    if let Err(fault) = finish.await {
-        // The client was never told of the sandbox.
-        drop(engine.delete_sandbox(&record.id).await);
-        return Err(fault);
-    }
-    asker.app.control.ended.note(&record, &plan.extras.app);
-    if plan.extras.command {
-        first::follow(&asker.app, record.id.clone());
-    }
+        if extras.command {
+            first::follow(&asker.app, record.id.clone());
+        }
+        Ok::<_, Fault>(record)
+    });
+    let record = Box::pin(finished).await?.into_record();
+    asker.app.control.ended.note(&record, &extras.app);
     Ok(record)
 }
 

@@ -1,21 +1,19 @@
 //! `x-idempotency-key`: a client that sends a call again, because it lost the answer, gets the first call's answer.
 //!
 //! Answers are in memory for an hour: clients send again for some minutes at most. A restarted server still finds the
-//! things that were made: the key is kept with a sandbox ([`kept`]), and the id of a snapshot is written down before it
-//! is taken ([`Once::promise`]).
-
-use std::collections::HashMap;
-use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+//! things that were made: the key is kept with a sandbox ([`Call::kept`]), and the id of a snapshot is written down before
+//! it is taken ([`Once::promise`]).
 
 use atoll_core::id::{KeyId, SandboxId};
 use atoll_core::spec::RequestKey;
+use atoll_core::{Code, Error};
+use atoll_dialect_kit::once::{self, Begun, Limits, Print};
 use atoll_dialect_kit::promise::{Promise, Shelf};
 use atoll_dialect_kit::status::Status;
-use atoll_dialect_kit::time::now_ms;
 use atoll_engine::Engine;
 use atoll_server::dialect::Undo;
-use futures::future::{BoxFuture, FutureExt as _, Shared};
+
+use serde::{Deserialize, Serialize};
 
 use crate::auth::Asker;
 use crate::grpc::{Fault, Result};
@@ -23,15 +21,45 @@ use crate::grpc::{Fault, Result};
 /// Header that carries the key.
 pub(super) const HEADER: &str = "x-idempotency-key";
 const KEY_MAX_BYTES: usize = 255;
-/// Most answers that are kept.
-const ANSWERS_MAX: usize = 10_000;
-/// How long, milliseconds.
-const KEPT_MS: u64 = 3600 * 1000;
+/// What is kept of answers, which are ids.
+const LIMITS: Limits = Limits { kept_ms: 3600 * 1000, of_key: 2000, all: 10_000 };
 
-/// The key of a call as it is kept with the sandbox that it makes, if it has one; `asked` is the request.
-pub(super) fn kept(asker: &Asker, what: &str, asked: &[u8]) -> Option<RequestKey> {
-    let key = key(asker).filter(|key| is_key(key))?;
-    Some(RequestKey { key: format!("modal {what} {key}"), digest: blake3::hash(asked).to_hex().to_string() })
+/// A call that makes a thing.
+#[derive(Debug, Clone)]
+pub(super) struct Call {
+    /// Keeps calls apart that have the same key.
+    what: String,
+    /// The client's key.
+    key: String,
+    /// Of all that the client asked for.
+    print: Print,
+}
+
+impl Call {
+    /// The call with the key in the head. `asked` is all that the client asked for.
+    pub(super) fn of(asker: &Asker, what: &str, asked: &[&[u8]]) -> Self {
+        Self::with_key(what, key(asker).unwrap_or_default(), asked)
+    }
+
+    /// The same, with a key that stands elsewhere in the call.
+    pub(super) fn with_key(what: &str, key: &str, asked: &[&[u8]]) -> Self {
+        Self { what: what.to_owned(), key: key.to_owned(), print: Print::of(asked) }
+    }
+
+    /// Whether the client can send it again to get the same thing.
+    fn has_key(&self) -> bool {
+        is_key(&self.key)
+    }
+
+    fn name(&self) -> String {
+        format!("{} {}", self.what, self.key)
+    }
+
+    /// The key as it is kept with the sandbox that the call makes, if it has one.
+    pub(super) fn kept(&self) -> Option<RequestKey> {
+        let kept = || RequestKey { key: format!("modal {}", self.name()), digest: self.print.to_hex() };
+        self.has_key().then(kept)
+    }
 }
 
 fn key(asker: &Asker) -> Option<&str> {
@@ -43,126 +71,103 @@ fn is_key(key: &str) -> bool {
 }
 
 /// Deletes a sandbox that a call without a key made, unless the client takes the answer: no retry finds the sandbox.
-pub(super) fn undo(asker: &Asker, made: &SandboxId) -> Option<Undo> {
-    let found_again = key(asker).is_some_and(is_key);
-    (!found_again).then(|| asker.app.host.undo(vec![made.clone()]))
+pub(super) fn undo(asker: &Asker, call: &Call, made: &SandboxId) -> Option<Undo> {
+    (!call.has_key()).then(|| asker.app.host.undo(vec![made.clone()]))
 }
-
-type Answer = Shared<BoxFuture<'static, Result<String>>>;
-/// Answers by API key and the client's key, each with the time when its call began, in milliseconds.
-type Answers = HashMap<(KeyId, String), (u64, Answer)>;
 
 /// The name of the shelf of promises.
 const DIR: &str = "modal-promises";
 
 /// The calls that were begun. Clones share them.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(crate) struct Once {
-    answers: Arc<Mutex<Answers>>,
-    promises: Shelf<Promise>,
+    answers: once::Once<Result<String>>,
+    promises: Shelf<Promised>,
 }
 
-impl std::fmt::Debug for Once {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Once")
-    }
+/// The file on the shelf for a call.
+#[derive(Debug, Serialize, Deserialize)]
+struct Promised {
+    print: String,
+    promise: Promise,
 }
 
 impl Once {
     pub(super) fn new(engine: &Engine) -> Self {
-        Self { answers: Arc::default(), promises: Shelf::new(engine, DIR, KEPT_MS) }
+        Self { answers: once::Once::new(LIMITS), promises: Shelf::new(engine, DIR, LIMITS.kept_ms) }
     }
 
-    /// The promise for the call with this key: if an earlier server made one, that one.
+    /// The promise for a call: if an earlier server made one, that one.
     ///
     /// # Errors
-    /// `INTERNAL` when the host has no randomness, or its disk fails.
-    pub(super) async fn promise(&self, key: &KeyId, what: &str, client_key: &str) -> Result<Promise> {
-        let of = (key.clone(), format!("{what} {client_key}"));
-        let shelf = Some(self.promises.clone()).filter(|_| is_key(client_key));
+    /// `INTERNAL` when the host has no randomness, or its disk fails; for a key that was used for another call.
+    pub(super) async fn promise(&self, key: &KeyId, call: &Call) -> Result<Promise> {
+        let (of, print) = ((key.clone(), call.name()), call.print.to_hex());
+        let shelf = Some(self.promises.clone()).filter(|_| call.has_key());
         let promise = tokio::task::spawn_blocking(move || {
-            let Some(shelf) = shelf else { return Promise::new() };
+            let Some(shelf) = shelf else { return Promise::new().map(Some) };
             if let Some(known) = shelf.find(&of) {
-                return Ok(known.again());
+                return Ok((known.print == print).then(|| known.promise.again()));
             }
             let promise = Promise::new()?;
-            shelf.save(&of, promise.clone())?;
-            Ok(promise)
+            shelf.save(&of, Promised { print, promise: promise.clone() })?;
+            Ok(Some(promise))
         });
         let promise = promise.await.map_err(std::io::Error::other).and_then(|promise| promise);
-        promise.map_err(|error| {
+        let promise = promise.map_err(|error| {
             tracing::error!(%error, "what a call makes cannot be written down before");
             Fault::new(Status::Internal, "what is to be made cannot be written down before")
-        })
+        });
+        promise?.ok_or_else(mismatch)
     }
 
     /// Removes a promise: the thing was not made.
-    pub(super) async fn forget(&self, key: &KeyId, what: &str, client_key: &str) {
-        let (shelf, of) = (self.promises.clone(), (key.clone(), format!("{what} {client_key}")));
+    pub(super) async fn forget(&self, key: &KeyId, call: &Call) {
+        let (shelf, of) = (self.promises.clone(), (key.clone(), call.name()));
         // If this fails, the promise is kept for an hour.
         drop(tokio::task::spawn_blocking(move || shelf.remove(&of)).await);
     }
 
-    /// Runs `make` once for a client's key, and gives the id that it made. Without a key each call makes another.
-    /// `what` keeps calls apart that have the same key.
+    /// Runs `make` once for a client's key, and gives the id that it made. Without a key each call makes another. The
+    /// caller is authorised already.
+    ///
+    /// # Errors
+    /// As `make`; for a key that was used for another call.
     pub(super) async fn make(
         &self,
-        asker: &Asker,
-        what: &str,
+        key: &KeyId,
+        call: &Call,
         make: impl Future<Output = Result<String>> + Send + 'static,
     ) -> Result<String> {
-        let key = key(asker).unwrap_or_default();
-        self.make_for(asker, what, key, make).await
-    }
-
-    /// The same, for a key that the client sends elsewhere in the call.
-    pub(super) async fn make_for(
-        &self,
-        asker: &Asker,
-        what: &str,
-        key: &str,
-        make: impl Future<Output = Result<String>> + Send + 'static,
-    ) -> Result<String> {
-        if !is_key(key) {
+        if !call.has_key() {
             return make.await;
         }
-        let id = (asker.key().clone(), format!("{what} {key}"));
-        let answer = self.enter(&id, make);
-        let made = answer.await;
-        if made.is_err() {
-            // The next attempt may succeed.
-            self.table().remove(&id);
-        }
-        made
-    }
-
-    fn enter(
-        &self,
-        id: &(KeyId, String),
-        make: impl Future<Output = Result<String>> + Send + 'static,
-    ) -> Answer {
-        let now = now_ms();
-        let mut table = self.table();
-        if table.len() >= ANSWERS_MAX {
-            table.retain(|_, (at, _)| at.saturating_add(KEPT_MS) > now);
-        }
-        if let Some((_, answer)) = table.get(id).filter(|(at, _)| at.saturating_add(KEPT_MS) > now) {
-            return answer.clone();
-        }
-        // The task runs to its end, even if no client waits any more.
-        let task = tokio::spawn(make);
-        let answer = async move {
-            task.await.unwrap_or_else(|_panicked| Err(Fault::new(Status::Internal, "the call failed")))
+        let of = (key.clone(), call.name());
+        let first = loop {
+            match self.answers.begin(&of, call.print) {
+                Begun::First(first) => break first,
+                Begun::Other => return Err(mismatch()),
+                // Without an answer the task that did it panicked: the call is done again.
+                Begun::Again(again) => {
+                    if let Some(made) = again.wait().await {
+                        return made;
+                    }
+                }
+            }
         };
-        let answer = answer.boxed().shared();
-        if table.len() < ANSWERS_MAX {
-            table.insert(id.clone(), (now, answer.clone()));
-        }
-        answer
+        // The task runs to its end, even if no client waits any more.
+        let task = tokio::spawn(async move {
+            let made = make.await;
+            let keeps = made.is_ok();
+            first.answer(made.clone(), keeps);
+            made
+        });
+        task.await.unwrap_or_else(|_panicked| Err(Fault::new(Status::Internal, "the call failed")))
     }
+}
 
-    fn table(&self) -> std::sync::MutexGuard<'_, HashMap<(KeyId, String), (u64, Answer)>> {
-        // The map stays usable when a task panics while it holds the lock.
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// The key belongs to another call.
+fn mismatch() -> Fault {
+    let message = "the idempotency key was used before with another request";
+    Fault::of(&Error::new(Code::IdempotencyMismatch, message).hint("use a new key for a new request"))
 }

@@ -5,12 +5,14 @@ use atoll_core::key::Scope;
 use atoll_core::sharing::Needs;
 use atoll_core::snapshot::{Purpose, SnapshotKind};
 use atoll_core::spec::SandboxDraft;
+use atoll_dialect_kit::sandboxes::finish;
 use atoll_engine::SnapshotOrder;
 use atoll_failpoint::fail_point;
 use std::collections::BTreeMap;
 
-use super::create::Made;
+use super::create::Answered;
 use super::ended::status;
+use super::once::Call;
 use super::{images, lifecycle, once, tunnels};
 use crate::auth::{self, Asker};
 use crate::extras::{self, Extras};
@@ -41,13 +43,15 @@ pub(crate) async fn take(
     comment: Option<String>,
 ) -> Result<String> {
     asker.may(sandbox, Scope::Manage).await?;
-    let (owned, id, what) = (asker.clone(), sandbox.clone(), format!("snapshot {sandbox}"));
-    let (once, of) = (&asker.app.control.once, (what.clone(), key.to_owned()));
+    let (owned, id) = (asker.clone(), sandbox.clone());
     let prefix = if kind == SnapshotKind::Memory { MEMORY } else { IMAGE };
+    let asked = [prefix.as_bytes(), comment.as_deref().unwrap_or_default().as_bytes()];
+    let call = Call::with_key(&format!("snapshot {sandbox}"), key, &asked);
+    let of = call.clone();
     // Boxed: it is a large future, and is moved several times before it runs.
     let taking = Box::pin(async move {
         let (engine, by) = (owned.engine(), owned.caller());
-        let promise = owned.app.control.once.promise(owned.key(), &of.0, &of.1).await?;
+        let promise = owned.app.control.once.promise(owned.key(), &of).await?;
         let promised = promise.snapshot();
         // An earlier server took the snapshot, and was killed before it answered.
         if promise.renewed && engine.usable_snapshot(promised.as_str(), Needs::READ, by).await.is_ok() {
@@ -63,13 +67,13 @@ pub(crate) async fn take(
         };
         let taken = engine.create_snapshot(&id, order, by).await;
         if taken.is_err() {
-            owned.app.control.once.forget(owned.key(), &of.0, &of.1).await;
+            owned.app.control.once.forget(owned.key(), &of).await;
         }
         let record = taken?;
         fail_point!("modal.snapshot.taken");
         Ok(ids::snapshot(prefix, &record.id))
     });
-    once.make_for(asker, &what, key, taking).await
+    asker.app.control.once.make(asker.key(), &call, taking).await
 }
 
 /// The result of a snapshot that was taken.
@@ -144,7 +148,7 @@ fn is_new(version: &str) -> bool {
 pub(super) async fn restore_v1(
     asker: &Asker,
     request: SandboxRestoreRequest,
-) -> Made<SandboxRestoreResponse> {
+) -> Answered<SandboxRestoreResponse> {
     let (id, undo) = Box::pin(restore(asker, &request.snapshot_id, request.sandbox_name_override)).await?;
     Ok((SandboxRestoreResponse { sandbox_id: ids::sandbox(&id, Generation::V1) }, undo))
 }
@@ -153,7 +157,7 @@ pub(super) async fn restore_v1(
 pub(super) async fn restore_v2(
     asker: &Asker,
     request: SandboxRestoreV2Request,
-) -> Made<SandboxRestoreV2Response> {
+) -> Answered<SandboxRestoreV2Response> {
     let (id, undo) = Box::pin(restore(asker, &request.snapshot_id, request.sandbox_name_override)).await?;
     let extras = Extras::of(&asker.engine().sandbox(&id)?);
     let (url, jwt) = lifecycle::access(asker, &id);
@@ -168,7 +172,7 @@ pub(super) async fn restore_v2(
 }
 
 /// Makes a sandbox that goes on from a snapshot of memory. It does not get the name of the snapshot's sandbox.
-async fn restore(asker: &Asker, snapshot: &str, name: String) -> Made<SandboxId> {
+async fn restore(asker: &Asker, snapshot: &str, name: String) -> Answered<SandboxId> {
     asker.needs(Scope::Manage)?;
     let record = find(asker, snapshot).await?;
     let engine = asker.engine();
@@ -179,9 +183,8 @@ async fn restore(asker: &Asker, snapshot: &str, name: String) -> Made<SandboxId>
     };
     let extras =
         Extras { command: false, over: false, ..origin.as_ref().map(Extras::of).unwrap_or_default() };
-    let asked = format!("{snapshot} {name}");
+    let call = Call::of(asker, "restore", &[snapshot.as_bytes(), name.as_bytes()]);
     let draft = SandboxDraft {
-        request: once::kept(asker, "restore", asked.as_bytes()),
         name: Some(name).filter(|name| !name.is_empty()),
         snapshot: Some(record.id.to_string()),
         memory: true,
@@ -189,21 +192,23 @@ async fn restore(asker: &Asker, snapshot: &str, name: String) -> Made<SandboxId>
         annotations: BTreeMap::from([(extras::KEY.to_owned(), extras.text()?)]),
         ..SandboxDraft::default()
     };
-    let owned = asker.clone();
+    let (owned, request) = (asker.clone(), call.kept());
     let making = async move {
         let (engine, by) = (owned.engine(), owned.caller());
-        let record = engine.create_sandbox(draft, by).await?;
-        if let Err(fault) = tunnels::open(engine, &record.id, &extras.ports, by).await {
-            // The client was never told of the sandbox.
-            drop(engine.delete_sandbox(&record.id).await);
-            return Err(fault);
-        }
+        let made = engine.create_sandbox_once(draft, request, by).await?;
+        let extras = &extras;
+        let finished = finish(engine, made, |record| async move {
+            tunnels::open(engine, &record.id, &extras.ports, by).await?;
+            Ok::<_, Fault>(record)
+        });
+        let record = Box::pin(finished).await?.into_record();
         owned.app.control.ended.note(&record, &extras.app);
-        Ok(record.id.to_string())
+        Ok::<_, Fault>(record.id.to_string())
     };
-    let id = Box::pin(asker.app.control.once.make(asker, "restore", making)).await?;
-    let id = id.parse().map_err(|_never| Fault::not_found("the sandbox is gone"))?;
-    let undo = once::undo(asker, &id);
+    let id = Box::pin(asker.app.control.once.make(asker.key(), &call, making)).await?;
+    let id: SandboxId = id.parse().map_err(|_never| Fault::not_found("the sandbox is gone"))?;
+    let undo = once::undo(asker, &call, &id);
+    asker.may(&id, Scope::Read).await?;
     Ok((id, undo))
 }
 

@@ -3,33 +3,37 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use atoll_core::id::SandboxId;
+use atoll_core::id::{KeyId, SandboxId};
 use atoll_core::key::Scope;
 use atoll_core::spec::SandboxDraft;
 use atoll_walk::{Call, Key, World};
 use prost::Message;
 
 use super::list::PAGE;
+use super::once::{self, Once};
 use crate::extras::Extras;
 use crate::ids;
 use crate::task;
 use crate::wire::sandboxes::{
-    Sandbox, SandboxCreateV2Request, SandboxCreateV2Response, SandboxInfo, SandboxListRequest,
-    SandboxListResponse,
+    PortSpec, PortSpecs, Sandbox, SandboxCreateRequest, SandboxCreateResponse, SandboxCreateV2Request,
+    SandboxCreateV2Response, SandboxInfo, SandboxListRequest, SandboxListResponse,
 };
 
 /// Bytes before a message: whether it is compressed, and its length.
 const FRAME_HEAD_BYTES: usize = 5;
 
-async fn call<A: Message + Default>(world: &World, key: &Key, method: &str, request: &impl Message) -> A {
+fn call_of(key: &Key, method: &str, request: &impl Message) -> Call {
     let mut headers = vec![("content-type", "application/grpc+proto".to_owned())];
     headers.extend(["x-modal-token-id", "x-modal-token-secret"].map(|name| (name, key.secret.clone())));
     let path = format!("/modal.client.ModalClient/{method}");
     let message = request.encode_to_vec();
     let len = u32::try_from(message.len()).unwrap().to_be_bytes();
     let body = [&[0], len.as_slice(), &message].concat();
-    let call = Call { method: "POST".to_owned(), path, headers, body };
-    let (status, body) = world.send(call).await;
+    Call { method: "POST".to_owned(), path, headers, body }
+}
+
+async fn call<A: Message + Default>(world: &World, key: &Key, method: &str, request: &impl Message) -> A {
+    let (status, body) = world.send(call_of(key, method, request)).await;
     assert!(status == 200 && body.len() >= FRAME_HEAD_BYTES, "{method}: {status}");
     A::decode(&body[FRAME_HEAD_BYTES..]).unwrap()
 }
@@ -96,4 +100,40 @@ async fn a_sandbox_ends_with_its_first_command_also_under_the_next_server() {
     end(&world, &here).await;
     let world = world.restarted().await;
     end(&world, &there).await;
+}
+
+#[tokio::test]
+async fn a_repeated_creation_changes_nothing_of_the_sandbox_that_it_finds() {
+    let create = |key: &Key| {
+        let ports = vec![PortSpec { port: 8080, unencrypted: false }];
+        let definition = Sandbox { open_ports: Some(PortSpecs { ports }), ..Sandbox::default() };
+        let request =
+            SandboxCreateRequest { definition: Some(definition), ..SandboxCreateRequest::default() };
+        let mut call = call_of(key, "SandboxCreate", &request);
+        call.headers.push((once::HEADER, "once".to_owned()));
+        call
+    };
+    let made = |body: &[u8]| {
+        let answer = SandboxCreateResponse::decode(&body[FRAME_HEAD_BYTES..]).unwrap();
+        ids::parse_sandbox(&answer.sandbox_id).unwrap().0
+    };
+    atoll_walk::repeated(World::new(&[crate::DIALECT]).await, false, create, made).await;
+}
+
+/// As for `SandboxRestore`: with the key of another snapshot's sandbox a call gets no sandbox at all.
+#[tokio::test]
+async fn a_key_is_good_for_one_call() {
+    let world = World::new(&[crate::DIALECT]).await;
+    let once = Once::new(&world.engine);
+    let owner = KeyId::from_parts(1, 1);
+    let restore = |snapshot: &str| once::Call::with_key("restore", "k", &[snapshot.as_bytes()]);
+    let make = async |snapshot: &str, id: &'static str| {
+        once.make(&owner, &restore(snapshot), async move { Ok(id.to_owned()) }).await
+    };
+    assert_eq!(make("one", "first").await.unwrap(), "first");
+    assert_eq!(make("one", "second").await.unwrap(), "first");
+    assert!(make("other", "third").await.unwrap_err().message.contains("used before"));
+    let promised = once.promise(&owner, &restore("one")).await.unwrap();
+    assert_eq!(once.promise(&owner, &restore("one")).await.unwrap().snapshot(), promised.snapshot());
+    assert!(once.promise(&owner, &restore("other")).await.is_err());
 }

@@ -32,12 +32,7 @@ pub(super) async fn open(
     ports: &[Port],
     by: &EngineCaller,
 ) -> Result<()> {
-    // An earlier attempt may have opened some.
-    let open = engine.accesses(sandbox)?;
-    let is_open = |port: &&Port| {
-        open.iter().any(|one| one.name.as_deref() == Some(NAME) && one.target == Target::Port(port.port))
-    };
-    for port in ports.iter().filter(|port| !is_open(port)) {
+    for port in ports {
         let access = AccessDraft {
             target: Target::Port(port.port),
             public: true,

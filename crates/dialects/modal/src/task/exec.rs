@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use atoll_core::exec::{Exit, ExitReason};
 use atoll_core::id::SandboxId;
-use atoll_core::spec::{Command, ExecDraft, TtySize};
+use atoll_core::spec::{Command, ExecDraft, IdempotencyKey, TtySize};
 use atoll_core::{Code, Error};
 use atoll_dialect_kit::status::Status;
 use atoll_engine::{Engine, ExecView};
@@ -24,7 +24,7 @@ use crate::wire::router::{
 /// The advice to a client that gives secrets of the installation.
 const OF_COMMAND: &str = "give it to Sandbox.create, whose commands have it";
 
-/// Key of the first command of a sandbox. Clients' ids have no slashes.
+/// The server's name for the first command of a sandbox.
 const FIRST: &str = "modal/first-command";
 /// Ids have this many bytes at most.
 const ID_MAX_BYTES: usize = 128;
@@ -59,7 +59,7 @@ pub(crate) async fn start_first(asker: &Asker, sandbox: &SandboxId, first: First
     let draft = ExecDraft {
         tty: first.tty,
         stdin: true,
-        idempotency_key: Some(FIRST.to_owned()),
+        idempotency_key: Some(IdempotencyKey::server(FIRST)),
         ..ExecDraft::new(Command::Argv(first.argv))
     };
     asker.engine().create_exec(sandbox, draft, asker.caller()).await?;
@@ -71,13 +71,15 @@ pub(crate) async fn start_first(asker: &Asker, sandbox: &SandboxId, first: First
 /// # Errors
 /// [`Code::ExecNotFound`] when the client gave none.
 pub(crate) async fn first(engine: &Engine, sandbox: &SandboxId) -> Result<ExecView, Error> {
-    engine.exec_by_key(sandbox, FIRST).await
+    engine.exec_by_key(sandbox, &IdempotencyKey::server(FIRST)).await
 }
 
-fn check_id(id: &str) -> Result<()> {
+/// The key that a client's id is.
+fn check_id(id: &str) -> Result<IdempotencyKey> {
     let fits = (1..=ID_MAX_BYTES).contains(&id.len())
         && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
-    fits.then_some(()).ok_or_else(|| Fault::invalid("exec_id: must have 1 to 128 letters, digits, hyphens"))
+    let key = IdempotencyKey::client(id).ok().filter(|_| fits);
+    key.ok_or_else(|| Fault::invalid("exec_id: must have 1 to 128 letters, digits, hyphens"))
 }
 
 /// The exec with a client's id.
@@ -85,8 +87,8 @@ fn check_id(id: &str) -> Result<()> {
 /// # Errors
 /// `NOT_FOUND`.
 pub(super) async fn find(inside: &Inside, id: &str) -> Result<ExecView> {
-    check_id(id)?;
-    let found = inside.asker.engine().exec_by_key(inside.id(), id).await;
+    let key = check_id(id)?;
+    let found = inside.asker.engine().exec_by_key(inside.id(), &key).await;
     found.map_err(|error| match error.code {
         Code::ExecNotFound => {
             Fault::not_found(format!("exec '{}' not found", atoll_core::error::shorten(id)))
@@ -98,7 +100,7 @@ pub(super) async fn find(inside: &Inside, id: &str) -> Result<ExecView> {
 /// `TaskExecStart`.
 pub(super) async fn start(inside: &Inside, request: TaskExecStartRequest) -> Result<TaskExecStartResponse> {
     inside.is(&request.task_id)?;
-    check_id(&request.exec_id)?;
+    let key = check_id(&request.exec_id)?;
     if !request.container_id.is_empty() {
         return Err(Fault::unsupported("sidecar containers are not supported by this server"));
     }
@@ -125,7 +127,7 @@ pub(super) async fn start(inside: &Inside, request: TaskExecStartRequest) -> Res
         tty: tty.map(size),
         stdin: true,
         timeout_ms: request.timeout_secs.filter(|s| *s > 0).map(|s| u64::from(s) * 1000),
-        idempotency_key: Some(request.exec_id.clone()),
+        idempotency_key: Some(key),
         tag: merged.then(|| MERGED.to_owned()),
         ..ExecDraft::new(Command::Argv(request.command_args))
     };

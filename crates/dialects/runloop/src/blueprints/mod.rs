@@ -37,7 +37,7 @@ const ARG: &str = "RUNLOOP_BLUEPRINT";
 pub(crate) fn routes(app: &App) -> Router<App> {
     let made_once = Router::new()
         .route("/v1/blueprints", post(create::create))
-        .layer(from_fn_with_state(app.clone(), once::layer));
+        .layer(from_fn_with_state(app.clone(), once::layer::<Manage>));
     Router::new()
         .merge(made_once)
         .route("/v1/blueprints", get(list::list))

@@ -8,8 +8,8 @@ use atoll_core::Code;
 use atoll_core::sharing::Needs;
 use atoll_core::spec::{RequestKey, SandboxDraft};
 use atoll_dialect_kit::pending::within;
-use atoll_dialect_kit::sandboxes::keep_larger_disk;
-use atoll_engine::{Asked, Caller as EngineCaller, Engine};
+use atoll_dialect_kit::sandboxes::{finish, keep_larger_disk};
+use atoll_engine::{Asked, Caller as EngineCaller, Engine, Target};
 use atoll_server::dialect::Undo;
 use atoll_store::SandboxRecord;
 use axum::Extension;
@@ -149,25 +149,29 @@ pub(super) async fn create(
     let is_bound = request.is_bound();
     let (draft, plan, tunnel) = draft(&app, &caller, request).await?;
     let found_again = key.is_some();
-    let draft = SandboxDraft { request: key.map(|Extension(key)| key), ..draft };
-    let making = engine.create_sandbox(draft, by);
+    let making = engine.create_sandbox_once(draft, key.map(|Extension(key)| key), by);
     let made = if is_bound { Arc::new(Asked::part()).scope(making).await } else { making.await };
-    let record = made.map_err(|error| match error.code {
+    let made = made.map_err(|error| match error.code {
         // A thing that the body names is missing: 404 would be about the path.
         Code::VolumeNotFound | Code::SecretNotFound => Failure::bad(error.message),
         Code::IdempotencyMismatch => once::mismatch(),
         _ => Failure::of(&error),
     })?;
-    if let Some(tunnel) = tunnel
-        && let Err(error) = tunnel.open(engine, &record.id, by).await
-    {
-        // The client was never told of the devbox.
-        drop(engine.delete_sandbox(&record.id).await);
-        return Err(Failure::of(&error));
-    }
-    // A devbox that an earlier server made may be set up already; if that setup broke off, it is done again.
+    let finished = finish(engine, made, |record| async move {
+        if let Some(tunnel) = tunnel {
+            tunnel.open(engine, &record.id, by).await.map_err(|error| Failure::of(&error))?;
+        }
+        Ok::<_, Failure>(record)
+    });
+    let made = finished.await?;
+    let (is_new, record) = (made.is_new(), made.into_record());
     let waits = Extras::of(&record).phase == Some(Phase::Initializing) && !app.setups.is_live(&record.id);
     if !plan.is_empty() && waits {
+        if !is_new {
+            // The setup broke off with an earlier server, and is done again: by a caller that may do all of it.
+            let may = engine.authorize(by, Needs::MANAGE, Target::Sandbox(record.id.as_str())).await;
+            may.map_err(|error| Failure::of(&error))?;
+        }
         set_up(&app, &record, plan, by.clone()).await;
     }
     let record = engine.sandbox(&record.id).map_err(|error| Failure::of(&error))?;

@@ -21,7 +21,7 @@ use serde_json::Value;
 use crate::App;
 use crate::error::{Failure, Result};
 use crate::extras::Extras;
-use crate::request::{self, Caller, Json, Path, Read};
+use crate::request::{self, Caller, Json, Manage, Path, Read};
 use crate::{ids, once};
 
 pub(crate) use lifecycle::wake;
@@ -35,7 +35,7 @@ pub(crate) fn routes(app: &App) -> Router<App> {
     let made_once = Router::new()
         .route("/v1/devboxes", post(create::create))
         .route("/v1/devboxes/create_and_await_running", post(create::create))
-        .layer(from_fn_with_state(app.clone(), once::layer));
+        .layer(from_fn_with_state(app.clone(), once::layer::<Manage>));
     Router::new()
         .merge(made_once)
         .route("/v1/devboxes", get(list::list))

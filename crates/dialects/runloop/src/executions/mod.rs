@@ -19,6 +19,7 @@ use axum::routing::{get, post};
 
 use crate::App;
 use crate::once;
+use crate::request::Exec;
 
 pub(crate) use shell::line;
 
@@ -26,7 +27,7 @@ pub(crate) use shell::line;
 pub(crate) fn routes(app: &App) -> Router<App> {
     let done_once = Router::new()
         .route("/v1/devboxes/{devbox}/executions/{execution}/send_std_in", post(stdin::send))
-        .layer(from_fn_with_state(app.clone(), once::layer));
+        .layer(from_fn_with_state(app.clone(), once::layer::<Exec>));
     Router::new()
         .merge(done_once)
         .route("/v1/devboxes/{devbox}/execute", post(run::execute))

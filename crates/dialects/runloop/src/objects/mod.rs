@@ -44,8 +44,9 @@ const ADDRESS_MAX_S: u64 = 7 * 24 * 3600;
 
 /// The routes.
 pub(crate) fn routes(app: &App) -> Router<App> {
-    let made_once =
-        Router::new().route("/v1/objects", post(create)).layer(from_fn_with_state(app.clone(), once::layer));
+    let made_once = Router::new()
+        .route("/v1/objects", post(create))
+        .layer(from_fn_with_state(app.clone(), once::layer::<Manage>));
     Router::new()
         .merge(made_once)
         .route("/v1/objects", get(list))

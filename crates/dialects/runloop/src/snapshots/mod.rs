@@ -34,7 +34,7 @@ pub(crate) fn routes(app: &App) -> Router<App> {
     let made_once = Router::new()
         .route("/v1/devboxes/{devbox}/snapshot_disk", post(take))
         .route("/v1/devboxes/{devbox}/snapshot_disk_async", post(begin))
-        .layer(from_fn_with_state(app.clone(), once::layer));
+        .layer(from_fn_with_state(app.clone(), once::layer::<Manage>));
     Router::new()
         .merge(made_once)
         .route("/v1/devboxes/disk_snapshots", get(list))

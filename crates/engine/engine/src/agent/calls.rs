@@ -9,7 +9,7 @@ use atoll_core::limits::{
     AGENT_MESSAGE_MAX_BYTES, AGENT_MESSAGES_WAITING_MAX_COUNT, AGENT_SESSIONS_ALL_MAX_COUNT,
     AGENT_THREAD_MAX_BYTES, IDEMPOTENCY_KEY_MAX_BYTES,
 };
-use atoll_core::spec::{self, ExecSpec};
+use atoll_core::spec::{self, ExecSpec, IdempotencyKey};
 use atoll_core::{Code, Error, Result};
 use atoll_store::{AgentRecord, EventRecord, SessionRecord, StoreError, Whereabouts};
 use serde_json::{Value, json};
@@ -51,7 +51,7 @@ impl Engine {
             return Err(Error::invalid("layer", format_args!("the sandbox has no agent layer '{layer}'")));
         }
         // What only shows together with what the sandbox has, such as the size of all variables.
-        if let Some(draft) = spec.to_exec(&name, "", "x".to_owned()) {
+        if let Some(draft) = spec.to_exec(&name, "", IdempotencyKey::server("x")) {
             ExecSpec::resolve(draft, &sandbox.record().spec)?;
         }
         if let Some(serves) = &mut spec.serves {
@@ -290,7 +290,8 @@ impl Engine {
         if let Some(key) = key {
             check_word("key", key, IDEMPOTENCY_KEY_MAX_BYTES)?;
         }
-        self.take_message(agent, session, json!({ "text": text }), key).await
+        let key = key.map(IdempotencyKey::client).transpose()?;
+        self.take_message(agent, session, json!({ "text": text }), key.as_ref()).await
     }
 
     /// The same, with all that the message's event says.
@@ -299,7 +300,7 @@ impl Engine {
         agent: &AgentId,
         session: &str,
         data: Value,
-        key: Option<&str>,
+        key: Option<&IdempotencyKey>,
     ) -> Result<(EventRecord, bool)> {
         let agent = self.agent_by_id(agent)?;
         let session = agent.session(session)?;
@@ -310,7 +311,8 @@ impl Engine {
         let delivered = session.record.borrow().status.delivered;
         let most = AGENT_MESSAGES_WAITING_MAX_COUNT as u64;
         let store = &self.inner.store;
-        let now = self.inner.now_ms();
+        let (now, key) = (self.inner.now_ms(), key.map(IdempotencyKey::to_string));
+        let key = key.as_deref();
         let (event, new) = match store.append_agent_message(&id, key, &data, now, delivered, most).await {
             Ok(Some(appended)) => appended,
             Ok(None) => {

@@ -5,7 +5,7 @@
 //! events, in one transaction: up to where the process's output was read, what was taken up of what clients sent, and
 //! what is still to be written to the process. So a new server goes on where the last one was, with the same process.
 //!
-//! A process is an exec with an idempotency key of its own. Between messages it is no use of its sandbox, which may fall
+//! A process is an exec with a name of the server's own. Between messages it is no use of its sandbox, which may fall
 //! asleep under it; while a message is worked on it is.
 
 mod calls;
@@ -30,6 +30,7 @@ use atoll_core::error::shorten;
 use atoll_core::id::{AgentId, ProjectId, SandboxId, ScheduleId, SessionId};
 use atoll_core::limits::{AGENT_SESSIONS_MAX_COUNT, AGENTS_MAX_COUNT};
 use atoll_core::project::kept_name;
+use atoll_core::spec::IdempotencyKey;
 use atoll_core::{Code, Error, Result};
 use atoll_store::{AgentRecord, ScheduleRecord, SessionRecord};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -39,18 +40,18 @@ pub use calls::AgentDraft;
 pub use events::EventPage;
 pub use fork::{AgentForkOrder, FORK_LABEL};
 
-/// The idempotency key of a process begins with this; the session and the number of the process follow.
+/// The name of a process begins with this; the session and the number of the process follow.
 const RUN_KEY: &str = "atoll-agent-";
 /// Wishes that wait for a driver; more wait outside.
 const WISHES_MAX_COUNT: usize = 64;
 
-fn run_key(session: &SessionId, run: u64) -> String {
-    format!("{RUN_KEY}{session}-{run}")
+fn run_key(session: &SessionId, run: u64) -> IdempotencyKey {
+    IdempotencyKey::server(format!("{RUN_KEY}{session}-{run}"))
 }
 
-/// Whether an exec is an agent's process.
-pub(crate) fn is_agent_key(key: &str) -> bool {
-    key.starts_with(RUN_KEY)
+/// Whether the exec that the server gave this name is an agent's process.
+pub(crate) fn is_agent_key(name: &str) -> bool {
+    name.starts_with(RUN_KEY)
 }
 
 /// An agent that was found.

@@ -13,6 +13,7 @@ use atoll_core::limits::{
     AGENT_SCHEDULE_TEXT_MAX_BYTES, AGENT_SCHEDULES_ALL_MAX_COUNT, AGENT_SCHEDULES_MAX_COUNT,
     AGENT_SCHEDULES_SANDBOX_MAX_COUNT,
 };
+use atoll_core::spec::IdempotencyKey;
 use atoll_core::{Code, Error, Result};
 use atoll_store::{ScheduleRecord, StoreError};
 use futures::{StreamExt as _, stream};
@@ -253,7 +254,7 @@ impl Engine {
             return Err(Error::new(Code::SandboxLeased, "somebody has a lease on the sandbox"));
         }
         let (session, _new) = self.create_session(&schedule.agent, Some(&spec.thread)).await?;
-        let key = format!("atoll-schedule-{}-{due_ms}", schedule.id);
+        let key = IdempotencyKey::server(format!("atoll-schedule-{}-{due_ms}", schedule.id));
         let data = json!({ "text": spec.text, "schedule": schedule.id, "due_at_ms": due_ms });
         let session = session.record.id;
         let (event, _new) = self.take_message(&schedule.agent, session.as_str(), data, Some(&key)).await?;

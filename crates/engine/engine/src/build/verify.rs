@@ -52,7 +52,7 @@ impl Run<'_> {
         };
         // Known as this build's: it goes with the build, however that ends.
         let draft = SandboxDraft { build: Some(self.live.id.clone()), ..SandboxDraft::default() };
-        let sandbox = Box::pin(self.engine.create_from(draft, Some(record), self.caller)).await?.id;
+        let sandbox = Box::pin(self.engine.create_from(draft, Some(record), None, self.caller)).await?.id;
         let outcome = self.watch(&sandbox, template, numbered).await;
         self.engine.delete_sandbox(&sandbox).await?;
         outcome

@@ -111,7 +111,8 @@ impl Engine {
             annotations: draft.annotations.clone(),
             image_digest,
             owner: caller.key.clone(),
-            request: caller.key.as_ref().and(draft.request.clone()),
+            // `plan_here` notes the request.
+            request: None,
         };
         let mut record = new.record(inner.now_ms())?;
         let plan = inner.plan_with(&record, root, beginning.disk(draft.memory))?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use atoll_core::exec::{ExecState, ExitReason};
 use atoll_core::id::{ExecId, KeyId, SandboxId};
 use atoll_core::limits::{EXECS_RUNNING_MAX_COUNT, STDIN_CHUNK_MAX_BYTES};
-use atoll_core::spec::{ExecDraft, ExecSpec, SandboxSpec, TtySize};
+use atoll_core::spec::{ExecDraft, ExecSpec, IdempotencyKey, SandboxSpec, TtySize};
 use atoll_core::{Code, Error, Result};
 use atoll_guest_protocol::client::GuestError;
 use atoll_guest_protocol::messages;
@@ -149,7 +149,7 @@ impl Engine {
     /// # Errors
     /// [`Code::SandboxNotFound`] or [`Code::ExecNotFound`].
     #[boxed]
-    pub async fn exec_by_key(&self, sandbox: &SandboxId, key: &str) -> Result<ExecView> {
+    pub async fn exec_by_key(&self, sandbox: &SandboxId, key: &IdempotencyKey) -> Result<ExecView> {
         let sandbox = self.inner.sandbox(sandbox)?;
         let found = self.inner.store.exec_by_key(&sandbox.id, key).await.map_err(store_error)?;
         let record = found.ok_or_else(|| {

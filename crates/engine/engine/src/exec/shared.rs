@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use atoll_core::exec::{ExecState, Exit, ExitReason};
 use atoll_core::id::ExecId;
+use atoll_core::spec::IdempotencyKey;
 use atoll_core::{Code, Error, Result};
 use atoll_store::ExecRecord;
 use tokio::sync::{Notify, watch};
@@ -141,8 +142,8 @@ impl ExecShared {
     /// Whether it is part of the sandbox, and no use of it: services, and agents,
     /// which keep it awake by other means while they work.
     pub(crate) fn is_part(&self) -> bool {
-        let is_part = |key: &str| is_run_key(key) || is_agent_key(key);
-        self.record.idempotency_key.as_deref().is_some_and(is_part)
+        let named = self.record.idempotency_key.as_ref().and_then(IdempotencyKey::as_server);
+        named.is_some_and(|name| is_run_key(name) || is_agent_key(name))
     }
 
     /// When it was begun, milliseconds since the epoch.

@@ -1,7 +1,7 @@
 //! Services: commands of a sandbox that should always run.
 //!
 //! A [`keeper`] task owns each service: it starts its runs, looks at its probes, and decides what follows an end. A run
-//! is an exec with an idempotency key of its own, and is recorded before it begins. So after a restart of the server
+//! is an exec with a name of the server's own, which no client can take, and is recorded before it begins. So after a restart of the server
 //! the keeper finds the exec again, or begins it if it never came into being, and no run happens twice. All other tasks
 //! read what the keeper publishes, and ask it for changes.
 //!
@@ -26,6 +26,7 @@ use atoll_core::error::shorten;
 use atoll_core::id::{ExecId, ServiceId};
 use atoll_core::limits::SERVICES_MAX_COUNT;
 use atoll_core::service::{START_SERVICE, ServiceState};
+use atoll_core::spec::IdempotencyKey;
 use atoll_core::{Code, Error, Result};
 use atoll_store::ServiceRecord;
 use tokio::sync::{RwLock, mpsc, oneshot, watch};
@@ -35,18 +36,18 @@ pub use log::{ServiceLog, ServicePiece};
 pub(crate) use probe::{ATTEMPT_MAX, Inside};
 pub(crate) use used::ServiceUse;
 
-/// The idempotency key of a run begins with this; the service and the number of the run follow.
+/// The name of a run begins with this; the service and the number of the run follow.
 const RUN_KEY: &str = "atoll-service-";
 /// Orders that wait for a keeper; more wait outside.
 const ORDERS_MAX_COUNT: usize = 16;
 
-pub(crate) fn run_key(service: &ServiceId, number: u64) -> String {
-    format!("{RUN_KEY}{service}-{number}")
+pub(crate) fn run_key(service: &ServiceId, number: u64) -> IdempotencyKey {
+    IdempotencyKey::server(format!("{RUN_KEY}{service}-{number}"))
 }
 
-/// Whether an exec is a run of a service.
-pub(crate) fn is_run_key(key: &str) -> bool {
-    key.starts_with(RUN_KEY)
+/// Whether the exec that the server gave this name is a run of a service.
+pub(crate) fn is_run_key(name: &str) -> bool {
+    name.starts_with(RUN_KEY)
 }
 
 fn not_found(name: &str) -> Error {
@@ -156,14 +157,14 @@ impl Services {
     }
 
     /// Begins the first run of what the template starts, which another than the keeper starts: gives the key for its exec.
-    pub(crate) fn begin_start(&self, boot: &str) -> Option<String> {
+    pub(crate) fn begin_start(&self, boot: &str) -> Option<IdempotencyKey> {
         let service = self.find(START_SERVICE).ok()?;
         service.view.send_modify(|view| view.record.status.begin_run(boot));
         self.start_key()
     }
 
     /// The key of the exec that is the last run of what the template starts.
-    pub(crate) fn start_key(&self) -> Option<String> {
+    pub(crate) fn start_key(&self) -> Option<IdempotencyKey> {
         let record = self.find(START_SERVICE).ok()?.view().record;
         record.status.runs.last().map(|run| run_key(&record.id, run.number))
     }

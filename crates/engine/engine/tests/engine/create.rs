@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use atoll_core::Code;
 use atoll_core::sandbox::SandboxState;
-use atoll_core::spec::SandboxDraft;
-use atoll_engine::{Caller, SandboxQuery};
+use atoll_core::spec::{RequestKey, SandboxDraft};
+use atoll_engine::{Caller, KeyScope, Made, SandboxQuery};
 use atoll_isolation::fake::Connect;
 use futures::future::join_all;
 
@@ -90,6 +90,33 @@ fn what_cannot_be_undone_is_deleted_later() {
         server.engine.sandbox(&server.id("stubborn")).is_err()
     });
     world.assert_empty(&server);
+}
+
+/// It is for the caller to know: only what is new is finished or undone.
+#[test]
+fn a_request_that_is_repeated_is_told_that_its_sandbox_is_not_new() {
+    let world = World::new();
+    let server = world.start();
+    let [mine, theirs] = ["mine", "theirs"].map(|name| {
+        let new = server.run(server.engine.create_key(name, KeyScope::Manage, None)).unwrap();
+        Caller::of(&server.run(async { server.engine.verify_key(new.secret.reveal()) }).unwrap())
+    });
+    let request = |digest: &str| RequestKey { key: "once".to_owned(), digest: digest.to_owned() };
+    let ask = |server: &Server, caller: &Caller, request: Option<RequestKey>| {
+        server.run(server.engine.create_sandbox_once(SandboxDraft::default(), request, caller))
+    };
+    let made = ask(&server, &mine, Some(request("a"))).unwrap();
+    assert!(made.is_new());
+    let again = ask(&server, &mine, Some(request("a"))).unwrap();
+    assert_eq!(again, Made::Before(server.engine.sandbox(&made.record().id).unwrap()));
+    let other = ask(&server, &mine, Some(request("b"))).unwrap_err();
+    assert_eq!(other.code, Code::IdempotencyMismatch);
+    assert!(ask(&server, &theirs, Some(request("a"))).unwrap().is_new(), "keys of others are their own");
+    assert!(ask(&server, &mine, None).unwrap().is_new());
+    server.kill();
+    let server = world.start();
+    let again = ask(&server, &mine, Some(request("a"))).unwrap();
+    assert_eq!((again.is_new(), again.into_record().id), (false, made.into_record().id));
 }
 
 #[test]

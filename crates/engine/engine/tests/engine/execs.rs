@@ -4,14 +4,16 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use atoll_core::Code;
+use atoll_core::build::CommandText;
 use atoll_core::exec::{ExecState, ExitReason};
+use atoll_core::service::ServiceSpec;
 use atoll_core::spec::{ExecDraft, TtySize};
 use atoll_engine::{Caller, ExecQuery};
 use atoll_isolation::Usage;
 use bytes::Bytes;
 use futures::future::join_all;
 
-use crate::support::{World, argv, ms};
+use crate::support::{World, argv, client_key, ms, until};
 
 #[test]
 fn ends_are_told_apart() {
@@ -136,7 +138,7 @@ fn what_never_ran_leaves_no_record() {
     let id = server.sandbox().id;
     let keyed = |cwd: Option<&str>| ExecDraft {
         cwd: cwd.map(str::to_owned),
-        idempotency_key: Some("k".into()),
+        idempotency_key: client_key("k"),
         ..argv(&["true"])
     };
     assert_eq!(server.exec(&id, keyed(Some("/missing"))).unwrap_err().code, Code::CwdNotFound);
@@ -198,7 +200,7 @@ fn a_key_runs_once() {
     let server = world.start();
     let id = server.sandbox().id;
     let draft =
-        |words: &[&str]| ExecDraft { idempotency_key: Some("once".into()), stdin: true, ..argv(words) };
+        |words: &[&str]| ExecDraft { idempotency_key: client_key("once"), stdin: true, ..argv(words) };
     let caller = Caller::system();
     let results =
         server.run(join_all((0..10).map(|_| server.engine.create_exec(&id, draft(&["cat"]), &caller))));
@@ -226,13 +228,44 @@ fn a_key_runs_once() {
     assert_ne!(server.exec(&other, draft(&["cat"])).unwrap().record.id, views[0].record.id);
 }
 
+/// The server finds the runs of a service by names. A client that gives its own exec the name of the next run must not have
+/// the server take that exec for the service.
+#[test]
+fn no_client_takes_the_name_of_a_run_of_a_service() {
+    let world = World::new();
+    let server = world.start();
+    let id = server.sandbox().id;
+    let sleeps = CommandText::Argv(vec!["sleep".to_owned(), "1000".to_owned()]);
+    let service = server.run(server.engine.create_service(&id, "web", ServiceSpec::new(sleeps))).unwrap();
+    let run = |number| {
+        let view = server.run(server.engine.service(&id, "web", ms(0))).unwrap();
+        (view.record.status.runs.last().map(|run| run.number) == Some(number)).then_some(view.exec).flatten()
+    };
+    until("the service runs", || run(1).is_some());
+    let first = run(1);
+    let name = format!("atoll-service-{}-2", service.record.id);
+    let taken = server
+        .exec(&id, ExecDraft { idempotency_key: client_key(&name), ..argv(&["sleep", "1000"]) })
+        .unwrap();
+    assert_eq!(
+        server.engine.running_execs(&id).unwrap().len(),
+        1,
+        "the client's exec is a use of the sandbox"
+    );
+    server.run(server.engine.restart_service(&id, "web")).unwrap();
+    until("it runs again", || run(2).is_some_and(|exec| Some(&exec) != first.as_ref()));
+    assert_ne!(run(2).as_ref(), Some(&taken.record.id));
+    let found = server.run(server.engine.exec_by_key(&id, &client_key(&name).unwrap())).unwrap();
+    assert_eq!(found.record.id, taken.record.id);
+}
+
 #[test]
 fn racing_a_start_that_fails_gives_everybody_its_error() {
     let world = World::new();
     let server = world.start();
     let id = server.sandbox().id;
     let draft =
-        || ExecDraft { idempotency_key: Some("k".into()), cwd: Some("/missing".into()), ..argv(&["true"]) };
+        || ExecDraft { idempotency_key: client_key("k"), cwd: Some("/missing".into()), ..argv(&["true"]) };
     for _ in 0..20 {
         let caller = Caller::system();
         let results = server.run(join_all((0..8).map(|_| server.engine.create_exec(&id, draft(), &caller))));

@@ -10,7 +10,7 @@ use atoll_core::spec::{ResourcesDraft, SandboxUpdate};
 use atoll_core::usage::Usage;
 use atoll_engine::{Caller, SandboxQuery, UsageGroup, UsageQuery};
 
-use crate::support::{World, argv, exec_row, named};
+use crate::support::{World, argv, client_key, exec_row, named};
 
 #[test]
 fn what_cannot_be_taken_up_is_shown_and_can_be_deleted_or_taken_up_later() {
@@ -44,7 +44,7 @@ fn a_key_is_no_mismatch_because_the_sandbox_changed() {
     let id = server.sandbox().id;
     let draft = || {
         let mut draft = argv(&["true"]);
-        draft.idempotency_key = Some("once".to_owned());
+        draft.idempotency_key = client_key("once");
         draft
     };
     let first = server.exec(&id, draft()).unwrap();
@@ -68,7 +68,7 @@ fn a_key_of_an_exec_that_never_ran_is_free() {
     // As after an insertion that the database stored, but whose answer was lost.
     let mut row = exec_row(&sandbox, 7);
     let mut draft = argv(&["true"]);
-    draft.idempotency_key = Some("once".to_owned());
+    draft.idempotency_key = client_key("once");
     row.idempotency_key.clone_from(&draft.idempotency_key);
     row.state = ExecState::Starting;
     let made = server.exec(&sandbox.id, draft.clone()).unwrap();

@@ -13,8 +13,8 @@ use atoll_core::id::{ExecId, SandboxId};
 use atoll_core::sandbox::SandboxState;
 use atoll_core::sharing::Visibility;
 use atoll_core::spec::{
-    Base, Caps, Command, Defaults, ExecDraft, ExecSpec, ImageDefaults, IsolationLevel, Resources,
-    SandboxDraft, SandboxSpec,
+    Base, Caps, Command, Defaults, ExecDraft, ExecSpec, IdempotencyKey, ImageDefaults, IsolationLevel,
+    Resources, SandboxDraft, SandboxSpec,
 };
 use atoll_engine::{
     Caller, Clock, Config, EgressConfig, Engine, ExecView, OutputEvent, Piece, PoolConfig, Trust,
@@ -385,6 +385,11 @@ pub(crate) fn row(n: u64, state: SandboxState) -> SandboxRecord {
         restored: None,
         generation: 1,
     }
+}
+
+/// A key that a client chose.
+pub(crate) fn client_key(text: &str) -> Option<IdempotencyKey> {
+    Some(IdempotencyKey::client(text).unwrap())
 }
 
 /// The row of an exec that has not ended.

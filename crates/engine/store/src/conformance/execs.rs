@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use atoll_core::Code;
 use atoll_core::exec::{ExecState, Exit, ExitReason};
 use atoll_core::id::{ExecId, KeyId};
+use atoll_core::spec::IdempotencyKey;
 use futures::future::join_all;
 
 use super::{exec, sandbox};
@@ -20,7 +21,7 @@ async fn stored_sandbox(store: &Store) -> SandboxRecord {
 
 fn keyed(sandbox: &SandboxRecord, n: u64, key: &str) -> ExecRecord {
     ExecRecord {
-        idempotency_key: Some(key.into()),
+        idempotency_key: Some(IdempotencyKey::client(key).unwrap()),
         request_digest: format!("digest {n}"),
         ..exec(sandbox, n, n)
     }
@@ -75,6 +76,14 @@ pub(super) async fn idempotency(store: &Store) {
         assert_eq!(store.insert_exec(&exec(&parent, n, n)).await.unwrap(), Insertion::Inserted);
     }
     assert!(matches!(store.insert_exec(&exec(&parent, 5, 5)).await, Err(StoreError::AlreadyExists)));
+    // A name of the server's and a client's key of the same letters are two.
+    let named = ExecRecord { idempotency_key: Some(IdempotencyKey::server("k")), ..exec(&parent, 9, 9) };
+    assert_eq!(store.exec_by_key(&parent.id, &IdempotencyKey::server("k")).await.unwrap(), None);
+    assert_eq!(store.insert_exec(&named).await.unwrap(), Insertion::Inserted);
+    for record in [&first, &named] {
+        let key = record.idempotency_key.as_ref().unwrap();
+        assert_eq!(store.exec_by_key(&parent.id, key).await.unwrap().as_ref(), Some(record));
+    }
     // A key can be used again when its exec was removed.
     store.delete_exec(&first.id).await.unwrap();
     assert_eq!(store.insert_exec(&keyed(&parent, 8, "k")).await.unwrap(), Insertion::Inserted);
@@ -168,10 +177,10 @@ pub(super) async fn lists_and_pruning(store: &Store) {
     let newest_first: Vec<_> = records[2..].iter().rev().map(|record| record.id.clone()).collect();
     assert_eq!(seen, newest_first);
     // The open ones stay however old they are; of the ended ones the newest do.
-    let mut pruned = store.prune_execs(&parent.id, 5, "none").await.unwrap();
+    let mut pruned = store.prune_execs(&parent.id, 5, None).await.unwrap();
     pruned.sort();
     assert_eq!(pruned, records[2..5].iter().map(|record| record.id.clone()).collect::<Vec<_>>());
-    assert_eq!(store.prune_execs(&parent.id, 5, "none").await.unwrap(), []);
+    assert_eq!(store.prune_execs(&parent.id, 5, None).await.unwrap(), []);
     assert_eq!(store.list_execs(&parent.id, &[], None, 100).await.unwrap().items.len(), 7);
 }
 

@@ -3,6 +3,7 @@
 use atoll_core::build::CommandText;
 use atoll_core::id::ServiceId;
 use atoll_core::service::{Restart, ServiceSpec, ServiceStatus};
+use atoll_core::spec::IdempotencyKey;
 
 use crate::{ServiceRecord, Store, StoreError};
 
@@ -46,13 +47,14 @@ pub(super) async fn life(store: &Store) {
 
     // A start command that an earlier version of the server ran as an exec alone.
     let mut exec = super::exec(&three, 1, 1);
-    exec.idempotency_key = Some("atoll-start-b".to_owned());
+    exec.idempotency_key = Some(IdempotencyKey::client("atoll-start-b").unwrap());
     store.insert_exec(&exec).await.unwrap();
     let start = service(8, &three, "start");
+    let its_run = IdempotencyKey::server("its run");
     for _ in 0..2 {
-        store.adopt_start(&start, "atoll-start-b", "its run").await.unwrap();
+        store.adopt_start(&start, "atoll-start-b", &its_run).await.unwrap();
     }
     assert_eq!(store.list_services().await.unwrap().last(), Some(&start));
-    let found = store.exec_by_key(&three.id, "its run").await.unwrap().unwrap();
+    let found = store.exec_by_key(&three.id, &its_run).await.unwrap().unwrap();
     assert_eq!(found.id, exec.id);
 }

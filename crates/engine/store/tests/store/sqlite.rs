@@ -8,7 +8,10 @@ mod tests {
 
     use atoll_core::id::{ExecId, KeyId, ProjectId};
     use atoll_core::project::{ProjectDefaults, Quota};
-    use atoll_store::{KeyKind, KeyRecord, ProjectRecord, Store, StoreError, StoreUrl, conformance};
+    use atoll_core::spec::IdempotencyKey;
+    use atoll_store::{
+        ExecRecord, KeyKind, KeyRecord, ProjectRecord, Store, StoreError, StoreUrl, conformance,
+    };
 
     use crate::support::registry;
 
@@ -30,6 +33,46 @@ mod tests {
     #[tokio::test]
     async fn conforms_in_memory() {
         Box::pin(conformance::run(async || Store::open(&StoreUrl::SqliteMemory).await.unwrap())).await;
+    }
+
+    /// What servers of before ran themselves is found under the names that the server has now; a client's exec with such a
+    /// key stays the client's.
+    #[tokio::test]
+    async fn what_the_server_ran_is_found_after_an_upgrade() {
+        let dir = tempfile::Builder::new().prefix("atoll-store").tempdir().unwrap();
+        let store = open(&dir, "a.db").await.unwrap();
+        let sandbox = conformance::sandbox(1, 1);
+        store.insert_sandbox(&sandbox).await.unwrap();
+        let client = Some(KeyId::from_parts(1, 1));
+        let rows = [
+            ("atoll-service-x-1", None, true),
+            ("atoll-agent-x-1", None, true),
+            ("modal/first-command", client.clone(), true),
+            ("atoll-service-x-2", client.clone(), false),
+            ("atoll-agent-x-2", client.clone(), false),
+            ("k", client, false),
+        ];
+        for (number, (key, started_by, _)) in (1..).zip(&rows) {
+            let idempotency_key = Some(IdempotencyKey::client(*key).unwrap());
+            let exec = ExecRecord {
+                idempotency_key,
+                started_by: started_by.clone(),
+                ..conformance::exec(&sandbox, number, number)
+            };
+            store.insert_exec(&exec).await.unwrap();
+        }
+        store.close().await;
+        let path = dir.path().join("a.db");
+        let conn = rusqlite::Connection::open(path).unwrap();
+        conn.execute("DELETE FROM _sqlx_migrations WHERE version = 43", []).unwrap();
+        drop(conn);
+        let store = open(&dir, "a.db").await.unwrap();
+        for (key, _, is_servers) in rows {
+            let (of_client, of_server) = (IdempotencyKey::client(key).unwrap(), IdempotencyKey::server(key));
+            let (is, is_not) = if is_servers { (of_server, of_client) } else { (of_client, of_server) };
+            assert!(store.exec_by_key(&sandbox.id, &is).await.unwrap().is_some(), "{key}");
+            assert_eq!(store.exec_by_key(&sandbox.id, &is_not).await.unwrap(), None, "{key}");
+        }
     }
 
     /// During an upgrade a program that knows of no projects reads the same rows: it must find no scope that it could let in.

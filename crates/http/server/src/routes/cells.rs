@@ -68,7 +68,7 @@ pub(crate) async fn run_cell(
 ) -> ApiResult<(StatusCode, Json<CellWithEvents>)> {
     let wait = wait(request.wait_ms)?;
     let sandbox = caller.sandbox();
-    let view = app.engine.run_cell(sandbox, &context, request.into_draft(), caller.engine()).await?;
+    let view = app.engine.run_cell(sandbox, &context, request.into_draft()?, caller.engine()).await?;
     let context = view.info.context.to_string();
     let id = view.exec.record.id.to_string();
     let view = if wait.is_zero() { view } else { wait_for_end(&app, sandbox, &context, &id, wait).await? };

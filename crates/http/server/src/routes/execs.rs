@@ -5,7 +5,7 @@ use std::time::Duration;
 use atoll_api::{CreateExec, Exec, ExecList, ExecWithOutput, Resize, SignalExec};
 use atoll_core::exec::ExecState;
 use atoll_core::id::SandboxId;
-use atoll_core::spec::ExecDraft;
+use atoll_core::spec::{ExecDraft, IdempotencyKey};
 use atoll_core::{Code, Result};
 use atoll_engine::{ExecQuery, ExecView};
 use axum::extract::State;
@@ -88,8 +88,8 @@ pub(crate) async fn list_execs(
     State(app): State<App>,
     Query(query): Query<ListExecs>,
 ) -> ApiResult<Json<ExecList>> {
-    if let Some(key) = &query.idempotency_key {
-        let items = match app.engine.exec_by_key(caller.sandbox(), key).await {
+    if let Some(key) = query.idempotency_key {
+        let items = match app.engine.exec_by_key(caller.sandbox(), &IdempotencyKey::client(key)?).await {
             Ok(view) => vec![convert::exec(view)],
             Err(error) if error.code == Code::ExecNotFound => Vec::new(),
             Err(error) => return Err(error.into()),

@@ -11,7 +11,7 @@ use atoll_core::limits::{BATCH_MAX_COUNT, LABELS_MAX_COUNT};
 use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::{RequestKey, SandboxDraft, SandboxUpdate};
 use atoll_core::{Error, Result};
-use atoll_engine::{Asked, SandboxQuery};
+use atoll_engine::{Asked, Made, SandboxQuery};
 use axum::Extension;
 use axum::extract::State;
 use http::StatusCode;
@@ -39,9 +39,9 @@ pub(crate) async fn create_sandbox(
     key: Option<Extension<RequestKey>>,
     Json(request): Json<CreateSandbox>,
 ) -> ApiResult<(StatusCode, Option<Extension<Undo>>, Extension<Concerns>, Json<Sandbox>)> {
-    let draft = SandboxDraft { request: key.map(|Extension(key)| key), ..request.try_into()? };
-    let may_be_found = draft.request.is_some() || draft.name.is_some();
-    let record = app.engine.create_sandbox(draft, caller.engine()).await?;
+    let (draft, key) = (SandboxDraft::try_from(request)?, key.map(|Extension(key)| key));
+    let may_be_found = key.is_some() || draft.name.is_some();
+    let record = app.engine.create_sandbox_once(draft, key, caller.engine()).await?.into_record();
     let undo = unless_answered(&app, if may_be_found { Vec::new() } else { vec![record.id.clone()] });
     let concerns = Extension(Concerns(record.id.clone()));
     Ok((StatusCode::CREATED, undo, concerns, Json(convert::sandbox(record))))
@@ -78,9 +78,10 @@ pub(crate) async fn create_sandboxes(
         };
         let request = key.as_ref().map(part);
         async move {
-            let draft = SandboxDraft { request, ..one.try_into()? };
+            let draft = SandboxDraft::try_from(one)?;
             // One sandbox of many is no reason to pass the whole batch on to another node.
-            Arc::new(Asked::part()).scope(engine.create_sandbox(draft, by)).await
+            let making = engine.create_sandbox_once(draft, request, by);
+            Arc::new(Asked::part()).scope(making).await.map(Made::into_record)
         }
     });
     let outcomes = futures::future::join_all(creates).await;

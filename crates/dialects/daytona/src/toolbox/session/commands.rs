@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use atoll_core::limits::ARG_MAX_BYTES;
-use atoll_core::spec::{Command, ExecDraft};
+use atoll_core::spec::{Command, ExecDraft, IdempotencyKey};
 use atoll_core::{Code, Error};
 use atoll_dialect_kit::exec::{by_id, get_or_create};
 use atoll_dialect_kit::sandboxes;
@@ -56,7 +56,7 @@ impl Run {
 /// A command, as its session shows it.
 pub(super) fn shown(view: &ExecView) -> Value {
     let record = &view.record;
-    let id = record.idempotency_key.as_deref().unwrap_or_default();
+    let id = record.idempotency_key.as_ref().and_then(IdempotencyKey::as_client).unwrap_or_default();
     // The exec in a plain shell has an id of its own; the client knows the first part.
     let id = id.split('/').next().unwrap_or_default();
     let command = record.spec.argv.get(COMMAND_ARG).map_or("", String::as_str);

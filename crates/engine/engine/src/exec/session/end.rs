@@ -96,7 +96,7 @@ impl Session {
         let inner = Arc::clone(&self.inner);
         let sandbox = self.sandbox.id.clone();
         // Clients look at what the template started long after it has ended.
-        let start = self.sandbox.services.start_key().unwrap_or_default();
+        let start = self.sandbox.services.start_key();
         let prunes = self.sandbox.count_ended() % PRUNE_EVERY_COUNT == PRUNE_EVERY_COUNT - 1;
         self.inner.tracker.spawn(async move {
             // A guest that stands still does not answer, and the next process tells it again.
@@ -107,7 +107,7 @@ impl Session {
             if !prunes {
                 return;
             }
-            match inner.store.prune_execs(&sandbox, EXECS_KEPT_MAX_COUNT as u64, &start).await {
+            match inner.store.prune_execs(&sandbox, EXECS_KEPT_MAX_COUNT as u64, start.as_ref()).await {
                 Ok(pruned) => {
                     let remove = move || pruned.iter().try_for_each(|old| inner.logs.remove(&sandbox, old));
                     if let Err(error) = blocking(remove).await {

@@ -1,0 +1,413 @@
+//! Requests that a client may send twice and that are done once: the answers that this server gave, in memory.
+//!
+//! ```text
+//! authorise ─▶ begin ─┬─▶ First: do it ─▶ answer ─┬─ kept
+//!                     │                           └─ refused or failed: gone when it was answered
+//!                     ├─▶ Again: the first one's answer, or wait for it
+//!                     └─▶ Other: the key belongs to another request
+//! ```
+//!
+//! Only successes are kept, as a refused request changed nothing: what a client is refused takes no room. A dialect asks
+//! for the caller's right before it enters a request. Each API key has a share; what is too much of it goes, the oldest
+//! first. When the table is full, the oldest of the key that has the most go. So a new request is never refused for want
+//! of room, and no key pushes out what a key with fewer has.
+//!
+//! Every request is entered with its digest: a client's key that was used for one request is no key for another.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use atoll_core::id::KeyId;
+use tokio::sync::watch;
+
+use crate::promise::Of;
+use crate::time::now_ms;
+
+/// How often answers that are too old are looked for, milliseconds.
+const SWEEP_MS: u64 = 60_000;
+
+/// How much is kept, and for how long.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// How long an answer is kept, milliseconds.
+    pub kept_ms: u64,
+    /// Requests of one API key.
+    pub of_key: usize,
+    /// Requests of all keys.
+    pub all: usize,
+}
+
+/// The digest of a request, by which another one with the same key is told from a repetition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Print(blake3::Hash);
+
+impl Print {
+    /// The digest of all parts of a request.
+    #[must_use]
+    pub fn of(parts: &[&[u8]]) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        for part in parts {
+            let len = u64::try_from(part.len()).unwrap_or(u64::MAX);
+            hasher.update(&len.to_le_bytes()).update(part);
+        }
+        Self(hasher.finalize())
+    }
+
+    /// The one with these hexadecimal digits.
+    #[must_use]
+    pub fn from_hex(text: &str) -> Option<Self> {
+        blake3::Hash::from_hex(text).ok().map(Self)
+    }
+
+    /// As hexadecimal digits.
+    #[must_use]
+    pub fn to_hex(self) -> String {
+        self.0.to_hex().to_string()
+    }
+}
+
+impl From<blake3::Hash> for Print {
+    fn from(hash: blake3::Hash) -> Self {
+        Self(hash)
+    }
+}
+
+/// The requests that were begun, with their answers. Clones share them.
+#[derive(Debug)]
+pub struct Once<A> {
+    limits: Limits,
+    table: Arc<Mutex<Table<A>>>,
+}
+
+impl<A> Clone for Once<A> {
+    fn clone(&self) -> Self {
+        Self { limits: self.limits, table: Arc::clone(&self.table) }
+    }
+}
+
+#[derive(Debug)]
+struct Table<A> {
+    keys: HashMap<KeyId, Share<A>>,
+    /// Requests of all keys.
+    count: usize,
+    /// The number of the newest request.
+    newest: u64,
+    swept_ms: u64,
+}
+
+/// What one API key has.
+#[derive(Debug)]
+struct Share<A> {
+    by_id: HashMap<String, Entry<A>>,
+    /// By their numbers: the oldest first.
+    by_age: BTreeMap<u64, String>,
+}
+
+#[derive(Debug)]
+struct Entry<A> {
+    number: u64,
+    at_ms: u64,
+    print: Print,
+    answer: watch::Receiver<Option<A>>,
+}
+
+/// What becomes of a request.
+#[derive(Debug)]
+pub enum Begun<A> {
+    /// It is the first with its key: the caller does it.
+    First(First<A>),
+    /// It was begun before.
+    Again(Again<A>),
+    /// Another request was begun with its key.
+    Other,
+}
+
+/// The first request with a key. When this goes without an answer, the key is free, and repetitions that wait begin anew.
+#[derive(Debug)]
+pub struct First<A> {
+    table: Arc<Mutex<Table<A>>>,
+    of: Of,
+    number: u64,
+    tell: watch::Sender<Option<A>>,
+    /// The answer stays.
+    is_kept: bool,
+    /// The requests that went to make room for this one.
+    pub gone: Vec<Of>,
+}
+
+/// A repetition.
+#[derive(Debug)]
+pub struct Again<A>(watch::Receiver<Option<A>>);
+
+impl<A: Clone> Again<A> {
+    /// The first one's answer, if it is there.
+    #[must_use]
+    pub fn now(&self) -> Option<A> {
+        self.0.borrow().clone()
+    }
+
+    /// The first one's answer, once it is there. `None`: it was not answered, and the key is free again.
+    pub async fn wait(mut self) -> Option<A> {
+        let answer = self.0.wait_for(Option::is_some).await.ok()?;
+        answer.clone()
+    }
+}
+
+impl<A> First<A> {
+    /// Answers those that wait. Only a success is kept for later ones: `keeps` says whether it is one.
+    pub fn answer(mut self, answer: A, keeps: bool) {
+        self.is_kept = keeps;
+        self.tell.send_replace(Some(answer));
+    }
+}
+
+impl<A> Drop for First<A> {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            lock(&self.table).remove(&self.of, Some(self.number));
+        }
+    }
+}
+
+fn lock<A>(table: &Mutex<Table<A>>) -> MutexGuard<'_, Table<A>> {
+    // The maps stay usable when a task panics while it holds the lock.
+    table.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<A> Table<A> {
+    fn insert(&mut self, (key, id): Of, at_ms: u64, print: Print, answer: watch::Receiver<Option<A>>) -> u64 {
+        self.newest += 1;
+        let number = self.newest;
+        let share =
+            self.keys.entry(key).or_insert_with(|| Share { by_id: HashMap::new(), by_age: BTreeMap::new() });
+        share.by_age.insert(number, id.clone());
+        if let Some(before) = share.by_id.insert(id, Entry { number, at_ms, print, answer }) {
+            share.by_age.remove(&before.number);
+        } else {
+            self.count += 1;
+        }
+        number
+    }
+
+    /// Removes a request; with `number` only if it is the one with that.
+    fn remove(&mut self, (key, id): &Of, number: Option<u64>) {
+        let Some(share) = self.keys.get_mut(key) else { return };
+        let Some(found) = share.by_id.get(id).map(|entry| entry.number) else { return };
+        if number.is_some_and(|number| number != found) {
+            return;
+        }
+        share.by_id.remove(id);
+        share.by_age.remove(&found);
+        self.count -= 1;
+        if share.by_id.is_empty() {
+            self.keys.remove(key);
+        }
+    }
+
+    /// Removes what is too old.
+    fn sweep(&mut self, now: u64, kept_ms: u64) {
+        if self.swept_ms.saturating_add(SWEEP_MS) > now {
+            return;
+        }
+        self.swept_ms = now;
+        let mut count = 0;
+        self.keys.retain(|_, share| {
+            let Share { by_id, by_age } = share;
+            by_id.retain(|_, entry| entry.at_ms.saturating_add(kept_ms) > now);
+            by_age.retain(|_, id| by_id.contains_key(id.as_str()));
+            count += by_id.len();
+            !by_id.is_empty()
+        });
+        self.count = count;
+    }
+
+    /// Removes the oldest request of a key: one that was answered, unless all are under way. Those that wait for one
+    /// that goes are answered all the same.
+    fn remove_oldest(&mut self, key: &KeyId) -> Option<Of> {
+        let share = self.keys.get(key)?;
+        let is_answered =
+            |id: &&String| share.by_id.get(*id).is_some_and(|entry| entry.answer.borrow().is_some());
+        let oldest = share.by_age.values().find(is_answered).or_else(|| share.by_age.values().next())?;
+        let of = (key.clone(), oldest.clone());
+        self.remove(&of, None);
+        Some(of)
+    }
+
+    /// Makes room for one more request of a key.
+    fn make_room(&mut self, key: &KeyId, limits: &Limits) -> Vec<Of> {
+        let mut gone = Vec::new();
+        while self.keys.get(key).is_some_and(|share| share.by_id.len() >= limits.of_key) {
+            let Some(of) = self.remove_oldest(key) else { break };
+            gone.push(of);
+        }
+        while self.count >= limits.all {
+            let most = self.keys.iter().max_by_key(|(_, share)| share.by_id.len());
+            let Some(most) = most.map(|(key, _)| key.clone()) else { break };
+            let Some(of) = self.remove_oldest(&most) else { break };
+            gone.push(of);
+        }
+        gone
+    }
+}
+
+impl<A: Clone> Once<A> {
+    /// With nothing in it.
+    #[must_use]
+    pub fn new(limits: Limits) -> Self {
+        let table = Table { keys: HashMap::new(), count: 0, newest: 0, swept_ms: now_ms() };
+        Self { limits, table: Arc::new(Mutex::new(table)) }
+    }
+
+    /// Puts in an answer that was given earlier, as by the last server. Begin with the oldest.
+    pub fn put(&self, of: Of, at_ms: u64, print: Print, answer: A) {
+        let answer = watch::channel(Some(answer)).1;
+        let mut table = lock(&self.table);
+        table.make_room(&of.0, &self.limits);
+        table.insert(of, at_ms, print, answer);
+    }
+
+    /// Enters a request, or finds the one that was begun before with its key. The caller is authorised already.
+    #[must_use]
+    pub fn begin(&self, of: &Of, print: Print) -> Begun<A> {
+        let now = now_ms();
+        let mut table = lock(&self.table);
+        table.sweep(now, self.limits.kept_ms);
+        let known = table.keys.get(&of.0).and_then(|share| share.by_id.get(&of.1));
+        if let Some(known) = known.filter(|known| known.at_ms.saturating_add(self.limits.kept_ms) > now) {
+            if known.print != print {
+                return Begun::Other;
+            }
+            return Begun::Again(Again(known.answer.clone()));
+        }
+        table.remove(of, None);
+        let gone = table.make_room(&of.0, &self.limits);
+        let (tell, answer) = watch::channel(None);
+        let number = table.insert(of.clone(), now, print, answer);
+        Begun::First(First {
+            table: Arc::clone(&self.table),
+            of: of.clone(),
+            number,
+            tell,
+            is_kept: false,
+            gone,
+        })
+    }
+
+    /// The answers that a key was given, in no particular order.
+    #[must_use]
+    pub fn of_key(&self, key: &KeyId) -> Vec<A> {
+        let table = lock(&self.table);
+        let entries = table.keys.get(key).into_iter().flat_map(|share| share.by_id.values());
+        entries.filter_map(|entry| entry.answer.borrow().clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits { kept_ms: 60_000, of_key: 4, all: 8 };
+
+    fn of(key: u64, id: impl ToString) -> Of {
+        (KeyId::from_parts(1, key), id.to_string())
+    }
+
+    fn print(text: &str) -> Print {
+        Print::of(&[text.as_bytes()])
+    }
+
+    fn first(once: &Once<u32>, of: &Of) -> First<u32> {
+        match once.begin(of, print("a")) {
+            Begun::First(first) => first,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn answered(once: &Once<u32>, of: &Of) -> Option<u32> {
+        match once.begin(of, print("a")) {
+            Begun::Again(again) => again.now(),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_repetition_gets_the_answer_and_another_request_does_not() {
+        let once = Once::new(LIMITS);
+        first(&once, &of(1, "k")).answer(7, true);
+        assert_eq!(answered(&once, &of(1, "k")), Some(7));
+        assert!(matches!(once.begin(&of(1, "k"), print("b")), Begun::Other));
+        assert_eq!(answered(&once, &of(2, "k")), None, "keys of others are their own");
+        assert_eq!(once.of_key(&of(1, "").0), [7]);
+        assert_ne!(Print::of(&[b"ab", b"c"]), Print::of(&[b"a", b"bc"]));
+        assert_eq!(Print::from_hex(&print("a").to_hex()), Some(print("a")));
+    }
+
+    #[tokio::test]
+    async fn those_that_wait_get_a_failure_too_and_it_is_not_kept() {
+        let once = Once::new(LIMITS);
+        let doing = first(&once, &of(1, "k"));
+        let Begun::Again(again) = once.begin(&of(1, "k"), print("a")) else { panic!("it is under way") };
+        assert_eq!(again.now(), None);
+        doing.answer(7, false);
+        assert_eq!(again.wait().await, Some(7));
+        let doing = first(&once, &of(1, "k"));
+        let Begun::Again(again) = once.begin(&of(1, "k"), print("a")) else { panic!("it is under way") };
+        drop(doing);
+        assert_eq!(again.wait().await, None);
+        assert!(lock(&once.table).keys.is_empty());
+    }
+
+    /// As many refusals as a client likes, with as many keys: nothing of it stays, and others are served as before.
+    #[test]
+    fn refusals_take_no_room() {
+        let once = Once::new(LIMITS);
+        first(&once, &of(1, "k")).answer(7, true);
+        for number in 0..100 {
+            first(&once, &of(number % 20 + 2, number)).answer(0, false);
+        }
+        assert_eq!(lock(&once.table).count, 1);
+        assert_eq!(answered(&once, &of(1, "k")), Some(7));
+    }
+
+    #[test]
+    fn who_has_the_most_loses_the_oldest() {
+        let once = Once::new(LIMITS);
+        first(&once, &of(1, "k")).answer(7, true);
+        for number in 0..100 {
+            first(&once, &of(2, number)).answer(1, true);
+        }
+        assert_eq!(lock(&once.table).count, 5, "a key has its share");
+        assert_eq!(answered(&once, &of(2, 99)), Some(1));
+        assert_eq!(answered(&once, &of(2, 95)), None);
+        for number in 0..100 {
+            first(&once, &of(number % 3 + 3, number)).answer(1, true);
+            assert!(lock(&once.table).count <= LIMITS.all);
+        }
+        assert_eq!(answered(&once, &of(1, "k")), Some(7), "it has fewest");
+    }
+
+    #[test]
+    fn what_is_under_way_goes_last_and_removes_no_later_one() {
+        let once = Once::new(LIMITS);
+        let held = first(&once, &of(1, "held"));
+        for number in 0..10 {
+            first(&once, &of(1, number)).answer(1, true);
+        }
+        assert!(matches!(once.begin(&of(1, "held"), print("a")), Begun::Again(_)));
+        let more: Vec<_> = (10..14).map(|number| first(&once, &of(1, number))).collect();
+        assert!(more.iter().flat_map(|first| &first.gone).any(|gone| gone.1 == "held"), "never a refusal");
+        first(&once, &of(1, "held")).answer(2, true);
+        held.answer(1, false);
+        assert_eq!(answered(&once, &of(1, "held")), Some(2));
+    }
+
+    #[test]
+    fn what_is_old_is_forgotten() {
+        let once = Once::new(LIMITS);
+        once.put(of(1, "k"), now_ms() - LIMITS.kept_ms - 1, print("a"), 7);
+        once.put(of(2, "k"), now_ms(), print("a"), 8);
+        assert_eq!((answered(&once, &of(1, "k")), answered(&once, &of(2, "k"))), (None, Some(8)));
+        lock(&once.table).sweep(now_ms() + 2 * LIMITS.kept_ms, LIMITS.kept_ms);
+        assert_eq!(lock(&once.table).count, 0);
+    }
+}
