@@ -4,17 +4,21 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use atoll_core::access::{AccessDraft, Target as AccessTarget};
 use atoll_core::id::SandboxId;
 use atoll_core::limits::PAGE_MAX_COUNT;
-use atoll_core::spec::SandboxDraft;
+use atoll_core::sharing::Needs;
+use atoll_core::spec::{RequestKey, SandboxDraft, SandboxUpdate};
 use atoll_core::{Code, Error};
-use atoll_engine::{Caller, Engine, GuestLease, Made, SandboxQuery};
+use atoll_engine::{Access, Caller, Engine, GuestLease, Made, SandboxQuery, Target};
 use atoll_server::dialect::delete_untold;
 use atoll_store::SandboxRecord;
 
 /// How long a call waits for a sandbox to wake. Clients wait for about thirty seconds, and come again when the server
 /// tells them that it takes longer.
 const WAKE_WAIT: Duration = Duration::from_secs(20);
+/// The annotation of a sandbox of which [`finish`] has not yet done everything.
+const UNFINISHED: &str = "atoll-unfinished";
 
 /// The guest of a sandbox. Wakes the sandbox if need be.
 ///
@@ -51,34 +55,92 @@ pub async fn keep_larger_disk(engine: &Engine, draft: &mut SandboxDraft) -> Resu
     Ok(())
 }
 
+/// Makes a sandbox for a request that the client may send again, and that [`finish`] has to finish. `None` is a request
+/// that the client cannot send again.
+///
+/// # Errors
+/// As [`Engine::create_sandbox_once`].
+pub async fn make_once(
+    engine: &Engine,
+    mut draft: SandboxDraft,
+    request: Option<RequestKey>,
+    by: &Caller,
+) -> Result<Made, Error> {
+    if request.is_some() {
+        draft.annotations.insert(UNFINISHED.to_owned(), String::new());
+    }
+    engine.create_sandbox_once(draft, request, by).await
+}
+
 /// Does what belongs to the making of a sandbox after the engine has made it: ports, files, a first command. `steps` gives the
 /// record as it is then. When they fail the sandbox goes: no client was told of it. One that an earlier request made stays
-/// as it is: clients may have closed its ports since, or have it for themselves.
+/// as it is: clients may have closed its ports since, or have it for themselves. Unless the server was killed before
+/// the steps were done: then they are done now, again from the first, if the caller may manage the sandbox.
 ///
 /// Whatever a dialect does with a sandbox between its making and the answer goes through here.
 ///
 /// # Errors
-/// As `steps`. Nothing is left of the sandbox then, if this request made it.
+/// As `steps`; nothing is left of the sandbox then, if this request made it. As [`Engine::authorize`].
 pub async fn finish<E, F>(
     engine: &Engine,
+    by: &Caller,
     made: Made,
     steps: impl FnOnce(SandboxRecord) -> F,
 ) -> Result<Made, E>
 where
+    E: From<Error>,
     F: Future<Output = Result<SandboxRecord, E>>,
 {
+    let is_new = made.is_new();
     let record = match made {
-        Made::New(record) => record,
-        before @ Made::Before(_) => return Ok(before),
+        Made::Before(record) if !record.annotations.contains_key(UNFINISHED) => {
+            return Ok(Made::Before(record));
+        }
+        made => made.into_record(),
     };
     let id = record.id.clone();
-    match steps(record).await {
-        Ok(record) => Ok(Made::New(record)),
+    if !is_new {
+        engine.authorize(by, Needs::MANAGE, Target::Sandbox(id.as_str())).await?;
+    }
+    let finished = async { marked_as_finished(engine, steps(record).await?).await.map_err(E::from) };
+    match finished.await {
+        Ok(record) if is_new => Ok(Made::New(record)),
+        Ok(record) => Ok(Made::Before(record)),
         Err(error) => {
-            delete_untold(engine, &id).await;
+            if is_new {
+                delete_untold(engine, &id).await;
+            }
             Err(error)
         }
     }
+}
+
+async fn marked_as_finished(engine: &Engine, record: SandboxRecord) -> Result<SandboxRecord, Error> {
+    if !record.annotations.contains_key(UNFINISHED) {
+        return Ok(record);
+    }
+    let annotations = [(UNFINISHED.to_owned(), None)].into();
+    engine.update_sandbox(&record.id, SandboxUpdate { annotations, ..SandboxUpdate::default() }).await
+}
+
+/// Lets every client reach a target of a sandbox under a name of the dialect's, unless an earlier try of the same making
+/// did.
+///
+/// # Errors
+/// As [`Engine::create_access`].
+pub async fn open(
+    engine: &Engine,
+    sandbox: &SandboxId,
+    target: AccessTarget,
+    name: &str,
+    by: &Caller,
+) -> Result<(), Error> {
+    let is_this = |access: &Access| access.name.as_deref() == Some(name) && access.target == target;
+    if engine.accesses(sandbox)?.iter().any(is_this) {
+        return Ok(());
+    }
+    let access = AccessDraft { target, public: true, name: Some(name.to_owned()), ttl_ms: None };
+    engine.create_access(sandbox, access, by).await.map(drop)
 }
 
 /// Where a sandbox stands in listings, which go from the newest to the oldest; the newer is the greater. Its id cannot

@@ -6,11 +6,12 @@
 
 use std::collections::BTreeMap;
 
-use atoll_core::access::{AccessDraft, Target, parse_port};
+use atoll_core::access::{Target, parse_port};
 use atoll_core::id::{KeyId, SandboxId};
 use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::SandboxUpdate;
 use atoll_core::{Code, Error};
+use atoll_dialect_kit::sandboxes;
 use atoll_dialect_kit::time::now_ms;
 use atoll_engine::{Caller as EngineCaller, Engine, Grant};
 use atoll_server::Forward;
@@ -105,9 +106,7 @@ impl Tunnel {
         if self.authenticated {
             return Ok(());
         }
-        let access =
-            AccessDraft { target: Target::Ports, public: true, name: Some(OPEN.to_owned()), ttl_ms: None };
-        engine.create_access(sandbox, access, by).await.map(drop)
+        sandboxes::open(engine, sandbox, Target::Ports, OPEN, by).await
     }
 }
 

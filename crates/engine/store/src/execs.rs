@@ -180,7 +180,9 @@ impl Store {
         spare: Option<&IdempotencyKey>,
     ) -> Result<Vec<ExecId>, StoreError> {
         const SQL: &str = "DELETE FROM execs WHERE id IN (SELECT id FROM execs WHERE sandbox_id = $1 \
-             AND state IN ('exited', 'lost') AND COALESCE(idempotency_key, '') <> $4 ORDER BY created_ms DESC, id DESC LIMIT $2 OFFSET $3) RETURNING id";
+             AND state IN ('exited', 'lost') AND (idempotency_key IS NULL OR idempotency_key <> $4) \
+             ORDER BY created_ms DESC, id DESC LIMIT $2 OFFSET $3) RETURNING id";
+        // No key is empty.
         let spare = spare.map(IdempotencyKey::to_string).unwrap_or_default();
         let values = args![sandbox.as_str(), PRUNE_MAX_COUNT, keep, spare];
         let rows = self

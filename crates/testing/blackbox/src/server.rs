@@ -216,7 +216,11 @@ impl Server {
             .args(["serve", "--ready-json", "--ready", "1", "--listen", listen, "--data-dir"])
             .arg(&self.data);
         command.args(level::asked().into_iter().flat_map(|level| level.args()));
-        command.args(&self.args).envs(self.env.clone()).env("ATOLL_FAILPOINTS", failpoints);
+        // What the test gave counts, unless this start has fail points of its own.
+        command.args(&self.args).env_remove("ATOLL_FAILPOINTS").envs(self.env.clone());
+        if !failpoints.is_empty() {
+            command.env("ATOLL_FAILPOINTS", failpoints);
+        }
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

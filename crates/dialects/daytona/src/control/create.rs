@@ -3,14 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use atoll_core::access::{AccessDraft, Target};
+use atoll_core::access::Target;
 use atoll_core::id::KeyId;
 use atoll_core::idle::{IdlePolicy, OnIdle};
 use atoll_core::spec::{ResourcesDraft, SandboxDraft};
 use atoll_core::volume::VolumeMountDraft;
 use atoll_core::{Code, Error};
 use atoll_dialect_kit::request::Caller;
-use atoll_dialect_kit::sandboxes::{finish, keep_larger_disk};
+use atoll_dialect_kit::sandboxes::{finish, keep_larger_disk, open};
 use atoll_engine::{Caller as EngineCaller, Engine, Made};
 use atoll_store::SandboxRecord;
 use axum::extract::State;
@@ -130,7 +130,7 @@ async fn make(
     public: bool,
 ) -> Result<SandboxRecord> {
     let record = engine.create_sandbox(draft, by).await.map_err(|error| refused(&error))?;
-    let finished = finish(engine, Made::New(record), |record| async move {
+    let finished = finish(engine, by, Made::New(record), |record| async move {
         if public {
             open_ports(engine, &record, by).await?;
         }
@@ -141,10 +141,7 @@ async fn make(
 
 /// Lets every client reach the ports of a sandbox.
 pub(super) async fn open_ports(engine: &Engine, record: &SandboxRecord, by: &EngineCaller) -> Result<()> {
-    let access =
-        AccessDraft { target: Target::Ports, public: true, name: Some(PUBLIC.to_owned()), ttl_ms: None };
-    engine.create_access(&record.id, access, by).await?;
-    Ok(())
+    open(engine, &record.id, Target::Ports, PUBLIC, by).await.map_err(|error| Failure::of(&error))
 }
 
 /// The error of a creation, in the clients' terms.

@@ -49,7 +49,7 @@ pub(super) async fn fork(
     let extras = Extras { public: false, ..Extras::of(&parent) };
     let annotations = [(extras::KEY.to_owned(), Some(extras.text()?))].into();
     let update = SandboxUpdate { annotations, ..SandboxUpdate::default() };
-    let told = finish(engine, Made::New(child), |child| async move {
+    let told = finish(engine, by, Made::New(child), |child| async move {
         engine.update_sandbox(&child.id, update).await.map_err(|error| Failure::of(&error))
     });
     let child = told.await?.into_record();

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use atoll_core::access::{AccessDraft, Target};
+use atoll_core::access::Target;
 use atoll_core::idle::IdlePolicy;
 use atoll_core::limits::JSON_BODY_MAX_BYTES;
 use atoll_core::sandbox::PauseMode;
 use atoll_core::spec::{IsolationLevel, RequestKey, SandboxDraft};
 use atoll_core::volume::VolumeMountDraft;
 use atoll_core::{Code, Error};
-use atoll_dialect_kit::sandboxes::finish;
+use atoll_dialect_kit::sandboxes::{finish, make_once, open};
 use atoll_engine::{Caller as EngineCaller, Engine, Made};
 use atoll_server::dialect::read_all;
 use atoll_store::SandboxRecord;
@@ -157,8 +157,8 @@ async fn make(
 ) -> Result<SandboxRecord> {
     let (draft, extras) = draft(engine, by, request, timeout_s).await?;
     let public = !extras.private_ports;
-    let made = engine.create_sandbox_once(draft, kept, by).await.map_err(|error| refused(&error))?;
-    let finished = finish(engine, made, |record| async move {
+    let made = make_once(engine, draft, kept, by).await.map_err(|error| refused(&error))?;
+    let finished = finish(engine, by, made, |record| async move {
         if public {
             open_ports(engine, &record, by).await?;
         }
@@ -169,10 +169,7 @@ async fn make(
 
 /// Lets every client reach the ports of a sandbox, as E2B's clients expect it.
 pub(super) async fn open_ports(engine: &Engine, record: &SandboxRecord, by: &EngineCaller) -> Result<()> {
-    let access =
-        AccessDraft { target: Target::Ports, public: true, name: Some(ANYBODY.to_owned()), ttl_ms: None };
-    engine.create_access(&record.id, access, by).await.map_err(|error| Failure::of(&error))?;
-    Ok(())
+    open(engine, &record.id, Target::Ports, ANYBODY, by).await.map_err(|error| Failure::of(&error))
 }
 
 /// The error of a creation, in the clients' terms.

@@ -92,7 +92,7 @@ async fn dress(
 ) -> Result<SandboxRecord> {
     let annotations = BTreeMap::from([(extras::KEY.to_owned(), Some(extras.text()?))]);
     let update = SandboxUpdate { annotations, ..SandboxUpdate::default() };
-    let dressed = finish(engine, Made::New(child), |child| async move {
+    let dressed = finish(engine, by, Made::New(child), |child| async move {
         let record = engine.update_sandbox(&child.id, update).await;
         let record = record.map_err(|error| Failure::of(&error))?;
         if !extras.private_ports {

@@ -6,7 +6,7 @@ use atoll_core::Code;
 use atoll_core::id::SandboxId;
 use atoll_core::key::Scope;
 use atoll_core::spec::{RequestKey, ResourcesDraft, SandboxDraft};
-use atoll_dialect_kit::sandboxes::finish;
+use atoll_dialect_kit::sandboxes::{finish, make_once};
 use atoll_dialect_kit::status::Status;
 use atoll_server::dialect::Undo;
 use atoll_store::SandboxRecord;
@@ -106,7 +106,7 @@ async fn make(asker: &Asker, plan: Plan, request: Option<RequestKey>) -> Result<
     let (engine, by) = (asker.engine(), asker.caller());
     let Plan { draft, extras, mounts, command } = plan;
     let named = extras.name.clone().unwrap_or_default();
-    let made = engine.create_sandbox_once(draft, request, by).await.map_err(|error| match error.code {
+    let made = make_once(engine, draft, request, by).await.map_err(|error| match error.code {
         // The clients' users know this text.
         Code::NameTaken => {
             Fault::new(Status::AlreadyExists, format!("Sandbox with name '{named}' already exists"))
@@ -114,7 +114,7 @@ async fn make(asker: &Asker, plan: Plan, request: Option<RequestKey>) -> Result<
         _ => Fault::of(&error),
     })?;
     let (extras, mounts) = (&extras, &mounts);
-    let finished = finish(engine, made, |record| async move {
+    let finished = finish(engine, by, made, |record| async move {
         tunnels::open(engine, &record.id, &extras.ports, by).await?;
         images::put_mounts(asker, &record.id, mounts).await?;
         if let Some(command) = command {

@@ -5,7 +5,7 @@ use atoll_core::key::Scope;
 use atoll_core::sharing::Needs;
 use atoll_core::snapshot::{Purpose, SnapshotKind};
 use atoll_core::spec::SandboxDraft;
-use atoll_dialect_kit::sandboxes::finish;
+use atoll_dialect_kit::sandboxes::{finish, make_once};
 use atoll_engine::SnapshotOrder;
 use atoll_failpoint::fail_point;
 use std::collections::BTreeMap;
@@ -195,9 +195,9 @@ async fn restore(asker: &Asker, snapshot: &str, name: String) -> Answered<Sandbo
     let (owned, request) = (asker.clone(), call.kept());
     let making = async move {
         let (engine, by) = (owned.engine(), owned.caller());
-        let made = engine.create_sandbox_once(draft, request, by).await?;
+        let made = make_once(engine, draft, request, by).await?;
         let extras = &extras;
-        let finished = finish(engine, made, |record| async move {
+        let finished = finish(engine, by, made, |record| async move {
             tunnels::open(engine, &record.id, &extras.ports, by).await?;
             Ok::<_, Fault>(record)
         });

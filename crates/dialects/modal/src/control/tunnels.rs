@@ -3,6 +3,7 @@
 use atoll_core::access::{AccessDraft, Target};
 use atoll_core::id::SandboxId;
 use atoll_core::key::Scope;
+use atoll_dialect_kit::sandboxes;
 use atoll_engine::Caller as EngineCaller;
 use atoll_engine::{Access, Engine};
 use http::Uri;
@@ -33,13 +34,7 @@ pub(super) async fn open(
     by: &EngineCaller,
 ) -> Result<()> {
     for port in ports {
-        let access = AccessDraft {
-            target: Target::Port(port.port),
-            public: true,
-            name: Some(NAME.to_owned()),
-            ttl_ms: None,
-        };
-        engine.create_access(sandbox, access, by).await?;
+        sandboxes::open(engine, sandbox, Target::Port(port.port), NAME, by).await?;
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use atoll_core::Code;
 use atoll_core::sharing::Needs;
 use atoll_core::spec::{RequestKey, SandboxDraft};
 use atoll_dialect_kit::pending::within;
-use atoll_dialect_kit::sandboxes::{finish, keep_larger_disk};
+use atoll_dialect_kit::sandboxes::{finish, keep_larger_disk, make_once};
 use atoll_engine::{Asked, Caller as EngineCaller, Engine, Target};
 use atoll_server::dialect::Undo;
 use atoll_store::SandboxRecord;
@@ -149,7 +149,7 @@ pub(super) async fn create(
     let is_bound = request.is_bound();
     let (draft, plan, tunnel) = draft(&app, &caller, request).await?;
     let found_again = key.is_some();
-    let making = engine.create_sandbox_once(draft, key.map(|Extension(key)| key), by);
+    let making = make_once(engine, draft, key.map(|Extension(key)| key), by);
     let made = if is_bound { Arc::new(Asked::part()).scope(making).await } else { making.await };
     let made = made.map_err(|error| match error.code {
         // A thing that the body names is missing: 404 would be about the path.
@@ -157,7 +157,7 @@ pub(super) async fn create(
         Code::IdempotencyMismatch => once::mismatch(),
         _ => Failure::of(&error),
     })?;
-    let finished = finish(engine, made, |record| async move {
+    let finished = finish(engine, by, made, |record| async move {
         if let Some(tunnel) = tunnel {
             tunnel.open(engine, &record.id, by).await.map_err(|error| Failure::of(&error))?;
         }

@@ -95,11 +95,11 @@ impl Engine {
         if order.memory {
             check_memory(&taken)?;
         }
-        atoll_failpoint::fail_point!("engine.fork.taken");
         let (engine, order, caller) = (self.clone(), order.clone(), caller.clone());
         let parent = parent.record();
         // When the caller stops waiting, the children are made and the snapshot is removed all the same.
         let making = async move {
+            atoll_failpoint::fail_point!("engine.fork.taken");
             let children =
                 (1..=order.count).map(|number| engine.child(&parent, &taken, &order, number, &caller));
             let children = join_all(children).await;

@@ -7,6 +7,7 @@
 //! later are no longer the exec's output: they are read and thrown away, so that the process neither
 //! blocks nor dies of a closed pipe.
 
+use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use atoll_guest_protocol::wire::Kind;
 use bytes::Bytes;
 use rustix::io::{Errno, ioctl_fionread};
 use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::Exec;
@@ -156,29 +158,54 @@ pub(super) async fn stream(
     response: &mut RecordWriter,
 ) -> Result<Answer, Stop> {
     response.message(&Started { pid: exec.pid.unsigned_abs(), offset }).await?;
+    let (refused, noticed) = (RefCell::new(None), Notify::new());
     let acknowledged = async {
-        loop {
-            match request.next().await? {
-                Some(record) if record.kind == Kind::Message => {
-                    let ack: Ack = atoll_guest_protocol::wire::decode_message(record.payload)
-                        .map_err(|error| invalid(error.to_string()))?;
-                    exec.acknowledge(ack.offset).map_err(|error| invalid(error.to_string()))?;
-                }
-                Some(_) => return Err(Stop::Failure(invalid("only acknowledgements may follow"))),
-                // The host has nothing more to say; the output goes on.
-                None => std::future::pending::<()>().await,
-            }
-        }
+        *refused.borrow_mut() = Some(acknowledge(&exec, request).await);
+        noticed.notify_one();
+        std::future::pending().await
     };
+    // Not the one that comes first: what is being sent is sent to its end, because an error in the middle of a record
+    // could not be told.
+    let sent = send(&exec, offset, response, || refused.borrow_mut().take(), &noticed);
     tokio::select! {
-        stopped = acknowledged => stopped,
-        ended = send(&exec, offset, response) => Ok(Answer::last(&ended?)),
+        never = acknowledged => never,
+        ended = sent => Ok(Answer::last(&ended?)),
     }
 }
 
-async fn send(exec: &Exec, mut offset: u64, response: &mut RecordWriter) -> Result<Exited, Stop> {
+/// Takes acknowledgements; returns when the host sends what makes no sense.
+async fn acknowledge(exec: &Exec, request: &mut RecordReader) -> Stop {
+    loop {
+        let refused = match request.next().await {
+            Ok(Some(record)) if record.kind == Kind::Message => {
+                atoll_guest_protocol::wire::decode_message::<Ack>(record.payload)
+                    .map_err(|error| error.to_string())
+                    .and_then(|ack| exec.acknowledge(ack.offset).map_err(|error| error.to_string()))
+            }
+            Ok(Some(_)) => Err("only acknowledgements may follow".to_owned()),
+            // The host has nothing more to say; the output goes on.
+            Ok(None) => std::future::pending().await,
+            Err(error) => return error.into(),
+        };
+        if let Err(why) = refused {
+            return Stop::Failure(invalid(why));
+        }
+    }
+}
+
+/// Sends output, record by record, until the exec has ended or `refused` gives a reason to stop, of which `noticed` tells.
+async fn send(
+    exec: &Exec,
+    mut offset: u64,
+    response: &mut RecordWriter,
+    refused: impl Fn() -> Option<Stop>,
+    noticed: &Notify,
+) -> Result<Exited, Stop> {
     let mut changed = exec.changed.subscribe();
     loop {
+        if let Some(stop) = refused() {
+            return Err(stop);
+        }
         match exec.piece(offset).map_err(|error| invalid(error.to_string()))? {
             Some(chunk) => {
                 offset += chunk.bytes.len() as u64;
@@ -188,10 +215,20 @@ async fn send(exec: &Exec, mut offset: u64, response: &mut RecordWriter) -> Resu
             None => match exec.exited() {
                 Some(exited) => return Ok(exited),
                 // The kernel does not tell when the last process has left a cgroup: it may be a moment after its parent
-                // was told.
-                None if exec.waits_for_tree() => drop(timeout(TREE_LOOK, changed.changed()).await),
-                // The sender lives in the exec.
-                None => drop(changed.changed().await),
+                // was told. The sender lives in the exec.
+                None => {
+                    let change = async {
+                        if exec.waits_for_tree() {
+                            drop(timeout(TREE_LOOK, changed.changed()).await);
+                        } else {
+                            drop(changed.changed().await);
+                        }
+                    };
+                    tokio::select! {
+                        () = change => {}
+                        () = noticed.notified() => {}
+                    }
+                }
             },
         }
     }
