@@ -3,8 +3,10 @@
 import random
 
 import chaos
+import pytest
 
 
+@pytest.mark.long
 def test_a_few_faults():
     told = chaos.run(6, random.randrange(10**6))
     assert not told["wrong"], told
