@@ -40,10 +40,20 @@ export function clock(ms: number): string {
   return new Date(ms).toISOString().slice(11, 23);
 }
 
+/** A text in which nothing is invisible or turns the order of what follows: such characters are shown by their number. */
+function visible(text: string): string {
+  const hidden = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u202a-\u202e\u2066-\u2069]/g;
+  return text.replace(hidden, (one) => `\\u{${one.charCodeAt(0).toString(16)}}`);
+}
+
 /** A command line as a user would type it in a shell. */
 export function command(argv: string[]): string {
   // `sh -c LINE` is shown as LINE, which is easier to read.
-  if (argv.length === 3 && argv[1] === "-c" && /(^|\/)(sh|bash)$/.test(argv[0] ?? "")) return argv[2] ?? "";
+  if (argv.length === 3 && argv[1] === "-c" && /(^|\/)(sh|bash)$/.test(argv[0] ?? "")) return visible(argv[2] ?? "");
+  return visible(shell(argv));
+}
+
+function shell(argv: string[]): string {
   return argv.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`)).join(" ");
 }
 

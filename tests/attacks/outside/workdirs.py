@@ -5,7 +5,7 @@ from verdict import held_if
 from world import Broken
 
 DESCRIPTORS = range(3, 40)
-NO_DIRECTORY = {"cwd_not_found", "not_a_directory"}
+NO_DIRECTORY = {"cwd_not_found", "not_a_directory", "permission_denied"}
 # Goes to the exec's own cgroup, if the directory is above it, and up to a file of the operator's. A cgroup has such files only.
 LOOK = 'cat "../../../../../../../..$BAIT" 2>/dev/null; for f in cgroup.* */cgroup.*; do [ -e "$f" ] && echo "CGROUP $f"; done; echo done'
 
