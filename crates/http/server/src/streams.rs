@@ -10,18 +10,21 @@
 //! place when its answer turns out to be long.
 
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use atoll_core::id::{KeyId, SandboxId};
 use atoll_core::{Code, Error};
 use atoll_engine::Grant;
-use axum::body::{Body, HttpBody as _};
+use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
 use axum::response::{IntoResponse as _, Response};
+use http::Version;
 use http::header::UPGRADE;
-use http_body_util::BodyExt as _;
+use http_body::{Frame, SizeHint};
 use tokio::sync::Notify;
 
 use crate::error::ApiError;
@@ -163,13 +166,16 @@ struct Taking {
     reserve: usize,
     /// The request takes its place before it is served.
     early: bool,
+    /// A client that does not read leaves even a short answer in memory: it has hundreds of streams, each with a window of
+    /// its own, which may be zero. A connection of HTTP/1 has one answer at a time.
+    keeps_short_ones: bool,
     place: OnceLock<Place>,
 }
 
 impl Turn {
-    fn new(app: &App, reserve: usize, early: bool) -> Self {
+    fn new(app: &App, reserve: usize, early: bool, keeps_short_ones: bool) -> Self {
         let (streams, most) = (app.streams.clone(), app.config.streams_of_key_max);
-        Self(Arc::new(Taking { streams, most, reserve, early, place: OnceLock::new() }))
+        Self(Arc::new(Taking { streams, most, reserve, early, keeps_short_ones, place: OnceLock::new() }))
     }
 
     /// The turn of a request. The request carries it, and so does what keeps its connection.
@@ -177,7 +183,8 @@ impl Turn {
         let changes = hangup::may_change(request.method());
         let switches = request.headers().contains_key(UPGRADE);
         let reserve = if changes { app.config.streams_of_key_max / RESERVED } else { 0 };
-        let turn = Self::new(app, reserve, changes || switches);
+        let on_http2 = request.version() == Version::HTTP_2;
+        let turn = Self::new(app, reserve, changes || switches, on_http2);
         let extensions = request.extensions_mut();
         if let Some(slot) = extensions.get::<Slot>().map(|slot| slot.with(turn.clone())) {
             extensions.insert(slot);
@@ -191,7 +198,7 @@ impl Turn {
     /// # Errors
     /// [`Code::LimitExceeded`].
     pub(crate) fn by_link(app: &App, sandbox: &SandboxId) -> Result<Self, Error> {
-        let turn = Self::new(app, 0, true);
+        let turn = Self::new(app, 0, true, true);
         turn.take(&Whose::LinksTo(sandbox.clone()))?;
         Ok(turn)
     }
@@ -219,7 +226,8 @@ impl Turn {
 
     /// The answer, with the place for as long as it goes on, if it does; a refusal in its stead if there is no place.
     pub(crate) fn answered(self, response: Response, grant: &GrantSlot) -> Response {
-        if response.body().size_hint().exact().is_some_and(|bytes| bytes <= SHORT_MAX_BYTES) {
+        let short = if self.0.keeps_short_ones { 0 } else { SHORT_MAX_BYTES };
+        if response.body().size_hint().exact().is_some_and(|bytes| bytes <= short) {
             return response;
         }
         if let Some(whose) = grant.grant().and_then(Whose::of)
@@ -227,12 +235,33 @@ impl Turn {
         {
             return ApiError(error).into_response();
         }
-        response.map(|body| {
-            Body::new(body.map_frame(move |frame| {
-                let _until_the_end = &self;
-                frame
-            }))
-        })
+        response.map(|body| Body::new(Placed { body, _until_the_end: self }))
+    }
+}
+
+/// A body with its place.
+struct Placed {
+    body: Body,
+    _until_the_end: Turn,
+}
+
+impl HttpBody for Placed {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 

@@ -21,6 +21,8 @@
 mod calls;
 mod special;
 
+use std::path::Path;
+
 use atoll_isolation::IsolationError;
 use atoll_isolation_host::filter::{Condition, Fate, Sockets, UNKNOWN_FROM, by_arguments, decide};
 
@@ -47,8 +49,8 @@ const BY_ARGUMENTS: [(libc::c_long, Condition); 3] = [
 
 /// The sockets that exist inside.
 ///
-/// Internet: the type's own protocol, ICMP, TCP, UDP, ICMP of IPv6, and several paths of TCP, which some runtimes ask for.
-/// Others (SCTP, L2TP, …) are modules.
+/// Internet: streams of TCP, and of several paths of TCP, which some runtimes ask for, where the kernel has that; datagrams
+/// of UDP and ICMP. Others (SCTP, L2TP, …) are modules.
 ///
 /// Netlink: what programs use without power over the network, which is routes and addresses, messages between programs,
 /// the audit log (of which logins ask whether it is there), and devices. Others lead to IPsec or packet filters, which a
@@ -57,14 +59,8 @@ const BY_ARGUMENTS: [(libc::c_long, Condition); 3] = [
 const SOCKETS: Sockets = Sockets {
     calls: &[libc::SYS_socket, libc::SYS_socketpair],
     unspecified: true,
-    internet: &[
-        0,
-        libc::IPPROTO_ICMP,
-        libc::IPPROTO_TCP,
-        libc::IPPROTO_UDP,
-        libc::IPPROTO_ICMPV6,
-        libc::IPPROTO_MPTCP,
-    ],
+    streams: &[0, libc::IPPROTO_TCP, libc::IPPROTO_MPTCP],
+    datagrams: &[0, libc::IPPROTO_UDP],
     netlink: &[
         libc::NETLINK_ROUTE,
         libc::NETLINK_USERSOCK,
@@ -73,11 +69,17 @@ const SOCKETS: Sockets = Sockets {
     ],
 };
 
+/// The same where the kernel has no several paths of TCP: it would look for a module.
+const WITHOUT_MPTCP: Sockets = Sockets { streams: &[0, libc::IPPROTO_TCP], ..SOCKETS };
+/// A kernel with several paths of TCP has settings for them.
+const MPTCP: &str = "/proc/sys/net/mptcp";
+
 /// Compiles the filter for this architecture.
 pub(crate) fn compile() -> Result<Vec<libc::sock_filter>, IsolationError> {
     let rest = by_arguments(&special::LET_THROUGH_OTHERWISE, &BY_ARGUMENTS)
         .map_err(|error| IsolationError::Unavailable(format!("seccomp filter: {error}")))?;
-    let asked = special::answers().into_iter().chain(SOCKETS.answers());
+    let sockets = if Path::new(MPTCP).try_exists().unwrap_or(false) { SOCKETS } else { WITHOUT_MPTCP };
+    let asked = special::answers().into_iter().chain(sockets.answers());
     Ok(decide(&fates()).into_iter().chain(asked).chain(rest).collect())
 }
 

@@ -22,7 +22,8 @@ pub(crate) const PROFILE: Profile =
 const SOCKETS: Sockets = Sockets {
     calls: &[libc::SYS_socket],
     unspecified: false,
-    internet: &[0, libc::IPPROTO_ICMP, libc::IPPROTO_TCP, libc::IPPROTO_UDP, libc::IPPROTO_ICMPV6],
+    streams: &[0, libc::IPPROTO_TCP],
+    datagrams: &[0, libc::IPPROTO_UDP],
     netlink: &[libc::NETLINK_ROUTE],
 };
 

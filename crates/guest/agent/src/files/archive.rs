@@ -20,7 +20,7 @@ use rustix::fs::{AtFlags, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps,
 use rustix::io::Errno;
 use tar::{Archive, Builder, Entry, EntryType, Header};
 
-use super::directory::refuse_change;
+use super::directory::{refuse_cgroup, refuse_change};
 use super::place::Place;
 use super::{DIRECTORY_MODE, Directory, checked, make_directories, owner};
 use crate::blocking::{BLOCK_BYTES, Blocks, Framing, Inlet, Threads, consume, produce};
@@ -256,6 +256,8 @@ impl Below {
             }
             _ => return Err(invalid(format!("{shown}: a member of this kind is not unpacked"))),
         };
+        // It may be mounted here.
+        refuse_cgroup(&fd).map_err(told)?;
         let mut file = File::from(fd);
         let mut written = 0;
         if kind != EntryType::Directory {

@@ -209,13 +209,8 @@ impl Place {
             return Err(Errno::LOOP.into());
         }
         let mode = Mode::from_raw_mode(mode);
-        Ok(match rustix::fs::chmod(own_path(&opened), mode) {
-            // Without a `/proc` there is no magic link that this could follow.
-            Err(Errno::NOENT | Errno::NOTDIR) => {
-                rustix::fs::chmodat(self.directory.fd(), &self.name, mode, AtFlags::empty())
-            }
-            done => done,
-        }?)
+        // By what is open. Without a `/proc` that is no way, and by its name a link could be followed.
+        Ok(rustix::fs::chmod(own_path(&opened), mode)?)
     }
 
     /// Gives it times; a link itself, when it is one.

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use axum::body::Bytes;
 use futures::StreamExt as _;
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
@@ -146,6 +147,35 @@ async fn a_key_has_only_so_many_streams_open_and_others_have_theirs() {
         (again.status().as_u16() == 200).then_some(again)
     })
     .await;
+}
+
+/// A client that opens no window leaves what it asked for in the server's memory, hundreds of answers on a connection.
+#[tokio::test]
+async fn short_answers_that_nobody_takes_have_places_on_http2() {
+    let harness = Harness::start_with(|config| config.streams_of_key_max = 2).await;
+    let tcp = tokio::net::TcpStream::connect(harness.address.as_str()).await.unwrap();
+    let (client, connection) =
+        h2::client::Builder::new().initial_window_size(0).handshake::<_, Bytes>(tcp).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let ask = async || {
+        let request = http::Request::get(format!("http://{}/v1/sandboxes", harness.address))
+            .header("authorization", format!("Bearer {}", harness.key(Scope::Admin)))
+            .body(())
+            .unwrap();
+        let mut client = client.clone().ready().await.unwrap();
+        let (answer, _sent) = client.send_request(request, true).unwrap();
+        answer.await.unwrap()
+    };
+    let (first, second) = (ask().await, ask().await);
+    assert_eq!((first.status().as_u16(), second.status().as_u16()), (200, 200));
+    assert!(first.headers().contains_key("content-length"), "{first:?}");
+    assert_eq!(ask().await.status().as_u16(), 429);
+    // It resets the stream.
+    drop(first);
+    eventually("a place to be free", async || (ask().await.status().as_u16() == 200).then_some(())).await;
+    drop(second);
+    assert_eq!(harness.get("/v1/sandboxes").await.status, 200, "HTTP/1 has one answer at a time");
+    connection.abort();
 }
 
 #[tokio::test]

@@ -19,6 +19,8 @@ pub const JUMP_IF_EQUAL: u16 = 0x15;
 pub const JUMP_IF_AT_LEAST: u16 = 0x35;
 /// `BPF_JMP | BPF_JSET | BPF_K`.
 pub const JUMP_IF_ANY_BIT: u16 = 0x45;
+/// `BPF_ALU | BPF_AND | BPF_K`.
+pub const AND: u16 = 0x54;
 /// `BPF_RET | BPF_K`.
 pub const RETURN: u16 = 0x06;
 

@@ -4,12 +4,10 @@
 
 use libc::{c_int, c_long, sock_filter};
 
-use super::instruction::{
-    ARCHITECTURE, JUMP_IF_ANY_BIT, JUMP_IF_EQUAL, LOAD, NUMBER, RETURN, X86_64, errno, low, step,
-};
+use super::instruction::{AND, ARCHITECTURE, JUMP_IF_EQUAL, LOAD, NUMBER, RETURN, X86_64, errno, low, step};
 
-/// Bits that none of the types of internet protocols has (stream, datagram, raw). Another type is a module, too (DCCP).
-const OTHER_TYPES: u32 = 0xc;
+/// The bits of a socket's type that are its type; the others are flags.
+const TYPE: u32 = 0xf;
 
 /// The sockets that a filter lets through: Unix, IPv4, IPv6 and netlink, of some protocols.
 #[derive(Debug, Clone, Copy)]
@@ -18,8 +16,10 @@ pub struct Sockets {
     pub calls: &'static [c_long],
     /// Whether the kernel may be asked for no family at all, which it refuses itself.
     pub unspecified: bool,
-    /// Protocols of IPv4 and IPv6. 0 is that of the socket's type.
-    pub internet: &'static [c_int],
+    /// Protocols of streams of IPv4 and IPv6. 0 is that of the socket's type.
+    pub streams: &'static [c_int],
+    /// Protocols of datagrams of both, beside each family's own ICMP.
+    pub datagrams: &'static [c_int],
     /// Protocols of netlink.
     pub netlink: &'static [c_int],
 }
@@ -31,8 +31,8 @@ impl Sockets {
     pub fn answers(&self) -> Vec<sock_filter> {
         let mut families = vec![
             (libc::AF_UNIX, vec![allow()]),
-            (libc::AF_INET, internet(self.internet)),
-            (libc::AF_INET6, internet(self.internet)),
+            (libc::AF_INET, self.internet(libc::IPPROTO_ICMP)),
+            (libc::AF_INET6, self.internet(libc::IPPROTO_ICMPV6)),
             (libc::AF_NETLINK, protocols(self.netlink)),
         ];
         if self.unspecified {
@@ -57,18 +57,28 @@ impl Sockets {
         program.append(&mut body);
         program
     }
+
+    /// Type and protocol go together: for a pair that no protocol of its own is registered for, the kernel looks for a
+    /// module. Raw sockets need a right that no sandbox has.
+    fn internet(&self, icmp: c_int) -> Vec<sock_filter> {
+        let datagrams: Vec<c_int> = self.datagrams.iter().copied().chain([icmp]).collect();
+        let mut program = vec![step(LOAD, low(1), 0, 0), step(AND, TYPE, 0, 0)];
+        program.extend(when(libc::SOCK_STREAM, protocols(self.streams)));
+        program.extend(when(libc::SOCK_DGRAM, protocols(&datagrams)));
+        program.push(refuse());
+        program
+    }
 }
 
-fn internet(of: &[c_int]) -> Vec<sock_filter> {
-    let mut program = vec![step(LOAD, low(1), 0, 0), step(JUMP_IF_ANY_BIT, OTHER_TYPES, 0, 1), refuse()];
-    program.extend(protocols(of));
-    program
-}
-
+/// Lets these protocols through, and no others.
 fn protocols(of: &[c_int]) -> Vec<sock_filter> {
     let mut program = vec![step(LOAD, low(2), 0, 0)];
-    program.extend(of.iter().flat_map(|protocol| when(*protocol, vec![allow()])));
-    program.push(refuse());
+    // The last instruction allows.
+    for (left, protocol) in (1..=of.len()).rev().zip(of) {
+        let past = u8::try_from(left).unwrap_or(u8::MAX);
+        program.push(step(JUMP_IF_EQUAL, protocol.cast_unsigned(), past, 0));
+    }
+    program.extend([refuse(), allow()]);
     program
 }
 

@@ -80,7 +80,8 @@ fn sockets_are_told_apart_by_family_type_and_protocol() {
     let sockets = Sockets {
         calls: &[libc::SYS_socket],
         unspecified: false,
-        internet: &[0, libc::IPPROTO_UDP],
+        streams: &[0],
+        datagrams: &[0, libc::IPPROTO_UDP],
         netlink: &[libc::NETLINK_ROUTE],
     };
     let profile = Profile { allowed: PROFILE.allowed, conditional: &[], sockets: Some(sockets) };
@@ -101,6 +102,7 @@ fn sockets_are_told_apart_by_family_type_and_protocol() {
         (libc::AF_UNIX, libc::SOCK_SEQPACKET, 0),
         (libc::AF_INET, libc::SOCK_STREAM, 0),
         (libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, libc::IPPROTO_UDP),
+        (libc::AF_INET6, libc::SOCK_STREAM | libc::SOCK_NONBLOCK, 0),
         (libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE),
     ] {
         assert_eq!(socket(family, kind, protocol), 0, "{family} {kind} {protocol}");
@@ -112,6 +114,14 @@ fn sockets_are_told_apart_by_family_type_and_protocol() {
         (libc::AF_INET, libc::SOCK_STREAM, libc::IPPROTO_TCP),
         (libc::AF_INET, libc::SOCK_STREAM, libc::IPPROTO_SCTP),
         (libc::AF_INET, libc::SOCK_SEQPACKET, 0),
+        // Pairs of which the kernel knows no protocol: it would look for a module.
+        (libc::AF_INET, libc::SOCK_STREAM, libc::IPPROTO_UDP),
+        (libc::AF_INET, libc::SOCK_DGRAM, libc::IPPROTO_TCP),
+        (libc::AF_INET, libc::SOCK_DGRAM, libc::IPPROTO_ICMPV6),
+        (libc::AF_INET6, libc::SOCK_DGRAM, libc::IPPROTO_ICMP),
+        (libc::AF_INET6, libc::SOCK_RAW, 0),
+        (libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_UDP),
+        (libc::AF_INET, 0, 0),
         (libc::AF_INET6, libc::SOCK_DCCP, 0),
         (libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_GENERIC),
         (libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_SOCK_DIAG),
