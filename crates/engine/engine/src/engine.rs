@@ -41,6 +41,7 @@ use crate::snapshot::Snapshots;
 use crate::table::Table;
 use crate::tokens::TokenKey;
 use crate::trace::Fetching;
+use crate::transfers::Transfers;
 use crate::travel::Travel;
 use crate::usage;
 use crate::volumes::VolumeTable;
@@ -107,6 +108,7 @@ pub(crate) struct Inner {
     /// Journals of other nodes that come from the object store.
     pub(crate) fetching: Fetching,
     pub(crate) creates: Semaphore,
+    pub(crate) transfers: Transfers,
     pub(crate) builds: Builds,
     pub(crate) agents: Agents,
     /// Says that there is another schedule.
@@ -162,6 +164,7 @@ impl Engine {
         let engine = Self::of(&Arc::new(Inner {
             clock: config.clock.clone(),
             creates: Semaphore::new(config.creates_max),
+            transfers: Transfers::default(),
             gateway: Gateway::new(config.egress.gateway.clone()),
             builds: Builds::default(),
             agents: Agents::default(),

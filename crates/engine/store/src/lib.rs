@@ -8,7 +8,7 @@
 //! ```text
 //! Store ──writes──▶ writer's thread ──one transaction for all that waits──▶ SQLite file (WAL)
 //!   │                                                                         ▲
-//!   └───reads──▶ a few read-only connections, on tokio's blocking threads ────┘
+//!   └───reads──▶ a few threads, each with a read-only connection ─────────────┘
 //!
 //! Store ──each operation its own transaction──▶ pool ──▶ PostgreSQL
 //! ```

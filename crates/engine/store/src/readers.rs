@@ -1,19 +1,21 @@
-//! The connections that read a SQLite file beside the writer's.
+//! The threads that read a SQLite file beside the writer's.
 //!
-//! A read takes a connection that no other read has, opens one if there are fewer than [`CONNECTIONS_MAX_COUNT`], or
-//! waits for one; it runs on one of the threads that tokio keeps for what blocks, and sees what the writer has
-//! committed. Once it runs, it runs to its end: when its caller goes away, too, the connection is there for the next.
+//! A read takes a thread that no other read has, starts one if there are fewer than [`THREADS_MAX_COUNT`], or waits for
+//! one. Each has a connection of its own, which sees what the writer has committed. They are not those that tokio
+//! keeps for what blocks: work that waits for clients may have all of these. Once a read runs, it runs to its end: when
+//! its caller goes away, too, the thread is there for the next. One that panics does so for its caller, and the thread
+//! goes on with another connection.
 
 use std::mem;
-use std::panic::resume_unwind;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread;
 
 use futures::executor::block_on;
 use futures::future::BoxFuture;
 use rusqlite::Connection;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::spawn_blocking;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::timeout;
 
 use crate::db::Conn;
@@ -22,23 +24,58 @@ use crate::sqlite;
 use crate::store::ACQUIRE_TIMEOUT;
 use crate::writer::gone;
 
-/// Connections that read.
-const CONNECTIONS_MAX_COUNT: u32 = 4;
+/// Threads that read, each with a connection.
+const THREADS_MAX_COUNT: u32 = 4;
+/// Name of these threads.
+const THREAD: &str = "atoll-store-r";
 
-/// A handle to the connections; clones share them.
+/// A handle to the threads; clones share them. They end with the last one.
 #[derive(Debug, Clone)]
 pub(crate) struct Readers {
     path: Arc<PathBuf>,
     /// Those that no read has.
-    idle: Arc<Mutex<Vec<Connection>>>,
-    /// One permit for each connection that is idle or may be opened.
+    idle: Arc<Mutex<Vec<Reader>>>,
+    /// One permit for each thread that is idle or may be started.
     free: Arc<Semaphore>,
 }
 
+/// What a thread does with its connection, if it has one yet.
+type Job = Box<dyn FnOnce(&mut Option<Connection>) + Send>;
+
+/// What became of an operation: its result, or its panic.
+type Answer<T> = thread::Result<Result<T, StoreError>>;
+
+/// A thread. It ends when this is dropped.
+#[derive(Debug)]
+struct Reader {
+    jobs: mpsc::Sender<Job>,
+    /// Told when its connection is closed.
+    ended: oneshot::Receiver<()>,
+}
+
+impl Reader {
+    fn start() -> Result<Self, StoreError> {
+        let (jobs, waiting) = mpsc::channel::<Job>();
+        let (end, ended) = oneshot::channel();
+        let work = move || {
+            let mut conn = None;
+            while let Ok(job) = waiting.recv() {
+                job(&mut conn);
+            }
+            drop(conn);
+            // Fails when nobody waits for it.
+            let _ = end.send(());
+        };
+        let started = thread::Builder::new().name(THREAD.to_owned()).spawn(work);
+        drop(started.map_err(StoreError::unavailable)?);
+        Ok(Self { jobs, ended })
+    }
+}
+
 impl Readers {
-    /// Readers of a file that is a database already. None is opened yet.
+    /// Readers of a file that is a database already. None is started yet.
     pub(crate) fn new(path: PathBuf) -> Self {
-        let free = Semaphore::new(CONNECTIONS_MAX_COUNT as usize);
+        let free = Semaphore::new(THREADS_MAX_COUNT as usize);
         Self { path: Arc::new(path), idle: Arc::default(), free: Arc::new(free) }
     }
 
@@ -49,27 +86,45 @@ impl Readers {
         F: for<'c> FnOnce(Conn<'c>) -> BoxFuture<'c, Result<T, StoreError>> + Send + 'static,
     {
         let permit = self.acquire().await?;
-        let readers = self.clone();
-        let read = move || {
-            let idle = readers.idle().pop();
-            let mut conn = match idle {
-                Some(conn) => conn,
-                None => sqlite::open_to_read(&readers.path)?,
-            };
-            let result = block_on(operation(Conn::Sqlite(&mut conn)));
-            // Back before the permit, which says that it is there. An operation that panics takes its connection along.
-            readers.idle().push(conn);
-            drop(permit);
-            result
-        };
-        match spawn_blocking(read).await {
-            Ok(result) => result,
-            Err(ended) => match ended.try_into_panic() {
-                // As if the operation had run here.
-                Ok(panic) => resume_unwind(panic),
-                Err(ended) => Err(StoreError::unavailable(ended)),
-            },
+        match self.hand_over(permit, operation)?.await {
+            Ok(Ok(result)) => result,
+            // As if the operation had run here.
+            Ok(Err(panic)) => resume_unwind(panic),
+            Err(_ended) => Err(gone()),
         }
+    }
+
+    /// Gives an operation to a thread, which answers with its result, or with its panic.
+    fn hand_over<T, F>(
+        &self,
+        permit: OwnedSemaphorePermit,
+        operation: F,
+    ) -> Result<oneshot::Receiver<Answer<T>>, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(Conn<'c>) -> BoxFuture<'c, Result<T, StoreError>> + Send + 'static,
+    {
+        let idle = self.idle().pop();
+        let reader = match idle {
+            Some(reader) => reader,
+            None => Reader::start()?,
+        };
+        let (reply, answer) = oneshot::channel();
+        let (jobs, readers) = (reader.jobs.clone(), self.clone());
+        let job = move |conn: &mut Option<Connection>| {
+            let result = catch_unwind(AssertUnwindSafe(|| read(&readers.path, conn, operation)));
+            if result.is_err() {
+                *conn = None;
+            }
+            // Back before the permit, which says that it is there.
+            readers.idle().push(reader);
+            drop(permit);
+            // The caller may have stopped waiting.
+            drop(reply.send(result));
+        };
+        // Fails when the thread has ended, which none does that can be found here.
+        jobs.send(Box::new(job)).map_err(|_ended| gone())?;
+        Ok(answer)
     }
 
     async fn acquire(&self) -> Result<OwnedSemaphorePermit, StoreError> {
@@ -83,24 +138,41 @@ impl Readers {
         }
     }
 
-    /// Waits for the reads that were accepted and closes the connections.
+    /// Waits for the reads that were accepted, and until the connections are closed.
     pub(crate) async fn close(&self) {
         // Fails when they are closed already.
-        if let Ok(_all) = self.free.acquire_many(CONNECTIONS_MAX_COUNT).await {
-            drop(mem::take(&mut *self.idle()));
+        if let Ok(_all) = self.free.acquire_many(THREADS_MAX_COUNT).await {
+            let readers = mem::take(&mut *self.idle());
+            for Reader { jobs, ended } in readers {
+                drop(jobs);
+                // Fails when the thread ended without a word: it has no connection, either.
+                drop(ended.await);
+            }
             self.free.close();
         }
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
+    fn idle(&self) -> MutexGuard<'_, Vec<Reader>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+/// Runs an operation with the connection that is held, or with one that is opened and kept.
+fn read<T, F>(path: &Path, held: &mut Option<Connection>, operation: F) -> Result<T, StoreError>
+where
+    F: for<'c> FnOnce(Conn<'c>) -> BoxFuture<'c, Result<T, StoreError>>,
+{
+    let conn = match held {
+        Some(conn) => conn,
+        None => held.insert(sqlite::open_to_read(path)?),
+    };
+    block_on(operation(Conn::Sqlite(conn)))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::sync::{Barrier, mpsc};
 
     use super::*;
 
@@ -117,7 +189,7 @@ mod tests {
 
     #[tokio::test]
     async fn so_many_read_at_once_and_the_others_wait() {
-        const COUNT: usize = CONNECTIONS_MAX_COUNT as usize;
+        const COUNT: usize = THREADS_MAX_COUNT as usize;
         let dir = tempfile::tempdir().unwrap();
         let readers = readers(&dir);
         let (meet, reading) = (Arc::new(Barrier::new(COUNT)), Arc::new(AtomicUsize::new(0)));
@@ -138,7 +210,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_read_whose_caller_goes_away_gives_its_connection_back() {
+    async fn a_read_whose_caller_goes_away_gives_its_thread_back() {
         let dir = tempfile::tempdir().unwrap();
         let readers = readers(&dir);
         let (go, wait) = mpsc::channel::<()>();
@@ -149,9 +221,9 @@ mod tests {
             }));
             assert!(futures::poll!(&mut read).is_pending());
         }
-        assert_eq!(readers.free.available_permits(), CONNECTIONS_MAX_COUNT as usize - 1);
+        assert_eq!(readers.free.available_permits(), THREADS_MAX_COUNT as usize - 1);
         go.send(()).unwrap();
-        let _all = readers.free.acquire_many(CONNECTIONS_MAX_COUNT).await.unwrap();
+        let _all = readers.free.acquire_many(THREADS_MAX_COUNT).await.unwrap();
         assert_eq!(readers.idle().len(), 1);
     }
 
@@ -159,12 +231,46 @@ mod tests {
     async fn a_read_that_panics_does_so_for_its_caller_alone() {
         let dir = tempfile::tempdir().unwrap();
         let readers = readers(&dir);
-        for _ in 0..2 * CONNECTIONS_MAX_COUNT {
+        for _ in 0..2 * THREADS_MAX_COUNT {
             let readers = readers.clone();
             let read = async move { readers.run::<i64, _>(|_| panic!("as asked")).await };
             assert!(tokio::spawn(read).await.unwrap_err().is_panic());
         }
         assert_eq!(readers.run(|conn| Box::pin(one(conn))).await.unwrap(), 1);
+    }
+
+    #[test]
+    fn a_read_is_answered_though_all_threads_of_tokio_that_may_wait_do_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(1).max_blocking_threads(1).enable_time().build().unwrap();
+        let readers = readers(&dir);
+        let (go, wait) = mpsc::channel::<()>();
+        let waits = runtime.spawn_blocking(move || wait.recv());
+        let read = async { timeout(ACQUIRE_TIMEOUT, readers.run(|conn| Box::pin(one(conn)))).await };
+        assert_eq!(runtime.block_on(read).expect("no thread is left").unwrap(), 1);
+        assert!(!waits.is_finished());
+        go.send(()).unwrap();
+        assert_eq!(runtime.block_on(waits).unwrap(), Ok(()));
+    }
+
+    #[tokio::test]
+    async fn a_thread_goes_on_after_a_panic_with_another_connection() {
+        let dir = tempfile::tempdir().unwrap();
+        let readers = readers(&dir);
+        // Only the connection that ran this may change something.
+        let may_change = readers
+            .run(|mut conn| Box::pin(async move { conn.execute("PRAGMA query_only = 0", Vec::new()).await }));
+        may_change.await.unwrap();
+        let own = readers.clone();
+        let read = async move { own.run::<i64, _>(|_| panic!("as asked")).await };
+        assert!(tokio::spawn(read).await.unwrap_err().is_panic());
+        assert_eq!(readers.idle().len(), 1, "the thread is there");
+        let change = readers.run(|mut conn| {
+            Box::pin(async move { conn.execute("CREATE TABLE t (a BIGINT)", Vec::new()).await })
+        });
+        assert!(matches!(change.await, Err(StoreError::Unavailable { .. })));
+        assert_eq!(readers.idle().len(), 1, "and is the one that was asked");
     }
 
     #[tokio::test]

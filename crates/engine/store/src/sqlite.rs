@@ -4,7 +4,7 @@
 //! thread, or the number of rows that were changed. Statements stay prepared for as long as the connection lives.
 //!
 //! Nothing here waits but for the disk and for locks of other processes. So it belongs on a thread that may: the
-//! writer's ([`crate::writer`]), or one of those that tokio keeps for what blocks ([`crate::readers`]).
+//! writer's ([`crate::writer`]), or one of the readers' ([`crate::readers`]).
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,5 +1,6 @@
 //! Opening a database, and the two ways into it: [`Store::read`] and [`Store::write`].
 
+use std::mem;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -20,7 +21,7 @@ use crate::nodes::NodeDraft;
 use crate::readers::Readers;
 use crate::sqlite;
 use crate::url::StoreUrl;
-use crate::writer::{Changes, Kept, Writer};
+use crate::writer::{Changes, Kept, Writer, gone};
 
 /// Connections to PostgreSQL.
 const POSTGRES_CONNECTIONS_MAX_COUNT: u32 = 16;
@@ -60,7 +61,15 @@ impl Store {
     pub async fn open(url: &StoreUrl) -> Result<Self, StoreError> {
         let backend = match url {
             StoreUrl::SqliteMemory => {
-                let writer = Writer::start(|| migrated(sqlite::open_in_memory()?)).await?;
+                let mut opened = false;
+                let open = move || {
+                    // What was in memory has gone with its connection: another one would be another database.
+                    if mem::replace(&mut opened, true) {
+                        return Err(gone());
+                    }
+                    migrated(sqlite::open_in_memory()?)
+                };
+                let writer = Writer::start(open).await?;
                 Backend::Sqlite { writer, readers: None }
             }
             StoreUrl::SqliteFile(path) => {

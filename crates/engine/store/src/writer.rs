@@ -9,9 +9,11 @@
 //! database itself fails (disk full, I/O), SQLite may have rolled everything back already: the
 //! whole batch is undone and each of its operations answers [`StoreError::Unavailable`].
 //!
-//! Being on another thread, an operation also runs to its end when its caller goes away. One that panics ends the
-//! thread: what was in its transaction is undone, and every operation from then on is [`StoreError::Unavailable`].
+//! Being on another thread, an operation also runs to its end when its caller goes away. When one panics, what is in its
+//! transaction is undone, each operation in it is [`StoreError::Unavailable`], and the thread goes on: with another
+//! connection, if this one cannot undo it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::{io, thread};
 
 use futures::executor::block_on;
@@ -142,16 +144,17 @@ where
 }
 
 impl Writer {
-    /// Starts the thread, which opens its connection and owns it. It ends when told to, or with the last handle.
+    /// Starts the thread, which opens its connection and owns it, and opens another if that one is of no use any more. It
+    /// ends when told to, or with the last handle.
     pub(crate) async fn start(
-        open: impl FnOnce() -> Result<Connection, StoreError> + Send + 'static,
+        mut open: impl FnMut() -> Result<Connection, StoreError> + Send + 'static,
     ) -> Result<Self, StoreError> {
         let (queue, messages) = mpsc::channel(QUEUE_MAX_COUNT);
         let (reply, opened) = oneshot::channel();
         let write = move || match open() {
             Ok(conn) => {
                 drop(reply.send(Ok(())));
-                serve(conn, messages);
+                serve(conn, open, messages);
             }
             // The caller may have stopped waiting.
             Err(error) => drop(reply.send(Err(error))),
@@ -190,7 +193,12 @@ pub(crate) fn gone() -> StoreError {
     StoreError::unavailable(io::Error::new(io::ErrorKind::BrokenPipe, "the store is closed"))
 }
 
-fn serve(mut conn: Connection, mut messages: mpsc::Receiver<Message>) {
+fn serve(
+    conn: Connection,
+    mut open: impl FnMut() -> Result<Connection, StoreError>,
+    mut messages: mpsc::Receiver<Message>,
+) {
+    let mut conn = Some(conn);
     let mut received = Vec::with_capacity(BATCH_MAX_COUNT);
     let mut closing = None;
     let mut kept = None;
@@ -203,15 +211,42 @@ fn serve(mut conn: Connection, mut messages: mpsc::Receiver<Message>) {
             }
         }
         if !jobs.is_empty() {
-            let fate = transact_as_asked(&mut conn, &mut jobs, &mut kept);
+            let fate = outlive(&mut conn, &mut open, &mut jobs, &mut kept);
             jobs.into_iter().for_each(|job| job.answer(fate.clone()));
         }
     }
     // The file is consistent whether or not its log could be tidied up.
-    drop(conn.close());
+    drop(conn.map(Connection::close));
     if let Some(reply) = closing {
         let _ = reply.send(());
     }
+}
+
+/// Runs `jobs` as [`transact_as_asked`] does, and outlives a panic of one of them: then none of them happened. A
+/// connection that cannot undo what was begun is given up, which undoes it; `open` gives the next.
+fn outlive(
+    held: &mut Option<Connection>,
+    open: &mut impl FnMut() -> Result<Connection, StoreError>,
+    jobs: &mut [Box<dyn Job>],
+    kept: &mut Option<Kept>,
+) -> Result<(), StoreError> {
+    let conn = match held {
+        Some(conn) => conn,
+        None => {
+            *kept = None;
+            held.insert(open()?)
+        }
+    };
+    let ran = catch_unwind(AssertUnwindSafe(|| transact_as_asked(conn, jobs, kept)));
+    if let Ok(fate) = ran {
+        return fate;
+    }
+    tracing::error!("an operation on the database panicked; what was in its transaction is undone");
+    let undone = conn.is_autocommit() || statement(conn, "ROLLBACK").is_ok();
+    if !undone {
+        *held = None;
+    }
+    Err(StoreError::unavailable(io::Error::other("an operation of this transaction panicked")))
 }
 
 /// Runs `jobs` in one transaction that is kept as safely as the strictest of them asks for. `kept` is the level of the
@@ -283,9 +318,9 @@ fn statement(conn: &Connection, sql: &'static str) -> Result<(), StoreError> {
 mod tests {
     use futures::future::join_all;
 
+    use super::*;
     use crate::conformance;
-    use crate::db::Conn;
-    use crate::{SandboxFilter, Store, StoreError, StoreUrl};
+    use crate::{SandboxFilter, Store, StoreUrl};
 
     /// Runs SQL of the test's own on the writing connection.
     async fn sql(store: &Store, sql: &'static str) {
@@ -366,29 +401,72 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_operation_that_panics_ends_the_writer_and_everybody_is_told() {
+    async fn an_operation_that_panics_is_undone_with_its_transaction_and_the_writer_goes_on() {
         let dir = tempfile::tempdir().unwrap();
         let url = StoreUrl::SqliteFile(dir.path().join("db"));
         let store = Store::open(&url).await.unwrap();
         let parent = conformance::sandbox(1, 1);
         store.insert_sandbox(&parent).await.unwrap();
-        let panics = store.write::<(), _>(|mut conn| {
+        let panics = || {
+            store.write::<(), _>(|mut conn| {
+                Box::pin(async move {
+                    assert!(conn.execute("DELETE FROM sandboxes", Vec::new()).await? > 0);
+                    panic!("as asked")
+                })
+            })
+        };
+        // While this one runs, those that come wait, and will be in one transaction.
+        let (begun, has_begun) = oneshot::channel();
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let mut busy = store.write::<(), _>(move |_conn| {
             Box::pin(async move {
-                assert_eq!(conn.execute("DELETE FROM sandboxes", Vec::new()).await?, 1);
-                panic!("as asked")
+                begun.send(()).unwrap();
+                wait.recv().unwrap();
+                Ok(())
             })
         });
-        // The second is in its transaction, or waits behind it.
+        assert!(futures::poll!(&mut busy).is_pending());
+        has_begun.await.unwrap();
         let second = conformance::sandbox(2, 2);
-        let (one, two) = futures::join!(panics, store.insert_sandbox(&second));
-        assert!(matches!(one, Err(StoreError::Unavailable { .. })));
-        assert!(matches!(two, Err(StoreError::Unavailable { .. })));
-        let late = store.insert_sandbox(&conformance::sandbox(3, 3)).await;
-        assert!(matches!(late, Err(StoreError::Unavailable { .. })));
-        assert_eq!(store.sandbox(&parent.id).await.unwrap().as_ref(), Some(&parent));
+        {
+            let mut inserts = std::pin::pin!(store.insert_sandbox(&second));
+            let mut panicking = panics();
+            assert!(futures::poll!(&mut inserts).is_pending());
+            assert!(futures::poll!(&mut panicking).is_pending());
+            go.send(()).unwrap();
+            let (busy, inserts, panicking) = futures::join!(busy, inserts, panicking);
+            busy.unwrap();
+            assert!(matches!(inserts, Err(StoreError::Unavailable { .. })));
+            assert!(matches!(panicking, Err(StoreError::Unavailable { .. })));
+        }
+        assert_eq!(store.sandbox(&second.id).await.unwrap(), None, "refused, yet there");
+        for _ in 0..3 {
+            assert!(matches!(panics().await, Err(StoreError::Unavailable { .. })));
+            assert_eq!(store.sandbox(&parent.id).await.unwrap().as_ref(), Some(&parent), "it is undone");
+        }
+        // One without a transaction.
+        let alone = store.write_one::<(), _>(|_| panic!("as asked")).await;
+        assert!(matches!(alone, Err(StoreError::Unavailable { .. })));
+        store.insert_sandbox(&second).await.unwrap();
         store.close().await;
         let store = Store::open(&url).await.unwrap();
-        assert_eq!(store.sandbox_ids().await.unwrap(), [parent.id], "what was begun is undone");
+        assert_eq!(store.sandbox(&parent.id).await.unwrap(), Some(parent));
+        assert_eq!(store.sandbox(&second.id).await.unwrap(), Some(second));
+    }
+
+    #[test]
+    fn a_connection_that_was_given_up_is_followed_by_another() {
+        let (mut held, mut kept) = (None, Some(Kept::Disk));
+        let mut refuse = || Err(gone());
+        let refused = outlive(&mut held, &mut refuse, &mut [], &mut kept);
+        assert!(matches!(refused, Err(StoreError::Unavailable { .. })) && held.is_none());
+        kept = Some(Kept::Process);
+        let mut open = || sqlite::open_in_memory().map_err(StoreError::from);
+        outlive(&mut held, &mut open, &mut [], &mut kept).unwrap();
+        assert!(held.is_some());
+        assert_eq!(kept, Some(Kept::Disk), "the new one is told how to keep what it writes");
+        // It is kept.
+        outlive(&mut held, &mut refuse, &mut [], &mut kept).unwrap();
     }
 
     #[tokio::test]

@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use tokio_util::io::StreamReader;
 
 use super::Shared;
+use crate::authorize::Caller;
 use crate::boxed;
 use crate::engine::Engine;
 use crate::errors::store_error;
@@ -134,7 +135,7 @@ impl Engine {
 
     async fn send_template(&self, shared: &Shared, id: &SnapshotId) -> Result<()> {
         let _turn = shared.sending.lock().await;
-        let (record, stream) = self.export_snapshot(id).await?;
+        let (record, stream) = self.export(id, &Caller::system(), None).await?;
         let name = shared.snapshot_object(id, &shared.upload);
         let bytes = shared.objects.put(&name, stream).await.map_err(|error| objects_error(&error))?;
         atoll_failpoint::fail_point!("engine.images.template");

@@ -62,7 +62,7 @@ impl Engine {
         caller: &Caller,
     ) -> Result<Pushed> {
         let objects = self.objects()?;
-        let (record, stream) = self.export_snapshot(id).await?;
+        let (record, stream) = self.export(id, caller, None).await?;
         let digest = record.digest.clone().unwrap_or_default();
         let area = if self.is_private_snapshot(&record) {
             own_area(caller)

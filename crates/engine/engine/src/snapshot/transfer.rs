@@ -16,6 +16,7 @@
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 use atoll_core::id::SnapshotId;
 use atoll_core::sharing::Visibility;
@@ -24,10 +25,13 @@ use atoll_core::{Code, Error, Result};
 use atoll_isolation::sparse;
 use atoll_store::{SnapshotOutcome, SnapshotRecord};
 use bytes::Bytes;
-use futures::Stream;
+use futures::{Stream, StreamExt as _};
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncRead;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::{SendTimeoutError, TrySendError};
+use tokio::task::JoinHandle;
 use tokio_util::io::SyncIoBridge;
 
 use crate::authorize::Caller;
@@ -47,6 +51,8 @@ const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 /// Pieces that wait to be sent, and their size.
 const QUEUE_MAX_COUNT: usize = 16;
 const CHUNK_BYTES: usize = 256 << 10;
+/// An export of which its client takes no chunk for this long is given up, as a body is of which nothing comes.
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What comes first.
 #[derive(Debug, Serialize, Deserialize)]
@@ -63,15 +69,32 @@ struct Header {
 pub type Export = futures::stream::BoxStream<'static, io::Result<Bytes>>;
 
 impl Engine {
-    /// A snapshot as a stream. An error in the stream means that what came is not whole.
+    /// A snapshot as a stream. An error in the stream means that what came is not whole. It ends with one when its
+    /// reader takes nothing for a minute.
     ///
     /// # Errors
     /// As [`Self::ready_snapshot`]; [`Code::Internal`] when its data cannot be read.
     #[boxed]
-    pub async fn export_snapshot(&self, id: &SnapshotId) -> Result<(SnapshotRecord, Export)> {
+    pub async fn export_snapshot(
+        &self,
+        id: &SnapshotId,
+        caller: &Caller,
+    ) -> Result<(SnapshotRecord, Export)> {
+        self.export(id, caller, Some(STALL_TIMEOUT)).await
+    }
+
+    /// As [`Self::export_snapshot`], with the longest time that the reader may take nothing.
+    #[boxed]
+    pub(crate) async fn export(
+        &self,
+        id: &SnapshotId,
+        caller: &Caller,
+        patience: Option<Duration>,
+    ) -> Result<(SnapshotRecord, Export)> {
         let record = self.ready_snapshot(id).await?;
         let digest = self.make_digest(&record.id).await?;
         let driver = self.inner.driver(record.manifest.isolation)?;
+        let room = self.room_to_transfer(caller).await;
         let disk = driver.read_artifact(&record.id).await.map_err(|error| isolation_error(&error))?;
         let disk_bytes = disk.metadata().map_err(|error| unreadable(&error))?.len();
         let header = Header {
@@ -81,14 +104,12 @@ impl Engine {
             comment: record.comment.clone(),
         };
         let (sender, receiver) = mpsc::channel(QUEUE_MAX_COUNT);
-        tokio::task::spawn_blocking(move || {
-            if let Err(error) = write(&header, &disk, Pieces::new(sender.clone())) {
-                tracing::debug!(%error, "an export broke off");
-                // If this is not received either, the receiver is gone.
-                drop(sender.blocking_send(Err(error)));
-            }
+        let writing = tokio::task::spawn_blocking(move || {
+            let written = write(&header, &disk, Pieces { patience, ..Pieces::new(sender) });
+            drop(room);
+            written.inspect_err(|error| tracing::debug!(%error, "an export broke off"))
         });
-        let export: Export = Box::pin(received(receiver));
+        let export: Export = Box::pin(received(receiver, writing));
         Ok((SnapshotRecord { digest: Some(digest), ..record }, export))
     }
 
@@ -106,6 +127,8 @@ impl Engine {
         caller: &Caller,
     ) -> Result<SnapshotRecord> {
         self.check_references(caller.project(), &tags, caller).await?;
+        // The stream is on a thread, and has the room, until it is read or given up.
+        let stream = self.room_to_transfer(caller).await.around(stream);
         let (header, reader) = self.open_import(stream).await?;
         self.obtain_exactly(header.manifest.image_digest.as_deref(), &header.manifest.layers).await?;
         self.root_of(&header.manifest)?;
@@ -225,10 +248,21 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     done.map_err(|_panicked| Error::new(Code::Internal, "the transfer broke off"))
 }
 
-fn received(receiver: mpsc::Receiver<io::Result<Bytes>>) -> impl Stream<Item = io::Result<Bytes>> {
-    futures::stream::unfold(receiver, |mut receiver| async move {
-        receiver.recv().await.map(|piece| (piece, receiver))
-    })
+/// What is written, and at the end the error of the writer, if there was one: it cannot send that itself to a reader that
+/// takes nothing.
+fn received(
+    mut receiver: mpsc::Receiver<io::Result<Bytes>>,
+    writing: JoinHandle<io::Result<()>>,
+) -> impl Stream<Item = io::Result<Bytes>> {
+    let pieces = futures::stream::poll_fn(move |context| receiver.poll_recv(context));
+    let end = futures::stream::once(writing).filter_map(|ended| {
+        let error = match ended {
+            Ok(written) => written.err(),
+            Err(panicked) => Some(io::Error::other(panicked)),
+        };
+        futures::future::ready(error.map(Err::<Bytes, _>))
+    });
+    pieces.chain(end)
 }
 
 fn unreadable(error: &io::Error) -> Error {
@@ -255,16 +289,34 @@ fn broken(error: &io::Error) -> Error {
 pub(crate) struct Pieces {
     sender: mpsc::Sender<io::Result<Bytes>>,
     chunk: Vec<u8>,
+    /// How long a chunk waits to be taken; without end where there is none.
+    patience: Option<Duration>,
 }
 
 impl Pieces {
     pub(crate) fn new(sender: mpsc::Sender<io::Result<Bytes>>) -> Self {
-        Self { sender, chunk: Vec::with_capacity(CHUNK_BYTES) }
+        Self { sender, chunk: Vec::with_capacity(CHUNK_BYTES), patience: None }
     }
 
     fn send(&mut self) -> io::Result<()> {
         let chunk = std::mem::replace(&mut self.chunk, Vec::with_capacity(CHUNK_BYTES));
-        self.sender.blocking_send(Ok(Bytes::from(chunk))).or(Err(io::ErrorKind::BrokenPipe.into()))
+        let gone = || io::Error::from(io::ErrorKind::BrokenPipe);
+        let piece = match self.sender.try_send(Ok(Bytes::from(chunk))) {
+            Ok(()) => return Ok(()),
+            Err(TrySendError::Closed(_piece)) => return Err(gone()),
+            Err(TrySendError::Full(piece)) => piece,
+        };
+        let Some(patience) = self.patience else {
+            return self.sender.blocking_send(piece).map_err(|_closed| gone());
+        };
+        // Made inside, because it needs the runtime's clock.
+        let sent = Handle::current().block_on(async { self.sender.send_timeout(piece, patience).await });
+        sent.map_err(|error| match error {
+            SendTimeoutError::Timeout(_piece) => {
+                io::Error::new(io::ErrorKind::TimedOut, "nothing of it was taken for too long")
+            }
+            SendTimeoutError::Closed(_piece) => gone(),
+        })
     }
 }
 
@@ -466,6 +518,22 @@ mod tests {
 
     const BLOCK: &[u8] = &[7; BLOCK_BYTES];
 
+    #[tokio::test]
+    async fn an_export_of_which_nothing_is_taken_ends_and_is_not_whole() {
+        let (sender, receiver) = mpsc::channel(1);
+        let writing = tokio::task::spawn_blocking(move || {
+            let mut pieces = Pieces { patience: Some(Duration::from_millis(50)), ..Pieces::new(sender) };
+            pieces.write_all(&vec![1; 3 * CHUNK_BYTES])
+        });
+        // Its thread is free, though nobody has read anything.
+        while !writing.is_finished() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let got: Vec<_> = received(receiver, writing).collect().await;
+        let [Ok(first), Err(error)] = got.as_slice() else { panic!("{}", got.len()) };
+        assert_eq!((first.len(), error.kind()), (CHUNK_BYTES, io::ErrorKind::TimedOut));
+    }
+
     #[test]
     fn what_goes_out_comes_in() {
         let source = disk();
@@ -481,7 +549,7 @@ mod tests {
         let digest = hasher.finish();
         let header = Header { manifest: manifest(), disk_bytes: DISK_BYTES, digest, comment: None };
         let (sender, mut receiver) = mpsc::channel(1000);
-        write(&header, &source, Pieces { sender, chunk: Vec::new() }).unwrap();
+        write(&header, &source, Pieces::new(sender)).unwrap();
         let mut bytes = Vec::new();
         while let Ok(piece) = receiver.try_recv() {
             bytes.extend_from_slice(&piece.unwrap());

@@ -27,7 +27,7 @@ pub(crate) async fn export_snapshot(
     caller: OnSnapshot<Manage>,
     State(app): State<App>,
 ) -> ApiResult<Response> {
-    let (_record, stream) = app.engine.export_snapshot(&caller.snapshot().id).await?;
+    let (_record, stream) = app.engine.export_snapshot(&caller.snapshot().id, caller.engine()).await?;
     Ok(([(CONTENT_TYPE, "application/zstd")], Body::from_stream(stream)).into_response())
 }
 
