@@ -9,7 +9,7 @@ use atoll_core::access::{AccessDraft, Target as AccessTarget};
 use atoll_core::id::SandboxId;
 use atoll_core::limits::PAGE_MAX_COUNT;
 use atoll_core::sharing::Needs;
-use atoll_core::spec::{RequestKey, SandboxDraft, SandboxUpdate};
+use atoll_core::spec::{RequestKey, SandboxDraft, SandboxUpdate, is_own_annotation};
 use atoll_core::{Code, Error};
 use atoll_engine::{Access, Caller, Engine, GuestLease, Made, SandboxQuery, Target};
 use atoll_server::dialect::delete_untold;
@@ -20,8 +20,9 @@ use crate::turns::Turns;
 /// How long a call waits for a sandbox to wake. Clients wait for about thirty seconds, and come again when the server
 /// tells them that it takes longer.
 const WAKE_WAIT: Duration = Duration::from_secs(20);
-/// The annotation of a sandbox of which [`finish`] has not yet done everything.
+/// The annotation of a sandbox of which [`finish`] has not yet done everything. Clients neither set nor see it.
 const UNFINISHED: &str = "atoll-unfinished";
+const _: () = assert!(is_own_annotation(UNFINISHED), "clients neither set nor see it");
 /// The requests that are finishing sandboxes, by the sandbox: of those for one sandbox one runs, and the others wait.
 static FINISHING: LazyLock<Turns> = LazyLock::new(Turns::default);
 
