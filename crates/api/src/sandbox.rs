@@ -12,7 +12,8 @@ use atoll_core::secret::Secret;
 use atoll_core::sharing::Visibility;
 use atoll_core::snapshot::{AutoCheckpoints, Durability};
 use atoll_core::spec::{
-    Accelerator, IsolationLevel, Resources, ResourcesDraft, SandboxDraft, SandboxUpdate, present,
+    Accelerator, IsolationLevel, Resources, ResourcesDraft, SandboxDraft, SandboxUpdate, client_annotations,
+    present,
 };
 use atoll_core::trace::{TraceFiles, TraceMode};
 use atoll_core::usage::Budget;
@@ -133,8 +134,9 @@ pub struct CreateSandbox {
 impl TryFrom<CreateSandbox> for SandboxDraft {
     type Error = Error;
 
-    /// Fails as [`CreateService::into_specs`].
+    /// Fails as [`client_annotations`] and [`CreateService::into_specs`].
     fn try_from(request: CreateSandbox) -> Result<Self> {
+        client_annotations("annotations", request.annotations.keys())?;
         Ok(Self {
             name: request.name,
             image: request.image,
@@ -362,9 +364,13 @@ pub struct UpdateSandbox {
     pub layers: BTreeMap<String, Option<String>>,
 }
 
-impl From<UpdateSandbox> for SandboxUpdate {
-    fn from(request: UpdateSandbox) -> Self {
-        Self {
+impl TryFrom<UpdateSandbox> for SandboxUpdate {
+    type Error = Error;
+
+    /// Fails as [`client_annotations`].
+    fn try_from(request: UpdateSandbox) -> Result<Self> {
+        client_annotations("annotations", request.annotations.keys())?;
+        Ok(Self {
             name: request.name,
             env: request.env,
             user: request.user,
@@ -387,7 +393,7 @@ impl From<UpdateSandbox> for SandboxUpdate {
             budget: request.budget,
             execution: request.execution,
             layers: request.layers,
-        }
+        })
     }
 }
 
@@ -457,4 +463,25 @@ pub struct DiskIo {
     pub reads: u64,
     /// Writes.
     pub writes: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn annotations_of_the_servers_own_are_not_for_clients() {
+        let create = |key: &str| {
+            let annotations = [(key.to_owned(), String::new())].into();
+            SandboxDraft::try_from(CreateSandbox { annotations, ..CreateSandbox::default() })
+        };
+        let update = |key: &str, value: Option<&str>| {
+            let annotations = [(key.to_owned(), value.map(str::to_owned))].into();
+            SandboxUpdate::try_from(UpdateSandbox { annotations, ..UpdateSandbox::default() })
+        };
+        assert!(create("mine").is_ok() && update("mine", Some("")).is_ok() && update("mine", None).is_ok());
+        assert!(create("atoll-unfinished").is_err());
+        assert!(update("atoll-unfinished", Some("")).is_err(), "it is not set");
+        assert!(update("atoll-unfinished", None).is_err(), "it is not removed");
+    }
 }

@@ -201,6 +201,27 @@ pub(super) fn annotations(field: &str, annotations: &BTreeMap<String, String>) -
     Ok(())
 }
 
+/// Whether Atoll itself keeps something under this key of an annotation: clients neither set nor see it.
+#[must_use]
+pub const fn is_own_annotation(key: &str) -> bool {
+    matches!(key.as_bytes(), [b'a', b't', b'o', b'l', b'l', b'-', ..])
+}
+
+/// The keys of annotations that a client sets or removes: none is one that Atoll keeps something under.
+///
+/// # Errors
+/// [`Code::InvalidArgument`] naming the key.
+pub fn client_annotations<'a>(field: &str, keys: impl IntoIterator<Item = &'a String>) -> Result<()> {
+    for key in keys {
+        if is_own_annotation(key) {
+            let at = format!("{field}.{}", crate::error::shorten(key));
+            return Err(Error::invalid(&at, "keys that begin with 'atoll-' are the server's own")
+                .hint("choose another key"));
+        }
+    }
+    Ok(())
+}
+
 /// A user: name or id, optionally `:group`, checked for form only.
 ///
 /// # Errors
@@ -257,6 +278,18 @@ mod tests {
         assert!(one("A", &"x".repeat(ENV_VALUE_MAX_BYTES + 1)).is_err());
         let many = (0..5).map(|i| (format!("V{i}"), "x".repeat(ENV_VALUE_MAX_BYTES))).collect();
         assert!(env("env", &many).unwrap_err().message.contains("together"));
+    }
+
+    #[test]
+    fn clients_set_no_annotation_of_the_servers_own() {
+        let check = |key: &str| client_annotations("annotations", [&key.to_owned()]);
+        for own in ["atoll-", "atoll-unfinished"] {
+            let error = check(own).unwrap_err();
+            assert!(error.code == Code::InvalidArgument && error.message.contains(own), "{error:?}");
+        }
+        for free in ["", "atoll", "e2b", "Atoll-x", "my-atoll-x"] {
+            assert!(check(free).is_ok(), "{free}");
+        }
     }
 
     #[test]

@@ -15,7 +15,8 @@ mod template;
 mod update;
 
 pub use check::{
-    env, image_reference, labels, name, path, recipe_name, template_tag, template_tags, user, volume_name,
+    client_annotations, env, image_reference, is_own_annotation, labels, name, path, recipe_name,
+    template_tag, template_tags, user, volume_name,
 };
 pub use defaults::Defaults;
 pub use exec::{Command, ExecDraft, ExecSpec, TtySize, command, shown};

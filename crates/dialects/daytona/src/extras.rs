@@ -11,6 +11,7 @@ use crate::error::Result;
 
 /// Key of the annotation.
 pub(crate) const KEY: &str = "daytona";
+const _: () = assert!(!atoll_core::spec::is_own_annotation(KEY), "it is shown to clients");
 
 /// The annotation. Everything is optional: the sandbox may come from another API.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

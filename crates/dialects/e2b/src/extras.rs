@@ -13,6 +13,7 @@ use crate::error::{Failure, Result};
 
 /// Key of the annotation.
 pub(crate) const KEY: &str = "e2b";
+const _: () = assert!(!atoll_core::spec::is_own_annotation(KEY), "it is shown to clients");
 
 /// The annotation. Everything is optional: the sandbox may come from another API.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

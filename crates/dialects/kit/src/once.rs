@@ -8,9 +8,9 @@
 //! ```
 //!
 //! Only successes are kept, as a refused request changed nothing: what a client is refused takes no room. A dialect asks
-//! for the caller's right before it enters a request. Each API key has a share; what is too much of it goes, the oldest
-//! first. When the table is full, the oldest of the key that has the most go. So a new request is never refused for want
-//! of room, and no key pushes out what a key with fewer has.
+//! for the caller's right before it enters a request. Each API key has a share of requests and of bytes; what is too much
+//! of it goes, the oldest first. When the table is full, the oldest of the key that has the most go. So a new request is
+//! never refused for want of room, and no key pushes out what a key with fewer has.
 //!
 //! Every request is entered with its digest: a client's key that was used for one request is no key for another.
 
@@ -26,6 +26,11 @@ use crate::time::now_ms;
 /// How often answers that are too old are looked for, milliseconds.
 const SWEEP_MS: u64 = 60_000;
 
+/// Bytes of the answers of one API key, for dialects that need no other number.
+pub const BYTES_OF_KEY: usize = 4 << 20;
+/// Bytes of the answers of all keys, likewise.
+pub const BYTES_ALL: usize = 64 << 20;
+
 /// How much is kept, and for how long.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
@@ -35,6 +40,10 @@ pub struct Limits {
     pub of_key: usize,
     /// Requests of all keys.
     pub all: usize,
+    /// Bytes of the answers of one API key.
+    pub bytes_of_key: usize,
+    /// Bytes of the answers of all keys.
+    pub bytes_all: usize,
 }
 
 /// The digest of a request, by which another one with the same key is told from a repetition.
@@ -87,9 +96,13 @@ impl<A> Clone for Once<A> {
 
 #[derive(Debug)]
 struct Table<A> {
+    /// How many bytes an answer has.
+    bytes_of: fn(&A) -> usize,
     keys: HashMap<KeyId, Share<A>>,
     /// Requests of all keys.
     count: usize,
+    /// Bytes of all answers that are kept.
+    bytes: usize,
     /// The number of the newest request.
     newest: u64,
     swept_ms: u64,
@@ -101,6 +114,8 @@ struct Share<A> {
     by_id: HashMap<String, Entry<A>>,
     /// By their numbers: the oldest first.
     by_age: BTreeMap<u64, String>,
+    /// Of its answers that are kept.
+    bytes: usize,
 }
 
 #[derive(Debug)]
@@ -109,6 +124,8 @@ struct Entry<A> {
     at_ms: u64,
     print: Print,
     answer: watch::Receiver<Option<A>>,
+    /// Of the answer, once it is kept.
+    bytes: usize,
 }
 
 /// What becomes of a request.
@@ -125,6 +142,7 @@ pub enum Begun<A> {
 /// The first request with a key. When this goes without an answer, the key is free, and repetitions that wait begin anew.
 #[derive(Debug)]
 pub struct First<A> {
+    limits: Limits,
     table: Arc<Mutex<Table<A>>>,
     of: Of,
     number: u64,
@@ -154,10 +172,16 @@ impl<A: Clone> Again<A> {
 }
 
 impl<A> First<A> {
-    /// Answers those that wait. Only a success is kept for later ones: `keeps` says whether it is one.
-    pub fn answer(mut self, answer: A, keeps: bool) {
+    /// Answers those that wait. Only a success is kept for later ones: `keeps` says whether it is one. Gives the requests
+    /// that went to make room for the answer.
+    pub fn answer(mut self, answer: A, keeps: bool) -> Vec<Of> {
         self.is_kept = keeps;
+        let mut table = lock(&self.table);
+        let gone = if keeps { table.keep(&self.of, self.number, &answer, &self.limits) } else { Vec::new() };
+        // Still under the lock: what counts as kept is there to go.
         self.tell.send_replace(Some(answer));
+        drop(table);
+        gone
     }
 }
 
@@ -178,11 +202,13 @@ impl<A> Table<A> {
     fn insert(&mut self, (key, id): Of, at_ms: u64, print: Print, answer: watch::Receiver<Option<A>>) -> u64 {
         self.newest += 1;
         let number = self.newest;
-        let share =
-            self.keys.entry(key).or_insert_with(|| Share { by_id: HashMap::new(), by_age: BTreeMap::new() });
+        let nothing = || Share { by_id: HashMap::new(), by_age: BTreeMap::new(), bytes: 0 };
+        let share = self.keys.entry(key).or_insert_with(nothing);
         share.by_age.insert(number, id.clone());
-        if let Some(before) = share.by_id.insert(id, Entry { number, at_ms, print, answer }) {
+        if let Some(before) = share.by_id.insert(id, Entry { number, at_ms, print, answer, bytes: 0 }) {
             share.by_age.remove(&before.number);
+            share.bytes -= before.bytes;
+            self.bytes -= before.bytes;
         } else {
             self.count += 1;
         }
@@ -192,12 +218,16 @@ impl<A> Table<A> {
     /// Removes a request; with `number` only if it is the one with that.
     fn remove(&mut self, (key, id): &Of, number: Option<u64>) {
         let Some(share) = self.keys.get_mut(key) else { return };
-        let Some(found) = share.by_id.get(id).map(|entry| entry.number) else { return };
+        let Some((found, bytes)) = share.by_id.get(id).map(|entry| (entry.number, entry.bytes)) else {
+            return;
+        };
         if number.is_some_and(|number| number != found) {
             return;
         }
         share.by_id.remove(id);
         share.by_age.remove(&found);
+        share.bytes -= bytes;
+        self.bytes -= bytes;
         self.count -= 1;
         if share.by_id.is_empty() {
             self.keys.remove(key);
@@ -210,27 +240,67 @@ impl<A> Table<A> {
             return;
         }
         self.swept_ms = now;
-        let mut count = 0;
+        let (mut count, mut all_bytes) = (0, 0);
         self.keys.retain(|_, share| {
-            let Share { by_id, by_age } = share;
+            let Share { by_id, by_age, bytes } = share;
             by_id.retain(|_, entry| entry.at_ms.saturating_add(kept_ms) > now);
             by_age.retain(|_, id| by_id.contains_key(id.as_str()));
+            *bytes = by_id.values().map(|entry| entry.bytes).sum();
             count += by_id.len();
+            all_bytes += *bytes;
             !by_id.is_empty()
         });
         self.count = count;
+        self.bytes = all_bytes;
     }
 
     /// Removes the oldest request of a key: one that was answered, unless all are under way. Those that wait for one
     /// that goes are answered all the same.
     fn remove_oldest(&mut self, key: &KeyId) -> Option<Of> {
+        self.remove_oldest_answered(key).or_else(|| {
+            let of = (key.clone(), self.keys.get(key)?.by_age.values().next()?.clone());
+            self.remove(&of, None);
+            Some(of)
+        })
+    }
+
+    /// Removes the oldest request of a key that was answered.
+    fn remove_oldest_answered(&mut self, key: &KeyId) -> Option<Of> {
         let share = self.keys.get(key)?;
         let is_answered =
             |id: &&String| share.by_id.get(*id).is_some_and(|entry| entry.answer.borrow().is_some());
-        let oldest = share.by_age.values().find(is_answered).or_else(|| share.by_age.values().next())?;
-        let of = (key.clone(), oldest.clone());
+        let of = (key.clone(), share.by_age.values().find(is_answered)?.clone());
         self.remove(&of, None);
         Some(of)
+    }
+
+    /// Counts the answer of a request, which was not answered yet, and makes room for it: others that were answered go.
+    fn keep(&mut self, of: &Of, number: u64, answer: &A, limits: &Limits) -> Vec<Of> {
+        let (key, id) = of;
+        let mut gone = Vec::new();
+        let known = self.keys.get(key).and_then(|share| share.by_id.get(id));
+        if known.is_none_or(|entry| entry.number != number) {
+            return gone;
+        }
+        let bytes = (self.bytes_of)(answer);
+        while self.keys.get(key).is_some_and(|share| share.bytes + bytes > limits.bytes_of_key) {
+            let Some(of) = self.remove_oldest_answered(key) else { break };
+            gone.push(of);
+        }
+        while self.bytes + bytes > limits.bytes_all {
+            let most = self.keys.iter().max_by_key(|(_, share)| share.bytes);
+            let Some(most) = most.map(|(key, _)| key.clone()) else { break };
+            let Some(of) = self.remove_oldest_answered(&most) else { break };
+            gone.push(of);
+        }
+        if let Some(share) = self.keys.get_mut(key)
+            && let Some(entry) = share.by_id.get_mut(id)
+        {
+            entry.bytes = bytes;
+            share.bytes += bytes;
+            self.bytes += bytes;
+        }
+        gone
     }
 
     /// Makes room for one more request of a key.
@@ -251,19 +321,22 @@ impl<A> Table<A> {
 }
 
 impl<A: Clone> Once<A> {
-    /// With nothing in it.
+    /// With nothing in it. `bytes_of` says how many bytes an answer has.
     #[must_use]
-    pub fn new(limits: Limits) -> Self {
-        let table = Table { keys: HashMap::new(), count: 0, newest: 0, swept_ms: now_ms() };
+    pub fn new(limits: Limits, bytes_of: fn(&A) -> usize) -> Self {
+        let table =
+            Table { bytes_of, keys: HashMap::new(), count: 0, bytes: 0, newest: 0, swept_ms: now_ms() };
         Self { limits, table: Arc::new(Mutex::new(table)) }
     }
 
     /// Puts in an answer that was given earlier, as by the last server. Begin with the oldest.
     pub fn put(&self, of: Of, at_ms: u64, print: Print, answer: A) {
-        let answer = watch::channel(Some(answer)).1;
+        let (tell, told) = watch::channel(None);
         let mut table = lock(&self.table);
         table.make_room(&of.0, &self.limits);
-        table.insert(of, at_ms, print, answer);
+        let number = table.insert(of.clone(), at_ms, print, told);
+        table.keep(&of, number, &answer, &self.limits);
+        tell.send_replace(Some(answer));
     }
 
     /// Enters a request, or finds the one that was begun before with its key. The caller is authorised already.
@@ -284,6 +357,7 @@ impl<A: Clone> Once<A> {
         let (tell, answer) = watch::channel(None);
         let number = table.insert(of.clone(), now, print, answer);
         Begun::First(First {
+            limits: self.limits,
             table: Arc::clone(&self.table),
             of: of.clone(),
             number,
@@ -306,7 +380,12 @@ impl<A: Clone> Once<A> {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits { kept_ms: 60_000, of_key: 4, all: 8 };
+    const LIMITS: Limits = Limits { kept_ms: 60_000, of_key: 4, all: 8, bytes_of_key: 100, bytes_all: 150 };
+
+    /// Nothing that is asked for its number of requests has too many bytes.
+    fn none(_: &u32) -> usize {
+        0
+    }
 
     fn of(key: u64, id: impl ToString) -> Of {
         (KeyId::from_parts(1, key), id.to_string())
@@ -332,7 +411,7 @@ mod tests {
 
     #[test]
     fn a_repetition_gets_the_answer_and_another_request_does_not() {
-        let once = Once::new(LIMITS);
+        let once = Once::new(LIMITS, none);
         first(&once, &of(1, "k")).answer(7, true);
         assert_eq!(answered(&once, &of(1, "k")), Some(7));
         assert!(matches!(once.begin(&of(1, "k"), print("b")), Begun::Other));
@@ -344,7 +423,7 @@ mod tests {
 
     #[tokio::test]
     async fn those_that_wait_get_a_failure_too_and_it_is_not_kept() {
-        let once = Once::new(LIMITS);
+        let once = Once::new(LIMITS, none);
         let doing = first(&once, &of(1, "k"));
         let Begun::Again(again) = once.begin(&of(1, "k"), print("a")) else { panic!("it is under way") };
         assert_eq!(again.now(), None);
@@ -360,7 +439,7 @@ mod tests {
     /// As many refusals as a client likes, with as many keys: nothing of it stays, and others are served as before.
     #[test]
     fn refusals_take_no_room() {
-        let once = Once::new(LIMITS);
+        let once = Once::new(LIMITS, none);
         first(&once, &of(1, "k")).answer(7, true);
         for number in 0..100 {
             first(&once, &of(number % 20 + 2, number)).answer(0, false);
@@ -371,7 +450,7 @@ mod tests {
 
     #[test]
     fn who_has_the_most_loses_the_oldest() {
-        let once = Once::new(LIMITS);
+        let once = Once::new(LIMITS, none);
         first(&once, &of(1, "k")).answer(7, true);
         for number in 0..100 {
             first(&once, &of(2, number)).answer(1, true);
@@ -386,9 +465,30 @@ mod tests {
         assert_eq!(answered(&once, &of(1, "k")), Some(7), "it has fewest");
     }
 
+    /// Each answer has as many bytes as it says.
+    #[test]
+    fn answers_have_so_many_bytes_and_the_oldest_go() {
+        let limits = Limits { of_key: 100, all: 100, ..LIMITS };
+        let once: Once<u32> = Once::new(limits, |answer: &u32| usize::try_from(*answer).unwrap());
+        let held = first(&once, &of(1, "held"));
+        first(&once, &of(1, "a")).answer(60, true);
+        assert!(first(&once, &of(1, "b")).answer(40, true).is_empty());
+        assert_eq!(first(&once, &of(1, "c")).answer(41, true), [of(1, "a")], "a key has its share");
+        assert!(held.answer(19, true).is_empty(), "what was under way did not go");
+        assert!(first(&once, &of(2, "a")).answer(50, true).is_empty());
+        assert_eq!(first(&once, &of(3, "a")).answer(10, true), [of(1, "held")], "of who has the most");
+        first(&once, &of(3, "a-refusal")).answer(1000, false);
+        once.put(of(4, "a"), now_ms(), print("a"), 40);
+        assert_eq!(answered(&once, &of(1, "b")), None);
+        assert_eq!(answered(&once, &of(1, "c")), Some(41));
+        assert_eq!(lock(&once.table).bytes, 41 + 50 + 10 + 40);
+        lock(&once.table).sweep(now_ms() + 2 * LIMITS.kept_ms, LIMITS.kept_ms);
+        assert_eq!(lock(&once.table).bytes, 0);
+    }
+
     #[test]
     fn what_is_under_way_goes_last_and_removes_no_later_one() {
-        let once = Once::new(LIMITS);
+        let once = Once::new(LIMITS, none);
         let held = first(&once, &of(1, "held"));
         for number in 0..10 {
             first(&once, &of(1, number)).answer(1, true);
@@ -403,7 +503,7 @@ mod tests {
 
     #[test]
     fn what_is_old_is_forgotten() {
-        let once = Once::new(LIMITS);
+        let once = Once::new(LIMITS, none);
         once.put(of(1, "k"), now_ms() - LIMITS.kept_ms - 1, print("a"), 7);
         once.put(of(2, "k"), now_ms(), print("a"), 8);
         assert_eq!((answered(&once, &of(1, "k")), answered(&once, &of(2, "k"))), (None, Some(8)));

@@ -10,7 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fs;
 use std::io;
 use std::marker::PhantomData;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -136,7 +136,7 @@ impl<T: Serialize + DeserializeOwned> Shelf<T> {
         fs::create_dir_all(&self.dir)?;
         let (now, swept) = (now_ms(), self.swept_ms.load(Ordering::Relaxed));
         if swept.saturating_add(SWEEP_MS) <= now && self.claim(swept, now) {
-            self.read(false);
+            self.sweep();
         }
         if let Some(oldest) = self.count(of) {
             self.remove(&oldest);
@@ -175,36 +175,70 @@ impl<T: Serialize + DeserializeOwned> Shelf<T> {
         self.swept_ms.compare_exchange(swept, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// What is known of the newest requests, `most` of them, with when it was written. Call it when the server starts,
-    /// while no task writes to the shelf.
+    /// What is known of the newest requests, with when it was written: `most` of them, from files of `bytes` together at
+    /// most. No other file is read. Removes half-written files. Call it when the server starts, while no task writes to
+    /// the shelf.
     #[must_use]
-    pub fn all(&self, most: usize) -> Vec<(Of, u64, T)> {
-        let mut found = self.read(true);
+    pub fn all(&self, most: usize, bytes: usize) -> Vec<(Of, u64, T)> {
+        let mut files = Vec::new();
+        for path in self.files() {
+            if is_part(&path) {
+                drop(fs::remove_file(path));
+            } else {
+                let Ok(metadata) = path.metadata() else { continue };
+                files.push((metadata.modified().ok(), metadata.len(), path));
+            }
+        }
+        files.sort_unstable();
+        let mut left = u64::try_from(bytes).unwrap_or(u64::MAX);
+        let mut found = Vec::new();
+        for (_, len, path) in files.into_iter().rev() {
+            if found.len() >= most || len > left {
+                break;
+            }
+            if let Some(file) = self.open_or_remove(&path) {
+                left -= len;
+                found.push(file);
+            }
+        }
         found.sort_unstable_by_key(|file| std::cmp::Reverse(file.at_ms));
-        found.truncate(most);
         found.into_iter().map(|file| ((file.key, file.id), file.at_ms, file.what)).collect()
     }
 
-    fn open(&self, path: &std::path::Path) -> Option<File<T>> {
+    fn open(&self, path: &Path) -> Option<File<T>> {
         let small = path.metadata().is_ok_and(|metadata| metadata.len() <= FILE_MAX_BYTES);
         let text = small.then(|| fs::read(path).ok()).flatten()?;
         let file: File<T> = serde_json::from_slice(&text).ok()?;
         Some(file).filter(|file| file.at_ms.saturating_add(self.kept_ms) > now_ms())
     }
 
-    /// Reads the files that are not too old, and removes all others. With `parts` it removes half-written files, too.
-    fn read(&self, parts: bool) -> Vec<File<T>> {
-        let Ok(entries) = fs::read_dir(&self.dir) else { return Vec::new() };
-        let mut found = Vec::new();
-        for path in entries.flatten().map(|entry| entry.path()) {
-            match self.open(&path) {
-                Some(file) => found.push(file),
-                None if !parts && path.extension().is_some_and(|end| end == "part") => {}
-                None => drop(fs::remove_file(path)),
+    /// Reads a file; removes one that is too old or cannot be read.
+    fn open_or_remove(&self, path: &Path) -> Option<File<T>> {
+        let file = self.open(path);
+        if file.is_none() {
+            drop(fs::remove_file(path));
+        }
+        file
+    }
+
+    /// Removes the files that are too old or cannot be read, but for those that a task may be writing.
+    fn sweep(&self) {
+        for path in self.files() {
+            if !is_part(&path) {
+                drop(self.open_or_remove(&path));
             }
         }
-        found
     }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let Ok(entries) = fs::read_dir(&self.dir) else { return Vec::new() };
+        entries.flatten().map(|entry| entry.path()).collect()
+    }
+}
+
+/// Whether a file was not written to its end.
+fn is_part(path: &Path) -> bool {
+    path.extension().is_some_and(|end| end == "part")
 }
 
 /// The name of a request's file.
@@ -231,12 +265,39 @@ mod tests {
         for other in [(KeyId::from_parts(1, 2), "id".to_owned()), (of.0.clone(), "id2".to_owned())] {
             assert_eq!(shelf(60_000).find(&other), None);
         }
-        let all = shelf(60_000).all(10);
+        let all = shelf(60_000).all(10, 10_000);
         assert_eq!(all.iter().map(|(of, _, _)| of).collect::<Vec<_>>(), [&of]);
         assert_eq!(fs::read_dir(dir.path().join("promises")).unwrap().count(), 1, "halves are gone");
         assert_eq!(shelf(0).find(&of), None, "too old");
         shelf(60_000).remove(&of);
         assert_eq!(shelf(60_000).find(&of), None);
+    }
+
+    #[test]
+    fn only_the_newest_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let shelf = Shelf::<u8>::at(dir.path().join("shelf"), 60_000);
+        let of = |id: &str| (KeyId::from_parts(1, 1), id.to_owned());
+        for (id, what) in [("old", 1), ("new", 2), ("older", 3)] {
+            shelf.save(&of(id), what).unwrap();
+        }
+        let ago = |id: &str, seconds| {
+            let file = fs::File::options().write(true).open(shelf.dir.join(name(&of(id)))).unwrap();
+            file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(seconds))
+                .unwrap();
+        };
+        // Whoever reads it removes it.
+        fs::write(shelf.dir.join(name(&of("older"))), "{").unwrap();
+        ago("older", 20);
+        ago("old", 10);
+        let all =
+            |most| shelf.all(most, 10_000).into_iter().map(|(of, _, what)| (of.1, what)).collect::<Vec<_>>();
+        assert_eq!(all(1), [("new".to_owned(), 2)]);
+        assert_eq!(all(2).len(), 2);
+        assert!(shelf.all(2, 10).is_empty(), "a file has more bytes");
+        assert!(shelf.dir.join(name(&of("older"))).try_exists().unwrap(), "it was not read");
+        assert_eq!(all(3).len(), 2);
+        assert!(!shelf.dir.join(name(&of("older"))).try_exists().unwrap());
     }
 
     #[test]

@@ -2,23 +2,29 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use atoll_core::access::{AccessDraft, Target as AccessTarget};
 use atoll_core::id::SandboxId;
 use atoll_core::limits::PAGE_MAX_COUNT;
 use atoll_core::sharing::Needs;
-use atoll_core::spec::{RequestKey, SandboxDraft, SandboxUpdate};
+use atoll_core::spec::{RequestKey, SandboxDraft, SandboxUpdate, is_own_annotation};
 use atoll_core::{Code, Error};
 use atoll_engine::{Access, Caller, Engine, GuestLease, Made, SandboxQuery, Target};
 use atoll_server::dialect::delete_untold;
 use atoll_store::SandboxRecord;
 
+use crate::turns::Turns;
+
 /// How long a call waits for a sandbox to wake. Clients wait for about thirty seconds, and come again when the server
 /// tells them that it takes longer.
 const WAKE_WAIT: Duration = Duration::from_secs(20);
-/// The annotation of a sandbox of which [`finish`] has not yet done everything.
+/// The annotation of a sandbox of which [`finish`] has not yet done everything. Clients neither set nor see it.
 const UNFINISHED: &str = "atoll-unfinished";
+const _: () = assert!(is_own_annotation(UNFINISHED), "clients neither set nor see it");
+/// The requests that are finishing sandboxes, by the sandbox: of those for one sandbox one runs, and the others wait.
+static FINISHING: LazyLock<Turns> = LazyLock::new(Turns::default);
 
 /// The guest of a sandbox. Wakes the sandbox if need be.
 ///
@@ -77,10 +83,15 @@ pub async fn make_once(
 /// as it is: clients may have closed its ports since, or have it for themselves. Unless the server was killed before
 /// the steps were done: then they are done now, again from the first, if the caller may manage the sandbox.
 ///
+/// Several requests may be here for one sandbox, as a repetition may come while the first request is under way. One
+/// of them does the steps; the others wait for it, and then go by what it left: a sandbox that is finished, one that is
+/// not, or none.
+///
 /// Whatever a dialect does with a sandbox between its making and the answer goes through here.
 ///
 /// # Errors
 /// As `steps`; nothing is left of the sandbox then, if this request made it. As [`Engine::authorize`].
+/// [`Code::SandboxNotFound`] when the request that made it failed meanwhile.
 pub async fn finish<E, F>(
     engine: &Engine,
     by: &Caller,
@@ -92,20 +103,27 @@ where
     F: Future<Output = Result<SandboxRecord, E>>,
 {
     let is_new = made.is_new();
-    let record = match made {
-        Made::Before(record) if !record.annotations.contains_key(UNFINISHED) => {
-            return Ok(Made::Before(record));
-        }
-        made => made.into_record(),
-    };
+    let told = |record| if is_new { Made::New(record) } else { Made::Before(record) };
+    let mut record = made.into_record();
+    if !is_new && !is_unfinished(&record) {
+        return Ok(told(record));
+    }
     let id = record.id.clone();
+    // It lasts until the sandbox is finished, or deleted because it could not be.
+    let _turn = FINISHING.take(id.as_str()).await;
+    // No other request can find a sandbox that was made without a request's key: there is nothing to look at anew.
+    if is_unfinished(&record) {
+        record = engine.sandbox(&id)?;
+        if !is_unfinished(&record) {
+            return Ok(told(record));
+        }
+    }
     if !is_new {
         engine.authorize(by, Needs::MANAGE, Target::Sandbox(id.as_str())).await?;
     }
     let finished = async { marked_as_finished(engine, steps(record).await?).await.map_err(E::from) };
     match finished.await {
-        Ok(record) if is_new => Ok(Made::New(record)),
-        Ok(record) => Ok(Made::Before(record)),
+        Ok(record) => Ok(told(record)),
         Err(error) => {
             if is_new {
                 delete_untold(engine, &id).await;
@@ -115,8 +133,12 @@ where
     }
 }
 
+fn is_unfinished(record: &SandboxRecord) -> bool {
+    record.annotations.contains_key(UNFINISHED)
+}
+
 async fn marked_as_finished(engine: &Engine, record: SandboxRecord) -> Result<SandboxRecord, Error> {
-    if !record.annotations.contains_key(UNFINISHED) {
+    if !is_unfinished(&record) {
         return Ok(record);
     }
     let annotations = [(UNFINISHED.to_owned(), None)].into();

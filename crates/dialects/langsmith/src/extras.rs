@@ -13,6 +13,7 @@ use crate::error::{Failure, Result};
 
 /// Key of the annotation.
 pub(crate) const KEY: &str = "langsmith";
+const _: () = assert!(!atoll_core::spec::is_own_annotation(KEY), "it is shown to clients");
 
 /// User, directory and variables of commands, as the clients write them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 /// Key of the annotation.
 pub(crate) const KEY: &str = "modal";
+const _: () = assert!(!atoll_core::spec::is_own_annotation(KEY), "it is shown to clients");
 
 /// The annotation. Everything is optional: the sandbox may come from another API.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,6 +12,7 @@ use crate::tunnel::Tunnel;
 
 /// Key of the annotation.
 pub(crate) const KEY: &str = "runloop";
+const _: () = assert!(!atoll_core::spec::is_own_annotation(KEY), "it is shown to clients");
 
 /// The annotation. Everything is optional: the sandbox may come from another API.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

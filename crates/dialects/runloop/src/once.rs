@@ -9,7 +9,7 @@
 use atoll_core::id::KeyId;
 use atoll_core::limits::JSON_BODY_MAX_BYTES;
 use atoll_core::spec::RequestKey;
-use atoll_dialect_kit::once::{Begun, Limits, Once, Print};
+use atoll_dialect_kit::once::{BYTES_ALL, BYTES_OF_KEY, Begun, Limits, Once, Print};
 use atoll_dialect_kit::promise::{Of, Promise, Shelf};
 use atoll_dialect_kit::time::now_ms;
 use atoll_engine::{Asked, Engine};
@@ -37,7 +37,13 @@ const ID_MAX_BYTES: usize = 255;
 /// The name of the shelf.
 const DIR: &str = "runloop-answers";
 /// What is kept of answers.
-const LIMITS: Limits = Limits { kept_ms: 3600 * 1000, of_key: 2000, all: 10_000 };
+const LIMITS: Limits = Limits {
+    kept_ms: 3600 * 1000,
+    of_key: 2000,
+    all: 10_000,
+    bytes_of_key: BYTES_OF_KEY,
+    bytes_all: BYTES_ALL,
+};
 /// Bytes of an answer that is kept.
 const ANSWER_MAX_BYTES: usize = 256 << 10;
 
@@ -81,13 +87,19 @@ fn is_kept_with_it(path: &str) -> bool {
     matches!(last, "devboxes" | "create_and_await_running" | "execute" | "execute_async" | "execute_sync")
 }
 
+fn bytes_of((_, body): &(StatusCode, Bytes)) -> usize {
+    body.len()
+}
+
 impl Answers {
     /// Begins with the answers of an earlier run of the server.
     pub(crate) fn read(engine: &Engine) -> Self {
         let shelf = Shelf::new(engine, DIR, LIMITS.kept_ms);
-        let (kept, now) = (Once::new(LIMITS), now_ms());
+        let (kept, now) = (Once::new(LIMITS, bytes_of), now_ms());
         // The shelf gives the newest first.
-        for (of, at_ms, Written { print, answer, .. }) in shelf.all(LIMITS.all).into_iter().rev() {
+        for (of, at_ms, Written { print, answer, .. }) in
+            shelf.all(LIMITS.all, LIMITS.bytes_all).into_iter().rev()
+        {
             let Some(Answered { status, body }) = answer else { continue };
             let parsed = (Print::from_hex(&print), StatusCode::from_u16(status));
             if let (Some(print), Ok(status)) = parsed
@@ -101,7 +113,7 @@ impl Answers {
 
     #[cfg(test)]
     fn empty() -> Self {
-        Self { kept: Once::new(LIMITS), shelf: None }
+        Self { kept: Once::new(LIMITS, bytes_of), shelf: None }
     }
 
     /// The promise for a request, written down before the request is handled; if an earlier server made one, that one.
@@ -203,7 +215,8 @@ impl Answers {
             if goes {
                 drop(first);
             } else {
-                first.answer((parts.status, body.clone()), is_done);
+                let gone = first.answer((parts.status, body.clone()), is_done);
+                answers.forget(gone);
             }
             Response::from_parts(parts, Body::from(body))
         });

@@ -7,6 +7,7 @@ use atoll_core::key::Scope;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::sharing::Lease;
 use atoll_core::snapshot::Purpose;
+use atoll_core::spec::is_own_annotation;
 use atoll_engine::{
     AccessView, BuildView, CacheEntry, ExecView, KeyRight, PoolName, PoolOrigin, PoolView, PoolsView,
     ProjectView, SandboxMetrics, TemplateMemory, TemplateMemoryState, UsageItem, VolumeFile, VolumeFileKind,
@@ -47,7 +48,7 @@ pub(crate) fn sandbox(record: SandboxRecord) -> api::Sandbox {
         resources: spec.resources,
         env: spec.env,
         labels: record.labels,
-        annotations: record.annotations,
+        annotations: record.annotations.into_iter().filter(|(key, _)| !is_own_annotation(key)).collect(),
         user: spec.user,
         workdir: spec.workdir,
         created_at_ms: record.created_ms,

@@ -5,7 +5,7 @@
 
 use atoll_core::id::KeyId;
 use atoll_core::spec::RequestKey;
-use atoll_dialect_kit::once::{Begun, Limits, Once, Print};
+use atoll_dialect_kit::once::{BYTES_ALL, BYTES_OF_KEY, Begun, Limits, Once, Print};
 use axum::body::{Body, to_bytes};
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
@@ -18,7 +18,13 @@ use crate::error::Failure;
 const HEADER: &str = "idempotency-key";
 const KEY_MAX_BYTES: usize = 255;
 /// What is kept of answers.
-const LIMITS: Limits = Limits { kept_ms: 24 * 3600 * 1000, of_key: 2000, all: 10_000 };
+const LIMITS: Limits = Limits {
+    kept_ms: 24 * 3600 * 1000,
+    of_key: 2000,
+    all: 10_000,
+    bytes_of_key: BYTES_OF_KEY,
+    bytes_all: BYTES_ALL,
+};
 /// Bytes of an answer that is kept.
 const ANSWER_MAX_BYTES: usize = 64 << 10;
 
@@ -28,7 +34,7 @@ pub(crate) struct Answers(Once<(StatusCode, Bytes)>);
 
 impl Default for Answers {
     fn default() -> Self {
-        Self(Once::new(LIMITS))
+        Self(Once::new(LIMITS, |(_, body): &(StatusCode, Bytes)| body.len()))
     }
 }
 

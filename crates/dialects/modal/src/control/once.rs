@@ -7,7 +7,7 @@
 use atoll_core::id::{KeyId, SandboxId};
 use atoll_core::spec::RequestKey;
 use atoll_core::{Code, Error};
-use atoll_dialect_kit::once::{self, Begun, Limits, Print};
+use atoll_dialect_kit::once::{self, BYTES_ALL, BYTES_OF_KEY, Begun, Limits, Print};
 use atoll_dialect_kit::promise::{Promise, Shelf};
 use atoll_dialect_kit::status::Status;
 use atoll_engine::Engine;
@@ -22,7 +22,13 @@ use crate::grpc::{Fault, Result};
 pub(super) const HEADER: &str = "x-idempotency-key";
 const KEY_MAX_BYTES: usize = 255;
 /// What is kept of answers, which are ids.
-const LIMITS: Limits = Limits { kept_ms: 3600 * 1000, of_key: 2000, all: 10_000 };
+const LIMITS: Limits = Limits {
+    kept_ms: 3600 * 1000,
+    of_key: 2000,
+    all: 10_000,
+    bytes_of_key: BYTES_OF_KEY,
+    bytes_all: BYTES_ALL,
+};
 
 /// A call that makes a thing.
 #[derive(Debug, Clone)]
@@ -94,7 +100,8 @@ struct Promised {
 
 impl Once {
     pub(super) fn new(engine: &Engine) -> Self {
-        Self { answers: once::Once::new(LIMITS), promises: Shelf::new(engine, DIR, LIMITS.kept_ms) }
+        let bytes_of = |made: &Result<String>| made.as_ref().map_or(0, String::len);
+        Self { answers: once::Once::new(LIMITS, bytes_of), promises: Shelf::new(engine, DIR, LIMITS.kept_ms) }
     }
 
     /// The promise for a call: if an earlier server made one, that one.

@@ -1,11 +1,14 @@
 //! Calls of the control plane over a real socket, to a server with a fake of the isolation.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use atoll_core::id::{KeyId, SandboxId};
 use atoll_core::key::Scope;
-use atoll_core::spec::SandboxDraft;
+use atoll_core::spec::{RequestKey, SandboxDraft};
+use atoll_core::{Code, Error};
+use atoll_dialect_kit::sandboxes::{finish, make_once};
 use atoll_walk::{Call, Key, World};
 use prost::Message;
 
@@ -118,6 +121,40 @@ async fn a_repeated_creation_changes_nothing_of_the_sandbox_that_it_finds() {
         ids::parse_sandbox(&answer.sandbox_id).unwrap().0
     };
     atoll_walk::repeated(World::new(&[crate::DIALECT]).await, false, create, made).await;
+}
+
+/// A repetition that comes while the first request is under way, and finds the sandbox: it takes what the first one
+/// left, and does nothing of it a second time.
+#[tokio::test]
+async fn a_repetition_waits_until_the_first_request_has_finished_the_sandbox() {
+    let world = World::new(&[crate::DIALECT]).await;
+    let key = world.key(Scope::Manage).await;
+    for fails in [false, true] {
+        let request = RequestKey { key: format!("fails {fails}"), digest: "digest".to_owned() };
+        let make = || make_once(&world.engine, SandboxDraft::default(), Some(request.clone()), &key.caller);
+        let (first, again) = (make().await.unwrap(), make().await.unwrap());
+        assert!(first.is_new() && !again.is_new());
+        assert_eq!(first.record().id, again.record().id);
+        let (go, gone) = tokio::sync::oneshot::channel::<()>();
+        let mut first = Box::pin(finish(&world.engine, &key.caller, first, |record| async move {
+            gone.await.unwrap();
+            if fails { Err(Error::new(Code::Internal, "a step failed")) } else { Ok(record) }
+        }));
+        assert!(futures::poll!(&mut first).is_pending());
+        let ran = Cell::new(false);
+        let mut again = Box::pin(finish(&world.engine, &key.caller, again, |record| {
+            ran.set(true);
+            async move { Ok::<_, Error>(record) }
+        }));
+        assert!(futures::poll!(&mut again).is_pending());
+        go.send(()).unwrap();
+        assert_eq!(first.await.is_err(), fails);
+        match again.await {
+            Ok(made) => assert!(!fails && !made.is_new()),
+            Err(error) => assert!(fails && error.code == Code::SandboxNotFound, "{error:?}"),
+        }
+        assert!(!ran.get(), "the steps were done by the first request");
+    }
 }
 
 /// As for `SandboxRestore`: with the key of another snapshot's sandbox a call gets no sandbox at all.

@@ -180,7 +180,8 @@ pub(crate) async fn update_sandbox(
     State(app): State<App>,
     Json(request): Json<UpdateSandbox>,
 ) -> ApiResult<Json<Sandbox>> {
-    let update = SandboxUpdate { asked_by: caller.engine().key().cloned(), ..request.into() };
+    let update =
+        SandboxUpdate { asked_by: caller.engine().key().cloned(), ..SandboxUpdate::try_from(request)? };
     let record = app.engine.update_sandbox(caller.sandbox(), update).await?;
     Ok(Json(convert::sandbox(record)))
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use atoll_api::{BatchResults, Sandbox, SandboxList, ServerInfo};
+use atoll_core::spec::SandboxUpdate;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -36,6 +37,26 @@ async fn a_life() {
     assert_eq!(harness.delete("/v1/sandboxes/box").await.status, 204);
     assert_eq!(harness.get("/v1/sandboxes/box").await.code(), "sandbox_not_found");
     assert_eq!(harness.get("/v1/leaks").await.body, json!({ "items": [] }));
+}
+
+#[tokio::test]
+async fn an_annotation_of_the_servers_own_is_neither_set_nor_shown() {
+    let harness = Harness::start().await;
+    let made = harness.sandbox(json!({ "name": "box", "annotations": { "mine": "1" } })).await;
+    let id = made.id.parse().unwrap();
+    let annotations = [("atoll-x".to_owned(), Some("2".to_owned()))].into();
+    let update = SandboxUpdate { annotations, ..SandboxUpdate::default() };
+    harness.engine.update_sandbox(&id, update).await.unwrap();
+    let listed = harness.get("/v1/sandboxes").await.body;
+    assert_eq!(listed["items"][0]["annotations"], json!({ "mine": "1" }));
+    for value in [json!("3"), Value::Null] {
+        let change = json!({ "annotations": { "atoll-x": value } });
+        let refused = harness.send(harness.request(Method::PATCH, "/v1/sandboxes/box").json(&change)).await;
+        assert_eq!((refused.status, refused.code()), (400, "invalid_argument"));
+    }
+    let refused = harness.post("/v1/sandboxes", json!({ "annotations": { "atoll-x": "" } })).await;
+    assert_eq!((refused.status, refused.code()), (400, "invalid_argument"));
+    assert_eq!(harness.engine.sandbox(&id).unwrap().annotations["atoll-x"], "2");
 }
 
 #[tokio::test]
