@@ -9,6 +9,8 @@ from e2b import Sandbox, Template
 from cluster import Cluster, until
 from images import Image, Registry, layer, place, shared, shell
 
+pytestmark = pytest.mark.long
+
 SHELL = shell()
 
 

@@ -36,6 +36,8 @@ from e2b.exceptions import SandboxUnreachableException
 from cluster import Cluster, until
 from way import Way, join
 
+pytestmark = pytest.mark.long
+
 WORKERS = 2
 
 
