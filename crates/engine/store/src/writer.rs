@@ -380,11 +380,24 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(store.write_soon(|conn| Box::pin(level(conn))).await.unwrap(), NORMAL);
             assert_eq!(store.write(|conn| Box::pin(level(conn))).await.unwrap(), FULL);
-            // In company the strictest counts.
-            let soon = store.write_soon(|conn| Box::pin(level(conn)));
-            let kept = store.write(|conn| Box::pin(level(conn)));
-            let (soon, kept) = futures::join!(soon, kept);
-            assert_eq!((soon.unwrap(), kept.unwrap()), (FULL, FULL));
+            // In company the strictest counts. While the first one runs, those that come wait, and will be in one transaction.
+            let (begun, has_begun) = oneshot::channel();
+            let (go, wait) = std::sync::mpsc::channel::<()>();
+            let mut busy = store.write::<(), _>(move |_conn| {
+                Box::pin(async move {
+                    begun.send(()).unwrap();
+                    wait.recv().unwrap();
+                    Ok(())
+                })
+            });
+            assert!(futures::poll!(&mut busy).is_pending());
+            has_begun.await.unwrap();
+            let mut soon = store.write_soon(|conn| Box::pin(level(conn)));
+            let mut kept = store.write(|conn| Box::pin(level(conn)));
+            assert!(futures::poll!(&mut soon).is_pending() && futures::poll!(&mut kept).is_pending());
+            go.send(()).unwrap();
+            let (busy, soon, kept) = futures::join!(busy, soon, kept);
+            assert_eq!((busy.unwrap(), soon.unwrap(), kept.unwrap()), ((), FULL, FULL));
         }
     }
 

@@ -168,7 +168,6 @@ async fn short_answers_that_nobody_takes_have_places_on_http2() {
     };
     let (first, second) = (ask().await, ask().await);
     assert_eq!((first.status().as_u16(), second.status().as_u16()), (200, 200));
-    assert!(first.headers().contains_key("content-length"), "{first:?}");
     assert_eq!(ask().await.status().as_u16(), 429);
     // It resets the stream.
     drop(first);
