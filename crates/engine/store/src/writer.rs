@@ -330,6 +330,23 @@ mod tests {
             .unwrap();
     }
 
+    /// An operation that keeps the writer until it is told to end: those that come meanwhile wait, and will be in one
+    /// transaction.
+    async fn occupied(store: &Store) -> (BoxFuture<'_, Result<(), StoreError>>, std::sync::mpsc::Sender<()>) {
+        let (begun, has_begun) = oneshot::channel();
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let mut busy = store.write::<(), _>(move |_conn| {
+            Box::pin(async move {
+                begun.send(()).unwrap();
+                wait.recv().unwrap();
+                Ok(())
+            })
+        });
+        assert!(futures::poll!(&mut busy).is_pending());
+        has_begun.await.unwrap();
+        (busy, go)
+    }
+
     async fn level(mut conn: Conn<'_>) -> Result<i64, StoreError> {
         let row = conn.row("PRAGMA synchronous", Vec::new()).await?.unwrap();
         Ok(row.int("synchronous").unwrap())
@@ -380,18 +397,8 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(store.write_soon(|conn| Box::pin(level(conn))).await.unwrap(), NORMAL);
             assert_eq!(store.write(|conn| Box::pin(level(conn))).await.unwrap(), FULL);
-            // In company the strictest counts. While the first one runs, those that come wait, and will be in one transaction.
-            let (begun, has_begun) = oneshot::channel();
-            let (go, wait) = std::sync::mpsc::channel::<()>();
-            let mut busy = store.write::<(), _>(move |_conn| {
-                Box::pin(async move {
-                    begun.send(()).unwrap();
-                    wait.recv().unwrap();
-                    Ok(())
-                })
-            });
-            assert!(futures::poll!(&mut busy).is_pending());
-            has_begun.await.unwrap();
+            // In company the strictest counts.
+            let (busy, go) = occupied(&store).await;
             let mut soon = store.write_soon(|conn| Box::pin(level(conn)));
             let mut kept = store.write(|conn| Box::pin(level(conn)));
             assert!(futures::poll!(&mut soon).is_pending() && futures::poll!(&mut kept).is_pending());
@@ -428,18 +435,7 @@ mod tests {
                 })
             })
         };
-        // While this one runs, those that come wait, and will be in one transaction.
-        let (begun, has_begun) = oneshot::channel();
-        let (go, wait) = std::sync::mpsc::channel::<()>();
-        let mut busy = store.write::<(), _>(move |_conn| {
-            Box::pin(async move {
-                begun.send(()).unwrap();
-                wait.recv().unwrap();
-                Ok(())
-            })
-        });
-        assert!(futures::poll!(&mut busy).is_pending());
-        has_begun.await.unwrap();
+        let (busy, go) = occupied(&store).await;
         let second = conformance::sandbox(2, 2);
         {
             let mut inserts = std::pin::pin!(store.insert_sandbox(&second));
