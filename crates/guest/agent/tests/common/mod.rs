@@ -31,14 +31,16 @@ impl Guest {
         Self::start_with(None)
     }
 
-    /// With a cgroup of its own. `None` where the machine has no writable cgroup2 hierarchy.
-    pub(crate) fn start_with_cgroup() -> Option<Self> {
-        let root = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(Path::new).into_iter().find(|root| {
+    /// With a cgroup of its own.
+    pub(crate) fn start_with_cgroup() -> Self {
+        let mut roots = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(Path::new).into_iter();
+        let is_one = |root: &&Path| {
             root.join("cgroup.procs").is_file() && root.join("cgroup.kill").is_file() || cgroup2(root)
-        })?;
+        };
+        let root = roots.find(is_one).expect("a host with cgroups of version 2");
         let cgroup = root.join(format!("atoll-test-{}-{:x}", std::process::id(), rand()));
-        std::fs::create_dir(&cgroup).ok()?;
-        Some(Self::start_with(Some(cgroup)))
+        std::fs::create_dir(&cgroup).unwrap();
+        Self::start_with(Some(cgroup))
     }
 
     fn start_with(cgroup: Option<PathBuf>) -> Self {
