@@ -2,7 +2,7 @@
 
 import { spawn } from "node:child_process";
 import { request } from "node:http";
-import { mkdtempSync } from "node:fs";
+import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, test, type Page } from "@playwright/test";
@@ -10,6 +10,19 @@ import { accessible, direct, link, look } from "./kit";
 
 const api = process.env.ATOLL_URL ?? "";
 const program = process.env.ATOLL_BIN ?? "atoll";
+
+// Directories of people on the command line: logins are in them.
+const homes: string[] = [];
+
+function newHome(): string {
+  const home = mkdtempSync(join(tmpdir(), "atoll-login-"));
+  homes.push(home);
+  return home;
+}
+
+test.afterEach(() => {
+  for (const home of homes.splice(0)) rmSync(home, { recursive: true, force: true });
+});
 
 interface Key {
   id: string;
@@ -143,7 +156,7 @@ test("a login is this browser's, and no other page begins or ends it", async ({ 
 });
 
 test("a person logs in on the command line, and out", async ({ page }) => {
-  const home = mkdtempSync(join(tmpdir(), "atoll-login-"));
+  const home = newHome();
   const login = cli(home, "login", api, "--oidc");
   await expect.poll(() => login.said.text).toMatch(/or open \S+/);
   await page.goto(/or open (\S+)/.exec(login.said.text)![1]!);
@@ -162,7 +175,7 @@ test("a person logs in on the command line, and out", async ({ page }) => {
 });
 
 test("a login that an administrator ended says what to do", async ({ page }) => {
-  const home = mkdtempSync(join(tmpdir(), "atoll-login-"));
+  const home = newHome();
   const login = cli(home, "login", api, "--oidc");
   await expect.poll(() => login.said.text).toMatch(/or open \S+/);
   await page.goto(/or open (\S+)/.exec(login.said.text)![1]!);
