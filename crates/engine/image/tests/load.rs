@@ -2,6 +2,7 @@
 
 #![expect(clippy::tests_outside_test_module, clippy::unwrap_used, reason = "an integration test")]
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -49,6 +50,23 @@ async fn every_form_gives_the_same_image() {
     let file = tokio::io::BufReader::new(std::io::Cursor::new(std::fs::read(at("docker.tar.gz")).unwrap()));
     let streamed = images.load_stream(file, None, &NoProgress).await.unwrap();
     assert_eq!(streamed, [docker]);
+}
+
+/// Nodes unpack a layer at different times, and a machine that moves remembers what it saw of it: also of directories that
+/// the archive does not mention.
+#[tokio::test]
+async fn a_layer_is_the_same_whenever_it_is_unpacked() {
+    let entries = vec![
+        Entry::file("a", b"").pax("mtime", b"1000"),
+        Entry::file("not/told/of", b"").pax("mtime", b"2000.5"),
+    ];
+    let layout = Layout::new(&[entries]);
+    let (_dir, images) = images();
+    let loaded = images.load(&layout.directory(), Some("one"), &NoProgress).await.unwrap().remove(0);
+    for path in ["", "not", "not/told", "not/told/of"] {
+        let found = loaded.layers[0].join(path).symlink_metadata().unwrap();
+        assert_eq!((found.mtime(), found.mtime_nsec()), (2000, 500_000_000), "{path:?}");
+    }
 }
 
 #[tokio::test]

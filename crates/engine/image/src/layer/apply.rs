@@ -49,6 +49,8 @@ pub(super) struct Applier<'a> {
     written: u64,
     /// Times of directories, set at the end because every entry changes its parent's.
     dir_times: BTreeMap<Vec<u8>, (i64, u32)>,
+    /// The latest time of an entry.
+    newest: (i64, u32),
     buffer: Vec<u8>,
 }
 
@@ -71,6 +73,7 @@ impl<'a> Applier<'a> {
             entries: 0,
             written: 0,
             dir_times: BTreeMap::new(),
+            newest: (0, 0),
             buffer: vec![0; COPY_BUFFER_BYTES],
         }
     }
@@ -88,6 +91,7 @@ impl<'a> Applier<'a> {
                 return Err(ImageError::HostFull(why));
             }
         }
+        self.newest = self.newest.max(member.mtime);
         let path = components(&member.path)?;
         let Some((&name, parents)) = path.split_last() else {
             return self.apply_root(member);
@@ -127,11 +131,16 @@ impl<'a> Applier<'a> {
         }
     }
 
-    /// Sets the times of directories, which every later entry would have changed.
+    /// Sets the times of directories, which every later entry would have changed. Those that the archive does not mention
+    /// have the latest of the layer's times: a layer is the same on every host, whenever it is unpacked.
     pub(super) fn finish(self) -> Result<Outcome> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let mut dir_times = self.dir_times;
+        for path in self.tree.implied_dirs().iter().chain([&Vec::new()]) {
+            dir_times.entry(path.clone()).or_insert(self.newest);
+        }
         // Children before their parents does not matter: setting times changes no parent.
-        for (path, mtime) in &self.dir_times {
+        for (path, mtime) in &dir_times {
             let path = if path.is_empty() { b".".as_slice() } else { path };
             match open_below(self.tree.root(), path, flags) {
                 Ok(fd) => fs::futimens(&fd, &times(*mtime)).map_err(lost)?,

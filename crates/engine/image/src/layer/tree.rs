@@ -23,7 +23,7 @@ use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags, XattrFlags
 use rustix::io::Errno;
 
 use crate::error::{ImageError, Result};
-use crate::limits::SYMLINKS_MAX_COUNT;
+use crate::limits::{PATH_MAX_BYTES, SYMLINKS_MAX_COUNT};
 
 pub(super) const OPAQUE: &str = "trusted.overlay.opaque";
 
@@ -51,6 +51,11 @@ enum Found {
     Other,
 }
 
+/// Paths of directories that an archive does not mention are remembered up to this, bytes, and what each takes beside its
+/// text.
+const IMPLIED_MAX_BYTES: usize = 16 << 20;
+const IMPLIED_BYTES: usize = 64;
+
 pub(super) struct Tree<'a> {
     root: Rc<OwnedFd>,
     /// Roots of the layers below, highest first.
@@ -58,6 +63,10 @@ pub(super) struct Tree<'a> {
     depends: bool,
     /// The parent that was asked for last: archives come sorted.
     last: Option<(Vec<Vec<u8>>, Rc<OwnedFd>)>,
+    /// Directories that were made although the archive had not mentioned them.
+    implied: Vec<Vec<u8>>,
+    /// What their paths take, bytes.
+    implied_bytes: usize,
 }
 
 fn lost(error: Errno) -> ImageError {
@@ -134,7 +143,8 @@ pub(super) fn remove(dir: &OwnedFd, name: &[u8]) -> Result<()> {
 impl<'a> Tree<'a> {
     /// `lowers`: the roots of the layers below, highest first.
     pub(super) fn new(root: OwnedFd, lowers: &'a [OwnedFd]) -> Self {
-        Self { root: Rc::new(root), lowers, depends: false, last: None }
+        let root = Rc::new(root);
+        Self { root, lowers, depends: false, last: None, implied: Vec::new(), implied_bytes: 0 }
     }
 
     pub(super) fn root(&self) -> &Rc<OwnedFd> {
@@ -145,6 +155,11 @@ impl<'a> Tree<'a> {
     /// have other layers below.
     pub(super) fn depends_on_lowers(&self) -> bool {
         self.depends
+    }
+
+    /// Directories that the archive did not mention before something in them: their paths, as far as these are remembered.
+    pub(super) fn implied_dirs(&self) -> &[Vec<u8>] {
+        &self.implied
     }
 
     /// Forgets where the last parent was. To be called before anything is removed.
@@ -189,12 +204,12 @@ impl<'a> Tree<'a> {
                 Node::Other => return Err(ImageError::entry(&whole(), "its parent is not a directory")),
                 Node::Whiteout => {
                     remove(&here, &name)?;
-                    set_opaque(&self.implied(&here, &name, None)?)?;
+                    set_opaque(&self.implied(&done, &here, &name, None)?)?;
                     None
                 }
                 Node::Absent => match self.below(&done, &name)? {
-                    None => self.implied(&here, &name, None).map(|_| None)?,
-                    Some(Found::Dir(like)) => self.implied(&here, &name, Some(&like)).map(|_| None)?,
+                    None => self.implied(&done, &here, &name, None).map(|_| None)?,
+                    Some(Found::Dir(like)) => self.implied(&done, &here, &name, Some(&like)).map(|_| None)?,
                     Some(Found::Symlink(target)) => Some(target),
                     Some(Found::Other) => {
                         return Err(ImageError::entry(&whole(), "its parent is not a directory below"));
@@ -220,8 +235,22 @@ impl<'a> Tree<'a> {
         Ok(done.pop().map_or_else(|| Rc::clone(&self.root), |(_, fd)| fd))
     }
 
-    /// Makes a directory that the archive does not mention.
-    fn implied(&self, dir: &OwnedFd, name: &[u8], like: Option<&Below>) -> Result<OwnedFd> {
+    /// Makes a directory at `done/name` that the archive does not mention.
+    fn implied(
+        &mut self,
+        done: &[(Vec<u8>, Rc<OwnedFd>)],
+        dir: &OwnedFd,
+        name: &[u8],
+        like: Option<&Below>,
+    ) -> Result<OwnedFd> {
+        let path: Vec<&[u8]> = done.iter().map(|(name, _)| name.as_slice()).chain([name]).collect();
+        let path = path.join(&b'/');
+        // Links lead to paths that are longer than the kernel takes at once.
+        let bytes = self.implied_bytes.saturating_add(path.len() + IMPLIED_BYTES);
+        if path.len() <= PATH_MAX_BYTES && bytes <= IMPLIED_MAX_BYTES {
+            self.implied_bytes = bytes;
+            self.implied.push(path);
+        }
         fs::mkdirat(dir, name, Mode::from_raw_mode(0o700)).map_err(lost)?;
         let fd = open_dir(dir, name).map_err(lost)?;
         let default = Below { mode: 0o755, uid: 0, gid: 0 };
