@@ -187,7 +187,7 @@ pub struct Sandbox {
     pub name: Option<String>,
     /// Where it is in its life.
     pub state: SandboxState,
-    /// Why it failed, or was paused by Atoll.
+    /// Why it failed, was paused by Atoll, or was woken without the memory that it was paused with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// How it is paused, while it is.

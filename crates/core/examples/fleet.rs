@@ -125,6 +125,7 @@ impl Fleet {
                 labels: BTreeMap::new(),
                 creates_max: 2 * cpus as u64,
                 images: if number % 10 == 0 { vec![image_mark("rare")] } else { Vec::new() },
+                machines: None,
             };
             let total = 64 * GIB * size as u64;
             Node {

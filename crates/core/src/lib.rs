@@ -11,6 +11,7 @@
 //! - [`sandbox`]: the sandbox state machine and admission
 //! - [`network`]: what can be seen of a sandbox's network
 //! - [`node`]: the nodes of a cluster, and their reports of themselves
+//! - [`machine`]: where the memory of a virtual machine can be used
 //! - [`placement`]: which of them gets a new sandbox
 //! - [`draw`]: numbers that follow from a seed
 //! - [`snapshot`]: what is kept of a sandbox, and its names
@@ -46,6 +47,7 @@ pub mod idle;
 pub mod key;
 pub mod layer;
 pub mod limits;
+pub mod machine;
 pub mod network;
 pub mod node;
 pub mod opaque;

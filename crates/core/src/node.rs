@@ -37,6 +37,9 @@ pub struct NodeFacts {
     /// Images that it has, as [`crate::placement::image_mark`] of their digests and names, in order.
     #[serde(default)]
     pub images: Vec<u64>,
+    /// What it runs machines with, as [`crate::machine::Platform::mark`]; `None` without machines.
+    #[serde(default)]
+    pub machines: Option<u64>,
 }
 
 /// The load that a node reports with each sign of life. The default stands for a node that has not reported yet: with

@@ -2650,7 +2650,7 @@ export interface Sandbox {
   name?: string | null;
   /** Where it is in its life. */
   state: SandboxState;
-  /** Why it failed, or was paused by Atoll. */
+  /** Why it failed, was paused by Atoll, or was woken without the memory that it was paused with. */
   reason?: string | null;
   /** How it is paused, while it is. */
   paused?: PauseMode | null;

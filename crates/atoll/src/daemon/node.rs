@@ -55,6 +55,7 @@ pub(super) async fn enter(
         levels: drivers.iter().map(|driver| driver.level()).collect(),
         sandboxes_max: sandboxes_max as u64,
         labels: settings.labels.clone(),
+        machines: drivers.iter().find_map(|driver| driver.platform()).map(|platform| platform.mark()),
         // The engine gives the facts that change while the node runs.
         ..NodeFacts::default()
     };

@@ -8,6 +8,8 @@
 //! A sandbox goes to another node in one statement, which succeeds only if the sandbox is put to disk and copied whole.
 
 use atoll_core::id::{NodeId, SandboxId};
+use atoll_core::node::NodeFacts;
+use atoll_core::sandbox::PauseMode;
 use atoll_core::spec::{IsolationLevel, SandboxSpec};
 
 use crate::Store;
@@ -115,24 +117,23 @@ impl Store {
         .await
     }
 
-    /// Records that an upload is whole and that the sandbox, which has been put to disk since the boot `boot_id`, can
-    /// be woken from it.
+    /// Records that an upload is whole and that the sandbox can be woken from it, which is `asleep` as it was when the
+    /// upload began: put to disk by the same pause of the same boot. A sandbox that was woken with its memory is in the
+    /// same boot, but not in the same pause.
     ///
     /// # Errors
     /// [`StoreError::Conflict`] when another upload has begun, or the sandbox was woken or is not this node's any more.
-    pub async fn finish_upload(
-        &self,
-        id: &SandboxId,
-        copy: &CopyRecord,
-        boot_id: &str,
-    ) -> Result<(), StoreError> {
+    pub async fn finish_upload(&self, asleep: &SandboxRecord, copy: &CopyRecord) -> Result<(), StoreError> {
         const COPY: &str = "UPDATE kept SET upload = NULL, copy = $2, digest = $3, bytes = $4, copied_ms = $5, \
              stays = NULL, taken_ms = CASE WHEN taken_ms IS NOT NULL THEN $5 END \
              WHERE sandbox_id = $1 AND upload = $2";
         const SAY: &str = "UPDATE sandboxes SET kept_ms = $2 WHERE id = $1 AND state = 'paused' \
-             AND paused = 'filesystem' AND boot_id = $3 AND COALESCE(node, '') = $4";
-        let one = args![id.as_str(), copy.upload.as_str(), copy.digest.as_str(), copy.bytes, copy.copied_ms];
-        let two = args![id.as_str(), copy.copied_ms, boot_id, self.node_text()];
+             AND paused IN ('filesystem', 'memory') AND boot_id = $3 AND COALESCE(node, '') = $4 \
+             AND COALESCE(paused_ms, 0) = $5";
+        let id = asleep.id.as_str();
+        let one = args![id, copy.upload.as_str(), copy.digest.as_str(), copy.bytes, copy.copied_ms];
+        let paused_ms = asleep.paused_ms.unwrap_or_default();
+        let two = args![id, copy.copied_ms, asleep.boot_id.as_str(), self.node_text(), paused_ms];
         self.write(move |mut conn| {
             Box::pin(async move {
                 if conn.execute(COPY, one).await? == 0 || conn.execute(SAY, two).await? == 0 {
@@ -221,8 +222,8 @@ impl Store {
         wake: bool,
     ) -> Result<bool, StoreError> {
         const GIVE: &str = "UPDATE sandboxes SET node = $2, generation = generation + 1 WHERE id = $1 \
-             AND COALESCE(node, '') = $3 AND generation = $4 AND state = 'paused' AND paused = 'filesystem' \
-             AND kept_ms IS NOT NULL AND EXISTS (SELECT 1 FROM nodes WHERE nodes.id = $2 AND is_alive = 1)";
+             AND COALESCE(node, '') = $3 AND generation = $4 AND state = 'paused' \
+             AND paused IN ('filesystem', 'memory') AND kept_ms IS NOT NULL AND EXISTS (SELECT 1 FROM nodes WHERE nodes.id = $2 AND is_alive = 1)";
         let give = args![id.as_str(), to.as_str(), self.node_text(), generation];
         let id = id.clone();
         self.write(move |mut conn| {
@@ -256,19 +257,21 @@ impl Store {
     }
 
     /// Moves to this node the sandboxes of dead nodes that are put to disk and copied whole, and have one of these
-    /// isolation levels. Gives how many it moved.
+    /// isolation levels. Those whose memory is on disk, too, it leaves to other nodes if the dead node ran machines as
+    /// `theirs` says ([`NodeFacts::machines`]): these can use the memory. Gives how many it moved.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
-    pub async fn take_kept(&self, levels: &[IsolationLevel]) -> Result<usize, StoreError> {
+    pub async fn take_kept(&self, levels: &[IsolationLevel], theirs: &[u64]) -> Result<usize, StoreError> {
         const FIND: &str = "SELECT sandboxes.id AS id, sandboxes.node AS node, sandboxes.spec AS spec, \
-             sandboxes.spec_version AS spec_version FROM sandboxes JOIN nodes ON nodes.id = sandboxes.node \
-             WHERE nodes.is_alive = 0 AND sandboxes.state = 'paused' AND sandboxes.paused = 'filesystem' \
-             AND sandboxes.kept_ms IS NOT NULL AND sandboxes.id > $2 ORDER BY sandboxes.id LIMIT $1";
+             sandboxes.spec_version AS spec_version, sandboxes.paused AS paused, nodes.facts AS facts \
+             FROM sandboxes JOIN nodes ON nodes.id = sandboxes.node \
+             WHERE nodes.is_alive = 0 AND sandboxes.state = 'paused' \
+             AND sandboxes.paused IN ('filesystem', 'memory') AND sandboxes.kept_ms IS NOT NULL AND sandboxes.id > $2 ORDER BY sandboxes.id LIMIT $1";
         // Waits for the node if it enters at this moment: then it is alive, and keeps its sandboxes.
         const HOLD: &str = "UPDATE nodes SET is_alive = 0 WHERE id = $1 AND is_alive = 0";
         const TAKE: &str = "UPDATE sandboxes SET node = $3, generation = generation + 1 WHERE id = $1 AND node = $2 \
-             AND state = 'paused' AND paused = 'filesystem' AND kept_ms IS NOT NULL";
+             AND state = 'paused' AND paused IN ('filesystem', 'memory') AND kept_ms IS NOT NULL";
         let Some(heir) = self.node().cloned() else { return Ok(0) };
         let mut wanted: Vec<(SandboxId, NodeId)> = Vec::new();
         let (mut after, mut more) = (String::new(), true);
@@ -284,7 +287,8 @@ impl Store {
                 id.as_str().clone_into(&mut after);
                 // A sandbox whose spec cannot be read stays where it is.
                 let spec = row.spec::<SandboxSpec>(crate::sandboxes::SPEC_VERSION);
-                if spec.is_ok_and(|spec| levels.contains(&spec.isolation)) {
+                let fits = spec.is_ok_and(|spec| levels.contains(&spec.isolation));
+                if fits && !is_for_others(row, theirs) {
                     wanted.push((id, node));
                 }
             }
@@ -397,6 +401,13 @@ pub(crate) async fn arrive(conn: &mut Conn<'_>, id: &SandboxId, wake: bool) -> R
          DO UPDATE SET wake = CASE WHEN arrivals.wake = 1 THEN 1 ELSE EXCLUDED.wake END";
     conn.execute(SQL, args![id.as_str(), u32::from(wake)]).await?;
     conn.execute("UPDATE kept SET stays = NULL WHERE sandbox_id = $1", args![id.as_str()]).await.map(drop)
+}
+
+/// Whether a sandbox has memory on disk that nodes can use which run machines so, and this one cannot.
+fn is_for_others(row: &Row, theirs: &[u64]) -> bool {
+    let asleep = row.text("paused").is_ok_and(|mode| mode == PauseMode::Memory.as_str());
+    let ran_on = || row.json::<NodeFacts>("facts").ok()?.machines;
+    asleep && ran_on().is_some_and(|mark| theirs.contains(&mark))
 }
 
 fn read(row: &Row) -> Result<KeptRecord, StoreError> {

@@ -28,7 +28,7 @@ pub struct SandboxRecord {
     pub project: Option<ProjectId>,
     /// Where it is in its life.
     pub state: SandboxState,
-    /// Why it failed.
+    /// Why it failed, was paused, or was woken without its memory.
     pub reason: Option<String>,
     /// What it was made of.
     pub spec: SandboxSpec,

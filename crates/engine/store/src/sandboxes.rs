@@ -226,7 +226,8 @@ pub(crate) async fn set_pause(
     ];
     let sql = format!(
         "UPDATE sandboxes SET state = $2, reason = $3, paused = $4, paused_ms = $5, pauses_ms = $6, \
-         boot_id = $7, kept_ms = CASE WHEN state = 'paused' AND $2 = 'paused' AND paused = $4 THEN kept_ms END, \
+         boot_id = $7, kept_ms = CASE WHEN state = 'paused' AND $2 = 'paused' \
+         AND (paused = $4 OR paused = 'memory' AND $4 = 'filesystem') THEN kept_ms END, \
          generation = generation + 1 WHERE id = $1 AND {} RETURNING generation",
         any_of("state", from.iter().map(|state| state.as_str()), &mut values)
     );

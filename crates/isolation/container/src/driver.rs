@@ -10,7 +10,8 @@ use atoll_core::snapshot::Comparison;
 use atoll_core::spec::{IsolationLevel, Resources};
 use atoll_isolation::{
     ArtifactUsage, Artifacts, Check, Death, Execution, Gate, Gates, GuestStream, HostLoad, Isolation,
-    IsolationError, Lifecycle, Plan, PlannedLayer, Resource, RootFs, StandingStill, Taken, Usage, no_memory,
+    IsolationError, Lifecycle, Plan, PlannedLayer, Resource, RootFs, StandingStill, Taken, Usage, Woken,
+    no_memory,
 };
 use atoll_isolation_storage::filesystem;
 use tokio::net::UnixStream;
@@ -194,9 +195,9 @@ impl StandingStill for ContainerIsolation {
         self.blocking(move |inner| inner.hibernate(&id, mode)).await
     }
 
-    async fn wake(&self, plan: &Plan) -> Result<(), IsolationError> {
+    async fn wake(&self, plan: &Plan) -> Result<Woken, IsolationError> {
         let plan = plan.clone();
-        self.blocking(move |inner| inner.wake(&plan)).await
+        self.blocking(move |inner| inner.wake(&plan).map(|()| Woken::Disk)).await
     }
 
     async fn hibernated_disk(&self, id: &SandboxId) -> Result<File, IsolationError> {

@@ -91,7 +91,7 @@ impl Inner {
     pub(crate) fn claim_disk(&self, plan: &Plan) -> Result<Disk, IsolationError> {
         let bytes = plan.resources.disk_bytes;
         match &plan.disk {
-            DiskSource::WithMemory(..) => Err(no_memory(IsolationLevel::Container)),
+            DiskSource::WithMemory(..) | DiskSource::Asleep(_) => Err(no_memory(IsolationLevel::Container)),
             DiskSource::Artifact(artifact) => self.disks.make_from(artifact, bytes),
             DiskSource::Empty if bytes == self.pooled_disk_bytes => self.ready_disks.claim(),
             DiskSource::Empty => self.disks.make(bytes),

@@ -9,7 +9,7 @@ use atoll_core::snapshot::Comparison;
 use atoll_core::spec::{IsolationLevel, Resources};
 use atoll_isolation::{
     ArtifactUsage, Artifacts, Check, Death, Gate, Gates, GuestStream, HostLoad, Isolation, IsolationError,
-    Lifecycle, Plan, Resource, RootFs, StandingStill, Taken, Usage, no_memory,
+    Lifecycle, Plan, Resource, RootFs, StandingStill, Taken, Usage, Woken, no_memory,
 };
 use atoll_isolation_storage::filesystem;
 
@@ -122,9 +122,9 @@ impl StandingStill for GvisorIsolation {
         self.inner.hibernate(id, mode).await
     }
 
-    async fn wake(&self, plan: &Plan) -> Result<(), IsolationError> {
+    async fn wake(&self, plan: &Plan) -> Result<Woken, IsolationError> {
         let making = self.inner.config.storage.begin_making(&plan.id)?;
-        making.end(self.inner.wake(plan).await)
+        making.end(self.inner.wake(plan).await).map(|()| Woken::Disk)
     }
 
     async fn hibernated_disk(&self, id: &SandboxId) -> Result<File, IsolationError> {

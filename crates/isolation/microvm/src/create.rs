@@ -60,6 +60,9 @@ impl Inner {
         if let DiskSource::WithMemory(artifact, _) = &plan.disk {
             return self.create_with_memory(plan, artifact).await;
         }
+        if let DiskSource::Asleep(artifact) = &plan.disk {
+            return self.go_on_here(plan, artifact).await;
+        }
         check(plan)?;
         if plan.disk != DiskSource::Empty {
             return self.create_anew(plan).await;
@@ -261,7 +264,7 @@ fn remove_dir(dir: &Path) -> Result<(), IsolationError> {
 pub(crate) fn who(plan: &Plan) -> Result<Become, IsolationError> {
     let carried = match &plan.disk {
         DiskSource::WithMemory(_, exec) => exec.as_ref(),
-        DiskSource::Empty | DiskSource::Artifact(_) => None,
+        DiskSource::Empty | DiskSource::Artifact(_) | DiskSource::Asleep(_) => None,
     };
     Ok(Become {
         carried: carried.map(|exec| Carried { was: exec.was.to_string(), is: exec.is.to_string() }),

@@ -4,12 +4,13 @@ use std::fs::File;
 
 use async_trait::async_trait;
 use atoll_core::id::{SandboxId, SnapshotId};
+use atoll_core::machine::{MemoryNeeds, Platform};
 use atoll_core::sandbox::PauseMode;
 use atoll_core::snapshot::Comparison;
 use atoll_core::spec::{Accelerator, IsolationLevel, Resources};
 use atoll_isolation::{
-    ArtifactUsage, Artifacts, Check, Death, DiskIo, Gate, Gates, GuestStream, HostLoad, Isolation,
-    IsolationError, Lifecycle, Plan, Resource, RootFs, StandingStill, Taken, Usage,
+    ArtifactUsage, Artifacts, Check, Death, DiskIo, Gate, Gates, GuestStream, HibernatedMemory, HostLoad,
+    Isolation, IsolationError, Lifecycle, Plan, Resource, RootFs, StandingStill, Taken, Usage, Woken,
 };
 use atoll_isolation_storage::filesystem;
 
@@ -25,6 +26,10 @@ impl Isolation for MicrovmIsolation {
 
     fn accelerator(&self) -> Option<Accelerator> {
         Some(self.inner.accelerator())
+    }
+
+    fn platform(&self) -> Option<Platform> {
+        Some(self.inner.platform())
     }
 
     async fn doctor(&self) -> Vec<Check> {
@@ -127,7 +132,11 @@ impl StandingStill for MicrovmIsolation {
         self.inner.hibernate(id, mode).await
     }
 
-    async fn wake(&self, plan: &Plan) -> Result<(), IsolationError> {
+    async fn hibernated_memory(&self, plan: &Plan) -> Result<Option<HibernatedMemory>, IsolationError> {
+        self.inner.hibernated_memory(plan).await
+    }
+
+    async fn wake(&self, plan: &Plan) -> Result<Woken, IsolationError> {
         let making = self.inner.config.storage.begin_making(&plan.id)?;
         making.end(self.inner.wake(plan).await)
     }
@@ -211,6 +220,25 @@ impl Artifacts for MicrovmIsolation {
             inner.config.storage.settle_artifact(&artifact)
         })
         .await
+    }
+
+    async fn write_artifact_memory(
+        &self,
+        artifact: &SnapshotId,
+        plan: &Plan,
+        needs: &MemoryNeeds,
+        bytes: u64,
+    ) -> Result<File, IsolationError> {
+        self.inner.expect_memory(artifact, plan, needs, bytes).await
+    }
+
+    async fn check_artifact_memory(
+        &self,
+        artifact: &SnapshotId,
+        needs: &MemoryNeeds,
+    ) -> Result<(), IsolationError> {
+        let (artifact, needs) = (artifact.clone(), needs.clone());
+        self.blocking(move |inner| inner.accept_memory(&artifact, &needs)).await
     }
 
     async fn remove_artifact(&self, artifact: &SnapshotId) -> Result<(), IsolationError> {

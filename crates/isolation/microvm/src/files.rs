@@ -3,9 +3,13 @@
 //! ```text
 //! <cache>/images/<digest of the layers' paths>.erofs
 //!                                             .layers   their paths, a line each: the file goes with them
+//!                                             .digest   digest of the file, once it was asked for
 //! ```
+//!
+//! Every host makes the same bytes of the same layers: a kernel that goes on elsewhere with its memory remembers where in
+//! the file things are.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,10 +20,18 @@ use rustix::mount::{
 };
 
 use crate::step::{Step, failed};
+use crate::stream::random;
 
 /// How the files of an image end.
 const IMAGE: &str = "erofs";
 const LAYERS: &str = "layers";
+const DIGEST: &str = "digest";
+/// What would be drawn at random otherwise, and what would be the time of making. Files keep their own times, as far as
+/// they are before that.
+const UUID: &str = "61746f6c-6c00-4000-8000-000000000000";
+const MADE_AT_UNIX_S: &str = "4102444800";
+/// A digest in its file, bytes.
+const DIGEST_BYTES: u64 = 64;
 
 /// The EROFS file of all layers (lowest first) together, made once and kept in `dir` under `key`. Blocks for as
 /// long as it takes to write the image.
@@ -36,10 +48,33 @@ pub(crate) fn image(dir: &Path, key: &str, layers: &[PathBuf]) -> Result<PathBuf
     }
     let new = dir.join(key).with_extension("new");
     remove(&new).step("remove an unfinished image")?;
-    with_merged(layers, |merged| run(Command::new("mkfs.erofs").arg(&new).arg(merged)))?;
+    remove(&path.with_extension(DIGEST)).step("forget the digest of an earlier image")?;
+    with_merged(layers, |merged| {
+        let mut make = Command::new("mkfs.erofs");
+        run(make.args(["-U", UUID]).arg(&new).arg(merged).env("SOURCE_DATE_EPOCH", MADE_AT_UNIX_S))
+    })?;
     fs::write(path.with_extension(LAYERS), list).step("write down what an image is made of")?;
     fs::rename(&new, &path).step("put an image in its place")?;
     Ok(path)
+}
+
+/// The digest of an image's file, which is read once for that. Blocks for as long as reading it takes.
+pub(crate) fn digest(image: &Path) -> Result<String, IsolationError> {
+    let path = image.with_extension(DIGEST);
+    let whole = fs::metadata(&path).is_ok_and(|meta| meta.len() == DIGEST_BYTES);
+    if let Some(known) = whole.then(|| fs::read_to_string(&path).ok()).flatten() {
+        return Ok(known);
+    }
+    let mut hasher = blake3::Hasher::new();
+    let mut file = File::open(image).step("open an image")?;
+    io::copy(&mut file, &mut hasher).step("read an image")?;
+    let digest = hasher.finalize().to_hex().to_string();
+    // Two tasks that do this write the same.
+    let new = image.with_extension(format!("{DIGEST}-{:016x}", random().step("choose a name")?));
+    fs::write(&new, &digest)
+        .and_then(|()| fs::rename(&new, &path))
+        .step("write down the digest of an image")?;
+    Ok(digest)
 }
 
 /// Shows the layers as one tree for as long as `work` runs.
@@ -83,6 +118,7 @@ pub(crate) fn sweep(dir: &Path) -> io::Result<()> {
         if gone {
             // A machine that runs from it has it open.
             remove(&path.with_extension(IMAGE))?;
+            remove(&path.with_extension(DIGEST))?;
             remove(&path)?;
         }
     }
@@ -113,4 +149,56 @@ fn run(command: &mut Command) -> Result<(), IsolationError> {
     }
     let said = String::from_utf8_lossy(&output.stderr).trim().chars().take(300).collect::<String>();
     Err(failed(format!("run {program}"), io::Error::other(said)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+
+    /// A layer with these files, made in this order.
+    fn layer(dir: &Path, names: &[&str]) -> PathBuf {
+        let layer = dir.join("layer");
+        fs::create_dir_all(layer.join("bin")).unwrap();
+        for name in names {
+            fs::write(layer.join("bin").join(name), name.repeat(5000)).unwrap();
+        }
+        let then = SystemTime::UNIX_EPOCH + Duration::from_millis(1_000_000_000_789);
+        let places = names.iter().map(|name| layer.join("bin").join(name));
+        for place in places.chain([layer.join("bin"), layer.clone()]) {
+            File::open(place).unwrap().set_modified(then).unwrap();
+        }
+        layer
+    }
+
+    fn made(names: &[&str]) -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let layer = layer(dir.path(), names);
+        let image = image(dir.path(), "key", &[layer]).unwrap();
+        (dir, image)
+    }
+
+    /// Another host unpacks the same layers in another order and at another time.
+    #[test]
+    fn the_same_layers_become_the_same_bytes() {
+        let (_one, first) = made(&["sh", "env", "true"]);
+        std::thread::sleep(Duration::from_millis(1100));
+        let (_two, second) = made(&["true", "sh", "env"]);
+        assert_eq!(fs::read(&first).unwrap(), fs::read(&second).unwrap());
+        assert_eq!(digest(&first).unwrap(), digest(&second).unwrap());
+        let (_three, other) = made(&["sh", "env", "false"]);
+        assert_ne!(digest(&first).unwrap(), digest(&other).unwrap());
+    }
+
+    #[test]
+    fn a_digest_goes_with_its_file() {
+        let (dir, image) = made(&["sh"]);
+        let before = digest(&image).unwrap();
+        assert_eq!(digest(&image).unwrap(), before, "read from where it was written down");
+        fs::remove_dir_all(dir.path().join("layer")).unwrap();
+        sweep(dir.path()).unwrap();
+        let left = fs::read_dir(dir.path()).unwrap().count();
+        assert_eq!(left, 0, "image, layers and digest are gone");
+    }
 }

@@ -14,7 +14,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,23 +22,23 @@ use atoll_core::id::SandboxId;
 use atoll_core::sandbox::PauseMode;
 use atoll_failpoint::fail_point;
 use atoll_guest_protocol::control::Question;
-use atoll_isolation::{IsolationError, Plan};
+use atoll_isolation::{IsolationError, Plan, Woken};
 use atoll_isolation_storage::DISK_FILE;
 
 use crate::control::moment;
 use crate::create::{self, Started};
 use crate::machine::{ANSWER_TIMEOUT, Machine, limits};
-use crate::memory::Saved;
-use crate::record::{Size, read_json, write_json};
+use crate::memory::{FOREIGN, Saved};
+use crate::record::{Record, Size, read_json, write_json};
 use crate::step::Step;
 use crate::template;
-use crate::vmm::{self, Memory, Model};
+use crate::vmm::{self, Memory};
 use crate::{Inner, chain, is_there};
 
 /// How long a machine may take to write its disk out.
 const STILL_TIMEOUT: Duration = Duration::from_secs(60);
-const STATE_FILE: &str = "state";
-const STATE_DESCRIPTION: &str = "state.json";
+pub(crate) const STATE_FILE: &str = "state";
+pub(crate) const STATE_DESCRIPTION: &str = "state.json";
 
 impl Inner {
     /// Whether its disk, and perhaps its memory, is all there is of it.
@@ -92,7 +92,9 @@ impl Inner {
                 // its memory is nowhere else.
                 drop(vmm::go_on_again(&mut qmp).await);
             }
-            match (self.put_down(id, &machine, mode).await, whole) {
+            // One that was not finished and began anew has no memory that anybody knows.
+            let how = if whole || !record.is_cold() { mode } else { PauseMode::Filesystem };
+            match (self.put_down(id, &machine, how).await, whole) {
                 // A machine that was not finished was given to no caller: it holds nothing that a caller was told is
                 // written.
                 (Ok(()), _) | (Err(_), false) => {}
@@ -204,7 +206,7 @@ impl Inner {
         Ok(())
     }
 
-    pub(crate) async fn wake(self: &Arc<Self>, plan: &Plan) -> Result<(), IsolationError> {
+    pub(crate) async fn wake(self: &Arc<Self>, plan: &Plan) -> Result<Woken, IsolationError> {
         create::check(plan)?;
         let (record, disk) = (self.record(&plan.id), self.disk(&plan.id));
         if !record.exists() || !is_there(&disk) {
@@ -212,40 +214,42 @@ impl Inner {
         }
         let image = self.image(&plan.root).await?;
         fail_point!("microvm::wake::start");
-        if let Some((model, at)) = self.readable(&plan.id) {
+        let saved: Option<Saved> = read_json(&self.state(&plan.id, STATE_DESCRIPTION));
+        let readable = saved.as_ref().and_then(|saved| Some((self.restorable(saved)?, saved.memory_at)));
+        if let Some((model, at)) = readable {
             self.claim_uid(&record)?;
             let state = self.state(&plan.id, STATE_FILE);
             let memory = Memory::Mapped { file: &state, at };
             let start = Started { id: &plan.id, model: &model, memory, image: &image, disk: &disk };
             let machine = self.read_state(plan, start).await?;
-            return self.settle(plan, &model, &machine).await;
+            return self.settle(plan, &model, &machine).await.map(|()| Woken::Memory);
         }
+        let woken = match saved {
+            Some(_) => Woken::DiskInstead(FOREIGN.to_owned()),
+            None => Woken::Disk,
+        };
         self.forget_state(&plan.id)?;
+        self.wake_on_disk(plan, &record, &image, &disk).await.map(|()| woken)
+    }
+
+    async fn wake_on_disk(
+        self: &Arc<Self>,
+        plan: &Plan,
+        record: &Record,
+        image: &Path,
+        disk: &Path,
+    ) -> Result<(), IsolationError> {
         let model = self.model(template::size(&plan.resources));
         let saved = self.saved(&model).await?;
         record.write_size(model.size)?;
-        self.claim_uid(&record)?;
-        let start = Started {
-            id: &plan.id,
-            model: &model,
-            memory: Memory::Copied(&saved),
-            image: &image,
-            disk: &disk,
-        };
+        record.mark_cold()?;
+        self.claim_uid(record)?;
+        let start = Started { id: &plan.id, model: &model, memory: Memory::Copied(&saved), image, disk };
         self.start_sandbox(plan, start).await
     }
 
-    /// The model of a machine whose memory is on disk and can be mapped, and where it begins.
-    fn readable(&self, id: &SandboxId) -> Option<(Model, u64)> {
-        let saved: Saved = read_json(&self.state(id, STATE_DESCRIPTION))?;
-        if let Some(model) = self.restorable(&saved) {
-            return Some((model, saved.memory_at));
-        }
-        tracing::warn!(%id, "a machine's memory was written by another QEMU, kernel or agent: it wakes with its disk only");
-        None
-    }
-
-    async fn read_state(
+    /// Starts a machine on its memory, lets it go on, and tells it the time.
+    pub(crate) async fn read_state(
         self: &Arc<Self>,
         plan: &Plan,
         start: Started<'_>,

@@ -14,7 +14,7 @@
 //! [`kernel`] prepares the guest's kernel, `initramfs` the archive that it starts with, `files` the images, `vmm`
 //! speaks to QEMU over `qmp`, [`launch`] jails it, `template` makes saved machines, `prepared` those of an image,
 //! `create`, `freeze`, `hibernate` and `snapshot` are the life of a sandbox, `machine` is a live one, `memory` copies
-//! it with its memory, `mapped` finds that memory in a file, `throttle` limits how fast its disks are, `control` asks
+//! it with its memory, `travel` takes it to another host, `mapped` finds that memory in a file, `throttle` limits how fast its disks are, `control` asks
 //! it, `stream` connects to its agent, `record` reads and writes the files about each sandbox, `probe` has the checks
 //! of `atoll doctor`.
 //!
@@ -45,6 +45,7 @@ mod snapshot;
 mod stream;
 mod template;
 mod throttle;
+mod travel;
 mod vmm;
 
 use std::collections::BTreeSet;

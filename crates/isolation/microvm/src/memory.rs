@@ -42,11 +42,14 @@ use crate::{Inner, is_there, mapped, template};
 const COPY_FILE: &str = "copy";
 /// The parts of an artifact.
 const LIVE_FILE: &str = "live.img";
-const MEMORY_FILE: &str = "memory";
-const DESCRIPTION: &str = "memory.json";
+pub(crate) const MEMORY_FILE: &str = "memory";
+pub(crate) const DESCRIPTION: &str = "memory.json";
 /// How long a machine may take to stop its processes and write its disk out.
 const HALT_TIMEOUT: Duration = Duration::from_secs(60);
-const MIB: u64 = 1 << 20;
+pub(crate) const MIB: u64 = 1 << 20;
+/// Why memory that was written with something else than this host has cannot be used.
+pub(crate) const FOREIGN: &str =
+    "it was written by another QEMU, guest kernel or version of Atoll, or on another processor";
 
 /// A machine in a file: what it can be restored by.
 #[derive(Debug, Serialize, Deserialize)]
@@ -54,7 +57,7 @@ const MIB: u64 = 1 << 20;
 pub(crate) struct Saved {
     /// What it depends on.
     key: String,
-    size: Size,
+    pub(crate) size: Size,
     /// Where in the file its memory begins.
     pub(crate) memory_at: u64,
 }

@@ -11,6 +11,7 @@
 //!   awake          empty; there while a machine that stands still runs for a snapshot
 //!   stopped        empty; there while a machine is stopped to be copied
 //!   unthrottled    empty; there while its disks are as fast as they can
+//!   cold           empty; there when it was woken on its disk alone
 //!   process.json   which process the VMM is: the sandbox was made
 //! ```
 //!
@@ -44,8 +45,10 @@ const AWAKE: &str = "awake";
 const STOPPED: &str = "stopped";
 /// There while disks of a machine that are to be throttled are not.
 const UNTHROTTLED: &str = "unthrottled";
+/// There when a machine was woken on its disk alone.
+const COLD: &str = "cold";
 /// What belongs to one life of a VMM.
-const LIFE: [&str; 10] = [
+const LIFE: [&str; 11] = [
     "process.json",
     "process.json.new",
     AGENT_SOCKET,
@@ -56,6 +59,7 @@ const LIFE: [&str; 10] = [
     AWAKE,
     STOPPED,
     UNTHROTTLED,
+    COLD,
 ];
 
 /// How large a machine is: what cannot change while it lives.
@@ -161,6 +165,18 @@ impl Record {
     /// Whether it is written down.
     pub(crate) fn is_unthrottled(&self) -> bool {
         is_there(&self.dir.join(UNTHROTTLED))
+    }
+
+    /// Writes down that a machine is woken on its disk alone: a process that finds it half made does not take its memory for
+    /// that of the sandbox.
+    pub(crate) fn mark_cold(&self) -> Result<(), IsolationError> {
+        File::create(self.dir.join(COLD)).step("write down that a sandbox is woken without its memory")?;
+        Ok(())
+    }
+
+    /// Whether it is written down.
+    pub(crate) fn is_cold(&self) -> bool {
+        is_there(&self.dir.join(COLD))
     }
 
     pub(crate) fn write_io(&self, limits: IoLimits) -> Result<(), IsolationError> {

@@ -102,7 +102,7 @@ pub(crate) enum Memory<'a> {
 
 impl Model {
     /// The arguments, but for those that concern the memory's origin: what a saved machine depends on.
-    fn machine(&self) -> Vec<String> {
+    pub(crate) fn machine(&self) -> Vec<String> {
         let Size { memory_mib, cpus } = self.size;
         let (accel, cpu, clock) = match self.accelerator {
             // By descriptor, as everything: the VMM's user is in none of the groups that may open the device.

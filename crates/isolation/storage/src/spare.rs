@@ -30,7 +30,7 @@ impl Storage {
         let path = self.new_path();
         let artifact = match source {
             DiskSource::Artifact(artifact) => artifact,
-            DiskSource::WithMemory(..) => {
+            DiskSource::WithMemory(..) | DiskSource::Asleep(_) => {
                 let why = "here a sandbox begins with the disk of a snapshot, and not with its memory";
                 return Err(IsolationError::Unavailable(why.to_owned()));
             }

@@ -4,11 +4,16 @@ use std::fs::File;
 
 use async_trait::async_trait;
 use atoll_core::id::{SandboxId, SnapshotId};
+use atoll_core::machine::MemoryNeeds;
 use atoll_core::snapshot::Comparison;
 
 #[cfg(doc)]
 use crate::DiskSource;
-use crate::{ArtifactUsage, IsolationError, RootFs, Taken};
+use crate::{ArtifactUsage, IsolationError, Plan, RootFs, Taken};
+
+/// Why a level without memory on disk refuses it.
+const NO_MEMORY: &str = "sandboxes of this isolation level are put to disk without their memory";
+
 /// What is kept of instances: the bytes of snapshots. See the crate for the contract.
 #[async_trait]
 pub trait Artifacts: Send + Sync + std::fmt::Debug {
@@ -86,6 +91,38 @@ pub trait Artifacts: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// [`IsolationError::BadArtifact`], [`IsolationError::NoArtifact`], [`IsolationError::Kernel`].
     async fn check_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError>;
+
+    /// Makes a file of `bytes` beside the disk of an artifact from [`Self::write_artifact`], for the memory of the instance
+    /// of this plan, which another host hibernated. The caller fills it and calls [`Self::check_artifact_memory`]. What a
+    /// host does not have is found before anything is fetched.
+    ///
+    /// # Errors
+    /// [`IsolationError::BadArtifact`] when this host does not have what the memory needs; the text says what.
+    /// [`IsolationError::NoArtifact`], [`IsolationError::HostFull`], [`IsolationError::Kernel`].
+    async fn write_artifact_memory(
+        &self,
+        artifact: &SnapshotId,
+        plan: &Plan,
+        needs: &MemoryNeeds,
+        bytes: u64,
+    ) -> Result<File, IsolationError> {
+        let _ = (artifact, plan, needs, bytes);
+        Err(IsolationError::BadArtifact(NO_MEMORY.to_owned()))
+    }
+
+    /// Checks memory that was written, so that an instance can go on from the artifact ([`DiskSource::Asleep`]).
+    ///
+    /// # Errors
+    /// [`IsolationError::BadArtifact`] when it is not the memory of such a machine; [`IsolationError::NoArtifact`],
+    /// [`IsolationError::Kernel`].
+    async fn check_artifact_memory(
+        &self,
+        artifact: &SnapshotId,
+        needs: &MemoryNeeds,
+    ) -> Result<(), IsolationError> {
+        let _ = (artifact, needs);
+        Err(IsolationError::BadArtifact(NO_MEMORY.to_owned()))
+    }
 
     /// Removes everything that exists of an artifact. Succeeds when there is nothing. Instances made from it have their
     /// own disk.

@@ -17,11 +17,13 @@
 //!    one keeps its disk, byte for byte, and nothing else: no process, no cgroup, no mount, no memory.
 //! 5. **Limits are enforced or refused**, never ignored: [`IsolationError::Unenforceable`].
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use atoll_core::id::{ExecId, SandboxId, SnapshotId};
+use atoll_core::machine::{MemoryNeeds, Platform};
 use atoll_core::snapshot::CopyMethod;
 use atoll_core::spec::{Accelerator, IsolationLevel, Resources};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -79,6 +81,30 @@ pub enum DiskSource {
     /// the disk has the same size. The guest knows none of these processes as an exec, but for the one exec that may be
     /// taken over.
     WithMemory(SnapshotId, Option<CarriedExec>),
+    /// The disk and the memory of this same instance, which another host hibernated: an artifact from
+    /// [`Artifacts::write_artifact`] and [`Artifacts::write_artifact_memory`]. It goes on as after
+    /// [`StandingStill::wake`]: nothing inside is told that it is another.
+    Asleep(SnapshotId),
+}
+
+/// What an instance goes on from that was woken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Woken {
+    /// Its memory and its disk: its processes go on.
+    Memory,
+    /// Its disk. There was no memory of it.
+    Disk,
+    /// Its disk, although there was memory of it: that could not be used, for this reason, and is gone.
+    DiskInstead(String),
+}
+
+/// The memory of a hibernated instance.
+#[derive(Debug)]
+pub struct HibernatedMemory {
+    /// It, for reading: a sparse file.
+    pub file: File,
+    /// What a host must have to use it.
+    pub needs: MemoryNeeds,
 }
 
 /// An exec in an artifact's memory that goes on as one of the instance. The instance has the output that was not
@@ -281,6 +307,11 @@ pub trait Isolation: Lifecycle + StandingStill + Artifacts + Gates {
 
     /// What executes its machines; `None` at a level without machines. The same as long as the driver is open.
     fn accelerator(&self) -> Option<Accelerator> {
+        None
+    }
+
+    /// What it runs machines with; `None` at a level without machines. The same as long as the driver is open.
+    fn platform(&self) -> Option<Platform> {
         None
     }
 

@@ -8,7 +8,7 @@ use atoll_core::sandbox::PauseMode;
 
 #[cfg(doc)]
 use crate::Lifecycle;
-use crate::{IsolationError, Plan};
+use crate::{HibernatedMemory, IsolationError, Plan, Woken};
 /// Instances that stand still. See the crate for the contract.
 #[async_trait]
 pub trait StandingStill: Send + Sync + std::fmt::Debug {
@@ -46,18 +46,29 @@ pub trait StandingStill: Send + Sync + std::fmt::Debug {
     /// [`IsolationError::Kernel`] when the kernel refuses a step; calling again continues.
     async fn hibernate(&self, id: &SandboxId, mode: PauseMode) -> Result<(), IsolationError>;
 
-    /// The disk of an instance that is hibernated without its memory, for reading: a sparse file, in which nothing changes before
+    /// The disk of an instance that is hibernated, for reading: a sparse file, in which nothing changes before
     /// [`Self::wake`].
     ///
     /// # Errors
     /// [`IsolationError::Gone`] when it is not hibernated, or there is no disk; [`IsolationError::Kernel`].
     async fn hibernated_disk(&self, id: &SandboxId) -> Result<File, IsolationError>;
 
-    /// Starts a hibernated instance again, as [`Lifecycle::create`] does, from its disk and, if it was kept, its
-    /// memory.
+    /// The memory of an instance that is hibernated with it, which would be woken by this plan: of the same moment as
+    /// [`Self::hibernated_disk`], and unchanged as long as that. `None` when no memory was kept.
+    ///
+    /// # Errors
+    /// [`IsolationError::BadArtifact`] when no host could use it, not even this one; [`IsolationError::Gone`] when the
+    /// instance is not hibernated; [`IsolationError::Kernel`].
+    async fn hibernated_memory(&self, plan: &Plan) -> Result<Option<HibernatedMemory>, IsolationError> {
+        let _ = plan;
+        Ok(None)
+    }
+
+    /// Starts a hibernated instance again, as [`Lifecycle::create`] does, from its disk and, if it was kept and can be
+    /// used here, its memory. Says which of both it was.
     ///
     /// # Errors
     /// As [`Lifecycle::create`]; [`IsolationError::Gone`] when nothing was kept. After an error call
     /// [`Self::hibernate`].
-    async fn wake(&self, plan: &Plan) -> Result<(), IsolationError>;
+    async fn wake(&self, plan: &Plan) -> Result<Woken, IsolationError>;
 }

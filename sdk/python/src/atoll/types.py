@@ -3651,7 +3651,7 @@ class Sandbox:
     state: SandboxState
     """Where it is in its life."""
     reason: str | None
-    """Why it failed, or was paused by Atoll."""
+    """Why it failed, was paused by Atoll, or was woken without the memory that it was paused with."""
     paused: PauseMode | None
     """How it is paused, while it is."""
     paused_at_ms: int | None

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use atoll_core::id::NodeId;
 use atoll_core::node::{NODE_IMAGES_MAX_COUNT, NodeFacts, NodeLoad};
 use atoll_core::placement::{Candidate, Handed, Placement, Wanted, best, expected_bytes, image_mark, place};
-use atoll_core::sandbox::SandboxState;
+use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::spec::{SandboxDraft, TemplateSpec};
 use atoll_core::{Code, Error, Result};
 use atoll_image::local_or_normal;
@@ -63,6 +63,7 @@ impl Engine {
             creates_max: self.inner.config.creates_max as u64,
             // What is here at this moment, and not what was said of it.
             images: image.filter(|_| image_is_here).into_iter().collect(),
+            machines: this.facts.machines,
         };
         let home = Candidate {
             id: &this.id,
@@ -107,15 +108,19 @@ impl Engine {
         Ok(())
     }
 
-    /// The node to which a sandbox of this one goes that takes nothing new: one that has its image, if there is one.
+    /// The node to which a sandbox of this one goes that takes nothing new: one that can use its memory, if it has some that
+    /// can go, and that has its image, if there is one.
     pub(crate) fn place_away(&self, record: &SandboxRecord) -> Result<Option<NodeId>> {
         let Some(cluster) = &self.inner.cluster else { return Ok(None) };
         let nodes = cluster.nodes();
         let others: Vec<Candidate<'_>> = candidates(cluster, &nodes, |id| id != cluster.id());
+        let machines = self.inner.machines_of(record);
+        let alike = others.iter().filter(|node| machines.is_some() && node.facts.machines == machines);
+        let alike: Vec<Candidate<'_>> = alike.copied().collect();
         let labels = BTreeMap::new();
         let image = record.image_digest.as_deref().map(image_mark);
-        // Without its image a node pulls that.
-        for image in [image, None] {
+        // Without its image a node pulls that; without its memory the sandbox begins anew on its disk.
+        for (nodes, image) in [(&alike, image), (&alike, None), (&others, image), (&others, None)] {
             let wanted = Wanted {
                 level: record.spec.isolation,
                 memory_bytes: record.spec.resources.memory_bytes,
@@ -123,11 +128,26 @@ impl Engine {
                 image_is_shared: false,
                 labels: &labels,
             };
-            if let Some(node) = best(&wanted, &others, random()?) {
+            if let Some(node) = best(&wanted, nodes, random()?) {
                 return Ok(Some(node.id.clone()));
             }
         }
         Ok(None)
+    }
+
+    /// Whether a sandbox of this node keeps its memory when it goes to another one.
+    pub(crate) fn keeps_memory_at(&self, record: &SandboxRecord, node: &NodeId) -> bool {
+        let Some(cluster) = &self.inner.cluster else { return false };
+        let there = cluster.any(node).and_then(|node| node.facts.machines);
+        there.is_some() && there == self.inner.machines_of(record)
+    }
+
+    /// How the other nodes that live run machines, as far as that is not how this one does.
+    pub(crate) fn machines_elsewhere(&self) -> Vec<u64> {
+        let Some(cluster) = &self.inner.cluster else { return Vec::new() };
+        let here = cluster.any(cluster.id()).and_then(|node| node.facts.machines);
+        let others = cluster.nodes().into_iter().filter(|node| node.is_alive && node.id != *cluster.id());
+        others.filter_map(|node| node.facts.machines).filter(|machines| Some(*machines) != here).collect()
     }
 
     /// What this node says of itself from now on, when it is not what it said.
@@ -205,6 +225,13 @@ impl Inner {
             Ok(image) => (Some(image_mark(image.digest.as_str())), true),
             Err(_) => (Some(image_mark(&local_or_normal(name).unwrap_or_else(|_| name.to_owned()))), false),
         }
+    }
+
+    /// How this node runs the machine of a sandbox whose memory is there or can be put to disk; `None` for one that has none.
+    fn machines_of(&self, record: &SandboxRecord) -> Option<u64> {
+        let driver = self.driver(record.spec.isolation).ok()?;
+        let keeps = record.paused != Some(PauseMode::Filesystem) && driver.memory_pause().is_ok();
+        keeps.then(|| driver.platform()).flatten().map(|platform| platform.mark())
     }
 
     /// What this node is, with what has changed since it entered.

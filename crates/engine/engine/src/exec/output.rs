@@ -110,7 +110,8 @@ impl OutputReader {
                 return Err(Error::new(Code::Internal, "an ended exec has no end"));
             };
             if progress.borrow().stopped || progress.changed().await.is_err() {
-                return Err(Error::new(Code::ShuttingDown, "the server is shutting down"));
+                let why = "the server is shutting down, or the sandbox has gone to another node";
+                return Err(Error::new(Code::ShuttingDown, why).hint("try again"));
             }
         }
     }

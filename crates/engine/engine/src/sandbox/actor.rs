@@ -89,6 +89,8 @@ pub(crate) fn spawn(inner: &Arc<Inner>, shared: &Arc<SandboxShared>, origin: Ori
         not_before_ms: 0,
         keeping: None,
         away: false,
+        unentered: false,
+        lost_memory: None,
         copied_ms: 0,
     };
     let (inner, shared) = (Arc::clone(inner), Arc::clone(shared));
@@ -150,6 +152,10 @@ struct Actor {
     keeping: Option<Keeping>,
     /// It is put to disk, and its disk is in the object store only.
     away: bool,
+    /// It is put to disk with its memory, and its execs have no sessions yet: their output is in the object store only.
+    unentered: bool,
+    /// It is being woken without the memory that it was put to disk with: why, as its record is to say.
+    lost_memory: Option<String>,
     /// When a copy of it was begun last while it ran.
     copied_ms: u64,
 }

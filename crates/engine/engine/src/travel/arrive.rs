@@ -43,7 +43,8 @@ pub(super) async fn keep(engine: Engine) {
 impl Engine {
     async fn look_for_arrivals(&self, not_before: &mut BTreeMap<SandboxId, Instant>) -> Result<()> {
         if self.has_dead_nodes() {
-            let taken = self.inner.store.take_kept(&self.isolation_levels()).await.map_err(store_error)?;
+            let (levels, theirs) = (self.isolation_levels(), self.machines_elsewhere());
+            let taken = self.inner.store.take_kept(&levels, &theirs).await.map_err(store_error)?;
             if taken > 0 {
                 tracing::info!(sandboxes = taken, "what a dead node had in the object store is this one's");
             }

@@ -1,6 +1,7 @@
 //! The sandboxes of a node that takes no new ones go to other nodes.
 //!
-//! A sandbox in which a command runs for longer than a move waits goes when that has ended, or after half a minute.
+//! A sandbox in which a command runs for longer than a move waits goes when that has ended, or after half a minute; one that
+//! goes with its memory goes at once, and the command with it.
 //! Each sandbox is put to disk, copied, given to another node in one statement, and taken apart here; the other wakes it if it
 //! ran. What cannot go stays, and why is written down. The sandbox's actor does all of it, so that nothing else happens to it
 //! meanwhile: see `sandbox/actor/travel.rs`.
@@ -108,10 +109,13 @@ impl Engine {
         if let Some(outcome) = self.why_not(sandbox) {
             return outcome;
         }
-        if patient && self.runs_for_long(sandbox) {
+        let record = sandbox.record();
+        let to = self.place_away(&record);
+        let with_memory = matches!(&to, Ok(Some(node)) if self.keeps_memory_at(&record, node));
+        if patient && !with_memory && self.runs_for_long(sandbox) {
             return Outcome::Later;
         }
-        let to = match self.place_away(&sandbox.record()) {
+        let to = match to {
             Ok(Some(node)) => node,
             Ok(None) => return Outcome::Nowhere,
             Err(error) => return Outcome::Stays(error.message),

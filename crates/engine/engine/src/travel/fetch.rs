@@ -3,20 +3,26 @@
 //! What lies there is believed by its digest only: the database has that of the index, the index those of all pieces. The disk
 //! becomes an artifact, which is checked as everything that comes from elsewhere, and the sandbox is made from that. The
 //! artifact has a row, so that what a crash leaves of it is removed.
+//!
+//! The memory of a sandbox that was put to disk with it is fetched, too, if it can be used here. Then the disk stays as the
+//! sandbox's kernel knows it: the host never mounts that of a machine. Without its memory the disk is tidied first, because
+//! files were open that nothing has any more.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use atoll_core::id::SandboxId;
+use atoll_core::id::{SandboxId, SnapshotId};
+use atoll_core::sandbox::PauseMode;
 use atoll_core::{Code, Error, Result};
+use atoll_isolation::{DiskSource, IsolationError, Plan};
 use atoll_objects::ObjectsError;
 use atoll_store::{SandboxRecord, SnapshotRecord};
 use futures::{StreamExt as _, TryStreamExt as _};
 
 use super::Travel;
-use super::index::{Extent, Index, PACKED_MAX_BYTES, Piece, digest};
+use super::index::{Extent, Index, Memory, PACKED_MAX_BYTES, Piece, digest};
 use super::logs::{sync_dir, unpack};
 use crate::engine::{Engine, Inner};
 use crate::errors::{isolation_error, store_error};
@@ -29,9 +35,16 @@ const PIECES_AT_ONCE: usize = 8;
 /// What is looked at to leave out what is zero, bytes.
 const BLOCK_BYTES: usize = 4096;
 
-/// A disk that was fetched, as an artifact.
+/// What was fetched of a sandbox, as an artifact.
 #[derive(Debug)]
-pub(crate) struct Fetched(pub(crate) SnapshotRecord);
+pub(crate) struct Fetched {
+    /// The artifact, which the caller removes.
+    pub(crate) artifact: SnapshotRecord,
+    /// How the sandbox is made from it.
+    pub(crate) plan: Plan,
+    /// Why it goes on without its memory, although it was put to disk with that.
+    pub(crate) without_memory: Option<String>,
+}
 
 /// Why an object of a copy cannot be read.
 pub(super) fn missing(error: &ObjectsError) -> Error {
@@ -146,12 +159,12 @@ fn write(packed: &[u8], piece: &Piece, file: &File) -> Result<()> {
 }
 
 impl Engine {
-    /// Fetches the disk of a sandbox.
+    /// Fetches the disk of a sandbox, and its memory if it was put to disk with that and this node can use it.
     ///
     /// # Errors
     /// [`Code::ObjectsUnavailable`]; [`Code::DigestMismatch`], [`Code::SnapshotInvalid`] for what is not what it should be;
     /// [`Code::HostDiskFull`]. Nothing is left then.
-    pub(crate) async fn fetch_disk(&self, sandbox: &SandboxRecord) -> Result<Fetched> {
+    pub(crate) async fn fetch_asleep(&self, sandbox: &SandboxRecord) -> Result<Fetched> {
         let Some(travel) = &self.inner.travel else {
             return Err(Error::new(
                 Code::InvalidState,
@@ -161,22 +174,76 @@ impl Engine {
         };
         let _turn = travel.fetching.acquire().await;
         let index = travel.fetch_index(&self.inner, &sandbox.id).await?;
-        let mut record = super::checkpoint::held(sandbox, HOLDER, self.inner.now_ms())?;
-        self.begin_snapshot(&mut record).await?;
+        let mut artifact = super::checkpoint::held(sandbox, HOLDER, self.inner.now_ms())?;
+        self.begin_snapshot(&mut artifact).await?;
         atoll_failpoint::fail_point!("engine.travel.fetching");
-        let driver = self.inner.driver(sandbox.spec.isolation)?;
-        let filled = async {
-            let disk = driver.write_artifact(&record.id, index.disk.bytes).await;
-            let disk = Arc::new(disk.map_err(|error| isolation_error(&error))?);
-            travel.fill(&sandbox.id, &index.disk, &disk).await?;
-            drop(disk);
-            driver.check_artifact(&record.id).await.map_err(|error| isolation_error(&error))
-        };
-        if let Err(error) = filled.await {
-            self.undo_snapshot(&record).await;
-            return Err(error);
+        match Box::pin(self.fill_artifact(travel, sandbox, &index, &artifact.id)).await {
+            Ok((plan, without_memory)) => {
+                atoll_failpoint::fail_point!("engine.travel.fetched");
+                Ok(Fetched { artifact, plan, without_memory })
+            }
+            Err(error) => {
+                self.undo_snapshot(&artifact).await;
+                Err(error)
+            }
         }
-        atoll_failpoint::fail_point!("engine.travel.fetched");
-        Ok(Fetched(record))
+    }
+
+    /// Gives how the sandbox is made from the artifact, and why without its memory if it had some.
+    async fn fill_artifact(
+        &self,
+        travel: &Travel,
+        sandbox: &SandboxRecord,
+        index: &Index,
+        artifact: &SnapshotId,
+    ) -> Result<(Plan, Option<String>)> {
+        let driver = self.inner.driver(sandbox.spec.isolation)?;
+        let disk = driver.write_artifact(artifact, index.disk.bytes).await;
+        let disk = Arc::new(disk.map_err(|error| isolation_error(&error))?);
+        travel.fill(&sandbox.id, &index.disk, &disk).await?;
+        drop(disk);
+        let mut without_memory = None;
+        if sandbox.paused == Some(PauseMode::Memory) {
+            let plan = self.plan_for(sandbox, DiskSource::Asleep(artifact.clone()))?;
+            match self.fetch_memory(travel, sandbox, &plan, index.memory.as_ref(), artifact).await? {
+                None => return Ok((plan, None)),
+                why => without_memory = why,
+            }
+        }
+        if index.memory.is_some() || without_memory.is_some() {
+            let sealed = driver.seal_artifact(artifact).await;
+            sealed.map_err(|error| isolation_error(&error))?;
+        }
+        let checked = driver.check_artifact(artifact).await;
+        checked.map_err(|error| isolation_error(&error))?;
+        let plan = self.plan_for(sandbox, DiskSource::Artifact(artifact.clone()))?;
+        Ok((plan, without_memory))
+    }
+
+    /// Fetches the memory of a sandbox into an artifact that has its disk. Gives why it is not there, if it is not.
+    async fn fetch_memory(
+        &self,
+        travel: &Travel,
+        sandbox: &SandboxRecord,
+        plan: &Plan,
+        memory: Option<&Memory>,
+        artifact: &SnapshotId,
+    ) -> Result<Option<String>> {
+        let Some(memory) = memory else { return Ok(Some("it is not in the copy".to_owned())) };
+        let driver = self.inner.driver(sandbox.spec.isolation)?;
+        // Compared first: what cannot be used here is not fetched.
+        let made = driver.write_artifact_memory(artifact, plan, &memory.needs, memory.content.bytes).await;
+        let file = match made {
+            Ok(file) => Arc::new(file),
+            Err(IsolationError::BadArtifact(why)) => return Ok(Some(why)),
+            Err(error) => return Err(isolation_error(&error)),
+        };
+        travel.fill(&sandbox.id, &memory.content, &file).await?;
+        drop(file);
+        match driver.check_artifact_memory(artifact, &memory.needs).await {
+            Ok(()) => Ok(None),
+            Err(IsolationError::BadArtifact(why)) => Ok(Some(why)),
+            Err(error) => Err(isolation_error(&error)),
+        }
     }
 }

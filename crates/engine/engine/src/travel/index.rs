@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use atoll_core::id::SandboxId;
+use atoll_core::machine::MemoryNeeds;
 use atoll_core::{Code, Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -43,7 +44,17 @@ pub(super) struct Extent {
     pub(super) pieces: Vec<Piece>,
 }
 
-/// What a copy consists of.
+/// The memory of a machine that is put to disk with it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Memory {
+    /// What a node must have to use it.
+    pub(super) needs: MemoryNeeds,
+    /// The file that the machine was written to.
+    pub(super) content: Extent,
+}
+
+/// What a copy consists of. Disk and memory are of one moment: one digest is of both, and no copy has parts of another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Index {
@@ -51,6 +62,9 @@ pub(super) struct Index {
     pub(super) sandbox: SandboxId,
     /// The writable disk.
     pub(super) disk: Extent,
+    /// Its memory, if it is put to disk with it and can be used elsewhere. Versions that do not know this refuse the copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) memory: Option<Memory>,
     /// The output of its execs, see [`super::logs`].
     pub(super) logs: Extent,
 }
@@ -91,8 +105,8 @@ impl Extent {
 }
 
 impl Index {
-    pub(super) const fn new(sandbox: SandboxId, disk: Extent, logs: Extent) -> Self {
-        Self { format: FORMAT, sandbox, disk, logs }
+    pub(super) const fn new(sandbox: SandboxId, disk: Extent, memory: Option<Memory>, logs: Extent) -> Self {
+        Self { format: FORMAT, sandbox, disk, memory, logs }
     }
 
     /// As text, and its digest.
@@ -125,14 +139,19 @@ impl Index {
         if index.format != FORMAT {
             return Err(invalid("its form is that of another version"));
         }
-        if index.sandbox != *of || !index.disk.check() || !index.logs.check() {
+        if index.sandbox != *of || !index.extents().all(Extent::check) {
             return Err(invalid("its pieces are out of place"));
         }
         Ok(index)
     }
 
+    fn extents(&self) -> impl Iterator<Item = &Extent> {
+        let memory = self.memory.as_ref().map(|memory| &memory.content);
+        [&self.disk, &self.logs].into_iter().chain(memory)
+    }
+
     fn pieces(&self) -> impl Iterator<Item = &Piece> {
-        self.disk.pieces.iter().chain(&self.logs.pieces)
+        self.extents().flat_map(|extent| &extent.pieces)
     }
 
     /// Which upload sent each piece.
@@ -146,13 +165,16 @@ impl Index {
     }
 
     /// What it has altogether, bytes.
-    pub(super) const fn bytes(&self) -> u64 {
-        self.disk.bytes.saturating_add(self.logs.bytes)
+    pub(super) fn bytes(&self) -> u64 {
+        self.extents().fold(0, |sum, extent| sum.saturating_add(extent.bytes))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use atoll_core::machine::Platform;
+    use atoll_core::spec::Accelerator;
+
     use super::*;
 
     fn piece(at: u64, len: u32) -> Piece {
@@ -164,8 +186,46 @@ mod tests {
     }
 
     fn read(disk: Extent) -> Result<Index> {
-        let (text, digest) = Index::new(sandbox(), disk, Extent::default()).to_text()?;
+        read_with(disk, None)
+    }
+
+    fn read_with(disk: Extent, memory: Option<Memory>) -> Result<Index> {
+        let (text, digest) = Index::new(sandbox(), disk, memory, Extent::default()).to_text()?;
         Index::parse(&text, &sandbox(), &digest)
+    }
+
+    fn memory(content: Extent) -> Memory {
+        let platform = Platform {
+            vmm: "vmm".to_owned(),
+            machine: "machine".to_owned(),
+            kernel: "kernel".to_owned(),
+            agent: "agent".to_owned(),
+            accelerator: Accelerator::Emulated,
+            clock_khz: 1,
+            processor: None,
+        };
+        Memory {
+            needs: MemoryNeeds { platform, memory_mib: 192, cpus: 1, image: "image".to_owned() },
+            content,
+        }
+    }
+
+    #[test]
+    fn memory_is_a_part_of_its_copy_like_any_other() {
+        let block = PIECE_BYTES as u64;
+        let of_memory = Piece { digest: "1".repeat(64), ..piece(block, 4096) };
+        let content = Extent { bytes: 2 * block, pieces: vec![of_memory] };
+        let disk = Extent { bytes: block, pieces: vec![piece(0, 4096)] };
+        let index = read_with(disk.clone(), Some(memory(content.clone()))).unwrap();
+        assert_eq!(index.memory.as_ref(), Some(&memory(content.clone())));
+        assert_eq!((index.objects().len(), index.uploads().len(), index.bytes()), (2, 2, 3 * block));
+        // Another memory is another copy.
+        let [one, other] = [Some(memory(content.clone())), None].map(|memory| {
+            Index::new(sandbox(), disk.clone(), memory, Extent::default()).to_text().unwrap().1
+        });
+        assert_ne!(one, other);
+        let beyond = Extent { bytes: block, ..content };
+        assert_eq!(read_with(disk, Some(memory(beyond))).unwrap_err().code, Code::SnapshotInvalid);
     }
 
     #[test]
@@ -193,7 +253,8 @@ mod tests {
         ] {
             assert_eq!(read(with(pieces.clone())).unwrap_err().code, Code::SnapshotInvalid, "{pieces:?}");
         }
-        let (text, digest) = Index::new(sandbox(), Extent::default(), Extent::default()).to_text().unwrap();
+        let (text, digest) =
+            Index::new(sandbox(), Extent::default(), None, Extent::default()).to_text().unwrap();
         let other = SandboxId::from_parts(2, 2);
         assert_eq!(Index::parse(&text, &other, &digest).unwrap_err().code, Code::SnapshotInvalid);
         assert_eq!(Index::parse(b"{}", &sandbox(), &digest).unwrap_err().code, Code::DigestMismatch);

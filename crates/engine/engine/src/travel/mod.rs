@@ -24,6 +24,9 @@
 //! upload and of the copy before it, and to no others; what may be removed follows from that alone, see `atoll_store`'s module
 //! `kept`.
 //!
+//! The memory of a machine is one more sequence of bytes with pieces, in the same index as the disk. What it needs of a node is
+//! written beside it (`atoll_core::machine`); a node that has not all of that wakes the sandbox without, and says so.
+//!
 //! All of it is there on nodes with an object store only; one without says why its sandboxes stay when it is drained.
 
 mod arrive;
@@ -39,7 +42,6 @@ mod send;
 use std::path::{Path, PathBuf};
 
 use atoll_core::id::SandboxId;
-use atoll_core::sandbox::PauseMode;
 use atoll_core::{Code, Error, Result};
 use atoll_objects::Objects;
 use atoll_store::{SandboxRecord, Store};
@@ -110,13 +112,7 @@ async fn empty(dir: &Path) -> std::io::Result<()> {
 
 /// Why a sandbox cannot be woken on another node, even from a copy.
 pub(crate) fn bound_here(record: &SandboxRecord) -> Option<&'static str> {
-    if !record.spec.volumes.is_empty() {
-        return Some("it has volumes, which are on this node");
-    }
-    if record.paused == Some(PauseMode::Memory) {
-        return Some("it is on disk with its memory, which no other host can read");
-    }
-    None
+    (!record.spec.volumes.is_empty()).then_some("it has volumes, which are on this node")
 }
 
 impl Engine {

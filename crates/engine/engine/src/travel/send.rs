@@ -1,4 +1,4 @@
-//! Makes the copy of a sandbox.
+//! Makes the copy of a sandbox: of its disk, of its memory if that is on disk, and of its logs.
 //!
 //! | step | row says | after a crash |
 //! |---|---|---|
@@ -11,18 +11,19 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::Path;
 
 use atoll_core::id::SandboxId;
+use atoll_core::sandbox::PauseMode;
 use atoll_core::{Code, Error, Result};
-use atoll_isolation::sparse;
+use atoll_isolation::{HibernatedMemory, IsolationError, sparse};
 use atoll_store::{CopyRecord, SandboxRecord};
 use futures::{StreamExt as _, TryStreamExt as _};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::Travel;
-use super::index::{Extent, INDEX, INDEX_MAX_BYTES, Index, PIECE_BYTES, Piece, digest};
+use super::index::{Extent, INDEX, INDEX_MAX_BYTES, Index, Memory, PIECE_BYTES, Piece, digest};
 use super::logs::Packing;
 use crate::clock::random;
 use crate::engine::Inner;
@@ -52,7 +53,22 @@ pub(super) enum Of {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Disk,
+    Memory,
     Logs,
+}
+
+/// What is read to make a copy, besides logs.
+struct Sources {
+    disk: File,
+    memory: Option<HibernatedMemory>,
+}
+
+/// How many bytes each part has.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sizes {
+    disk: u64,
+    memory: u64,
+    logs: u64,
 }
 
 /// A piece, and what is to be sent for it if it is not there.
@@ -80,15 +96,11 @@ impl Travel {
         let upload = format!("{:012x}{:016x}", inner.now_ms(), random()?);
         let before = inner.store.begin_upload(id, &upload).await.map_err(store_error)?.copy;
         atoll_failpoint::fail_point!("engine.travel.begun");
-        let (disk, taken_ms) = match of {
-            Of::Moment { disk, taken_ms } => (disk, Some(taken_ms)),
-            Of::Asleep => {
-                let driver = inner.driver(record.spec.isolation)?;
-                let disk = driver.hibernated_disk(id).await;
-                (disk.map_err(|error| isolation_error(&error))?, None)
-            }
+        let (sources, taken_ms) = match of {
+            Of::Moment { disk, taken_ms } => (Sources { disk, memory: None }, Some(taken_ms)),
+            Of::Asleep => (sources(inner, record).await?, None),
         };
-        let sending = self.send_objects(inner, record, disk, &upload, before);
+        let sending = self.send_objects(inner, record, sources, &upload, before);
         let Some(sent) = stop.run_until_cancelled(Box::pin(sending)).await else {
             return Ok(None);
         };
@@ -99,7 +111,7 @@ impl Travel {
             return Ok(None);
         }
         let finished = match taken_ms {
-            None => inner.store.finish_upload(id, &copy, &record.boot_id).await,
+            None => inner.store.finish_upload(record, &copy).await,
             Some(at) => inner.store.finish_checkpoint(id, &copy, at, &record.boot_id).await,
         };
         finished.map_err(store_error)?;
@@ -118,7 +130,7 @@ impl Travel {
         &self,
         inner: &Inner,
         record: &SandboxRecord,
-        disk: File,
+        sources: Sources,
         upload: &str,
         before: Option<CopyRecord>,
     ) -> Result<(CopyRecord, Vec<String>)> {
@@ -138,14 +150,16 @@ impl Travel {
         let (sender, receiver) = mpsc::channel(QUEUE_MAX_COUNT);
         let reading = Reading { sender, upload: upload.to_owned(), known };
         let logs = inner.logs_dir(id);
-        let reader = tokio::task::spawn_blocking(move || reading.run(&disk, logs));
+        let Sources { disk, memory } = sources;
+        let (needs, memory) = memory.map(|memory| (memory.needs, memory.file)).unzip();
+        let reader = tokio::task::spawn_blocking(move || reading.run(&disk, memory.as_ref(), &logs));
         let made = futures::stream::unfold(receiver, |mut receiver| async move {
             receiver.recv().await.map(|made| (made, receiver))
         });
         let sending = made.map(|made| self.send_piece(id, made)).buffer_unordered(PIECES_AT_ONCE);
         let mut pieces: Vec<(Part, Piece)> = sending.try_collect().await?;
         let read = reader.await.unwrap_or_else(|error| Err(io::Error::other(error)));
-        let (disk_bytes, logs_bytes) = read.map_err(|error| unreadable(id, &error))?;
+        let sizes = read.map_err(|error| unreadable(id, &error))?;
         pieces.sort_by_key(|(_, piece)| piece.at);
         let of = |wanted, bytes| Extent {
             bytes,
@@ -155,7 +169,8 @@ impl Travel {
                 .map(|(_, piece)| piece.clone())
                 .collect(),
         };
-        let index = Index::new(id.clone(), of(Part::Disk, disk_bytes), of(Part::Logs, logs_bytes));
+        let memory = needs.map(|needs| Memory { needs, content: of(Part::Memory, sizes.memory) });
+        let index = Index::new(id.clone(), of(Part::Disk, sizes.disk), memory, of(Part::Logs, sizes.logs));
         let (text, digest) = index.to_text()?;
         let put = self.objects.put_small(&self.object(id, upload, INDEX), text).await;
         put.map_err(|error| objects_error(&error))?;
@@ -191,6 +206,25 @@ impl Travel {
     }
 }
 
+/// What there is of a sandbox that is put to disk.
+async fn sources(inner: &Inner, record: &SandboxRecord) -> Result<Sources> {
+    let driver = inner.driver(record.spec.isolation)?;
+    let disk = driver.hibernated_disk(&record.id).await.map_err(|error| isolation_error(&error))?;
+    if record.paused != Some(PauseMode::Memory) {
+        return Ok(Sources { disk, memory: None });
+    }
+    let memory = match driver.hibernated_memory(&inner.plan_of(record)?).await {
+        Ok(memory) => memory,
+        // It is woken without on this node, too.
+        Err(IsolationError::BadArtifact(why)) => {
+            tracing::warn!(sandbox = %record.id, why, "a sandbox is copied without its memory, which no node could use");
+            None
+        }
+        Err(error) => return Err(isolation_error(&error)),
+    };
+    Ok(Sources { disk, memory })
+}
+
 fn unreadable(id: &SandboxId, error: &io::Error) -> Error {
     tracing::error!(sandbox = %id, %error, "a sandbox cannot be read to be copied");
     Error::new(Code::Internal, "its disk or its logs cannot be read")
@@ -205,21 +239,29 @@ struct Reading {
 }
 
 impl Reading {
-    /// Gives how many bytes disk and logs have.
-    fn run(mut self, disk: &File, logs: PathBuf) -> io::Result<(u64, u64)> {
-        let disk_bytes = disk.metadata()?.len();
-        for_pieces(disk, disk_bytes, |at, bytes| self.give(Part::Disk, at, bytes))?;
-        sparse::forget(disk)?;
-        let mut packing = Packing::open(&logs)?;
-        let (mut at, mut piece) = (0, vec![0; PIECE_BYTES]);
+    fn run(mut self, disk: &File, memory: Option<&File>, logs: &Path) -> io::Result<Sizes> {
+        let mut sizes = Sizes { disk: self.sparse(Part::Disk, disk)?, ..Sizes::default() };
+        if let Some(memory) = memory {
+            sizes.memory = self.sparse(Part::Memory, memory)?;
+        }
+        let mut packing = Packing::open(logs)?;
+        let mut piece = vec![0; PIECE_BYTES];
         loop {
             let len = fill(&mut packing, &mut piece)?;
             if len == 0 {
-                return Ok((disk_bytes, at));
+                return Ok(sizes);
             }
-            self.give(Part::Logs, at, &piece[..len])?;
-            at += len as u64;
+            self.give(Part::Logs, sizes.logs, &piece[..len])?;
+            sizes.logs += len as u64;
         }
+    }
+
+    /// Gives how many bytes the file has.
+    fn sparse(&mut self, part: Part, file: &File) -> io::Result<u64> {
+        let bytes = file.metadata()?.len();
+        for_pieces(file, bytes, |at, piece| self.give(part, at, piece))?;
+        sparse::forget(file)?;
+        Ok(bytes)
     }
 
     fn give(&mut self, part: Part, at: u64, bytes: &[u8]) -> io::Result<()> {

@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod admin;
 #[cfg(test)]
+mod asleep;
+#[cfg(test)]
 mod create;
 #[cfg(test)]
 mod death;

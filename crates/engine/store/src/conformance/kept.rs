@@ -25,9 +25,9 @@ pub(super) async fn uploads(store: &Store) {
     assert_eq!(store.begin_upload(&record.id, "one").await.unwrap().copy, None);
     // A second upload takes its place: the first cannot be finished any more.
     assert_eq!(store.begin_upload(&record.id, "two").await.unwrap().upload.as_deref(), Some("two"));
-    let late = store.finish_upload(&record.id, &copy("one", 3), "boot").await;
+    let late = store.finish_upload(&record, &copy("one", 3)).await;
     assert!(matches!(late, Err(StoreError::Conflict)), "{late:?}");
-    store.finish_upload(&record.id, &copy("two", 4), "boot").await.unwrap();
+    store.finish_upload(&record, &copy("two", 4)).await.unwrap();
     let kept = store.kept(&record.id).await.unwrap();
     assert_eq!((kept.upload, kept.copy), (None, Some(copy("two", 4))));
     let begun = store.begin_upload(&record.id, "three").await.unwrap();
@@ -47,10 +47,15 @@ pub(super) async fn what_is_kept_is_so_until_it_is_woken(store: &Store) {
     let record = asleep(store).await;
     let kept_ms = async || store.sandbox(&record.id).await.unwrap().unwrap().kept_ms;
     store.begin_upload(&record.id, "one").await.unwrap();
-    let other = store.finish_upload(&record.id, &copy("one", 4), "another boot").await;
-    assert!(matches!(other, Err(StoreError::Conflict)), "it was woken meanwhile");
+    let another_boot = SandboxRecord { boot_id: "another boot".to_owned(), ..record.clone() };
+    // As after a wake with its memory.
+    let another_pause = SandboxRecord { paused_ms: Some(1), ..record.clone() };
+    for before in [another_boot, another_pause] {
+        let other = store.finish_upload(&before, &copy("one", 4)).await;
+        assert!(matches!(other, Err(StoreError::Conflict)), "it was woken meanwhile");
+    }
     assert_eq!((kept_ms().await, store.kept(&record.id).await.unwrap().copy), (None, None), "nothing of it");
-    store.finish_upload(&record.id, &copy("one", 4), "boot").await.unwrap();
+    store.finish_upload(&record, &copy("one", 4)).await.unwrap();
     assert_eq!(kept_ms().await, Some(4));
     let all = SandboxState::ALL;
     // As a server does that finds the sandbox at its start.
@@ -61,13 +66,28 @@ pub(super) async fn what_is_kept_is_so_until_it_is_woken(store: &Store) {
     assert_eq!(kept_ms().await, None);
     store.set_pause(&record, &all).await.unwrap();
     assert_eq!(kept_ms().await, None, "what is on disk now is something else");
+    // What is on disk with its memory is on disk.
+    let asleep = SandboxRecord { paused: Some(PauseMode::Memory), paused_ms: Some(7), ..record.clone() };
+    store.set_pause(&awake, &all).await.unwrap();
+    store.set_pause(&asleep, &all).await.unwrap();
+    store.begin_upload(&record.id, "two").await.unwrap();
+    store.finish_upload(&asleep, &copy("two", 8)).await.unwrap();
+    assert_eq!(kept_ms().await, Some(8));
+    let without = SandboxRecord { paused: Some(PauseMode::Filesystem), ..asleep.clone() };
+    store.set_pause(&without, &all).await.unwrap();
+    assert_eq!(kept_ms().await, Some(8), "its disk is the same without its memory");
+    store.set_pause(&asleep, &all).await.unwrap();
+    assert_eq!(kept_ms().await, None, "memory that comes to it is in no copy");
     // There is no node to which it could go.
     let nobody = NodeId::from_parts(1, 1);
     let generation = store.sandbox(&record.id).await.unwrap().unwrap().generation;
     assert!(!store.hand_over(&record.id, generation, &nobody, true).await.unwrap());
     assert_eq!(store.hold(&record.id, generation).await.unwrap(), Some(generation + 1));
     assert_eq!(store.hold(&record.id, generation).await.unwrap(), None);
-    assert_eq!((store.arrivals(None).await.unwrap(), store.take_kept(&[]).await.unwrap()), (Vec::new(), 0));
+    assert_eq!(
+        (store.arrivals(None).await.unwrap(), store.take_kept(&[], &[]).await.unwrap()),
+        (Vec::new(), 0)
+    );
     store.arrived(&record.id).await.unwrap();
     // The node that has it is to wake it.
     store.expect_wake(&record.id).await.unwrap();

@@ -169,7 +169,7 @@ mod tests {
         store.insert_sandbox(&record).await.unwrap();
         store.begin_upload(&record.id, "u").await.unwrap();
         let copy = CopyRecord { upload: "u".to_owned(), digest: "d".to_owned(), bytes: 1, copied_ms: 5 };
-        store.finish_upload(&record.id, &copy, &record.boot_id).await.unwrap();
+        store.finish_upload(&record, &copy).await.unwrap();
         record
     }
 
@@ -227,14 +227,14 @@ mod tests {
         let local = sandbox(3, SandboxState::Paused, Some(PauseMode::Filesystem));
         one.insert_sandbox(&local).await.unwrap();
         let levels = [IsolationLevel::Container];
-        assert_eq!(two.take_kept(&levels).await.unwrap(), 0, "it lives");
+        assert_eq!(two.take_kept(&levels, &[]).await.unwrap(), 0, "it lives");
         once("it is taken over", async || {
             two.take_over(&record_of(&two, 1).await, &[IsolationLevel::Container], "why", 9).await.unwrap()
         })
         .await;
-        assert_eq!(two.take_kept(&[IsolationLevel::Microvm]).await.unwrap(), 0, "it cannot run here");
+        assert_eq!(two.take_kept(&[IsolationLevel::Microvm], &[]).await.unwrap(), 0, "it cannot run here");
         // Both nodes at once: each gets some of the sandboxes, or one gets all, and no sandbox goes to both.
-        let (a, b) = tokio::join!(two.take_kept(&levels), three.take_kept(&levels));
+        let (a, b) = tokio::join!(two.take_kept(&levels, &[]), three.take_kept(&levels, &[]));
         assert_eq!(a.unwrap() + b.unwrap(), 2);
         let mut arrived = two.arrivals(None).await.unwrap();
         arrived.extend(three.arrivals(None).await.unwrap());
@@ -256,6 +256,34 @@ mod tests {
         for store in [one, two, three] {
             store.close().await;
         }
+        postgres.clean().await;
+    }
+
+    /// Nodes that run machines as the dead one did can use the memory that is on disk.
+    #[tokio::test]
+    async fn what_has_its_memory_on_disk_goes_where_that_can_be_used() {
+        let postgres = Postgres::start().await;
+        let url = postgres.fresh().await;
+        let ((one, _), (two, _)) = (enter(&url, 1).await, enter(&url, 2).await);
+        let facts = NodeFacts { machines: Some(7), ..record_of(&two, 1).await.facts };
+        one.set_facts(&facts).await.unwrap();
+        let asleep = sandbox(1, SandboxState::Paused, Some(PauseMode::Memory));
+        one.insert_sandbox(&asleep).await.unwrap();
+        one.begin_upload(&asleep.id, "u").await.unwrap();
+        let copy = CopyRecord { upload: "u".to_owned(), digest: "d".to_owned(), bytes: 1, copied_ms: 5 };
+        one.finish_upload(&asleep, &copy).await.unwrap();
+        let without = kept(&one, 2).await;
+        let levels = [IsolationLevel::Container];
+        once("it is taken over", async || {
+            two.take_over(&record_of(&two, 1).await, &levels, "why", 9).await.unwrap()
+        })
+        .await;
+        assert_eq!(two.take_kept(&levels, &[7]).await.unwrap(), 1, "the other is for others");
+        let arrival = Arrival { sandbox: without.id.clone(), wake: false };
+        assert_eq!(two.arrivals(None).await.unwrap(), [arrival]);
+        assert_eq!(two.take_kept(&levels, &[8]).await.unwrap(), 1, "no other can use its memory");
+        one.close().await;
+        two.close().await;
         postgres.clean().await;
     }
 
@@ -307,13 +335,13 @@ mod tests {
             two.take_over(&record_of(&two, 1).await, &[IsolationLevel::Container], "why", 9).await.unwrap()
         })
         .await;
-        assert_eq!(two.take_kept(&[IsolationLevel::Container]).await.unwrap(), 1);
+        assert_eq!(two.take_kept(&[IsolationLevel::Container], &[]).await.unwrap(), 1);
         let arrival = Arrival { sandbox: record.id.clone(), wake: false };
         assert_eq!(two.arrivals(None).await.unwrap(), [arrival]);
         assert_eq!(two.arrivals(Some(&record.id)).await.unwrap(), []);
         // All others come at once where they can run: in batches, each behind the last.
         let levels = [IsolationLevel::Microvm];
-        assert_eq!(two.take_kept(&levels).await.unwrap(), 200);
+        assert_eq!(two.take_kept(&levels, &[]).await.unwrap(), 200);
         let first = two.arrivals(None).await.unwrap();
         let rest = two.arrivals(first.last().map(|arrival| &arrival.sandbox)).await.unwrap();
         assert_eq!((first.len(), rest.len()), (200, 1));

@@ -13,6 +13,7 @@ pub mod limits;
 pub mod memory;
 pub mod pause;
 pub mod snapshots;
+pub mod travel;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -85,6 +86,7 @@ macro_rules! conformance_tests {
             snapshots::by_another_driver,
             memory::copies_what_ran,
             memory::what_has_no_memory_is_refused,
+            travel::what_sleeps_goes_on_elsewhere,
             facts::it_is_a_computer_of_its_own,
             facts::nothing_of_the_host_is_visible,
             facts::root_has_no_power_over_the_kernel,

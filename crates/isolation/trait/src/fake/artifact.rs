@@ -88,8 +88,12 @@ impl FakeIsolation {
     /// The guest that a plan is about.
     pub(super) fn guest(&self, plan: &Plan, state: &State) -> Result<Arc<Guest>, IsolationError> {
         let (id, runtime) = (plan.id.as_str(), self.host.runtime.clone());
-        let (DiskSource::Artifact(artifact) | DiskSource::WithMemory(artifact, _)) = &plan.disk else {
-            return Ok(Guest::new(id, Files::new(), runtime));
+        let artifact = match &plan.disk {
+            DiskSource::Empty => return Ok(Guest::new(id, Files::new(), runtime)),
+            DiskSource::Asleep(_) => {
+                return Err(IsolationError::BadArtifact("nothing of another host is here".to_owned()));
+            }
+            DiskSource::Artifact(artifact) | DiskSource::WithMemory(artifact, _) => artifact,
         };
         let artifact = state.artifacts.get(artifact).ok_or(IsolationError::NoArtifact)?;
         let files = artifact.files().map_err(|source| kernel("read a disk", source))?;

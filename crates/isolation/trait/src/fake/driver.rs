@@ -16,7 +16,7 @@ use super::guest::Files;
 use super::{Connect, FakeIsolation, Instance, WITH_MEMORY, injected, kernel};
 use crate::{
     ArtifactUsage, Artifacts, Check, Death, DiskSource, Gate, Gates, GuestStream, Isolation, IsolationError,
-    Lifecycle, Original, Plan, Resource, RootFs, StandingStill, Status, Taken, Usage,
+    Lifecycle, Original, Plan, Resource, RootFs, StandingStill, Status, Taken, Usage, Woken,
 };
 
 #[async_trait]
@@ -67,7 +67,7 @@ impl Lifecycle for FakeIsolation {
                 guest: self.guest(plan, &state)?,
                 death: watch::Sender::new(fails.then_some(Death::Exited)),
                 usage: Usage { pids: 1, ..Usage::default() },
-                hibernated: false,
+                hibernated: None,
             };
             state.instances.insert(plan.id.clone(), instance);
         }
@@ -97,7 +97,8 @@ impl Lifecycle for FakeIsolation {
 
     async fn usage(&self, id: &SandboxId) -> Result<Usage, IsolationError> {
         let state = self.host.count("usage");
-        let there = state.instances.get(id).filter(|instance| instance.alive() || instance.hibernated);
+        let there =
+            state.instances.get(id).filter(|instance| instance.alive() || instance.hibernated.is_some());
         there.map(|instance| instance.usage).ok_or(IsolationError::Gone)
     }
 
@@ -173,17 +174,25 @@ impl StandingStill for FakeIsolation {
     }
 
     fn memory_pause(&self) -> Result<(), IsolationError> {
+        if self.host.lock().memory_pause {
+            return Ok(());
+        }
         Err(IsolationError::CannotPause("memory pause unavailable: this is a fake".to_owned()))
     }
 
     async fn hibernate(&self, id: &SandboxId, mode: PauseMode) -> Result<(), IsolationError> {
         if mode != PauseMode::Filesystem {
-            return self.memory_pause();
+            self.memory_pause()?;
         }
         let mut state = self.host.count("hibernate");
         let instance = state.instances.get_mut(id).ok_or(IsolationError::Gone)?;
-        instance.kill(Death::Exited);
-        instance.hibernated = true;
+        match (mode, instance.hibernated) {
+            // There is nothing left of it that could be kept, or it is kept already.
+            (PauseMode::Frozen | PauseMode::Memory, Some(_)) => return Ok(()),
+            (PauseMode::Frozen | PauseMode::Memory, None) => instance.fall_asleep(),
+            (PauseMode::Filesystem, _) => instance.kill(Death::Exited),
+        }
+        instance.hibernated = Some(mode);
         instance.usage = Usage { disk_bytes: instance.usage.disk_bytes, ..Usage::default() };
         Ok(())
     }
@@ -191,7 +200,7 @@ impl StandingStill for FakeIsolation {
     async fn hibernated_disk(&self, id: &SandboxId) -> Result<File, IsolationError> {
         let (files, bytes) = {
             let state = self.host.count("hibernated_disk");
-            let instance = state.instances.get(id).filter(|instance| instance.hibernated);
+            let instance = state.instances.get(id).filter(|instance| instance.hibernated.is_some());
             let instance = instance.ok_or(IsolationError::Gone)?;
             (instance.guest.files(), instance.plan.resources.disk_bytes)
         };
@@ -199,18 +208,26 @@ impl StandingStill for FakeIsolation {
         made.open().map_err(|source| kernel("read a disk", source))
     }
 
-    async fn wake(&self, plan: &Plan) -> Result<(), IsolationError> {
+    async fn wake(&self, plan: &Plan) -> Result<Woken, IsolationError> {
         let mut state = self.host.count("wake");
         let fails = state.failing_wakes > 0;
         state.failing_wakes = state.failing_wakes.saturating_sub(1);
-        let runtime = self.host.runtime.clone();
-        let kept = state.instances.get_mut(&plan.id).filter(|instance| instance.hibernated);
-        let instance = kept.ok_or(IsolationError::Gone)?;
-        instance.guest = instance.guest.boot_again(runtime);
+        let (runtime, foreign) = (self.host.runtime.clone(), state.foreign_memory.clone());
+        let instance = state.instances.get_mut(&plan.id).ok_or(IsolationError::Gone)?;
+        let woken = match (instance.hibernated.take().ok_or(IsolationError::Gone)?, foreign) {
+            (PauseMode::Filesystem, _) => Woken::Disk,
+            (PauseMode::Frozen | PauseMode::Memory, None) => Woken::Memory,
+            (PauseMode::Frozen | PauseMode::Memory, Some(why)) => Woken::DiskInstead(why),
+        };
+        if woken == Woken::Memory {
+            instance.guest.set_frozen(false);
+        } else {
+            instance.guest.end();
+            instance.guest = instance.guest.boot_again(runtime);
+        }
         instance.death.send_replace(None);
         instance.plan = plan.clone();
-        instance.hibernated = false;
-        if fails { Err(injected("wake the instance")) } else { Ok(()) }
+        if fails { Err(injected("wake the instance")) } else { Ok(woken) }
     }
 }
 

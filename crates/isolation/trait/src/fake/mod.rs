@@ -25,6 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use atoll_core::id::{SandboxId, SnapshotId};
+use atoll_core::sandbox::PauseMode;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
@@ -63,8 +64,8 @@ struct Instance {
     guest: Arc<Guest>,
     death: watch::Sender<Option<Death>>,
     usage: Usage,
-    /// Its disk is all there is of it.
-    hibernated: bool,
+    /// Its disk is all there is of it, or its disk and its memory.
+    hibernated: Option<PauseMode>,
 }
 
 #[derive(Debug, Default)]
@@ -81,6 +82,8 @@ struct State {
     reclaimed: Vec<SandboxId>,
     failing_renames: u32,
     no_io_limits: bool,
+    memory_pause: bool,
+    foreign_memory: Option<String>,
     connect: Connect,
     create_delay: Duration,
     /// How often each call was made, by name.
@@ -157,7 +160,18 @@ impl FakeHost {
     /// Whether only the disk of an instance is left.
     #[must_use]
     pub fn is_hibernated(&self, id: &SandboxId) -> bool {
-        self.lock().instances.get(id).is_some_and(|instance| instance.hibernated)
+        self.lock().instances.get(id).is_some_and(|instance| instance.hibernated.is_some())
+    }
+
+    /// From now on instances can be put to disk with their memory.
+    pub fn allow_memory_pause(&self) {
+        self.lock().memory_pause = true;
+    }
+
+    /// From now on the memory of instances that are put to disk cannot be used, for this reason, as after a change of the
+    /// programs that wrote it.
+    pub fn refuse_memory(&self, why: &str) {
+        self.lock().foreign_memory = Some(why.to_owned());
     }
 
     /// The next `times` changes of a host name fail.
@@ -256,8 +270,19 @@ impl Instance {
         self.death.borrow().is_none()
     }
 
+    /// Stands still without a connection, and is no live instance any more.
+    fn fall_asleep(&self) {
+        self.guest.set_frozen(true);
+        self.guest.cut();
+        self.say_dead(Death::Exited);
+    }
+
     fn kill(&self, death: Death) {
         self.guest.end();
+        self.say_dead(death);
+    }
+
+    fn say_dead(&self, death: Death) {
         self.death.send_if_modified(|now| {
             let first = now.is_none();
             if first {

@@ -1,5 +1,6 @@
 //! The end of a session: how the exec ended, the record of that, then the news to its readers, and last what nobody waits
-//! for. When the server stops, the session lets go without an end, and the next process takes the exec up.
+//! for. When the server stops, the session lets go without an end, and the next process takes the exec up; so it does when
+//! the sandbox has gone to another node with its memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,6 +40,8 @@ impl Session {
                 };
                 self.finish(exit).await;
             }
+            // It goes on with its sandbox on another node, which has its row now.
+            End::BootEnded if self.sandbox.has_left() => self.stop(),
             End::BootEnded => self.finish(Exit::sandbox_died()).await,
             End::ServerStops => self.stop(),
         }
@@ -79,7 +82,7 @@ impl Session {
         self.tidy();
     }
 
-    /// Lets go without an end: the next process takes it up.
+    /// Lets go without an end: the next process takes it up, or the node that has the sandbox now.
     fn stop(&self) {
         self.exec.progress.send_modify(|progress| progress.stopped = true);
         self.leave();

@@ -7,19 +7,19 @@
 //! | frozen, not recorded | `running` | thawed: nobody was told |
 //! | recorded | `paused` (frozen) | frozen again if need be, and left alone |
 //! | hibernation recorded, not done | `pausing` | finished |
-//! | done | `paused` (filesystem) | a sandbox that is half awake is put to disk again |
+//! | done | `paused` (filesystem, memory) | a sandbox that is half awake is put to disk again |
 //! | `running` recorded, not thawed | `running` | thawed |
 
 use atoll_core::exec::ExitReason;
 use atoll_core::sandbox::PauseMode;
 use atoll_core::usage::OnExhausted;
 use atoll_guest_protocol::messages::SignalExec;
-use atoll_isolation::{DiskSource, IsolationError};
+use atoll_isolation::{DiskSource, IsolationError, Woken};
 use atoll_recorder::What;
 use futures::future::join_all;
 
 use super::*;
-use crate::travel::begin_copy;
+use crate::travel::{Fetched, begin_copy};
 use crate::usage;
 
 /// How long execs have to end by themselves when their sandbox is put to disk.
@@ -169,22 +169,35 @@ impl Actor {
             // Nothing may change before it is known to be possible.
             self.shared.driver().memory_pause().map_err(|error| isolation_error(&error))?;
         }
+        // A copy that is made of its memory and its disk is none of its disk alone.
+        self.stop_keeping().await;
+        if self.away {
+            return self.give_memory_up(why).await;
+        }
         let was_paused = self.record.state == SandboxState::Paused;
         usage::settle(&self.inner, &self.shared).await;
         let next = SandboxRecord {
             state: SandboxState::Pausing,
-            reason: why.map(str::to_owned).or_else(|| self.record.reason.clone()),
+            // Why it was paused before, and not what was said of its wake.
+            reason: why.map(str::to_owned).or_else(|| self.record.reason.clone().filter(|_| was_paused)),
             paused: Some(mode),
             paused_ms: self.record.paused_ms.or_else(|| Some(self.inner.now_ms())),
             expires_ms: self.end_while_paused(),
+            kept_ms: None,
             ..self.record.clone()
         };
         let from = [SandboxState::Running, SandboxState::Pausing, SandboxState::Paused];
-        self.record_pause(next, &from).await?;
+        if let Err(error) = self.record_pause(next, &from).await {
+            self.begin_keeping();
+            return Err(error);
+        }
         atoll_failpoint::fail_point!("engine.hibernate.marked");
         if mode == PauseMode::Memory {
             return match self.put_to_sleep().await {
-                Ok(()) => Ok(()),
+                Ok(()) => {
+                    self.begin_keeping();
+                    Ok(())
+                }
                 // It is as it was, but for the connection.
                 Err(error) => self.go_on_with_new_link().await.and(Err(error)),
             };
@@ -225,12 +238,41 @@ impl Actor {
         self.shared.end_link();
         self.shared.set_frozen(true);
         self.unlinked = true;
-        let asleep = self.shared.driver().hibernate(&id, PauseMode::Memory).await;
-        asleep.map_err(|error| isolation_error(&error))?;
+        match self.shared.driver().hibernate(&id, PauseMode::Memory).await {
+            // It came from another node, or what is here was not whole: it is fetched when it is woken.
+            Err(IsolationError::Gone) if self.record.is_kept() => self.away = true,
+            asleep => asleep.map_err(|error| isolation_error(&error))?,
+        }
         self.inner.gateway.detach(&id);
         atoll_failpoint::fail_point!("engine.hibernate.done");
         let next = SandboxRecord { state: SandboxState::Paused, ..self.record.clone() };
         self.record_pause(next, &[SandboxState::Pausing, SandboxState::Paused]).await
+    }
+
+    /// From now on only the disk counts of a sandbox that came with its memory and was not woken since. It is woken from the
+    /// same copy.
+    async fn give_memory_up(&mut self, why: Option<&str>) -> Result<()> {
+        self.end_execs_with_memory().await?;
+        let next = SandboxRecord {
+            reason: why.map(str::to_owned).or_else(|| self.record.reason.clone()),
+            paused: Some(PauseMode::Filesystem),
+            ..self.record.clone()
+        };
+        self.record_pause(next, &[SandboxState::Paused]).await
+    }
+
+    /// What ran in it does not go on: its memory is not used.
+    async fn end_execs_with_memory(&mut self) -> Result<()> {
+        let ended = self.shared.end_boot();
+        join_all(ended.iter().map(|exec| exec.over())).await;
+        if std::mem::take(&mut self.unentered) {
+            let (id, now) = (&self.record.id, self.inner.now_ms());
+            let exit = Exit::sandbox_paused();
+            self.inner.store.end_execs(id, &exit, now).await.map_err(store_error)?;
+        }
+        self.unlinked = false;
+        self.shared.set_frozen(false);
+        Ok(())
     }
 
     /// SIGTERM to everything that runs, and after a while SIGKILL.
@@ -409,28 +451,32 @@ impl Actor {
         self.stop_keeping().await;
         if !self.away {
             let plan = self.inner.plan_of(&self.record)?;
-            return self.start_with(plan).await;
+            return self.start_with(plan, None).await;
         }
-        let (plan, fetched) = self.fetch().await?;
-        let started = self.start_with(plan).await;
-        self.engine().undo_snapshot(&fetched.0).await;
+        let Fetched { artifact, plan, without_memory } = self.fetch().await?;
+        let started = self.start_with(plan, without_memory).await;
+        self.engine().undo_snapshot(&artifact).await;
         started
     }
 
-    /// On the disk that is here, or on one that was fetched.
-    async fn start_with(&mut self, plan: Plan) -> Result<()> {
+    /// On what is here, or on what was fetched, which may be without its memory for a reason.
+    async fn start_with(&mut self, plan: Plan, without_memory: Option<String>) -> Result<()> {
         let inner = Arc::clone(&self.inner);
         let stopping = || Error::new(Code::ShuttingDown, "the server is shutting down");
         let _turn = inner.creates.acquire().await.or(Err(stopping()))?;
         let driver = self.shared.driver();
         let started = match plan.disk {
             DiskSource::Empty => driver.wake(&plan).await,
-            DiskSource::Artifact(_) | DiskSource::WithMemory(..) => driver.create(&plan).await,
+            DiskSource::Asleep(_) => driver.create(&plan).await.map(|()| Woken::Memory),
+            DiskSource::Artifact(_) | DiskSource::WithMemory(..) => {
+                driver.create(&plan).await.map(|()| Woken::Disk)
+            }
         };
-        started.map_err(|error| isolation_error(&error))?;
+        let woken = started.map_err(|error| isolation_error(&error))?;
         atoll_failpoint::fail_point!("engine.wake.started");
+        let with_memory = woken == Woken::Memory;
+        self.note_lost_memory(woken, without_memory).await?;
         inner.open_network(&self.shared).await?;
-        let with_memory = self.record.paused == Some(PauseMode::Memory);
         let met = async {
             let client = tokio::select! {
                 client = link::connect(self.shared.driver().as_ref(), &self.record.id) => client?,
@@ -438,18 +484,21 @@ impl Actor {
             };
             if !with_memory {
                 self.introduce(&client, &plan).await?;
+            } else if self.away {
+                // It trusts the gateway of the node that it came from.
+                inner.install_trust(&client, &self.record.spec.egress).await?;
             }
             Ok(client)
         };
         let client = inner.disk.unless_full(met).await?;
-        let next = if with_memory {
-            self.awake()
-        } else {
-            SandboxRecord { boot_id: Inner::new_boot_id()?, ..self.awake() }
-        };
+        let mut next = SandboxRecord { reason: self.lost_memory.clone(), ..self.awake() };
+        if !with_memory {
+            next.boot_id = Inner::new_boot_id()?;
+        }
         // Whole, and from here on, whether that is recorded or not, what is newer than the copy.
         self.away = false;
         self.store_pause(&next, &[SandboxState::Paused]).await?;
+        self.lost_memory = None;
         atoll_failpoint::fail_point!("engine.wake.recorded");
         usage::measure(&self.inner, &self.shared).await;
         self.shared.set_woken();
@@ -461,6 +510,28 @@ impl Actor {
         }
         self.publish_pause(next);
         self.shared.touch();
+        Ok(())
+    }
+
+    /// Ends what ran in a sandbox that was put to disk with its memory and goes on without, and notes why: that is recorded
+    /// when it runs.
+    async fn note_lost_memory(&mut self, woken: Woken, without_memory: Option<String>) -> Result<()> {
+        if woken == Woken::Memory || self.record.paused != Some(PauseMode::Memory) {
+            return Ok(());
+        }
+        let why = match woken {
+            Woken::DiskInstead(why) => why,
+            Woken::Disk | Woken::Memory => {
+                without_memory.unwrap_or_else(|| "it is not there any more".to_owned())
+            }
+        };
+        tracing::warn!(sandbox = %self.record.id, why, "a sandbox is woken without its memory");
+        self.end_execs_with_memory().await?;
+        self.lost_memory = Some(format!("woken without its memory, which cannot be used here: {why}"));
+        if !self.away {
+            // Should the wake fail from here on, there is only its disk.
+            self.record.paused = Some(PauseMode::Filesystem);
+        }
         Ok(())
     }
 

@@ -27,24 +27,39 @@ impl Actor {
         }
         let mode = self.record.paused.unwrap_or(PauseMode::Filesystem);
         let put = if mode == PauseMode::Memory {
-            if let Err(error) = exec::enter_open(&self.inner, &self.shared).await {
-                tracing::error!(sandbox = %self.record.id, %error, "its execs could not be taken up");
+            let put = self.put_to_sleep().await;
+            self.take_up_asleep().await;
+            if put.is_ok() {
+                self.begin_keeping();
             }
-            self.put_to_sleep().await
+            put
         } else {
             let (id, now) = (&self.record.id, self.inner.now_ms());
             let ended = self.inner.store.end_execs(id, &Exit::sandbox_paused(), now).await;
             if let Err(error) = ended {
                 tracing::error!(sandbox = %self.record.id, %error, "ended execs could not be recorded");
             }
-            self.put_to_disk(mode).await
+            let put = self.put_to_disk(mode).await;
+            self.take_up_logs().await;
+            put
         };
-        self.take_up_logs().await;
         if let Err(error) = put {
             tracing::error!(sandbox = %self.record.id, %error, "a sandbox could not be put to disk");
             if error.code == Code::SandboxFailed {
                 self.fail("its disk is gone").await;
             }
+        }
+    }
+
+    /// Takes up the execs of a sandbox that is put to disk with its memory: they go on when it is woken. Their output must
+    /// be here before, because each session goes on where that ends.
+    async fn take_up_asleep(&mut self) {
+        if !self.take_up_logs().await {
+            self.unentered = true;
+            return;
+        }
+        if let Err(error) = exec::enter_open(&self.inner, &self.shared).await {
+            tracing::error!(sandbox = %self.record.id, %error, "its execs could not be taken up");
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! | step of going | row says | at the next start here |
 //! |---|---|---|
-//! | put to disk | `paused`, to be woken if it ran | woken; copied if it did not run |
+//! | put to disk, with its memory if the other node can use that | `paused`, to be woken if it ran | woken; copied if it did not run |
 //! | copied | `paused`, kept, the same | the same |
 //! | given away | `paused`, kept, another node's; it has come there | what is left here has no row: removed |
 //! | taken apart here | the same | nothing is left |
@@ -10,7 +10,6 @@
 //! The other node wakes it if it ran before; that is written down in the same statement, see `travel/arrive.rs`.
 
 use atoll_core::id::NodeId;
-use atoll_isolation::DiskSource;
 
 use super::*;
 use crate::sandbox::remove_logs;
@@ -59,7 +58,7 @@ impl Actor {
     /// Begins to copy it, if it is put to disk and not copied.
     pub(super) fn begin_keeping(&mut self) {
         let on_disk = self.record.state == SandboxState::Paused
-            && self.record.paused == Some(PauseMode::Filesystem)
+            && self.record.paused.is_some_and(|mode| mode != PauseMode::Frozen)
             && !self.record.is_kept();
         if on_disk && !self.away && self.keeping.is_none() {
             self.keeping = Keeping::begin(&self.inner, &self.record);
@@ -96,12 +95,12 @@ impl Actor {
 
     // === where it has gone ===
 
-    /// Fetches the output of its execs if the sandbox came from another node.
-    pub(super) async fn take_up_logs(&self) {
-        let Some(travel) = self.inner.travel.as_ref().filter(|_| self.away) else { return };
+    /// Fetches the output of its execs if the sandbox came from another node. Says whether it is here.
+    pub(super) async fn take_up_logs(&self) -> bool {
+        let Some(travel) = self.inner.travel.as_ref().filter(|_| self.away) else { return !self.away };
         let fetching = travel.fetch_logs(&self.inner, &self.record.id);
         match tokio::time::timeout(LOGS_MAX, fetching).await {
-            Ok(Ok(())) => {}
+            Ok(Ok(())) => return true,
             Ok(Err(error)) => {
                 tracing::error!(sandbox = %self.record.id, %error, "the output of its execs is not here yet");
             }
@@ -109,31 +108,29 @@ impl Actor {
                 tracing::error!(sandbox = %self.record.id, %late, "the output of its execs is not here yet");
             }
         }
+        false
     }
 
-    /// Fetches everything that it needs; gives how it is made.
-    pub(super) async fn fetch(&self) -> Result<(Plan, Fetched)> {
+    /// Fetches everything that it needs, and says how it is made.
+    pub(super) async fn fetch(&mut self) -> Result<Fetched> {
         let engine = self.engine();
         engine.obtain_images(&self.record).await?;
         // Awake without it, its next copy would be without it, too, and the one that has it would go.
         if let Some(travel) = &self.inner.travel {
             travel.fetch_logs(&self.inner, &self.record.id).await?;
         }
+        if self.unentered {
+            exec::enter_open(&self.inner, &self.shared).await?;
+            self.unentered = false;
+        }
         // A part of an earlier attempt.
         destroy(self.shared.driver().as_ref(), &self.record.id).await?;
-        let fetched = engine.fetch_disk(&self.record).await?;
-        match engine.plan_for(&self.record, DiskSource::Artifact(fetched.0.id.clone())) {
-            Ok(plan) => Ok((plan, fetched)),
-            Err(error) => {
-                engine.undo_snapshot(&fetched.0).await;
-                Err(error)
-            }
-        }
+        engine.fetch_asleep(&self.record).await
     }
 
     // === where it goes from ===
 
-    /// Gives it to another node. When that fails it is here as it was, but for what ran in it.
+    /// Gives it to another node. When that fails it is here as it was, but for what ran in it if it goes without its memory.
     pub(super) async fn leave(&mut self, to: &NodeId) -> Result<()> {
         self.shared.set_leaving(true);
         self.let_commands_end().await;
@@ -180,10 +177,15 @@ impl Actor {
         if let Some(why) = bound_here(&self.record) {
             return Err(Error::new(Code::InvalidState, why));
         }
+        let mode = match self.record.paused {
+            Some(mode) if mode != PauseMode::Frozen => mode,
+            _ if self.engine().keeps_memory_at(&self.record, to) => PauseMode::Memory,
+            _ => PauseMode::Filesystem,
+        };
         if ran {
             self.inner.store.expect_wake(&self.record.id).await.map_err(store_error)?;
         }
-        self.pause(PauseMode::Filesystem, None).await?;
+        self.pause(mode, None).await?;
         atoll_failpoint::fail_point!("engine.move.paused");
         if !self.record.is_kept() {
             self.begin_keeping();
@@ -235,6 +237,8 @@ impl Actor {
         self.shared.set_left();
         self.inner.leave(&id);
         self.shared.dead.cancel();
+        // Sessions of execs that go on with their memory let go of these, and of their logs.
+        exec::wait_ended(&self.shared).await;
         for message in self.inbox.close() {
             message.refuse(Err(SandboxShared::has_gone()));
         }
