@@ -315,7 +315,8 @@ impl Engine {
             }
         }
         atoll_failpoint::fail_point!("engine.volume.made");
-        inner.store.set_volume_state(&record.id, VolumeState::Ready).await.map_err(store_error)
+        inner.store.set_volume_state(&record.id, VolumeState::Ready).await.map_err(store_error)?;
+        Ok(())
     }
 
     /// Removes data and row, in this order: while the row is there a crash is made good.
