@@ -245,7 +245,7 @@ async fn begin(inside: &Inside, context: &ExecView, request: &Run) -> Result<Ans
         let piece = bytes.split_to(bytes.len().min(STDIN_CHUNK_MAX_BYTES));
         engine.write_stdin(inside.id(), exec, piece, false).await.map_err(fail)?;
     }
-    Ok(Answers::new(reader, id, LINE_MAX_BYTES))
+    Ok(Answers::new(reader.read_by(inside.recorded().key()), id, LINE_MAX_BYTES))
 }
 
 /// Interrupts code whose time is over. A context whose code does not end then is killed.

@@ -252,7 +252,7 @@ async fn attach(inside: &Inside, view: Result<ExecView>, request: Request) -> Re
             let from = view.extent.end.saturating_sub(SHOWN_BYTES).max(view.extent.first);
             let reader = inside.engine().output(inside.id(), view.record.id.as_str(), from, true).await;
             let terminal = Terminal { inside: inside.clone(), exec: view.record.id, tells_exit };
-            Ok((terminal, reader.map_err(fail)?))
+            Ok((terminal, reader.map_err(fail)?.read_by(inside.recorded().key())))
         }
         Err(failure) => Err(failure),
     };

@@ -42,6 +42,7 @@ pub(super) async fn tell(inside: &Inside, view: &ExecView, request: Request) -> 
         return Ok(Json(all(inside, exec).await?).into_response());
     }
     let reader = inside.engine().output(inside.id(), exec, 0, false).await.map_err(fail)?;
+    let reader = reader.read_by(inside.recorded().key());
     socket::open(inside, request, move |socket, draining| async move {
         follow(socket, reader, draining).await;
     })
