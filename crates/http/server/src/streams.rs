@@ -1,7 +1,8 @@
 //! Answers that go on or are long: output that is followed, files, archives, pages of output, WebSockets. The server holds
 //! bytes of each for a client that does not read, on a connection of HTTP/2 for hundreds at once, so a key has only so
-//! many places for them, and so have the links to a sandbox's files together. When many have ended, the memory that they
-//! had goes back to the kernel.
+//! many places for them, and so have the links to a sandbox's files together. Of the places that there are for all links,
+//! those to the files of one owner's sandboxes have a share. When many have ended, the memory that they had goes back to
+//! the kernel.
 //!
 //! Each request has a [`Turn`]. When the request's right becomes known ([`GrantSlot::fill`]) and the request may change
 //! something, or asks for another protocol, it takes a place: a request that gets none has done nothing. It gives the
@@ -12,11 +13,12 @@
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use atoll_core::id::{KeyId, SandboxId};
+use atoll_core::shares::Shares;
 use atoll_core::{Code, Error};
 use atoll_engine::Grant;
 use axum::body::{Body, Bytes, HttpBody};
@@ -38,6 +40,9 @@ const SHORT_MAX_BYTES: u64 = 64 << 10;
 /// One in so many places is there beyond the others for requests that may change something, so that a client that has
 /// too much open can still stop what it started.
 const RESERVED: usize = 16;
+/// All links together have as many places as so many keys. Those to one owner's sandboxes have no more of them than is
+/// left to others: without others, as many as a key.
+const LINKS_IN_KEYS: usize = 2;
 /// As many counts are kept before those of which nothing is open are removed.
 const COUNTS_MIN: usize = 1024;
 /// So many open answers are worth that memory is given back after them.
@@ -81,6 +86,8 @@ pub(crate) struct Streams(Arc<All>);
 #[derive(Debug, Default)]
 struct All {
     table: RwLock<Counts>,
+    /// Places that links have, by the owner of their sandbox.
+    links: Mutex<Shares<Option<KeyId>>>,
     /// Places that are taken.
     open: AtomicUsize,
     /// The most that there were since memory was given back.
@@ -115,7 +122,34 @@ impl Drop for Place {
     }
 }
 
+/// One of the places that all links have, until it is dropped.
+#[derive(Debug)]
+struct LinkPlace {
+    owner: Option<KeyId>,
+    all: Arc<All>,
+}
+
+impl Drop for LinkPlace {
+    fn drop(&mut self) {
+        self.all.links().give_back(&self.owner, 1);
+    }
+}
+
+impl All {
+    fn links(&self) -> MutexGuard<'_, Shares<Option<KeyId>>> {
+        // Counts: a panic leaves them usable as they are.
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Streams {
+    /// A place for a link to a file of a sandbox of this owner. `most` are the places of a key.
+    fn take_for_link(&self, owner: Option<&KeyId>, most: usize) -> Option<LinkPlace> {
+        let owner = owner.cloned();
+        let taken = self.0.links().take(&owner, 1, most.saturating_mul(LINKS_IN_KEYS));
+        taken.then(|| LinkPlace { owner, all: Arc::clone(&self.0) })
+    }
+
     fn take(&self, whose: &Whose, most: usize) -> Option<Place> {
         let count = self.count(whose);
         let before = count.fetch_add(1, Ordering::Relaxed);
@@ -170,12 +204,15 @@ struct Taking {
     /// its own, which may be zero. A connection of HTTP/1 has one answer at a time.
     keeps_short_ones: bool,
     place: OnceLock<Place>,
+    /// The request came by a link.
+    _link: Option<LinkPlace>,
 }
 
 impl Turn {
     fn new(app: &App, reserve: usize, early: bool, keeps_short_ones: bool) -> Self {
         let (streams, most) = (app.streams.clone(), app.config.streams_of_key_max);
-        Self(Arc::new(Taking { streams, most, reserve, early, keeps_short_ones, place: OnceLock::new() }))
+        let place = OnceLock::new();
+        Self(Arc::new(Taking { streams, most, reserve, early, keeps_short_ones, place, _link: None }))
     }
 
     /// The turn of a request. The request carries it, and so does what keeps its connection.
@@ -193,14 +230,27 @@ impl Turn {
         turn
     }
 
-    /// The turn of a request by a link to a file of a sandbox.
+    /// The turn of a request by a link to a file of a sandbox, which this key made.
     ///
     /// # Errors
     /// [`Code::LimitExceeded`].
-    pub(crate) fn by_link(app: &App, sandbox: &SandboxId) -> Result<Self, Error> {
-        let turn = Self::new(app, 0, true, true);
-        turn.take(&Whose::LinksTo(sandbox.clone()))?;
-        Ok(turn)
+    pub(crate) fn by_link(app: &App, sandbox: &SandboxId, owner: Option<&KeyId>) -> Result<Self, Error> {
+        let (streams, most) = (app.streams.clone(), app.config.streams_of_key_max);
+        let whose = Whose::LinksTo(sandbox.clone());
+        let own = streams.take(&whose, most).ok_or_else(|| whose.refused(most))?;
+        let link = streams.take_for_link(owner, most).ok_or_else(|| {
+            let message = "the links to files of this owner's sandboxes have all downloads open that they may";
+            Error::new(Code::LimitExceeded, message).hint("try again when some of these downloads have ended")
+        })?;
+        Ok(Self(Arc::new(Taking {
+            streams,
+            most,
+            reserve: 0,
+            early: true,
+            keeps_short_ones: true,
+            place: OnceLock::from(own),
+            _link: Some(link),
+        })))
     }
 
     /// Takes the request's place if it needs one before it is served, now that its right is known.
@@ -285,5 +335,21 @@ mod tests {
         assert!(kept < COUNTS_MIN, "{kept}");
         let one_more = streams.take(&whose(0), 2);
         assert!(one_more.is_some() && streams.take(&whose(0), 2).is_none(), "what is open is still counted");
+    }
+
+    #[test]
+    fn links_to_one_owners_sandboxes_leave_places_to_others() {
+        const MOST: usize = 8;
+        let streams = Streams::default();
+        let owners: Vec<_> = (0..2).map(|n| KeyId::from_parts(1, n)).collect();
+        let fill = |owner: Option<&KeyId>| -> Vec<_> {
+            std::iter::from_fn(|| streams.take_for_link(owner, MOST)).collect()
+        };
+        let first = fill(owners.first());
+        assert_eq!(first.len(), MOST, "alone it has what a key has");
+        assert_eq!(fill(owners.last()).len(), MOST / 2);
+        assert_eq!(fill(None).len(), MOST / 2, "sandboxes of nobody have a share, too");
+        drop(first);
+        assert_eq!(streams.0.links().taken(), 0, "places are given back");
     }
 }
