@@ -239,7 +239,8 @@ impl Turn {
         let whose = Whose::LinksTo(sandbox.clone());
         let own = streams.take(&whose, most).ok_or_else(|| whose.refused(most))?;
         let link = streams.take_for_link(owner, most).ok_or_else(|| {
-            let message = "the links to files of this owner's sandboxes have all downloads open that they may";
+            let message =
+                "the links to files of this owner's sandboxes have all downloads open that they may";
             Error::new(Code::LimitExceeded, message).hint("try again when some of these downloads have ended")
         })?;
         Ok(Self(Arc::new(Taking {
