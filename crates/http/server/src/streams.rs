@@ -9,6 +9,8 @@
 //! place back when its answer turns out to be short, else with the answer's body, or with the task that serves the
 //! switched connection: that holds the connection's [`Slot`], which holds the turn. A request that only reads takes its
 //! place when its answer turns out to be long.
+//!
+//! What a node of a cluster passes on to another is counted at both: each holds bytes for the client.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -24,8 +26,9 @@ use atoll_engine::Grant;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
 use axum::response::{IntoResponse as _, Response};
-use http::Version;
-use http::header::UPGRADE;
+use http::header::{CONTENT_LENGTH, UPGRADE};
+use http::request::Parts;
+use http::{HeaderMap, Method, Version};
 use http_body::{Frame, SizeHint};
 use tokio::sync::Notify;
 
@@ -209,25 +212,43 @@ struct Taking {
 }
 
 impl Turn {
-    fn new(app: &App, reserve: usize, early: bool, keeps_short_ones: bool) -> Self {
-        let (streams, most) = (app.streams.clone(), app.config.streams_of_key_max);
-        let place = OnceLock::new();
-        Self(Arc::new(Taking { streams, most, reserve, early, keeps_short_ones, place, _link: None }))
+    fn new(streams: Streams, most: usize, method: &Method, headers: &HeaderMap, version: Version) -> Self {
+        let changes = hangup::may_change(method);
+        Self(Arc::new(Taking {
+            streams,
+            most,
+            reserve: if changes { most / RESERVED } else { 0 },
+            early: changes || headers.contains_key(UPGRADE),
+            keeps_short_ones: version == Version::HTTP_2,
+            place: OnceLock::new(),
+            _link: None,
+        }))
     }
 
     /// The turn of a request. The request carries it, and so does what keeps its connection.
     pub(crate) fn begin(app: &App, request: &mut Request) -> Self {
-        let changes = hangup::may_change(request.method());
-        let switches = request.headers().contains_key(UPGRADE);
-        let reserve = if changes { app.config.streams_of_key_max / RESERVED } else { 0 };
-        let on_http2 = request.version() == Version::HTTP_2;
-        let turn = Self::new(app, reserve, changes || switches, on_http2);
+        let (streams, most) = (app.streams.clone(), app.config.streams_of_key_max);
+        let turn = Self::new(streams, most, request.method(), request.headers(), request.version());
         let extensions = request.extensions_mut();
         if let Some(slot) = extensions.get::<Slot>().map(|slot| slot.with(turn.clone())) {
             extensions.insert(slot);
         }
         extensions.insert(turn.clone());
         turn
+    }
+
+    /// The turn of a client's request that is passed on to another node. `None` when the client showed no key: then only the
+    /// other node knows whose places count.
+    ///
+    /// # Errors
+    /// [`Code::LimitExceeded`].
+    pub(crate) fn elsewhere(
+        app: &App,
+        parts: &Parts,
+        key: Option<KeyId>,
+    ) -> Result<Option<Elsewhere>, Error> {
+        let (streams, most) = (app.streams.clone(), app.config.streams_of_key_max);
+        key.map(|key| Elsewhere::begin(streams, most, parts, key)).transpose()
     }
 
     /// The turn of a request by a link to a file of a sandbox, which this key made.
@@ -277,16 +298,56 @@ impl Turn {
 
     /// The answer, with the place for as long as it goes on, if it does; a refusal in its stead if there is no place.
     pub(crate) fn answered(self, response: Response, grant: &GrantSlot) -> Response {
+        let (bytes, whose) = (response.body().size_hint().exact(), grant.grant().and_then(Whose::of));
+        let held = self.hold(response, bytes, whose.as_ref());
+        held.unwrap_or_else(|error| ApiError(error).into_response())
+    }
+
+    /// The answer, of so many bytes if that is known, with the place for as long as it goes on, if it does.
+    fn hold(self, response: Response, bytes: Option<u64>, whose: Option<&Whose>) -> Result<Response, Error> {
         let short = if self.0.keeps_short_ones { 0 } else { SHORT_MAX_BYTES };
-        if response.body().size_hint().exact().is_some_and(|bytes| bytes <= short) {
-            return response;
+        if bytes.is_some_and(|bytes| bytes <= short) {
+            return Ok(response);
         }
-        if let Some(whose) = grant.grant().and_then(Whose::of)
-            && let Err(error) = self.take(&whose)
-        {
-            return ApiError(error).into_response();
+        if let Some(whose) = whose {
+            self.take(whose)?;
         }
-        response.map(|body| Body::new(Placed { body, _until_the_end: self }))
+        Ok(response.map(|body| Body::new(Placed { body, _until_the_end: self })))
+    }
+}
+
+/// The turn of a request that another node answers.
+#[derive(Debug)]
+pub(crate) struct Elsewhere {
+    turn: Turn,
+    whose: Whose,
+}
+
+impl Elsewhere {
+    fn begin(streams: Streams, most: usize, parts: &Parts, key: KeyId) -> Result<Self, Error> {
+        let turn = Turn::new(streams, most, &parts.method, &parts.headers, parts.version);
+        let whose = Whose::Key(key);
+        if turn.0.early {
+            turn.take(&whose)?;
+        }
+        Ok(Self { turn, whose })
+    }
+
+    /// For what keeps the client's connection.
+    pub(crate) fn turn(&self) -> Turn {
+        self.turn.clone()
+    }
+
+    /// The other node's answer, with the place for as long as it goes on, if it does.
+    ///
+    /// # Errors
+    /// [`Code::LimitExceeded`].
+    pub(crate) fn answered(self, response: Response) -> Result<Response, Error> {
+        // The body comes in pieces, also where the other node says how long it is.
+        let said =
+            response.headers().get(CONTENT_LENGTH).and_then(|text| text.to_str().ok()?.parse::<u64>().ok());
+        let bytes = response.body().size_hint().exact().or(said);
+        self.turn.hold(response, bytes, Some(&self.whose))
     }
 }
 
@@ -336,6 +397,46 @@ mod tests {
         assert!(kept < COUNTS_MIN, "{kept}");
         let one_more = streams.take(&whose(0), 2);
         assert!(one_more.is_some() && streams.take(&whose(0), 2).is_none(), "what is open is still counted");
+    }
+
+    #[test]
+    fn what_another_node_answers_is_counted_here_too() {
+        let streams = Streams::default();
+        let begin = |method: &str, protocol: Option<&str>| {
+            let mut request = http::Request::builder().method(method).uri("/v1/x");
+            if let Some(protocol) = protocol {
+                request = request.header(UPGRADE, protocol);
+            }
+            let (parts, ()) = request.body(()).unwrap().into_parts();
+            Elsewhere::begin(streams.clone(), 1, &parts, KeyId::from_parts(1, 1))
+        };
+        let answer = |length: Option<&str>| {
+            // Of no length that is known beforehand, as what comes from another node.
+            let body = Body::from_stream(futures::stream::pending::<Result<Bytes, axum::Error>>());
+            let mut response = Response::new(body);
+            if let Some(length) = length {
+                response.headers_mut().insert(CONTENT_LENGTH, length.parse().unwrap());
+            }
+            response
+        };
+        let open = || streams.0.open.load(Ordering::Relaxed);
+        let short = begin("GET", None).unwrap().answered(answer(Some("10"))).unwrap();
+        assert_eq!(open(), 0, "a short answer has no place");
+        let long = begin("GET", None).unwrap().answered(answer(None)).unwrap();
+        assert_eq!(open(), 1);
+        let refused = begin("GET", None).unwrap().answered(answer(Some("1000000"))).unwrap_err();
+        assert_eq!(refused.code, Code::LimitExceeded);
+        // What may change something, and what becomes another protocol, is refused before the other node is asked.
+        for (method, protocol) in [("POST", None), ("GET", Some("websocket"))] {
+            assert_eq!(begin(method, protocol).unwrap_err().code, Code::LimitExceeded, "{method}");
+        }
+        drop((long, short));
+        let switched = begin("GET", Some("websocket")).unwrap();
+        let kept = switched.turn();
+        drop(switched);
+        assert_eq!(open(), 1, "the connection that it became has the place");
+        drop(kept);
+        assert_eq!(open(), 0);
     }
 
     #[test]

@@ -34,7 +34,7 @@ use atoll_store::{Lease, NodeRecord, Store, boot_ns};
 use tokio::sync::watch;
 
 pub use asked::{Asked, Route, spawn};
-pub(crate) use asked::{elsewhere, here, left, missing};
+pub(crate) use asked::{came_with, elsewhere, here, left, missing};
 use given::Given;
 use known::Known;
 
