@@ -156,13 +156,13 @@ async fn here_or_there(app: &App, request: Request, next: Next) -> Result<Respon
         drop(response);
         let whole = replay.again().ok_or_else(|| read_too_much(Some(&route.node)))?;
         let (sending, replay) = Replay::new(whole, &asked);
-        let turn = Turn::elsewhere(app, &parts, asked.key())?;
-        let answered = send(app, &route.node, &parts, turn.as_ref(), sending).await;
+        let counted = Turn::elsewhere(app, &parts, asked.key())?;
+        let answered = send(app, &route.node, &parts, counted.as_ref(), sending).await;
         match answered {
             Ok(response) if !response.headers().contains_key(NOT_HERE) => {
                 replay.forget();
-                return match turn {
-                    Some(turn) => turn.answered(response),
+                return match counted {
+                    Some(counted) => counted.answered(response),
                     None => Ok(response),
                 };
             }
@@ -208,12 +208,12 @@ fn is_refusal(response: &Response) -> bool {
     status.is_client_error() || status.is_server_error() || grpc
 }
 
-/// Sends a request to another node as it came here, in its turn if it is a client's.
+/// Sends a request to another node as it came here. A client's is counted as open as long as its connection goes on.
 async fn send(
     app: &App,
     node: &NodeRecord,
     parts: &Parts,
-    turn: Option<&Elsewhere>,
+    counted: Option<&Elsewhere>,
     body: Body,
 ) -> Result<Response, Unsent> {
     let Some(peers) = &app.peers else {
@@ -231,7 +231,7 @@ async fn send(
     let session = parts.extensions.get::<LetThrough>().and_then(LetThrough::session);
     let ended = session.map(|session| session.ended().clone()).unwrap_or_default();
     let slot = parts.extensions.get::<Slot>().cloned();
-    let slot = slot.map(|slot| turn.map_or_else(|| slot.clone(), |turn| slot.with(turn.turn())));
+    let slot = slot.map(|slot| counted.map_or_else(|| slot.clone(), |counted| slot.with(counted.turn())));
     let held = Held { slot, ended: ended.clone() };
     let response = peers.send(app, node, request, upgrade, held).await?;
     if session.is_none() {

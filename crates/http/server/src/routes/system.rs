@@ -83,8 +83,8 @@ pub(crate) async fn healthz() -> Json<Health> {
     Json(Health { status: "ok".to_owned() })
 }
 
-/// Whether it takes work: 503 while it stops, and while it cannot store anything. While the host's disk is full it says so and answers 200 all the same, so
-/// that what removes something still gets through. Needs no key.
+/// Whether it takes work: 503 while it stops, and while it cannot store anything. While the host's disk is full it says
+/// so and answers 200 all the same, so that what removes something still gets through. Needs no key.
 #[utoipa::path(get, path = "/readyz", tag = "system",
     responses((status = 200, body = Health), (status = 503, body = Health)))]
 pub(crate) async fn readyz(State(app): State<App>) -> (StatusCode, Json<Health>) {
