@@ -269,8 +269,13 @@ impl SandboxShared {
         self.left.store(true, Ordering::Release);
     }
 
+    /// Whether it has gone to another node.
+    pub(crate) fn has_left(&self) -> bool {
+        self.left.load(Ordering::Acquire)
+    }
+
     /// The answer for what has gone to another node.
-    pub(super) fn has_gone() -> Error {
+    pub(crate) fn has_gone() -> Error {
         Error::new(Code::NodeUnavailable, "the sandbox has just gone to another node").hint("try again")
     }
 
@@ -400,7 +405,7 @@ impl SandboxShared {
             if self.shutdown.is_cancelled() {
                 return Error::new(Code::ShuttingDown, "the server is shutting down");
             }
-            if self.left.load(Ordering::Acquire) {
+            if self.has_left() {
                 return Self::has_gone();
             }
             SandboxId::not_found(self.id.as_str())
