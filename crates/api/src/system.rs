@@ -44,8 +44,8 @@ impl From<ErrorBody> for Error {
 /// Whether the server works.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Health {
-    /// `ok`; `draining` while it shuts down; `host_disk_full` while every sandbox stands still because of that, and only
-    /// what removes something is done.
+    /// `ok`; `draining` while it shuts down; `store_unavailable` while nothing can be stored; `host_disk_full` while every
+    /// sandbox stands still because of that, and only what removes something is done.
     pub status: String,
 }
 

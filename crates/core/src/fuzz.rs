@@ -7,7 +7,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::execution::ExecutionPolicy;
+use crate::limits::IDEMPOTENCY_KEY_MAX_BYTES;
 use crate::policy::{Destination, DomainPattern, EgressPolicy, HostName, Http, PathPattern};
+use crate::spec::IdempotencyKey;
 
 /// A value that can be read is written so that it reads the same.
 fn read<T: DeserializeOwned + Serialize + PartialEq + std::fmt::Debug>(text: &[u8]) -> Option<T> {
@@ -68,5 +70,27 @@ fn names_and_patterns() {
             // Whatever the pattern answers for a text, it answers the same again.
             assert_eq!(pattern.matches(text), pattern.matches(text));
         }
+    });
+}
+
+/// Whatever is stored is read as it was written, and no client's key is one of the server's own.
+#[test]
+fn idempotency_keys() {
+    check!().for_each(|bytes: &[u8]| {
+        let Ok(text) = std::str::from_utf8(bytes) else { return };
+        assert_eq!(IdempotencyKey::of_stored(text.to_owned()).to_string(), text);
+        let own = IdempotencyKey::server(text);
+        assert_eq!((own.as_server(), own.as_client()), (Some(text), None));
+        assert_eq!(IdempotencyKey::of_stored(own.to_string()), own);
+        let fits = !text.is_empty() && text.len() <= IDEMPOTENCY_KEY_MAX_BYTES;
+        let Ok(key) = IdempotencyKey::client(text) else {
+            assert!(!fits || text.chars().any(|char| !char.is_ascii_graphic()), "{text:?}");
+            return;
+        };
+        assert!(fits, "{text:?}");
+        assert_eq!((key.as_client(), key.as_server()), (Some(text), None));
+        let stored = IdempotencyKey::of_stored(key.to_string());
+        assert_eq!((stored.as_client(), stored.as_server()), (Some(text), None));
+        assert_ne!(stored, own);
     });
 }

@@ -58,6 +58,7 @@ pub mod project;
 pub mod sandbox;
 pub mod secret;
 pub mod service;
+pub mod shares;
 pub mod sharing;
 pub mod snapshot;
 pub mod spec;

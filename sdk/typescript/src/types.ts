@@ -1655,8 +1655,8 @@ export interface Grant {
 /** Whether the server works. */
 export interface Health {
   /**
-   * `ok`; `draining` while it shuts down; `host_disk_full` while every sandbox stands still because of that, and
-   * only what removes something is done.
+   * `ok`; `draining` while it shuts down; `store_unavailable` while nothing can be stored; `host_disk_full` while
+   * every sandbox stands still because of that, and only what removes something is done.
    */
   status: string;
 }

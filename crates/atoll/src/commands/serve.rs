@@ -178,29 +178,7 @@ async fn serve_with(
     let address = listener.local_addr().map_err(|error| Failure::io("cannot listen", error))?;
     let acme = certificate::open(&daemon.engine, args, challenges).await?;
     let key = daemon.first_key(args.new_key).await?;
-
-    let mut server_config = ServerConfig::new(daemon.installation.clone());
-    server_config.metrics_public = args.metrics_public;
-    server_config.hosts = names(args);
-    server_config.ports_domain.clone_from(&args.domain);
-    server_config.dashboard = !args.no_dashboard;
-    server_config.give_memory_back = atoll_isolation_host::give_memory_back;
-    server_config.spans = daemon.spans.clone();
-    server_config.people = issuer(&args.oidc)?;
-    server_config.tls = certificate::tls(args, daemon.authority.take(), acme.as_ref())?.map(Arc::new);
-    server_config.nodes = daemon.nodes.take();
-    server_config.public_url = args.public_url.as_ref().and_then(|url| url.0.parse().ok());
-    let with_tls = server_config.tls.is_some();
-    let mut server = Server::new(daemon.engine.clone(), server_config, &DIALECTS);
-    if !args.no_ssh {
-        server = server.with_ssh(ssh::open(daemon, &args.data_dir).await?);
-    }
-
-    // Over TLS its tools ask it on loopback, in clear.
-    if !with_tls || address.ip().is_unspecified() || address.ip().is_loopback() {
-        server = with_mcp(server, address);
-    }
-
+    let server = open_server(args, daemon, address, acme.as_ref()).await?;
     announce(printer, args, address, key.as_ref())?;
     notify(sd_notify::NotifyState::Ready);
     let (engine, ephemeral) = (daemon.engine.clone(), args.ephemeral);
@@ -239,6 +217,37 @@ async fn serve_with(
         tracing::error!("what sends metrics panicked");
     }
     Ok(())
+}
+
+/// The server as the arguments want it, for clients that come at `address`.
+async fn open_server(
+    args: &ServeArgs,
+    daemon: &mut Daemon,
+    address: SocketAddr,
+    acme: Option<&certificate::Running>,
+) -> Result<Server> {
+    let mut server_config = ServerConfig::new(daemon.installation.clone());
+    server_config.metrics_public = args.metrics_public;
+    server_config.hosts = names(args);
+    server_config.ports_domain.clone_from(&args.domain);
+    server_config.dashboard = !args.no_dashboard;
+    server_config.give_memory_back = atoll_isolation_host::give_memory_back;
+    server_config.spans = daemon.spans.clone();
+    server_config.people = issuer(&args.oidc)?;
+    server_config.tls = certificate::tls(args, daemon.authority.take(), acme)?.map(Arc::new);
+    server_config.nodes = daemon.nodes.take();
+    server_config.public_url = args.public_url.as_ref().and_then(|url| url.0.parse().ok());
+    let with_tls = server_config.tls.is_some();
+    let mut server = Server::new(daemon.engine.clone(), server_config, &DIALECTS);
+    if !args.no_ssh {
+        server = server.with_ssh(ssh::open(daemon, &args.data_dir).await?);
+    }
+
+    // Over TLS its tools ask it on loopback, in clear.
+    if !with_tls || address.ip().is_unspecified() || address.ip().is_loopback() {
+        server = with_mcp(server, address);
+    }
+    Ok(server)
 }
 
 /// Opens the port for other nodes, if the database may be shared with some.

@@ -34,6 +34,7 @@ use tokio_util::sync::CancellationToken;
 use crate::App;
 use crate::error::{Failure, Result, route_not_found};
 use crate::request::Root;
+use crate::toolbox::socket::refuse_messages;
 use crate::view;
 
 /// How long a client may take to show its key.
@@ -102,13 +103,17 @@ async fn say(socket: &mut WebSocket, text: String) -> Option<()> {
     socket.send(Message::Text(text.into())).await.ok()
 }
 
-/// The next text of a client; `None` when it has gone.
+/// The next text of a client; `None` when it has gone, or was told that a message is too large.
 async fn hear(socket: &mut WebSocket) -> Option<String> {
     loop {
-        match socket.recv().await?.ok()? {
-            Message::Text(text) => return Some(text.as_str().to_owned()),
-            Message::Close(_) => return None,
-            Message::Binary(_) | Message::Ping(_) | Message::Pong(_) => {}
+        match socket.recv().await? {
+            Ok(Message::Text(text)) => return Some(text.as_str().to_owned()),
+            Ok(Message::Close(_)) => return None,
+            Ok(Message::Binary(_) | Message::Ping(_) | Message::Pong(_)) => {}
+            Err(error) => {
+                refuse_messages(socket, &error, MESSAGE_MAX_BYTES).await;
+                return None;
+            }
         }
     }
 }

@@ -377,6 +377,9 @@ impl<A: Clone> Once<A> {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -55,6 +55,9 @@ impl Engine {
         needs: Needs,
         target: Target<'a>,
     ) -> Result<Grant> {
+        if let Some(key) = &caller.key {
+            cluster::came_with(key);
+        }
         if caller.scope < needs.scope {
             return Err(forbidden(needs.scope));
         }

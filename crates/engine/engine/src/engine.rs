@@ -203,14 +203,7 @@ impl Engine {
         engine.start_recorder();
         engine.start_strict();
         disk::start(&engine.inner);
-        engine.measure_logs().await;
-        engine.thaw_volumes().await;
-        engine.recover().await?;
-        engine.recover_services().await?;
-        engine.recover_agents().await?;
-        engine.recover_schedules().await?;
-        engine.recover_memories().await?;
-        engine.recover_volumes().await?;
+        engine.recover_all().await?;
         usage::start(&engine.inner);
         pool::start(&engine);
         memory::start(&engine);
@@ -218,6 +211,19 @@ impl Engine {
         engine.start_travel();
         images::start(&engine);
         Ok(engine)
+    }
+
+    /// Takes up everything that an earlier process left, each after what it needs.
+    #[boxed]
+    async fn recover_all(&self) -> Result<()> {
+        self.measure_logs().await;
+        self.thaw_volumes().await;
+        self.recover().await?;
+        self.recover_services().await?;
+        self.recover_agents().await?;
+        self.recover_schedules().await?;
+        self.recover_memories().await?;
+        self.recover_volumes().await
     }
 
     /// The same engine, for code that has only its `Inner`.

@@ -136,6 +136,15 @@ impl Store {
         self.lease().map(|lease| &lease.node().id)
     }
 
+    /// Whether something can be stored, as far as it is this process that cannot: false when the writer of a SQLite file has
+    /// lost its connection and can open no other, and after [`Self::close`]. Of PostgreSQL a node's lease tells more.
+    pub async fn is_writable(&self) -> bool {
+        match &*self.backend {
+            Backend::Sqlite { writer, .. } => writer.works().await,
+            Backend::Postgres { pool, .. } => !pool.is_closed(),
+        }
+    }
+
     /// Finishes what was accepted, then lets go of the database. Later operations on any clone are
     /// [`StoreError::Unavailable`].
     pub async fn close(&self) {

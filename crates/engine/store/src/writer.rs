@@ -14,6 +14,8 @@
 //! connection, if this one cannot undo it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::{io, thread};
 
 use futures::executor::block_on;
@@ -36,6 +38,8 @@ const BATCH_MAX_COUNT: usize = 128;
 #[derive(Debug, Clone)]
 pub(crate) struct Writer {
     queue: mpsc::Sender<Message>,
+    /// The thread has a connection.
+    connected: Arc<AtomicBool>,
 }
 
 enum Message {
@@ -150,11 +154,13 @@ impl Writer {
         mut open: impl FnMut() -> Result<Connection, StoreError> + Send + 'static,
     ) -> Result<Self, StoreError> {
         let (queue, messages) = mpsc::channel(QUEUE_MAX_COUNT);
+        let connected = Arc::new(AtomicBool::new(true));
         let (reply, opened) = oneshot::channel();
+        let is_connected = Arc::clone(&connected);
         let write = move || match open() {
             Ok(conn) => {
                 drop(reply.send(Ok(())));
-                serve(conn, open, messages);
+                serve(Some(conn), open, messages, &is_connected);
             }
             // The caller may have stopped waiting.
             Err(error) => drop(reply.send(Err(error))),
@@ -162,7 +168,17 @@ impl Writer {
         let started = thread::Builder::new().name(THREAD.to_owned()).spawn(write);
         drop(started.map_err(StoreError::unavailable)?);
         opened.await.unwrap_or_else(|_| Err(gone()))?;
-        Ok(Self { queue })
+        Ok(Self { queue, connected })
+    }
+
+    /// Whether the thread is there and has a connection, or can open one now.
+    pub(crate) async fn works(&self) -> bool {
+        if self.connected.load(Ordering::Relaxed) && !self.queue.is_closed() {
+            return true;
+        }
+        // Nobody else may write anything for a while: the thread opens a connection for this.
+        let nothing = self.run::<(), _>(Changes::One, Kept::Process, |_conn| Box::pin(async { Ok(()) }));
+        nothing.await.is_ok()
     }
 
     /// Runs one operation and waits for its commit.
@@ -194,11 +210,11 @@ pub(crate) fn gone() -> StoreError {
 }
 
 fn serve(
-    conn: Connection,
+    mut conn: Option<Connection>,
     mut open: impl FnMut() -> Result<Connection, StoreError>,
     mut messages: mpsc::Receiver<Message>,
+    connected: &AtomicBool,
 ) {
-    let mut conn = Some(conn);
     let mut received = Vec::with_capacity(BATCH_MAX_COUNT);
     let mut closing = None;
     let mut kept = None;
@@ -212,11 +228,13 @@ fn serve(
         }
         if !jobs.is_empty() {
             let fate = outlive(&mut conn, &mut open, &mut jobs, &mut kept);
+            connected.store(conn.is_some(), Ordering::Relaxed);
             jobs.into_iter().for_each(|job| job.answer(fate.clone()));
         }
     }
     // The file is consistent whether or not its log could be tidied up.
     drop(conn.map(Connection::close));
+    connected.store(false, Ordering::Relaxed);
     if let Some(reply) = closing {
         let _ = reply.send(());
     }
@@ -476,6 +494,31 @@ mod tests {
         assert_eq!(kept, Some(Kept::Disk), "the new one is told how to keep what it writes");
         // It is kept.
         outlive(&mut held, &mut refuse, &mut [], &mut kept).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_writer_without_a_connection_says_so_until_it_can_open_one() {
+        let may_open = Arc::new(AtomicBool::new(false));
+        let asked = Arc::clone(&may_open);
+        let open = move || {
+            let may = asked.load(Ordering::Relaxed);
+            if may { sqlite::open_in_memory().map_err(StoreError::from) } else { Err(gone()) }
+        };
+        let (queue, messages) = mpsc::channel(QUEUE_MAX_COUNT);
+        let writer = Writer { queue, connected: Arc::new(AtomicBool::new(false)) };
+        let connected = Arc::clone(&writer.connected);
+        let thread = thread::spawn(move || serve(None, open, messages, &connected));
+        for _ in 0..2 {
+            assert!(!writer.works().await);
+        }
+        may_open.store(true, Ordering::Relaxed);
+        assert!(writer.works().await, "asking has it opened");
+        // It keeps its connection.
+        may_open.store(false, Ordering::Relaxed);
+        assert!(writer.works().await);
+        writer.close().await;
+        assert!(!writer.works().await, "closed");
+        thread.join().unwrap();
     }
 
     #[tokio::test]

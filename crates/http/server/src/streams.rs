@@ -1,29 +1,34 @@
 //! Answers that go on or are long: output that is followed, files, archives, pages of output, WebSockets. The server holds
 //! bytes of each for a client that does not read, on a connection of HTTP/2 for hundreds at once, so a key has only so
-//! many places for them, and so have the links to a sandbox's files together. When many have ended, the memory that they
-//! had goes back to the kernel.
+//! many places for them, and so have the links to a sandbox's files together. Of the places that there are for all links,
+//! those to the files of one owner's sandboxes have a share. When many have ended, the memory that they had goes back to
+//! the kernel.
 //!
 //! Each request has a [`Turn`]. When the request's right becomes known ([`GrantSlot::fill`]) and the request may change
 //! something, or asks for another protocol, it takes a place: a request that gets none has done nothing. It gives the
 //! place back when its answer turns out to be short, else with the answer's body, or with the task that serves the
 //! switched connection: that holds the connection's [`Slot`], which holds the turn. A request that only reads takes its
 //! place when its answer turns out to be long.
+//!
+//! What a node of a cluster passes on to another is counted at both: each holds bytes for the client.
 
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use atoll_core::id::{KeyId, SandboxId};
+use atoll_core::shares::Shares;
 use atoll_core::{Code, Error};
 use atoll_engine::Grant;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
 use axum::response::{IntoResponse as _, Response};
-use http::Version;
-use http::header::UPGRADE;
+use http::header::{CONTENT_LENGTH, UPGRADE};
+use http::request::Parts;
+use http::{HeaderMap, Method, Version};
 use http_body::{Frame, SizeHint};
 use tokio::sync::Notify;
 
@@ -38,6 +43,9 @@ const SHORT_MAX_BYTES: u64 = 64 << 10;
 /// One in so many places is there beyond the others for requests that may change something, so that a client that has
 /// too much open can still stop what it started.
 const RESERVED: usize = 16;
+/// All links together have as many places as so many keys. Those to one owner's sandboxes have no more of them than is
+/// left to others: without others, as many as a key.
+const LINKS_IN_KEYS: usize = 2;
 /// As many counts are kept before those of which nothing is open are removed.
 const COUNTS_MIN: usize = 1024;
 /// So many open answers are worth that memory is given back after them.
@@ -81,6 +89,8 @@ pub(crate) struct Streams(Arc<All>);
 #[derive(Debug, Default)]
 struct All {
     table: RwLock<Counts>,
+    /// Places that links have, by the owner of their sandbox.
+    links: Mutex<Shares<Option<KeyId>>>,
     /// Places that are taken.
     open: AtomicUsize,
     /// The most that there were since memory was given back.
@@ -115,7 +125,34 @@ impl Drop for Place {
     }
 }
 
+/// One of the places that all links have, until it is dropped.
+#[derive(Debug)]
+struct LinkPlace {
+    owner: Option<KeyId>,
+    all: Arc<All>,
+}
+
+impl Drop for LinkPlace {
+    fn drop(&mut self) {
+        self.all.links().give_back(&self.owner, 1);
+    }
+}
+
+impl All {
+    fn links(&self) -> MutexGuard<'_, Shares<Option<KeyId>>> {
+        // Counts: a panic leaves them usable as they are.
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Streams {
+    /// A place for a link to a file of a sandbox of this owner. `most` are the places of a key.
+    fn take_for_link(&self, owner: Option<&KeyId>, most: usize) -> Option<LinkPlace> {
+        let owner = owner.cloned();
+        let taken = self.0.links().take(&owner, 1, most.saturating_mul(LINKS_IN_KEYS));
+        taken.then(|| LinkPlace { owner, all: Arc::clone(&self.0) })
+    }
+
     fn take(&self, whose: &Whose, most: usize) -> Option<Place> {
         let count = self.count(whose);
         let before = count.fetch_add(1, Ordering::Relaxed);
@@ -170,21 +207,28 @@ struct Taking {
     /// its own, which may be zero. A connection of HTTP/1 has one answer at a time.
     keeps_short_ones: bool,
     place: OnceLock<Place>,
+    /// The request came by a link.
+    _link: Option<LinkPlace>,
 }
 
 impl Turn {
-    fn new(app: &App, reserve: usize, early: bool, keeps_short_ones: bool) -> Self {
-        let (streams, most) = (app.streams.clone(), app.config.streams_of_key_max);
-        Self(Arc::new(Taking { streams, most, reserve, early, keeps_short_ones, place: OnceLock::new() }))
+    fn new(streams: Streams, most: usize, method: &Method, headers: &HeaderMap, version: Version) -> Self {
+        let changes = hangup::may_change(method);
+        Self(Arc::new(Taking {
+            streams,
+            most,
+            reserve: if changes { most / RESERVED } else { 0 },
+            early: changes || headers.contains_key(UPGRADE),
+            keeps_short_ones: version == Version::HTTP_2,
+            place: OnceLock::new(),
+            _link: None,
+        }))
     }
 
     /// The turn of a request. The request carries it, and so does what keeps its connection.
     pub(crate) fn begin(app: &App, request: &mut Request) -> Self {
-        let changes = hangup::may_change(request.method());
-        let switches = request.headers().contains_key(UPGRADE);
-        let reserve = if changes { app.config.streams_of_key_max / RESERVED } else { 0 };
-        let on_http2 = request.version() == Version::HTTP_2;
-        let turn = Self::new(app, reserve, changes || switches, on_http2);
+        let (streams, most) = (app.streams.clone(), app.config.streams_of_key_max);
+        let turn = Self::new(streams, most, request.method(), request.headers(), request.version());
         let extensions = request.extensions_mut();
         if let Some(slot) = extensions.get::<Slot>().map(|slot| slot.with(turn.clone())) {
             extensions.insert(slot);
@@ -193,14 +237,42 @@ impl Turn {
         turn
     }
 
-    /// The turn of a request by a link to a file of a sandbox.
+    /// The turn of a client's request that is passed on to another node. `None` when the client showed no key: then only the
+    /// other node knows whose places count.
     ///
     /// # Errors
     /// [`Code::LimitExceeded`].
-    pub(crate) fn by_link(app: &App, sandbox: &SandboxId) -> Result<Self, Error> {
-        let turn = Self::new(app, 0, true, true);
-        turn.take(&Whose::LinksTo(sandbox.clone()))?;
-        Ok(turn)
+    pub(crate) fn elsewhere(
+        app: &App,
+        parts: &Parts,
+        key: Option<KeyId>,
+    ) -> Result<Option<Elsewhere>, Error> {
+        let (streams, most) = (app.streams.clone(), app.config.streams_of_key_max);
+        key.map(|key| Elsewhere::begin(streams, most, parts, key)).transpose()
+    }
+
+    /// The turn of a request by a link to a file of a sandbox, which this key made.
+    ///
+    /// # Errors
+    /// [`Code::LimitExceeded`].
+    pub(crate) fn by_link(app: &App, sandbox: &SandboxId, owner: Option<&KeyId>) -> Result<Self, Error> {
+        let (streams, most) = (app.streams.clone(), app.config.streams_of_key_max);
+        let whose = Whose::LinksTo(sandbox.clone());
+        let own = streams.take(&whose, most).ok_or_else(|| whose.refused(most))?;
+        let link = streams.take_for_link(owner, most).ok_or_else(|| {
+            let message =
+                "the links to files of this owner's sandboxes have all downloads open that they may";
+            Error::new(Code::LimitExceeded, message).hint("try again when some of these downloads have ended")
+        })?;
+        Ok(Self(Arc::new(Taking {
+            streams,
+            most,
+            reserve: 0,
+            early: true,
+            keeps_short_ones: true,
+            place: OnceLock::from(own),
+            _link: Some(link),
+        })))
     }
 
     /// Takes the request's place if it needs one before it is served, now that its right is known.
@@ -226,16 +298,56 @@ impl Turn {
 
     /// The answer, with the place for as long as it goes on, if it does; a refusal in its stead if there is no place.
     pub(crate) fn answered(self, response: Response, grant: &GrantSlot) -> Response {
+        let (bytes, whose) = (response.body().size_hint().exact(), grant.grant().and_then(Whose::of));
+        let held = self.hold(response, bytes, whose.as_ref());
+        held.unwrap_or_else(|error| ApiError(error).into_response())
+    }
+
+    /// The answer, of so many bytes if that is known, with the place for as long as it goes on, if it does.
+    fn hold(self, response: Response, bytes: Option<u64>, whose: Option<&Whose>) -> Result<Response, Error> {
         let short = if self.0.keeps_short_ones { 0 } else { SHORT_MAX_BYTES };
-        if response.body().size_hint().exact().is_some_and(|bytes| bytes <= short) {
-            return response;
+        if bytes.is_some_and(|bytes| bytes <= short) {
+            return Ok(response);
         }
-        if let Some(whose) = grant.grant().and_then(Whose::of)
-            && let Err(error) = self.take(&whose)
-        {
-            return ApiError(error).into_response();
+        if let Some(whose) = whose {
+            self.take(whose)?;
         }
-        response.map(|body| Body::new(Placed { body, _until_the_end: self }))
+        Ok(response.map(|body| Body::new(Placed { body, _until_the_end: self })))
+    }
+}
+
+/// The turn of a request that another node answers.
+#[derive(Debug)]
+pub(crate) struct Elsewhere {
+    turn: Turn,
+    whose: Whose,
+}
+
+impl Elsewhere {
+    fn begin(streams: Streams, most: usize, parts: &Parts, key: KeyId) -> Result<Self, Error> {
+        let turn = Turn::new(streams, most, &parts.method, &parts.headers, parts.version);
+        let whose = Whose::Key(key);
+        if turn.0.early {
+            turn.take(&whose)?;
+        }
+        Ok(Self { turn, whose })
+    }
+
+    /// For what keeps the client's connection.
+    pub(crate) fn turn(&self) -> Turn {
+        self.turn.clone()
+    }
+
+    /// The other node's answer, with the place for as long as it goes on, if it does.
+    ///
+    /// # Errors
+    /// [`Code::LimitExceeded`].
+    pub(crate) fn answered(self, response: Response) -> Result<Response, Error> {
+        // The body comes in pieces, also where the other node says how long it is.
+        let said =
+            response.headers().get(CONTENT_LENGTH).and_then(|text| text.to_str().ok()?.parse::<u64>().ok());
+        let bytes = response.body().size_hint().exact().or(said);
+        self.turn.hold(response, bytes, Some(&self.whose))
     }
 }
 
@@ -285,5 +397,61 @@ mod tests {
         assert!(kept < COUNTS_MIN, "{kept}");
         let one_more = streams.take(&whose(0), 2);
         assert!(one_more.is_some() && streams.take(&whose(0), 2).is_none(), "what is open is still counted");
+    }
+
+    #[test]
+    fn what_another_node_answers_is_counted_here_too() {
+        let streams = Streams::default();
+        let begin = |method: &str, protocol: Option<&str>| {
+            let mut request = http::Request::builder().method(method).uri("/v1/x");
+            if let Some(protocol) = protocol {
+                request = request.header(UPGRADE, protocol);
+            }
+            let (parts, ()) = request.body(()).unwrap().into_parts();
+            Elsewhere::begin(streams.clone(), 1, &parts, KeyId::from_parts(1, 1))
+        };
+        let answer = |length: Option<&str>| {
+            // Of no length that is known beforehand, as what comes from another node.
+            let body = Body::from_stream(futures::stream::pending::<Result<Bytes, axum::Error>>());
+            let mut response = Response::new(body);
+            if let Some(length) = length {
+                response.headers_mut().insert(CONTENT_LENGTH, length.parse().unwrap());
+            }
+            response
+        };
+        let open = || streams.0.open.load(Ordering::Relaxed);
+        let short = begin("GET", None).unwrap().answered(answer(Some("10"))).unwrap();
+        assert_eq!(open(), 0, "a short answer has no place");
+        let long = begin("GET", None).unwrap().answered(answer(None)).unwrap();
+        assert_eq!(open(), 1);
+        let refused = begin("GET", None).unwrap().answered(answer(Some("1000000"))).unwrap_err();
+        assert_eq!(refused.code, Code::LimitExceeded);
+        // What may change something, and what becomes another protocol, is refused before the other node is asked.
+        for (method, protocol) in [("POST", None), ("GET", Some("websocket"))] {
+            assert_eq!(begin(method, protocol).unwrap_err().code, Code::LimitExceeded, "{method}");
+        }
+        drop((long, short));
+        let switched = begin("GET", Some("websocket")).unwrap();
+        let kept = switched.turn();
+        drop(switched);
+        assert_eq!(open(), 1, "the connection that it became has the place");
+        drop(kept);
+        assert_eq!(open(), 0);
+    }
+
+    #[test]
+    fn links_to_one_owners_sandboxes_leave_places_to_others() {
+        const MOST: usize = 8;
+        let streams = Streams::default();
+        let owners: Vec<_> = (0..2).map(|n| KeyId::from_parts(1, n)).collect();
+        let fill = |owner: Option<&KeyId>| -> Vec<_> {
+            std::iter::from_fn(|| streams.take_for_link(owner, MOST)).collect()
+        };
+        let first = fill(owners.first());
+        assert_eq!(first.len(), MOST, "alone it has what a key has");
+        assert_eq!(fill(owners.last()).len(), MOST / 2);
+        assert_eq!(fill(None).len(), MOST / 2, "sandboxes of nobody have a share, too");
+        drop(first);
+        assert_eq!(streams.0.links().taken(), 0, "places are given back");
     }
 }

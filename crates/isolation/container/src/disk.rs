@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_core::id::SnapshotId;
 use atoll_isolation::IsolationError;
-use atoll_isolation_storage::filesystem::{self, Template, Templates};
+use atoll_isolation_storage::filesystem::{self, Journal, Template, Templates};
 use atoll_isolation_storage::{LoopDevice, Storage, Use, attach, mount_ext4, prepare_disk};
 
 use crate::step::{Step, failed};
@@ -94,7 +94,8 @@ impl Disks {
         scratch: PathBuf,
         spare_bytes: u64,
     ) -> Result<Self, IsolationError> {
-        Ok(Self { storage, templates: Templates::open(scratch)?, spares: Mutex::default(), spare_bytes })
+        let templates = Templates::open(scratch, Journal::Internal)?;
+        Ok(Self { storage, templates, spares: Mutex::default(), spare_bytes })
     }
 
     /// Makes an empty disk of `bytes`, rounded down to whole blocks.
@@ -157,6 +158,7 @@ impl Disks {
                 std::io::ErrorKind::NotFound => IsolationError::Gone,
                 _ => failed("open the disk of a sandbox".to_owned(), error),
             })?;
+        filesystem::recover(path)?;
         let bytes = image.metadata().step("measure the disk of a sandbox")?.len();
         let device = attach(&image)?;
         let disk = Backing { bytes, image, device, path: None }.mount()?;

@@ -3,15 +3,17 @@
 
 mod common;
 
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
-use atoll_core::id::SandboxId;
+use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::spec::Resources;
 use atoll_isolation::conformance::{
     DEADLINE, Sandbox, assert_clean, assert_gone, chain, eventually, fresh_id, plan,
 };
-use atoll_isolation::{Death, Gates as _, Isolation, IsolationError, Lifecycle as _, Plan, RootFs, Status};
+use atoll_isolation::{
+    Death, DiskSource, Gates as _, Isolation, IsolationError, Lifecycle as _, Plan, RootFs, Status,
+};
 use atoll_isolation_storage::loops_in_use;
 use common::{Containers, containers};
 
@@ -306,4 +308,39 @@ async fn who_looks_at_new_devices_harms_no_disk() {
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
     looking.join().unwrap();
     first.destroy().await;
+}
+
+/// Without a journal ext4 looks at each inode that was freed lately whenever it makes a file; in a snapshot nothing may be
+/// in the journal alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn disks_have_a_journal_and_snapshots_an_empty_one() {
+    let harness = containers();
+    let parent = Sandbox::create(&harness, Resources::default()).await;
+    // Of all that were made, the later half is there.
+    let churn = "i=0; while :; do i=$((i+1)); mkdir /home/d$i; rm -rf /home/d$((i/2)); \
+                 [ $i != 100 ] || touch /home/hundred; done";
+    drop(parent.start("ex-churn", "root", churn).await);
+    eventually("directories come and go", || async {
+        (parent.run("test -e /home/hundred").await.code == 0).then_some(())
+    })
+    .await;
+    for number in 0..5 {
+        let artifact = SnapshotId::from_parts(2, number);
+        parent.driver.snapshot(&parent.id, &artifact).await.unwrap();
+        let disk = parent.driver.read_artifact(&artifact).await.unwrap();
+        let mut features = [0; 8];
+        disk.read_exact_at(&mut features, 1024 + 0x5C).unwrap();
+        let has_journal = features[0] & 4 != 0;
+        let has_to_be_recovered = features[4] & 4 != 0;
+        assert_eq!((has_journal, has_to_be_recovered), (true, false));
+        let plan =
+            Plan { disk: DiskSource::Artifact(artifact.clone()), ..plan(RootFs::Host, Resources::default()) };
+        parent.driver.create(&plan).await.unwrap_or_else(|error| panic!("{}", chain(&error)));
+        let child = Sandbox::connect(parent.driver.clone(), plan.id).await;
+        let count: usize = child.see("ls -d /home/d* | wc -l").await.parse().unwrap();
+        assert!(count >= 50, "{count} directories are there");
+        child.destroy().await;
+        parent.driver.remove_artifact(&artifact).await.unwrap();
+    }
+    parent.destroy().await;
 }

@@ -12,7 +12,7 @@ use atoll_core::sandbox::PauseMode;
 use atoll_core::snapshot::{Comparison, CopyMethod};
 use atoll_failpoint::fail_point;
 use atoll_isolation::{IsolationError, Plan, RootFs, Taken};
-use atoll_isolation_storage::{DISK_FILE, Frozen, Kind, Use, loops_in_use, mount_ext4};
+use atoll_isolation_storage::{DISK_FILE, Frozen, Kind, Use, filesystem, loops_in_use, mount_ext4};
 
 use crate::create;
 use crate::step::{Step, failed};
@@ -30,6 +30,7 @@ pub(crate) fn no_memory() -> String {
 
 impl Inner {
     /// Takes a snapshot. The sentry's writes wait from freeze to thaw; data that can be written out is written before.
+    /// Freezing empties the disk's journal and says so in its superblock, so the clone is like a disk that was unmounted.
     pub(crate) fn snapshot(&self, id: &SandboxId, artifact: &SnapshotId) -> Result<Taken, IsolationError> {
         let sentry = self.living(id)?;
         let storage = &self.config.storage;
@@ -64,7 +65,7 @@ impl Inner {
     /// Mounts the disk of a live sandbox once more, which is the same file system; `None` when nothing has it mounted.
     fn mount_again(&self, id: &SandboxId) -> Result<Option<OwnedFd>, IsolationError> {
         let Some(device) = self.bound(id)?.pop() else { return Ok(None) };
-        mount_ext4(&device, Use::Disk).map(Some)
+        mount_ext4(&device, Use::Again).map(Some)
     }
 
     /// Lets a disk go on that was frozen by a process that was then killed. Until then a process that writes to it
@@ -167,6 +168,8 @@ impl Inner {
         }
         let platform = self.platform().await?;
         fail_point!("gvisor::wake::start");
+        let image = disk.clone();
+        self.blocking(move |_| filesystem::recover(&image)).await?;
         self.claim_ids(&record)?;
         fail_point!("gvisor::wake::ids");
         self.start(plan, &record, &disk, platform).await

@@ -2,6 +2,9 @@
 //!
 //! Empty ones are made once by `mke2fs` for each size, and kept in memory as the few blocks that are not zero
 //! (160 KiB for 10 GiB).
+//!
+//! They have a journal where the host's kernel mounts them: not for what is on them, which does not survive a crash of the
+//! host, but because ext4 without one looks at every inode that was freed within the last minute whenever it makes a file.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -27,6 +30,20 @@ const MAX_COUNT: usize = 16;
 const BLOCK_BYTES: usize = 4096;
 /// What is read or written at once.
 const CHUNK_BYTES: usize = 256 << 10;
+
+/// Size of a journal, MiB: the least that ext4 takes. A larger one makes nothing faster here.
+const JOURNAL_MIB: u64 = 4;
+/// A disk has a journal when that takes no more than this part of it. In a smaller one there are few inodes to look at.
+const JOURNAL_PART: u64 = 16;
+
+/// Whether the file systems of [`Templates`] have a journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Journal {
+    /// Those of 64 MiB and more have one.
+    Internal,
+    /// None has one: a guest that has the block device writes whatever is in its journal.
+    None,
+}
 
 /// An empty file system with the directories `upper` and `work`.
 pub struct Template {
@@ -125,6 +142,7 @@ impl Template {
 pub struct Templates {
     /// Where they are made.
     dir: PathBuf,
+    journal: Journal,
     made: Mutex<BTreeMap<u64, Arc<Template>>>,
 }
 
@@ -133,13 +151,13 @@ impl Templates {
     ///
     /// # Errors
     /// [`IsolationError::Kernel`].
-    pub fn open(dir: PathBuf) -> Result<Self, IsolationError> {
+    pub fn open(dir: PathBuf, journal: Journal) -> Result<Self, IsolationError> {
         private_dir(&dir).step("make the directory of disk templates")?;
         for entry in std::fs::read_dir(&dir).step("list the disk templates")? {
             let path = entry.step("list the disk templates")?.path();
             std::fs::remove_dir_all(path).step("remove what an earlier process left")?;
         }
-        Ok(Self { dir, made: Mutex::default() })
+        Ok(Self { dir, journal, made: Mutex::default() })
     }
 
     /// The template of this size.
@@ -166,7 +184,7 @@ impl Templates {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let dir = self.dir.join(number.to_string());
-        let made = make_file_system(&dir, bytes);
+        let made = make_file_system(&dir, bytes, self.journal);
         std::fs::remove_dir_all(&dir).step("remove the template of a disk")?;
         let blocks = made?;
         let extents = blocks.iter().map(|(offset, bytes)| (*offset, bytes.len() as u64)).collect();
@@ -201,20 +219,34 @@ pub fn grow(image: &Path) -> Result<(), IsolationError> {
     run(command.args(["-f", tools::IMAGE]), &image, "grow the file system of a disk")
 }
 
-/// Tidies a file system that was copied while in use: what was unlinked but open is freed, and it is marked as
-/// sound.
+/// Tidies a file system that was copied while in use: what was unlinked but open is freed, what is in its journal is
+/// put in its place, and it is marked as sound.
 ///
 /// # Errors
 /// [`IsolationError::Kernel`].
 pub fn tidy(image: &Path) -> Result<(), IsolationError> {
     let image = File::options().read(true).write(true).open(image).step("open the disk of a snapshot")?;
-    superblock::check(&image, Made::Disk)?;
+    superblock::check(&image, Made::DiskInUse)?;
     let ended = e2fsck("-y", &attach(&image)?)?;
     // 1: something was put in order.
     match ended.status.and_then(|status| status.code()) {
         Some(0 | 1) => Ok(()),
         _ => Err(ended.error("tidy the disk of a snapshot")),
     }
+}
+
+/// Tidies a disk that nothing uses if it was not unmounted: its host lost its power while the disk was mounted, or failed
+/// to write to it. What is in its journal is read by a confined program; the host's kernel refuses such a disk.
+///
+/// # Errors
+/// [`IsolationError::BadArtifact`], [`IsolationError::Kernel`].
+pub fn recover(image: &Path) -> Result<(), IsolationError> {
+    let file = File::open(image).step("open the disk of a sandbox")?;
+    if superblock::has_to_be_recovered(&file)? {
+        tracing::warn!(image = %image.display(), "a disk was not unmounted: it is put in order");
+        tidy(image)?;
+    }
+    Ok(())
 }
 
 /// Runs on a device: the program asks the kernel for the real path of a file, which leads nowhere for one in the pool.
@@ -242,7 +274,7 @@ pub fn check(image: &Path) -> Result<(), IsolationError> {
     Err(IsolationError::BadArtifact("its disk holds no sound ext4 file system".to_owned()))
 }
 
-fn make_file_system(dir: &Path, bytes: u64) -> Result<Vec<(u64, Vec<u8>)>, IsolationError> {
+fn make_file_system(dir: &Path, bytes: u64, journal: Journal) -> Result<Vec<(u64, Vec<u8>)>, IsolationError> {
     let content = dir.join("content");
     for name in ["upper", "work"] {
         std::fs::create_dir_all(content.join(name)).step("make the template of a disk")?;
@@ -250,13 +282,14 @@ fn make_file_system(dir: &Path, bytes: u64) -> Result<Vec<(u64, Vec<u8>)>, Isola
     let path = dir.join("image");
     let image = File::create_new(&path).step("make the template of a disk")?;
     image.set_len(bytes).step("size the template of a disk")?;
-    // No journal: a disk does not survive a crash of the host, its sandbox having died with it.
+    let has_journal = journal == Journal::Internal && bytes / JOURNAL_PART >= JOURNAL_MIB << 20;
+    let features = if has_journal { "has_journal,^resize_inode" } else { "^has_journal,^resize_inode" };
     let mut command = Command::new(tools::program("mke2fs")?);
-    command
-        .args(["-q", "-F", "-t", "ext4", "-b", "4096", "-I", "256", "-m", "0"])
-        .args(["-O", "^has_journal,^resize_inode", "-E", "root_owner=0:0,nodiscard", "-d"])
-        .arg(&content)
-        .arg(&path);
+    command.args(["-q", "-F", "-t", "ext4", "-b", "4096", "-I", "256", "-m", "0", "-O", features]);
+    if has_journal {
+        command.arg("-J").arg(format!("size={JOURNAL_MIB}"));
+    }
+    command.args(["-E", "root_owner=0:0,nodiscard", "-d"]).arg(&content).arg(&path);
     let dir = File::open(dir).step("make the template of a disk")?;
     run(&mut command, &dir, &format!("make a file system of {bytes} bytes"))?;
     let image = File::open(&path).step("open the template of a disk")?;

@@ -29,9 +29,11 @@
 mod artifacts;
 mod clone;
 mod compare;
+mod copy;
 pub mod filesystem;
 mod freeze;
 mod guard;
+mod journal;
 mod loops;
 mod making;
 mod mounts;
@@ -55,6 +57,7 @@ use std::sync::Arc;
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_isolation::{Check, IsolationError, Status};
 
+pub use copy::LiveCopy;
 pub use freeze::{Frozen, MountedDisk};
 pub use guard::Guard;
 pub use loops::{LoopDevice, attach, attach_read_only, in_use as loops_in_use};

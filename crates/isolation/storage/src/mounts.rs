@@ -4,6 +4,7 @@
 //! only this module makes the kernel read one, and every mount
 //!
 //! - is refused when the superblock asks for anything that no disk of ours asks for ([`crate::superblock`]);
+//! - reads no journal: one in which something is left makes the kernel refuse ([`crate::journal`]), but that of a volume;
 //! - turns read-only at the first error of the file system, also when its superblock says otherwise (it may say:
 //!   panic);
 //! - makes no device usable, is attached nowhere, and follows no symbolic link (but volumes, whose links sandboxes
@@ -48,6 +49,9 @@ pub enum Use {
     /// The writable disk of a sandbox that the host mounts for it. Scratch data: no process in the sandbox waits for
     /// the host's own disk.
     Disk,
+    /// The same disk once more, while it is mounted. When its last user has just let go of it, it is mounted without
+    /// its journal.
+    Again,
     /// A disk that is only looked into; nothing in it can run.
     Reading,
     /// A volume, which keeps what was synced, and gives back what is freed.
@@ -60,8 +64,19 @@ impl Use {
             // The inode tables are holes and read as zeros: no thread needs to write them. And a disk does not
             // survive a crash of the host, its sandbox having died with it.
             Self::Disk => &["noinit_itable", "nobarrier"],
-            Self::Reading => &["ro"],
+            // A mount of what is mounted already has the options of the first.
+            Self::Again => &["noload"],
+            Self::Reading => &["ro", "noload"],
             Self::Volume => &["discard"],
+        }
+    }
+
+    /// How often the kernel writes the journal out, seconds, where that is not as it likes (5): a disk that is scratch
+    /// data is written to the host's no more often than without a journal.
+    fn commit_seconds(self) -> Option<&'static str> {
+        match self {
+            Self::Disk => Some("30"),
+            Self::Again | Self::Reading | Self::Volume => None,
         }
     }
 
@@ -69,7 +84,7 @@ impl Use {
         let all = MountAttrFlags::MOUNT_ATTR_NOATIME | MountAttrFlags::MOUNT_ATTR_NODEV;
         all | match self {
             // A sandbox sees its disk through an overlay, which has flags of its own.
-            Self::Disk => MountAttrFlags::MOUNT_ATTR_NOSYMFOLLOW,
+            Self::Disk | Self::Again => MountAttrFlags::MOUNT_ATTR_NOSYMFOLLOW,
             Self::Reading => {
                 MountAttrFlags::MOUNT_ATTR_NOSYMFOLLOW
                     | MountAttrFlags::MOUNT_ATTR_RDONLY
@@ -84,6 +99,7 @@ impl Use {
     fn made(self) -> Made {
         match self {
             Self::Disk | Self::Reading => Made::Disk,
+            Self::Again => Made::DiskInUse,
             Self::Volume => Made::Volume,
         }
     }
@@ -97,15 +113,19 @@ impl Use {
 pub fn mount_ext4(device: &Path, purpose: Use) -> Result<OwnedFd, IsolationError> {
     let step = match purpose {
         Use::Disk => "mount a disk",
+        Use::Again => "mount a disk once more",
         Use::Reading => "mount the disk of a snapshot",
         Use::Volume => "mount a volume",
     };
-    superblock::check(&File::open(device).step(step)?, purpose.made())?;
+    let has_journal = superblock::check(&File::open(device).step(step)?, purpose.made())?;
     let context = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC).step("open the file system type ext4")?;
     fsconfig_set_string(&context, "source", device.as_os_str()).step(step)?;
     fsconfig_set_string(&context, "errors", "remount-ro").step(step)?;
     for flag in purpose.flags() {
         fsconfig_set_flag(&context, *flag).step(step)?;
+    }
+    if let Some(seconds) = purpose.commit_seconds().filter(|_| has_journal) {
+        fsconfig_set_string(&context, "commit", seconds).step(step)?;
     }
     fsconfig_create(&context).step(step)?;
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, purpose.attributes()).step(step)

@@ -143,9 +143,10 @@ fn a_superblock_that_asks_for_more_is_refused_before_anything_reads_it() {
         File::open(&disk).unwrap().read_exact_at(&mut has, 1024 + at).unwrap();
         (u32::from_le_bytes(has) | more).to_le_bytes()
     };
-    let asked: [(&str, u64, Vec<u8>); 8] = [
+    let asked: [(&str, u64, Vec<u8>); 9] = [
         ("panic", 0x3C, vec![3, 0]),
-        ("journal", 0x5C, features(0x5C, 0x4).to_vec()),
+        ("a journal that is not there", 0x5C, features(0x5C, 0x4).to_vec()),
+        ("to read a journal", 0x60, features(0x60, 0x4).to_vec()),
         ("another device as journal", 0x60, features(0x60, 0x8).to_vec()),
         ("file names without case", 0x60, features(0x60, 0x2_0000).to_vec()),
         ("quota", 0x64, features(0x64, 0x100).to_vec()),

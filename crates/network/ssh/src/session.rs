@@ -107,7 +107,7 @@ async fn start(engine: &Engine, login: &Login, wanted: Wanted) -> Result<(String
     let exec = view.record.id.to_string();
     // Output that a slow client did not take yet must not be dropped: it would be a hole in a copied file.
     let output = engine.output_whole(&login.sandbox, &exec).await?;
-    Ok((exec, output))
+    Ok((exec, output.read_by(login.caller.key())))
 }
 
 struct Running<'a> {

@@ -2213,8 +2213,8 @@ class Health:
     """Whether the server works."""
 
     status: str
-    """`ok`; `draining` while it shuts down; `host_disk_full` while every sandbox stands still because of that, and
-    only what removes something is done.
+    """`ok`; `draining` while it shuts down; `store_unavailable` while nothing can be stored; `host_disk_full` while
+    every sandbox stands still because of that, and only what removes something is done.
     """
 
     @classmethod

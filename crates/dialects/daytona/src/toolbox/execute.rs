@@ -61,7 +61,7 @@ pub(super) async fn execute(inside: Inside, Json(request): Json<Execute>) -> Res
 pub(super) async fn ended(inside: &Inside, exec: &str) -> Result<(output::Output, Exit)> {
     let fail = |error: Error| Failure::of_daemon(&error);
     let reader = inside.engine().output_whole(inside.id(), exec).await.map_err(fail)?;
-    let (output, exit) = output::whole(reader).await.map_err(fail)?;
+    let (output, exit) = output::whole(reader.read_by(inside.recorded().key())).await.map_err(fail)?;
     match exit.reason {
         ExitReason::TimedOut | ExitReason::IdleTimedOut => {
             let why = "command execution timeout";

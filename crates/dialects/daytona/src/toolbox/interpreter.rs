@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::answers::{Answers, NoAnswer};
 use super::files::paths;
-use super::socket::{self, Sink};
+use super::socket::{self, Left, Sink};
 use crate::error::{Failure, Result, Source};
 use crate::request::{Json, Path};
 use crate::who::Inside;
@@ -174,21 +174,27 @@ pub(super) async fn execute(inside: Inside, request: Request) -> Result<Response
 async fn serve(inside: Inside, socket: WebSocket, draining: CancellationToken) {
     let (mut sink, mut stream) = socket.split();
     let first = async {
-        while let Some(Ok(message)) = stream.next().await {
-            match message {
-                Message::Text(text) => return Some(text.to_string()),
-                Message::Binary(bytes) => return String::from_utf8(bytes.into()).ok(),
-                Message::Close(_) => return None,
-                Message::Ping(_) | Message::Pong(_) => {}
+        loop {
+            match stream.next().await {
+                Some(Ok(Message::Text(text))) => return Ok(text.to_string()),
+                Some(Ok(Message::Binary(bytes))) => {
+                    return String::from_utf8(bytes.into()).map_err(|_no_text| Left::Gone);
+                }
+                Some(Ok(Message::Close(_))) | None => return Err(Left::Gone),
+                Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+                Some(Err(error)) => return Err(Left::Refused(error)),
             }
         }
-        None
     };
-    let Ok(Some(first)) = tokio::time::timeout(FIRST_WAIT, first).await else { return };
+    let first = match tokio::time::timeout(FIRST_WAIT, first).await {
+        Ok(Ok(first)) => first,
+        Ok(Err(left)) => return left.tell(&mut sink).await,
+        Err(_elapsed) => return,
+    };
     let ended = tokio::select! {
         ended = run(&inside, &mut sink, &first) => ended,
         // A client that has gone gets nothing more; the code goes on.
-        () = socket::gone(&mut stream) => return,
+        left = socket::gone(&mut stream) => return left.tell(&mut sink).await,
         () = draining.cancelled() => (close_code::AWAY, String::new()),
     };
     socket::close(&mut sink, &mut stream, ended.0, &ended.1).await;
@@ -245,7 +251,7 @@ async fn begin(inside: &Inside, context: &ExecView, request: &Run) -> Result<Ans
         let piece = bytes.split_to(bytes.len().min(STDIN_CHUNK_MAX_BYTES));
         engine.write_stdin(inside.id(), exec, piece, false).await.map_err(fail)?;
     }
-    Ok(Answers::new(reader, id, LINE_MAX_BYTES))
+    Ok(Answers::new(reader.read_by(inside.recorded().key()), id, LINE_MAX_BYTES))
 }
 
 /// Interrupts code whose time is over. A context whose code does not end then is killed.

@@ -101,7 +101,7 @@ pub(super) async fn start(inside: Inside, Json(asked): Json<Asked>) -> Result<St
         return Err(Failure::internal("this sandbox has no python3").from(Source::Daemon));
     }
     let reader = engine.output(inside.id(), view.record.id.as_str(), 0, false).await.map_err(fail)?;
-    answer(reader, "start".to_owned()).await?;
+    answer(reader.read_by(inside.recorded().key()), "start".to_owned()).await?;
     Ok(StatusCode::OK)
 }
 
@@ -164,7 +164,7 @@ async fn ask(inside: &Inside, exec: &ExecView, mut asking: Value) -> Result<Valu
         let piece = bytes.split_to(bytes.len().min(STDIN_CHUNK_MAX_BYTES));
         engine.write_stdin(inside.id(), exec, piece, false).await.map_err(fail)?;
     }
-    answer(reader, id).await
+    answer(reader.read_by(inside.recorded().key()), id).await
 }
 
 /// The answer to a question.

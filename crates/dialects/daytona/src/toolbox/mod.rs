@@ -13,7 +13,7 @@ mod output;
 mod pty;
 mod session;
 mod shell;
-mod socket;
+pub(crate) mod socket;
 
 use axum::Router;
 use axum::routing::{any, delete, get, post};

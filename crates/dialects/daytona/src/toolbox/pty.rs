@@ -33,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::files::paths;
 use super::output::exit_code;
-use super::socket::{self, Sink, Stream};
+use super::socket::{self, Left, Sink, Stream};
 use crate::error::{Failure, Result, Source};
 use crate::request::{Json, Path, Query};
 use crate::who::Inside;
@@ -252,7 +252,7 @@ async fn attach(inside: &Inside, view: Result<ExecView>, request: Request) -> Re
             let from = view.extent.end.saturating_sub(SHOWN_BYTES).max(view.extent.first);
             let reader = inside.engine().output(inside.id(), view.record.id.as_str(), from, true).await;
             let terminal = Terminal { inside: inside.clone(), exec: view.record.id, tells_exit };
-            Ok((terminal, reader.map_err(fail)?))
+            Ok((terminal, reader.map_err(fail)?.read_by(inside.recorded().key())))
         }
         Err(failure) => Err(failure),
     };
@@ -279,7 +279,7 @@ enum End {
     Exited(Exit),
     Away,
     Broken,
-    Gone,
+    Left(Left),
 }
 
 struct Terminal {
@@ -297,13 +297,13 @@ impl Terminal {
         }
         let end = tokio::select! {
             end = output(&mut sink, reader, draining) => end,
-            () = self.input(&mut stream) => End::Gone,
+            left = self.input(&mut stream) => End::Left(left),
         };
         match end {
             End::Exited(exit) => self.exited(&mut sink, &mut stream, &exit).await,
             End::Away => socket::close(&mut sink, &mut stream, close_code::AWAY, "").await,
             End::Broken => socket::close(&mut sink, &mut stream, close_code::ERROR, "").await,
-            End::Gone => {}
+            End::Left(left) => left.tell(&mut sink).await,
         }
     }
 
@@ -324,17 +324,18 @@ impl Terminal {
         socket::close(sink, stream, close_code::NORMAL, &reason.to_string()).await;
     }
 
-    /// Passes the client's input on, until the client goes.
-    async fn input(&self, stream: &mut Stream) {
-        while let Some(Ok(message)) = stream.next().await {
-            let mut bytes = match message {
-                Message::Binary(bytes) => bytes,
-                Message::Text(text) => Bytes::from(text),
-                Message::Close(_) => return,
-                Message::Ping(_) | Message::Pong(_) => continue,
+    /// Passes the client's input on, until no more comes.
+    async fn input(&self, stream: &mut Stream) -> Left {
+        loop {
+            let mut bytes = match stream.next().await {
+                Some(Ok(Message::Binary(bytes))) => bytes,
+                Some(Ok(Message::Text(text))) => Bytes::from(text),
+                Some(Ok(Message::Close(_))) | None => return Left::Gone,
+                Some(Ok(Message::Ping(_) | Message::Pong(_))) => continue,
+                Some(Err(error)) => return Left::Refused(error),
             };
             if self.inside.recheck().is_err() {
-                return;
+                return Left::Gone;
             }
             while !bytes.is_empty() {
                 let piece = bytes.split_to(bytes.len().min(STDIN_CHUNK_MAX_BYTES));
@@ -357,7 +358,7 @@ async fn output(sink: &mut Sink, mut reader: OutputReader, draining: Cancellatio
         let event = tokio::select! {
             event = reader.next(CHUNK_BYTES) => event,
             () = tokio::time::sleep(socket::PING_EVERY) => {
-                if sink.send(Message::Ping(Bytes::new())).await.is_err() { return End::Gone }
+                if sink.send(Message::Ping(Bytes::new())).await.is_err() { return End::Left(Left::Gone) }
                 continue;
             }
             () = draining.cancelled() => return End::Away,
@@ -365,7 +366,7 @@ async fn output(sink: &mut Sink, mut reader: OutputReader, draining: Cancellatio
         match event {
             Ok(OutputEvent::Piece(Piece::Output { bytes, .. })) => {
                 if sink.send(Message::Binary(bytes)).await.is_err() {
-                    return End::Gone;
+                    return End::Left(Left::Gone);
                 }
             }
             Ok(OutputEvent::Piece(Piece::Gap { .. })) => {}

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use atoll_core::limits::JSON_BODY_MAX_BYTES;
-use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
+use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
 use axum::extract::{FromRequestParts as _, Request};
 use axum::response::Response;
 use futures::stream::{SplitSink, SplitStream};
@@ -75,13 +75,45 @@ where
     ))
 }
 
-/// Waits until the client goes; its messages are ignored.
-pub(super) async fn gone(stream: &mut Stream) {
-    while let Some(Ok(message)) = stream.next().await {
-        if matches!(message, Message::Close(_)) {
-            return;
+/// Why no more comes from a client.
+pub(super) enum Left {
+    /// It has gone.
+    Gone,
+    /// A message of it was not taken.
+    Refused(axum::Error),
+}
+
+impl Left {
+    /// Tells a client that is still there.
+    pub(super) async fn tell(self, sink: &mut Sink) {
+        if let Self::Refused(error) = self {
+            refuse_messages(sink, &error, MESSAGE_MAX_BYTES).await;
         }
     }
+}
+
+/// Waits until no more comes from the client; its messages are ignored.
+pub(super) async fn gone(stream: &mut Stream) -> Left {
+    loop {
+        match stream.next().await {
+            Some(Ok(Message::Close(_))) | None => return Left::Gone,
+            Some(Ok(_)) => {}
+            Some(Err(error)) => return Left::Refused(error),
+        }
+    }
+}
+
+/// Closes a socket from which no more messages are taken. Either one was larger than `max_bytes`, or the connection is
+/// broken, and the client does not get this. A client that does not read is not told.
+pub(crate) async fn refuse_messages(
+    sink: &mut (impl futures::Sink<Message> + Unpin),
+    error: &axum::Error,
+    max_bytes: usize,
+) {
+    tracing::debug!(%error, "a client's message was not taken");
+    let reason = format!("a message is larger than {} KiB", max_bytes >> 10);
+    let frame = CloseFrame { code: close_code::SIZE, reason: reason.into() };
+    drop(tokio::time::timeout(CLOSE_WAIT, sink.send(Message::Close(Some(frame)))).await);
 }
 
 /// Closes a socket, and waits a moment for the client to do the same.

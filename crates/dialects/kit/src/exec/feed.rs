@@ -2,7 +2,7 @@
 
 use atoll_core::Error;
 use atoll_core::exec::{Exit, OutputStream};
-use atoll_core::id::{ExecId, SandboxId};
+use atoll_core::id::{ExecId, KeyId, SandboxId};
 use atoll_engine::{Engine, ExecView, OutputEvent, OutputReader, Piece};
 use bytes::Bytes;
 
@@ -74,6 +74,8 @@ pub struct Feed {
     counting: Counting,
     from: Offsets,
     reader: OutputReader,
+    /// For whom the reader reads.
+    key: Option<KeyId>,
     position: Position,
     /// The end of a stream's text, or the exit, that waits behind it.
     ending: Vec<Event>,
@@ -104,10 +106,17 @@ impl Feed {
             counting,
             from,
             reader,
+            key: None,
             position,
             ending: Vec::new(),
             ended: false,
         })
+    }
+
+    /// For a client with this key: see [`OutputReader::read_by`].
+    #[must_use]
+    pub fn read_by(self, key: Option<&KeyId>) -> Self {
+        Self { reader: self.reader.read_by(key), key: key.cloned(), ..self }
     }
 
     /// Where the streams are now, in the client's counting.
@@ -191,7 +200,8 @@ impl Feed {
     /// passed it before; otherwise all dropped bytes count as standard output.
     async fn jump(&mut self, from: u64, to: u64) -> Result<(), Error> {
         if let Some(mark) = self.marks.first_from(&self.exec, to) {
-            self.reader = self.engine.output(&self.sandbox, self.exec.as_str(), mark.at, true).await?;
+            let reader = self.engine.output(&self.sandbox, self.exec.as_str(), mark.at, true).await?;
+            self.reader = reader.read_by(self.key.as_ref());
             self.position = mark;
         } else {
             self.position.stdout.skip(to - from);

@@ -59,7 +59,8 @@ pub(crate) async fn execute(
     let view =
         get_or_create(engine, sandbox, request, caller.engine()).await.map_err(|error| failure(&error))?;
     let feed = Feed::open(engine, &view, &app.marks, Counting::Text, Offsets::default()).await;
-    let mut output = Output::new(engine, sandbox, feed.map_err(|error| failure(&error))?);
+    let feed = feed.map_err(|error| failure(&error))?.read_by(caller.engine().key());
+    let mut output = Output::new(engine, sandbox, feed);
     let mut answer = Answer::default();
     let exit = loop {
         let event = tokio::select! {

@@ -51,7 +51,7 @@ pub(crate) async fn start(
     let view =
         get_or_create(engine, sandbox, request, caller.engine()).await.map_err(|error| failure(&error))?;
     let command_id = command_id.unwrap_or_else(|| view.record.id.to_string());
-    stream(&app, &view, command_id, Offsets::default()).await
+    stream(&app, &caller, &view, command_id, Offsets::default()).await
 }
 
 /// The command and the offsets to go on from.
@@ -83,7 +83,7 @@ pub(crate) async fn resume(
         drop(boxes::awake(engine, sandbox).await.map_err(|error| failure(&error))?);
     }
     let from = Offsets { stdout: request.stdout_offset, stderr: request.stderr_offset };
-    stream(&app, &view, request.command_id, from).await
+    stream(&app, &caller, &view, request.command_id, from).await
 }
 
 /// The state of the stream.
@@ -96,10 +96,17 @@ struct Source {
     over: bool,
 }
 
-async fn stream(app: &App, view: &ExecView, command_id: String, from: Offsets) -> Result<Response> {
+async fn stream(
+    app: &App,
+    caller: &Caller<Exec>,
+    view: &ExecView,
+    command_id: String,
+    from: Offsets,
+) -> Result<Response> {
     let engine = app.host.engine();
     let feed = Feed::open(engine, view, &app.marks, Counting::Raw, from).await;
-    let output = Output::new(engine, &view.record.sandbox, feed.map_err(|error| failure(&error))?);
+    let feed = feed.map_err(|error| failure(&error))?.read_by(caller.engine().key());
+    let output = Output::new(engine, &view.record.sandbox, feed);
     let hello = event("started", &json!({"command_id": command_id, "pid": view.record.pid}));
     let source = Source { app: app.clone(), output, sent: 0, hello: Some(hello), over: false };
     let events = stream::unfold(source, |mut source| async move {

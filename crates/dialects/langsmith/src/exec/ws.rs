@@ -180,7 +180,7 @@ impl Session {
         };
         let (view, id) = found.map_err(|error| refused(&error))?;
         let feed = Feed::open(&self.engine, &view, &self.app.marks, Counting::Text, from).await;
-        let feed = feed.map_err(|error| refused(&error))?;
+        let feed = feed.map_err(|error| refused(&error))?.read_by(self.caller.key());
         Ok((view, Output::new(&self.engine, &self.sandbox, feed), id))
     }
 

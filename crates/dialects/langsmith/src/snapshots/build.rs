@@ -91,7 +91,7 @@ async fn make(
     tag: Reference,
     caller: &EngineCaller,
 ) -> Result<SnapshotRecord, Error> {
-    pull(engine, &request.docker_image).await?;
+    pull(engine, &request.docker_image, caller).await?;
     let run = request.run_config.unwrap_or_default();
     let ttl_ms = u64::try_from(SANDBOX_TTL.as_millis()).ok();
     let draft = SandboxDraft {
@@ -114,8 +114,9 @@ async fn make(
     taken
 }
 
-/// Pulls an image, unless this node or another one has it.
-async fn pull(engine: &Engine, image: &str) -> Result<(), Error> {
+/// Pulls an image, unless this node or another one has it. It takes part in the caller's transfers: a registry may take its
+/// time, and has a thread meanwhile.
+async fn pull(engine: &Engine, image: &str, caller: &EngineCaller) -> Result<(), Error> {
     engine.obtain_image(image).await?;
     if image == "host" || engine.images().resolve(image).is_ok() {
         return Ok(());
@@ -123,8 +124,10 @@ async fn pull(engine: &Engine, image: &str) -> Result<(), Error> {
     let host = atoll_image::registry_of(image).map_err(|error| error.to_core())?;
     let credentials = engine.registry_credentials(&host).await?;
     let (images, image, runtime) = (engine.images().clone(), image.to_owned(), Handle::current());
+    let room = engine.room_to_transfer(caller).await;
     // Its future borrows across waits in ways that the compiler cannot prove to be `Send`.
     let pulled = tokio::task::spawn_blocking(move || {
+        let _room = room;
         let options = PullOptions { known: credentials.is_some(), credentials, ..PullOptions::default() };
         runtime.block_on(images.pull(&image, &options, &NoProgress)).map(drop)
     });

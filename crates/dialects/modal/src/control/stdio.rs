@@ -41,6 +41,7 @@ pub(super) async fn logs(
         OutputStream::Stderr => Offsets { stdout: u64::MAX, stderr: offset },
     };
     let feed = Feed::open(asker.engine(), &view, asker.app.task.marks(), Counting::Text, from).await?;
+    let feed = feed.read_by(Some(asker.key()));
     let until = tokio::time::Instant::now() + super::seconds(request.timeout, FOLLOW_MAX_S);
     let next = move |state: Option<Feed>| async move {
         let mut feed = state?;

@@ -43,6 +43,7 @@ pub(super) async fn pieces(inside: &Inside, view: &ExecView, descriptor: i32, of
     };
     let engine = inside.asker.engine();
     let feed = Feed::open(engine, view, &inside.asker.app.task.marks, Counting::Raw, from).await?;
+    let feed = feed.read_by(Some(inside.asker.key()));
     let reader = Reader { feed, merged: merged.then_some((0, offset)), wanted };
     Ok(stream::unfold(Some(reader), next).boxed())
 }

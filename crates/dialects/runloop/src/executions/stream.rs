@@ -77,7 +77,7 @@ async fn follow(
         OutputStream::Stderr => Offsets { stdout: u64::MAX, stderr: offset },
     };
     let feed = Feed::open(engine, &view, &app.marks, Counting::Text, from).await;
-    let feed = feed.map_err(|error| Failure::of(&error))?;
+    let feed = feed.map_err(|error| Failure::of(&error))?.read_by(caller.engine().key());
     let source = Source { app, feed, wanted, over: false };
     let events = stream::unfold(source, |mut source| async move {
         let text = source.next().await?;

@@ -115,24 +115,11 @@ impl Driver {
                     }
                 }
                 written = writing => self.written(&mut process, written).await,
-                event = reader.next(PIECE_MAX_BYTES) => match event {
-                    Ok(OutputEvent::Piece(piece)) => {
-                        let lines = process.lines.push(piece);
-                        self.hear(&process.lines, lines).await;
-                        self.check_flood(&mut process).await;
-                    }
-                    Ok(OutputEvent::End { exit, .. }) => {
-                        let last = process.lines.finish().into_iter().collect();
-                        self.hear(&process.lines, last).await;
-                        self.run_ended(&exit).await;
+                event = reader.next(PIECE_MAX_BYTES) => {
+                    if self.read(&mut process, event).await.is_break() {
                         return ControlFlow::Continue(());
                     }
-                    Err(error) => {
-                        tracing::warn!(exec = process.exec, %error, "what an agent says cannot be read, trying again");
-                        tokio::time::sleep(RETRY).await;
-                        return ControlFlow::Continue(());
-                    }
-                },
+                }
                 () = at(self.cancel_at) => {
                     self.cancel_at = None;
                     self.kill(&process.exec).await;
@@ -146,6 +133,30 @@ impl Driver {
                 // It does not speak the protocol.
                 process.deaf = true;
                 self.kill(&process.exec).await;
+            }
+        }
+    }
+
+    /// Hears what was read of the process's output. Breaks when this reader gives no more: the process has ended, or its
+    /// output cannot be read.
+    async fn read(&mut self, process: &mut Process, event: Result<OutputEvent>) -> ControlFlow<()> {
+        match event {
+            Ok(OutputEvent::Piece(piece)) => {
+                let lines = process.lines.push(piece);
+                self.hear(&process.lines, lines).await;
+                self.check_flood(process).await;
+                ControlFlow::Continue(())
+            }
+            Ok(OutputEvent::End { exit, .. }) => {
+                let last = process.lines.finish().into_iter().collect();
+                self.hear(&process.lines, last).await;
+                self.run_ended(&exit).await;
+                ControlFlow::Break(())
+            }
+            Err(error) => {
+                tracing::warn!(exec = process.exec, %error, "what an agent says cannot be read, trying again");
+                tokio::time::sleep(RETRY).await;
+                ControlFlow::Break(())
             }
         }
     }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use atoll_core::Result;
-use atoll_core::id::NodeId;
+use atoll_core::id::{KeyId, NodeId};
 use atoll_store::{NodeRecord, Whereabouts};
 
 use super::given::Underway;
@@ -50,6 +50,8 @@ struct Notes {
     /// Nodes that did not make the sandbox that this asks for.
     tried: Vec<NodeId>,
     refused: bool,
+    /// The key of the caller.
+    key: Option<KeyId>,
 }
 
 /// The node that a request is to be passed on to.
@@ -105,6 +107,12 @@ impl Asked {
     #[must_use]
     pub fn may_be_for_another() -> bool {
         Self::current().is_some_and(|asked| !asked.stays && !asked.is_here())
+    }
+
+    /// The key of the caller, once a right of it was asked for: it is good, whatever it may do.
+    #[must_use]
+    pub fn key(&self) -> Option<KeyId> {
+        self.notes().key.clone()
     }
 
     /// Whether another node passed it on.
@@ -173,6 +181,13 @@ pub(crate) fn missing(what: Whereabouts) {
         if notes.missing.len() < MISSING_MAX_COUNT && !notes.missing.contains(&what) {
             notes.missing.push(what);
         }
+    });
+}
+
+/// Notes whose key the request came with.
+pub(crate) fn came_with(key: &KeyId) {
+    let _ = ASKED.try_with(|asked| {
+        asked.notes().key.get_or_insert_with(|| key.clone());
     });
 }
 

@@ -34,7 +34,7 @@ use atoll_store::{Lease, NodeRecord, Store, boot_ns};
 use tokio::sync::watch;
 
 pub use asked::{Asked, Route, spawn};
-pub(crate) use asked::{elsewhere, here, left, missing};
+pub(crate) use asked::{came_with, elsewhere, here, left, missing};
 use given::Given;
 use known::Known;
 
@@ -165,6 +165,12 @@ impl Engine {
     #[must_use]
     pub fn may_serve(&self) -> bool {
         self.inner.cluster.as_ref().is_none_or(Cluster::may_serve)
+    }
+
+    /// Whether what a request changes could be stored at this moment; [`Self::may_serve`] says whether it is answered.
+    #[boxed]
+    pub async fn can_store(&self) -> bool {
+        self.inner.store.is_writable().await
     }
 
     /// Resolves when another node has taken over what this one had: it must stop then, and start anew.

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use atoll_core::exec::{ExecState, Exit};
+use atoll_core::id::KeyId;
 use atoll_core::{Code, Error, Result};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 
 use crate::boxed;
-use crate::log::{Extent, LogReader, Piece, READ_LEAST_BYTES, READ_MAX_BYTES};
+use crate::log::{Extent, Holding, LogReader, Piece, READ_LEAST_BYTES, READ_MAX_BYTES, Reading};
 
 use super::shared::{Attachment, ExecShared, Hold, Progress};
 
@@ -40,9 +41,11 @@ pub struct OutputReader {
     /// Keeps what was not read yet from being dropped.
     hold: Option<Hold>,
     /// The bytes that all readers may hold.
-    reading: Arc<Semaphore>,
+    reading: Arc<Reading>,
+    /// Whose share the bytes count for; `None` is the server itself.
+    key: Option<KeyId>,
     /// Those that this one holds: of the piece that it gave last, until the client has come for the next.
-    held: Option<OwnedSemaphorePermit>,
+    held: Option<Holding>,
 }
 
 #[derive(Debug)]
@@ -57,7 +60,7 @@ impl OutputReader {
         offset: u64,
         exec: &Arc<ExecShared>,
         attachment: Option<Attachment>,
-        reading: Arc<Semaphore>,
+        reading: Arc<Reading>,
     ) -> Self {
         Self::new(dir, offset, Source::Live(exec.progress.subscribe()), attachment, reading)
     }
@@ -69,7 +72,7 @@ impl OutputReader {
         self
     }
 
-    pub(super) fn ended(dir: PathBuf, offset: u64, progress: Progress, reading: Arc<Semaphore>) -> Self {
+    pub(super) fn ended(dir: PathBuf, offset: u64, progress: Progress, reading: Arc<Reading>) -> Self {
         Self::new(dir, offset, Source::Ended(progress), None, reading)
     }
 
@@ -78,9 +81,26 @@ impl OutputReader {
         offset: u64,
         source: Source,
         attachment: Option<Attachment>,
-        reading: Arc<Semaphore>,
+        reading: Arc<Reading>,
     ) -> Self {
-        Self { reader: None, dir, offset, source, _attachment: attachment, hold: None, reading, held: None }
+        Self {
+            reader: None,
+            dir,
+            offset,
+            source,
+            _attachment: attachment,
+            hold: None,
+            reading,
+            key: None,
+            held: None,
+        }
+    }
+
+    /// For a client with this key: what the reader holds until its client takes it counts for the key's share of the
+    /// memory for that. Without, it counts for the share of the server itself, which reads without waiting for clients.
+    #[must_use]
+    pub fn read_by(self, key: Option<&KeyId>) -> Self {
+        Self { key: key.cloned(), ..self }
     }
 
     /// Offset of the next byte.
@@ -154,7 +174,7 @@ impl OutputReader {
         let piece = piece.map_err(|error| failed(&error))?;
         let len = if let Some(Piece::Output { bytes, .. }) = &piece { bytes.len() } else { 0 };
         if let Some(held) = &mut self.held {
-            drop(held.split(held.num_permits().saturating_sub(len)));
+            held.shrink_to(len);
         }
         Ok(piece)
     }
@@ -162,8 +182,7 @@ impl OutputReader {
     /// Takes room for so many bytes, if there is; gives how many may be read.
     fn hold_room(&mut self, max_bytes: usize) -> usize {
         let wanted = max_bytes.min(READ_MAX_BYTES);
-        let room = u32::try_from(wanted).ok();
-        self.held = room.and_then(|room| Arc::clone(&self.reading).try_acquire_many_owned(room).ok());
+        self.held = self.reading.hold(self.key.as_ref(), wanted);
         if self.held.is_some() { wanted } else { wanted.min(READ_LEAST_BYTES) }
     }
 }

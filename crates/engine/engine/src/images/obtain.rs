@@ -29,6 +29,8 @@ impl Engine {
             }
             self.obtain_image(digest).await?;
             if self.inner.images.resolve(digest).is_err() {
+                // The image's registry may be one that its owner chose, and may take its time.
+                let _room = self.inner.transfers.room(record.owner.as_ref()).await;
                 self.pull_exact(name, digest).await?;
             }
         }

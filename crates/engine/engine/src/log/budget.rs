@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_core::id::{ExecId, SandboxId};
-use tokio::sync::Semaphore;
 
 use super::READING_MAX_BYTES;
+use super::reading::Reading;
 use super::segment::{data_path, index_path, list, size};
 
 /// Sandboxes that lose something at one time, at most.
@@ -27,7 +27,7 @@ pub(crate) struct Logs {
     max_bytes: u64,
     sandboxes: Mutex<BTreeMap<SandboxId, Arc<SandboxLogs>>>,
     /// What readers may hold.
-    reading: Arc<Semaphore>,
+    reading: Arc<Reading>,
 }
 
 /// That of one sandbox.
@@ -51,12 +51,12 @@ pub(crate) struct LogShare {
 impl Logs {
     /// Those in `dir`, of which nothing is known yet.
     pub(crate) fn new(dir: PathBuf, max_bytes: u64) -> Arc<Self> {
-        let reading = Arc::new(Semaphore::new(READING_MAX_BYTES));
+        let reading = Reading::new(READING_MAX_BYTES);
         Arc::new(Self { dir, max_bytes, sandboxes: Mutex::default(), reading })
     }
 
     /// The bytes that readers may hold together.
-    pub(crate) fn reading(&self) -> Arc<Semaphore> {
+    pub(crate) fn reading(&self) -> Arc<Reading> {
         Arc::clone(&self.reading)
     }
 

@@ -19,12 +19,14 @@
 
 mod budget;
 mod reader;
+mod reading;
 mod segment;
 mod writer;
 
 pub(crate) use budget::{LogShare, Logs};
 pub use reader::Piece;
 pub(crate) use reader::{LogReader, extent, offset_since};
+pub(crate) use reading::{Holding, Reading};
 pub(crate) use writer::LogWriter;
 
 /// Most bytes of one segment. Dropping works by segments, so this is also the grain of what is kept.
@@ -35,10 +37,11 @@ const SEGMENTS_PER_LOG: u64 = 4;
 const TIMES_EVERY_MS: u64 = 1000;
 /// Most bytes that one read returns.
 pub const READ_MAX_BYTES: usize = 256 << 10;
-/// Bytes that all readers of output together hold, which a client has not taken yet. A reader that finds no room takes
-/// [`READ_LEAST_BYTES`] at once: it is slower, and none waits for another.
+/// Bytes that all readers of output together hold, which a client has not taken yet; those of one key hold no more than is
+/// left to others ([`Reading`]). A reader that finds no room takes [`READ_LEAST_BYTES`] at once: it is slower, and none
+/// waits for another.
 pub(crate) const READING_MAX_BYTES: usize = 64 << 20;
-/// Bytes that a reader may hold when all others hold too many.
+/// Bytes that a reader may hold when others hold too many.
 pub(crate) const READ_LEAST_BYTES: usize = 4 << 10;
 
 /// Where a log begins and ends now.

@@ -5,23 +5,20 @@
 //! table first and then looks whether its volumes are ready; a deletion marks the volume first and then looks whether a
 //! sandbox has it: whichever of the two comes second sees the other.
 
+mod files;
 mod mounts;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_core::error::shorten;
 use atoll_core::id::{ProjectId, SandboxId, VolumeId};
 use atoll_core::limits::VOLUMES_MAX_COUNT;
 use atoll_core::sandbox::SandboxState;
-use atoll_core::volume::{VolumeDraft, VolumeState, inner_path};
+use atoll_core::volume::{VolumeDraft, VolumeState};
 use atoll_core::{Code, Error, Result};
-use atoll_isolation::volumes::{
-    VolumeChange, VolumeDirectory, VolumeError, VolumeFile, VolumeUsage, VolumeWrite, Volumes,
-};
+use atoll_isolation::volumes::{VolumeError, VolumeUsage, Volumes};
 use atoll_store::{StoreError, VolumeRecord, Whereabouts};
-use tokio::io::AsyncRead;
 
 use crate::authorize::Caller;
 use crate::boxed;
@@ -47,6 +44,23 @@ impl VolumeTable {
     fn get(&self, id: &VolumeId) -> Result<VolumeRecord> {
         let found = self.lock().get(id).cloned();
         found.filter(is_there).ok_or_else(|| missing(id.as_str(), id.as_str()))
+    }
+
+    /// Enters a volume that is about to be made, if there is room for it and its project has no other of its name.
+    fn enter(&self, record: &VolumeRecord) -> Result<()> {
+        let mut table = self.lock();
+        if table.len() >= VOLUMES_MAX_COUNT {
+            return Err(Error::new(
+                Code::LimitExceeded,
+                format!("there are {VOLUMES_MAX_COUNT} volumes already"),
+            )
+            .hint("remove some with 'atoll volume rm'"));
+        }
+        if table.values().any(|other| other.name == record.name && other.project == record.project) {
+            return Err(name_taken(&record.name));
+        }
+        table.insert(record.id.clone(), record.clone());
+        Ok(())
     }
 
     /// Marks a volume that is ready as being removed: of several removals at once one goes on.
@@ -107,43 +121,8 @@ fn volume_error(error: &VolumeError) -> Error {
             Error::new(Code::VolumeNotFound, "the volume's data is not there any more")
         }
         VolumeError::Host(error) => isolation_error(error),
-        VolumeError::File(error) => file_error(error),
+        VolumeError::File(error) => files::file_error(error),
     }
-}
-
-/// What the file system of a volume says, for the caller.
-fn file_error(error: &std::io::Error) -> Error {
-    use std::io::ErrorKind;
-    let code = match error.kind() {
-        ErrorKind::NotFound => Code::FileNotFound,
-        ErrorKind::AlreadyExists => Code::FileExists,
-        ErrorKind::NotADirectory => Code::NotADirectory,
-        ErrorKind::IsADirectory => Code::IsADirectory,
-        ErrorKind::DirectoryNotEmpty => Code::DirectoryNotEmpty,
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Code::DiskFull,
-        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Code::PermissionDenied,
-        ErrorKind::InvalidInput | ErrorKind::InvalidFilename | ErrorKind::CrossesDevices => Code::PathInvalid,
-        _ => {
-            // An error of the request's body comes as what it was.
-            if let Some(inner) = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
-                return inner.clone();
-            }
-            tracing::warn!(%error, "a file of a volume");
-            Code::Internal
-        }
-    };
-    let what = match code {
-        Code::FileNotFound => "no such file or directory in the volume",
-        Code::FileExists => "the file is there already",
-        Code::NotADirectory => "not a directory",
-        Code::IsADirectory => "is a directory",
-        Code::DirectoryNotEmpty => "the directory is not empty",
-        Code::DiskFull => "the volume is full",
-        Code::PermissionDenied => "the volume is read-only",
-        Code::PathInvalid => "the path leads out of the volume, or is no regular file",
-        _ => "the volume's file system failed",
-    };
-    Error::new(code, what)
 }
 
 impl Inner {
@@ -300,40 +279,8 @@ impl Engine {
             owner: caller.key.clone(),
             created_ms,
         };
-        {
-            let mut table = inner.volumes.lock();
-            if table.len() >= VOLUMES_MAX_COUNT {
-                return Err(Error::new(
-                    Code::LimitExceeded,
-                    format!("there are {VOLUMES_MAX_COUNT} volumes already"),
-                )
-                .hint("remove some with 'atoll volume rm'"));
-            }
-            if table.values().any(|other| other.name == record.name && other.project == record.project) {
-                return Err(name_taken(&record.name));
-            }
-            table.insert(record.id.clone(), record.clone());
-        }
-        let made = async {
-            inner.store.insert_volume(&record).await.map_err(|error| match error {
-                StoreError::NameTaken => name_taken(&record.name),
-                error => stored_in(record.project.as_ref(), error),
-            })?;
-            atoll_failpoint::fail_point!("engine.volume.journalled");
-            match &source {
-                Some(source) => {
-                    let copied = host.copy(&source.id, &record.id).await;
-                    copied.map_err(|error| inner.unless_removed(&source.id, &error))?;
-                }
-                None => {
-                    let created = host.create(&record.id, record.size_bytes).await;
-                    created.map_err(|error| volume_error(&error))?;
-                }
-            }
-            atoll_failpoint::fail_point!("engine.volume.made");
-            inner.store.set_volume_state(&record.id, VolumeState::Ready).await.map_err(store_error)
-        };
-        if let Err(error) = made.await {
+        inner.volumes.enter(&record)?;
+        if let Err(error) = self.write_volume(&record, source.as_ref(), host).await {
             inner.volumes.set_state(&record.id, VolumeState::Deleting);
             if let Err(error) = self.remove_volume(&record.id).await {
                 tracing::error!(volume = %record.name, %error, "a failed creation could not be undone yet");
@@ -342,6 +289,34 @@ impl Engine {
         }
         inner.volumes.set_state(&record.id, VolumeState::Ready);
         self.volume(&record.id, caller).await
+    }
+
+    /// Writes the row, then the data, then that the volume is ready.
+    async fn write_volume(
+        &self,
+        record: &VolumeRecord,
+        source: Option<&VolumeRecord>,
+        host: &Arc<dyn Volumes>,
+    ) -> Result<()> {
+        let inner = &self.inner;
+        inner.store.insert_volume(record).await.map_err(|error| match error {
+            StoreError::NameTaken => name_taken(&record.name),
+            error => stored_in(record.project.as_ref(), error),
+        })?;
+        atoll_failpoint::fail_point!("engine.volume.journalled");
+        match source {
+            Some(source) => {
+                let copied = host.copy(&source.id, &record.id).await;
+                copied.map_err(|error| inner.unless_removed(&source.id, &error))?;
+            }
+            None => {
+                let created = host.create(&record.id, record.size_bytes).await;
+                created.map_err(|error| volume_error(&error))?;
+            }
+        }
+        atoll_failpoint::fail_point!("engine.volume.made");
+        inner.store.set_volume_state(&record.id, VolumeState::Ready).await.map_err(store_error)?;
+        Ok(())
     }
 
     /// Removes data and row, in this order: while the row is there a crash is made good.
@@ -416,135 +391,6 @@ impl Engine {
         }
         atoll_failpoint::fail_point!("engine.volume.marked");
         self.remove_volume(&record.id).await
-    }
-
-    fn usable_volume(&self, id: &VolumeId) -> Result<(VolumeRecord, &Arc<dyn Volumes>)> {
-        Ok((ready(self.inner.volumes.get(id)?)?, self.inner.volume_host()?))
-    }
-
-    /// What a path in a volume is.
-    ///
-    /// # Errors
-    /// [`Code::VolumeNotFound`], [`Code::FileNotFound`], [`Code::PathInvalid`].
-    #[boxed]
-    pub async fn stat_in_volume(&self, volume: &VolumeId, path: &str) -> Result<VolumeFile> {
-        let (record, host) = self.usable_volume(volume)?;
-        host.stat(&record.id, &inner_path(path)?)
-            .await
-            .map_err(|error| self.inner.unless_removed(&record.id, &error))
-    }
-
-    /// Entries of a directory of a volume, and whether there are more than `max`.
-    ///
-    /// # Errors
-    /// As [`Self::stat_in_volume`].
-    #[boxed]
-    pub async fn list_in_volume(
-        &self,
-        volume: &VolumeId,
-        path: &str,
-        max: usize,
-    ) -> Result<(Vec<VolumeFile>, bool)> {
-        let (record, host) = self.usable_volume(volume)?;
-        host.list_files(&record.id, &inner_path(path)?, max)
-            .await
-            .map_err(|error| self.inner.unless_removed(&record.id, &error))
-    }
-
-    /// Opens a file of a volume for reading.
-    ///
-    /// # Errors
-    /// As [`Self::stat_in_volume`].
-    #[boxed]
-    pub async fn read_in_volume(&self, volume: &VolumeId, path: &str) -> Result<File> {
-        let (record, host) = self.usable_volume(volume)?;
-        host.read(&record.id, &inner_path(path)?)
-            .await
-            .map_err(|error| self.inner.unless_removed(&record.id, &error))
-    }
-
-    /// Writes a file of a volume, whole or not at all; gives its size.
-    ///
-    /// # Errors
-    /// As [`Self::stat_in_volume`], and [`Code::DiskFull`], [`Code::PermissionDenied`]; [`Code::FileExists`] for one
-    /// that is there and not to be replaced.
-    #[boxed]
-    pub async fn write_in_volume(
-        &self,
-        volume: &VolumeId,
-        path: &str,
-        write: VolumeWrite,
-        content: Box<dyn AsyncRead + Send + Unpin>,
-    ) -> Result<u64> {
-        self.inner.disk.check()?;
-        let (record, host) = self.writable_volume(volume)?;
-        host.write(&record.id, &inner_path(path)?, write, content)
-            .await
-            .map_err(|error| self.inner.unless_removed(&record.id, &error))
-    }
-
-    /// Makes a directory of a volume; gives what is there now.
-    ///
-    /// # Errors
-    /// As [`Self::write_in_volume`].
-    #[boxed]
-    pub async fn make_directory_in_volume(
-        &self,
-        volume: &VolumeId,
-        path: &str,
-        new: VolumeDirectory,
-    ) -> Result<VolumeFile> {
-        self.inner.disk.check()?;
-        let (record, host) = self.writable_volume(volume)?;
-        host.make_directory(&record.id, &inner_path(path)?, new)
-            .await
-            .map_err(|error| self.inner.unless_removed(&record.id, &error))
-    }
-
-    /// Changes owner or permissions of a file or directory of a volume; gives what is there now.
-    ///
-    /// # Errors
-    /// As [`Self::write_in_volume`].
-    #[boxed]
-    pub async fn change_in_volume(
-        &self,
-        volume: &VolumeId,
-        path: &str,
-        change: VolumeChange,
-    ) -> Result<VolumeFile> {
-        let (record, host) = self.writable_volume(volume)?;
-        host.change(&record.id, &inner_path(path)?, change)
-            .await
-            .map_err(|error| self.inner.unless_removed(&record.id, &error))
-    }
-
-    /// Removes a file of a volume, or a directory with everything in it if `recursive`.
-    ///
-    /// # Errors
-    /// As [`Self::write_in_volume`], and [`Code::DirectoryNotEmpty`].
-    #[boxed]
-    pub async fn remove_in_volume(&self, volume: &VolumeId, path: &str, recursive: bool) -> Result<()> {
-        let (record, host) = self.writable_volume(volume)?;
-        let path = inner_path(path)?;
-        if path == "." {
-            return Err(Error::new(Code::PathInvalid, "the root of a volume cannot be removed")
-                .hint("'atoll volume rm' removes the volume"));
-        }
-        host.remove_file(&record.id, &path, recursive)
-            .await
-            .map_err(|error| self.inner.unless_removed(&record.id, &error))
-    }
-
-    fn writable_volume(&self, id: &VolumeId) -> Result<(VolumeRecord, &Arc<dyn Volumes>)> {
-        let (record, host) = self.usable_volume(id)?;
-        if record.read_only {
-            return Err(Error::new(
-                Code::PermissionDenied,
-                "the volume is a snapshot: nobody can write to it",
-            )
-            .hint("'atoll volume clone' makes one that can be written to"));
-        }
-        Ok((record, host))
     }
 }
 

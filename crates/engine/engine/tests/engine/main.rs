@@ -13,6 +13,8 @@ mod execs;
 #[cfg(test)]
 mod faults;
 #[cfg(test)]
+mod idle;
+#[cfg(test)]
 mod lifetime;
 #[cfg(test)]
 mod memory;
@@ -30,5 +32,7 @@ mod shutdown;
 mod snapshots;
 #[cfg(test)]
 mod support;
+#[cfg(test)]
+mod usage;
 #[cfg(test)]
 mod walk;

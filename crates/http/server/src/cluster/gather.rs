@@ -68,7 +68,7 @@ fn others(app: &App, parts: &Parts) -> Vec<(Arc<NodeRecord>, Parts)> {
 
 async fn ask(app: &App, node: &NodeRecord, parts: &Parts) -> Result<Body, Error> {
     for number in 1.. {
-        let answered = send(app, node, parts, Body::empty()).await;
+        let answered = send(app, node, parts, None, Body::empty()).await;
         let response = answered.map_err(|(Unsent::NotReached(error) | Unsent::Unknown(error))| error)?;
         match response.status() {
             StatusCode::OK => return Ok(response.into_body()),

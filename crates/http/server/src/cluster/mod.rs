@@ -44,6 +44,7 @@ use crate::middleware::request_id;
 use crate::routes::{healthz, readyz};
 use crate::serve::{Encrypted, Peer, Slot};
 use crate::shared::App;
+use crate::streams::{Elsewhere, Turn};
 pub(crate) use gather::{from_others, streams_of_others};
 pub(crate) use merge::{data, merged};
 pub(crate) use peers::{CONNECTION_WINDOW_BYTES, Peers, STREAM_WINDOW_BYTES};
@@ -155,10 +156,15 @@ async fn here_or_there(app: &App, request: Request, next: Next) -> Result<Respon
         drop(response);
         let whole = replay.again().ok_or_else(|| read_too_much(Some(&route.node)))?;
         let (sending, replay) = Replay::new(whole, &asked);
-        match send(app, &route.node, &parts, sending).await {
+        let counted = Turn::elsewhere(app, &parts, asked.key())?;
+        let answered = send(app, &route.node, &parts, counted.as_ref(), sending).await;
+        match answered {
             Ok(response) if !response.headers().contains_key(NOT_HERE) => {
                 replay.forget();
-                return Ok(response);
+                return match counted {
+                    Some(counted) => counted.answered(response),
+                    None => Ok(response),
+                };
             }
             Ok(_) if turn < TURNS_MAX => {}
             Err(Unsent::NotReached(_))
@@ -202,8 +208,14 @@ fn is_refusal(response: &Response) -> bool {
     status.is_client_error() || status.is_server_error() || grpc
 }
 
-/// Sends a request to another node as it came here.
-async fn send(app: &App, node: &NodeRecord, parts: &Parts, body: Body) -> Result<Response, Unsent> {
+/// Sends a request to another node as it came here. A client's is counted as open as long as its connection goes on.
+async fn send(
+    app: &App,
+    node: &NodeRecord,
+    parts: &Parts,
+    counted: Option<&Elsewhere>,
+    body: Body,
+) -> Result<Response, Unsent> {
     let Some(peers) = &app.peers else {
         let error = Error::new(Code::NodeUnavailable, "this node has no way to others");
         return Err(Unsent::NotReached(error));
@@ -218,7 +230,9 @@ async fn send(app: &App, node: &NodeRecord, parts: &Parts, body: Body) -> Result
     let upgrade = parts.extensions.get::<OnUpgrade>().cloned();
     let session = parts.extensions.get::<LetThrough>().and_then(LetThrough::session);
     let ended = session.map(|session| session.ended().clone()).unwrap_or_default();
-    let held = Held { slot: parts.extensions.get::<Slot>().cloned(), ended: ended.clone() };
+    let slot = parts.extensions.get::<Slot>().cloned();
+    let slot = slot.map(|slot| counted.map_or_else(|| slot.clone(), |counted| slot.with(counted.turn())));
+    let held = Held { slot, ended: ended.clone() };
     let response = peers.send(app, node, request, upgrade, held).await?;
     if session.is_none() {
         return Ok(response);
@@ -236,7 +250,7 @@ pub(crate) async fn ask_node(
     request: http::Request<()>,
 ) -> Result<Response, Error> {
     let (parts, ()) = request.into_parts();
-    let answered = send(app, node, &parts, Body::empty()).await;
+    let answered = send(app, node, &parts, None, Body::empty()).await;
     answered.map_err(|(Unsent::NotReached(error) | Unsent::Unknown(error))| error)
 }
 

@@ -29,7 +29,8 @@ pub(super) async fn download(app: &App, token: &str, headers: &HeaderMap) -> Res
         || Error::new(Code::Unauthorized, "the link is not valid, or no longer").hint("ask for a new one");
     let access = app.engine.verify_access(token).map_err(|_why| refused())?;
     let Target::File { path, media_type, inline } = access.target().clone() else { return Err(refused()) };
-    let turn = Turn::by_link(app, access.sandbox())?;
+    let owner = app.engine.sandbox(access.sandbox())?.owner;
+    let turn = Turn::by_link(app, access.sandbox(), owner.as_ref())?;
     let name = path.rsplit('/').next().unwrap_or_default().to_owned();
     let mut response =
         read_path(app, access.sandbox(), path, headers).await.map_err(|ApiError(error)| error)?;

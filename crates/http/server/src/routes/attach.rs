@@ -85,6 +85,7 @@ pub(crate) async fn attach_exec(
     let (sandbox, exec) = (view.record.sandbox.clone(), view.record.id.to_string());
     // Only a client that may kill the exec counts as one whose leaving may kill it.
     let reader = app.engine.output(caller.sandbox(), &exec, query.offset, caller.has(Scope::Exec)).await?;
+    let reader = reader.read_by(Some(&caller.key().id));
     let hello = AttachServerMessage::Attached { exec: convert::exec(view), offset: query.offset };
     let session = Session { app, caller, sandbox, exec, _slot: slot };
     Ok(upgrade

@@ -53,6 +53,7 @@ pub(crate) async fn stream_output(
     let offset = last_event_id(&headers)?.unwrap_or(query.offset);
     // Only a client that may kill the exec counts as one whose leaving may kill it.
     let reader = app.engine.output(caller.sandbox(), &exec, offset, caller.has(Scope::Exec)).await?;
+    let reader = reader.read_by(Some(&caller.key().id));
     Ok(Sse::new(events(app, reader, caller.request_id().to_owned())).keep_alive(KeepAlive::default()))
 }
 

@@ -44,12 +44,11 @@ pub(crate) async fn load_images(
     if let Some(name) = &query.name {
         spec::image_reference("name", name)?;
     }
-    let (engine, own) = (app.engine.clone(), caller.engine().clone());
+    let images = app.engine.images().clone();
     let work = move |board: Arc<Board>| async move {
-        let stream = engine.room_to_transfer(&own).await.around(reader(body));
-        engine.images().load_stream(stream, query.name.as_deref(), &*board).await
+        images.load_stream(reader(body), query.name.as_deref(), &*board).await
     };
-    with_progress(app, caller.request_id(), &client, work).await
+    with_progress(app, &caller, &client, work).await
 }
 
 /// How to call it.
@@ -80,15 +79,13 @@ pub(crate) async fn import_image(
     if let Some(also) = &query.also {
         spec::image_reference("also", also)?;
     }
-    let (engine, own) = (app.engine.clone(), caller.engine().clone());
+    let images = app.engine.images().clone();
     let work = move |_board: Arc<Board>| async move {
-        let images = engine.images();
-        let stream = engine.room_to_transfer(&own).await.around(reader(body));
-        let image = images.import(&query.name, stream).await?;
+        let image = images.import(&query.name, reader(body)).await?;
         match &query.also {
             Some(also) => images.tag(&image.digest, also).await.map(|image| vec![image]),
             None => Ok(vec![image]),
         }
     };
-    with_progress(app, caller.request_id(), &client, work).await
+    with_progress(app, &caller, &client, work).await
 }

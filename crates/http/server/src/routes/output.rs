@@ -60,7 +60,7 @@ pub(crate) async fn get_output(
         None => query.offset,
     };
     let reader = app.engine.output(caller.sandbox(), &exec, offset, false).await?;
-    Ok(Json(page(&app, reader, state, max, wait).await?))
+    Ok(Json(page(&app, reader.read_by(Some(&caller.key().id)), state, max, wait).await?))
 }
 
 async fn page(

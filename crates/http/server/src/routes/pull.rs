@@ -1,8 +1,11 @@
 //! Getting images: pulls from registries, with progress as newline-delimited JSON.
 //!
 //! ```text
-//! pull (task) ─▶ Board: the latest step of each layer ─▶ every 100 ms, what changed ─▶ lines
+//! pull (thread) ─▶ Board: the latest step of each layer ─▶ every 100 ms, what changed ─▶ lines
 //! ```
+//!
+//! Pulls, loads and imports wait for a registry or a client on threads, of which the process has only so many. So each waits
+//! for its room among the transfers before it gets a thread.
 //!
 //! The task belongs to the answer: a client that goes away stops the pull, and the layers that came so far are kept for
 //! the next. A pull that fails before there is anything to report fails with a proper status.
@@ -14,6 +17,7 @@ use std::time::Duration;
 
 use atoll_api::{ImageProgress, LayerPhase, PullImage};
 use atoll_core::{Code, Error, Result, spec};
+use atoll_engine::{Caller as EngineCaller, Room};
 use atoll_image::{Credentials, Image, LayerEvent, Phase, Platform, Progress, PullOptions};
 use axum::Extension;
 use axum::body::Body;
@@ -63,7 +67,7 @@ pub(crate) async fn pull_image(
     let work = move |board: Arc<Board>| async move {
         images.pull(&reference, &options, &*board).await.map(|image| vec![image])
     };
-    with_progress(app, caller.request_id(), &client, work).await
+    with_progress(app, &caller, &client, work).await
 }
 
 async fn options(app: &App, request: PullImage) -> Result<PullOptions> {
@@ -114,13 +118,13 @@ impl Board {
     }
 }
 
-/// Runs `work` and answers with its progress. It ends with its client.
+/// Runs `work` once there is room for a transfer of this caller, and answers with its progress. It ends with its client.
 ///
 /// # Errors
 /// What `work` fails with before it has reported anything.
 pub(crate) async fn with_progress<F, Fut>(
     app: App,
-    request_id: &str,
+    caller: &Caller<ManageCommon>,
     client: &ClientGone,
     work: F,
 ) -> ApiResult<Response>
@@ -129,13 +133,14 @@ where
     Fut: Future<Output = atoll_image::Result<Vec<Arc<Image>>>>,
 {
     let (lines, mut received) = mpsc::channel(LINES_MAX_COUNT);
-    let task = AbortOnDropHandle::new(tokio::spawn(async move { report(app, work, lines).await }));
+    let by = caller.engine().clone();
+    let task = AbortOnDropHandle::new(tokio::spawn(async move { report(app, by, work, lines).await }));
     let first = match client.unless_gone(received.recv()).await? {
         Some(Err(error)) => return Err(error.into()),
         Some(Ok(first)) => Some(Ok(first)),
         None => None,
     };
-    let request_id = request_id.to_owned();
+    let request_id = caller.request_id().to_owned();
     let all = stream::iter(first).chain(ReceiverStream::new(received));
     let lines = all.map(move |step: Result<ImageProgress>| {
         // The task lives as long as the answer.
@@ -146,15 +151,20 @@ where
     Ok(([(CONTENT_TYPE, NDJSON)], Body::from_stream(lines)).into_response())
 }
 
-async fn report<F, Fut>(app: App, work: F, lines: mpsc::Sender<Result<ImageProgress>>)
+async fn report<F, Fut>(app: App, by: EngineCaller, work: F, lines: mpsc::Sender<Result<ImageProgress>>)
 where
     F: FnOnce(Arc<Board>) -> Fut + Send + 'static,
     Fut: Future<Output = atoll_image::Result<Vec<Arc<Image>>>>,
 {
+    let Some(room) = app.unless_draining(app.engine.room_to_transfer(&by)).await else {
+        // The client may have gone.
+        drop(lines.send(Err(shutting_down())).await);
+        return;
+    };
     let board = Arc::new(Board::default());
     let stop = CancellationToken::new();
     let _stops_with_this = stop.clone().drop_guard();
-    let mut work = spawn(stop, work, Arc::clone(&board));
+    let mut work = spawn(stop, room, work, Arc::clone(&board));
     let mut ticks = tokio::time::interval(REPORT_EVERY);
     loop {
         let ended: Option<Result<Vec<Arc<Image>>>> = tokio::select! {
@@ -182,15 +192,18 @@ where
 
 type Ended = Option<atoll_image::Result<Vec<Arc<Image>>>>;
 
-/// Runs `work` on a thread of its own, until `stop`. Its future borrows across waits in ways that the
+/// Runs `work` on a thread of its own, which has the room, until `stop`. Its future borrows across waits in ways that the
 /// compiler cannot prove to be `Send`; besides, unpacking is work for a thread.
-fn spawn<F, Fut>(stop: CancellationToken, work: F, board: Arc<Board>) -> JoinHandle<Ended>
+fn spawn<F, Fut>(stop: CancellationToken, room: Room, work: F, board: Arc<Board>) -> JoinHandle<Ended>
 where
     F: FnOnce(Arc<Board>) -> Fut + Send + 'static,
     Fut: Future<Output = atoll_image::Result<Vec<Arc<Image>>>>,
 {
     let runtime = Handle::current();
-    tokio::task::spawn_blocking(move || runtime.block_on(stop.run_until_cancelled(work(board))))
+    tokio::task::spawn_blocking(move || {
+        let _room = room;
+        runtime.block_on(stop.run_until_cancelled(work(board)))
+    })
 }
 
 fn outcome(ended: std::result::Result<Ended, JoinError>) -> Result<Vec<Arc<Image>>> {

@@ -83,14 +83,14 @@ pub(crate) async fn healthz() -> Json<Health> {
     Json(Health { status: "ok".to_owned() })
 }
 
-/// Whether it takes work: 503 while it stops. While the host's disk is full it says so and answers 200 all the same, so
-/// that what removes something still gets through. Needs no key.
+/// Whether it takes work: 503 while it stops, and while it cannot store anything. While the host's disk is full it says
+/// so and answers 200 all the same, so that what removes something still gets through. Needs no key.
 #[utoipa::path(get, path = "/readyz", tag = "system",
     responses((status = 200, body = Health), (status = 503, body = Health)))]
 pub(crate) async fn readyz(State(app): State<App>) -> (StatusCode, Json<Health>) {
     let (status, text) = if app.draining.is_cancelled() {
         (StatusCode::SERVICE_UNAVAILABLE, "draining")
-    } else if !app.engine.may_serve() {
+    } else if !app.engine.may_serve() || !app.engine.can_store().await {
         (StatusCode::SERVICE_UNAVAILABLE, "store_unavailable")
     } else if app.engine.is_disk_full() {
         (StatusCode::OK, "host_disk_full")

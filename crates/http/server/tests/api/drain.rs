@@ -77,3 +77,18 @@ async fn a_request_under_way_finishes_and_no_other_begins() {
     assert!(rest.to_lowercase().contains("connection: close"), "{rest}");
     tokio::time::timeout(DEADLINE, harness.stop()).await.unwrap().unwrap();
 }
+
+#[tokio::test]
+async fn a_server_that_can_store_nothing_is_not_ready() {
+    let harness = Harness::start().await;
+    let status = async |path: &str| {
+        let answer = harness.bare(Method::GET, path).send().await.unwrap();
+        let status = answer.status().as_u16();
+        (status, answer.json::<serde_json::Value>().await.unwrap()["status"].as_str().unwrap().to_owned())
+    };
+    assert_eq!(status("/readyz").await, (200, "ok".to_owned()));
+    // As when the thread that writes has ended.
+    harness.store.close().await;
+    assert_eq!(status("/readyz").await, (503, "store_unavailable".to_owned()));
+    assert_eq!(status("/healthz").await, (200, "ok".to_owned()), "the process lives");
+}

@@ -38,3 +38,5 @@ mod sandboxes;
 mod streams;
 #[cfg(test)]
 mod support;
+#[cfg(test)]
+mod transfers;

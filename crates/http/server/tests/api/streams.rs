@@ -259,3 +259,43 @@ async fn the_links_of_a_sandbox_have_only_so_many_downloads_open() {
     })
     .await;
 }
+
+/// A link to a large file in a new sandbox of this key: its token.
+async fn link_of(harness: &Harness, scope: Scope) -> String {
+    let request = |method, path: &str| harness.bare(method, path).bearer_auth(harness.key(scope));
+    let made = harness.send(request(Method::POST, "/v1/sandboxes").json(&json!({}))).await;
+    assert_eq!(made.status, 201, "{made:?}");
+    let sandbox = format!("/v1/sandboxes/{}", made.body["id"].as_str().unwrap());
+    // More than is on its way to a client that does not read.
+    let large = request(Method::PUT, &format!("{sandbox}/files?path=/data")).body(vec![7; 48 << 20]);
+    assert_eq!(harness.send(large).await.status, 200);
+    let wanted = json!({ "file": { "path": "/data" } });
+    let link = harness.send(request(Method::POST, &format!("{sandbox}/access")).json(&wanted)).await;
+    assert_eq!(link.status, 201, "{link:?}");
+    link.body["token"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn one_owners_many_sandboxes_leave_downloads_by_link_to_others() {
+    let harness = Harness::start_with(|config| config.streams_of_key_max = 2).await;
+    let open = async |token: &str| {
+        let link = harness.bare(Method::GET, "/v1/download/data").header("x-atoll-token", token);
+        link.send().await.unwrap()
+    };
+    let first = link_of(&harness, Scope::Admin).await;
+    let second = link_of(&harness, Scope::Admin).await;
+    let of_another = link_of(&harness, Scope::Manage).await;
+    // The links to each sandbox have two places; those to all of an owner's sandboxes have no more when nobody else has any.
+    let (one, two) = (open(&first).await, open(&second).await);
+    assert_eq!((one.status().as_u16(), two.status().as_u16()), (200, 200));
+    let refused = crate::support::answer(open(&second).await).await;
+    assert_eq!((refused.status, refused.code()), (429, "limit_exceeded"), "{refused:?}");
+    let neighbour = open(&of_another).await;
+    assert_eq!(neighbour.status().as_u16(), 200, "another owner's sandboxes have a share");
+    drop((one, two, neighbour));
+    eventually("the places to be free", async || {
+        let again = open(&second).await;
+        (again.status().as_u16() == 200).then_some(again)
+    })
+    .await;
+}

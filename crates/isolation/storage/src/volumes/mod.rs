@@ -6,7 +6,7 @@
 //!
 //! Two *devices* for one image would destroy it. So before the server opens a volume it looks for a device that has its
 //! image already: after a `kill -9` of the server the sandboxes still hold that device. Unlike a sandbox's disk a
-//! volume is still of use after a power cut: it has a journal, and a sync inside is a sync on the host.
+//! volume is still of use after a power cut: its journal is written through, and a sync inside is a sync on the host.
 
 mod files;
 

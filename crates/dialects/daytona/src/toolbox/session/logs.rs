@@ -42,6 +42,7 @@ pub(super) async fn tell(inside: &Inside, view: &ExecView, request: Request) -> 
         return Ok(Json(all(inside, exec).await?).into_response());
     }
     let reader = inside.engine().output(inside.id(), exec, 0, false).await.map_err(fail)?;
+    let reader = reader.read_by(inside.recorded().key());
     socket::open(inside, request, move |socket, draining| async move {
         follow(socket, reader, draining).await;
     })
@@ -68,12 +69,12 @@ fn marked(stream: OutputStream, bytes: &Bytes) -> Bytes {
     message.freeze()
 }
 
-/// Sends output until the end, or until the client goes.
+/// Sends output until the end, or until no more comes from the client.
 async fn follow(socket: WebSocket, reader: OutputReader, draining: CancellationToken) {
     let (mut sink, mut stream) = socket.split();
     let ended = tokio::select! {
         ended = send(&mut sink, reader, draining) => ended,
-        () = socket::gone(&mut stream) => None,
+        left = socket::gone(&mut stream) => return left.tell(&mut sink).await,
     };
     if let Some(code) = ended {
         socket::close(&mut sink, &mut stream, code, "").await;

@@ -136,6 +136,6 @@ pub(super) async fn attach(
     let view = running_or_retained(envd, request.process.clone()).await?;
     let from = envd.app.delivered.offset(&view.record.id).min(view.extent.end);
     let reader = envd.engine().output(envd.id(), view.record.id.as_str(), from, true).await;
-    let reader = reader.map_err(|error| envd.fault(&error))?;
+    let reader = reader.map_err(|error| envd.fault(&error))?.read_by(envd.recorded().key());
     Ok(Feed::new(envd, &view, reader, keepalive, limit.map(|limit| Instant::now() + limit)))
 }

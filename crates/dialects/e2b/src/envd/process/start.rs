@@ -37,7 +37,7 @@ pub(super) async fn start(
         return Err(not_started(code, command));
     }
     let reader = engine.output_whole(envd.id(), view.record.id.as_str()).await;
-    let reader = reader.map_err(|error| envd.fault(&error))?;
+    let reader = reader.map_err(|error| envd.fault(&error))?.read_by(envd.recorded().key());
     Ok(Feed::new(&envd, &view, reader, keepalive, None))
 }
 

@@ -13,6 +13,40 @@ use crate::execution::execution;
 impl Actor {
     pub(super) async fn update(&mut self, update: &SandboxUpdate) -> Result<SandboxRecord> {
         admit(self.record.state, Wish::Update, self.record.reason.as_deref())?;
+        let mut next = self.updated(update)?;
+        let limits = next.spec.resources != self.record.spec.resources;
+        // From here on something changes: what fails puts back what was done before it.
+        let renamed = update.name.as_ref().filter(|name| self.record.name.as_ref() != Some(name));
+        if let Some(name) = renamed {
+            self.inner.enter_name(&next, name)?;
+            next.name = Some(name.clone());
+        }
+        match self.apply(&next, limits, update).await {
+            Ok(generation) => next.generation = generation,
+            Err(error) => {
+                if let Some(name) = renamed {
+                    self.inner.leave_name(&next, name);
+                }
+                return Err(error);
+            }
+        }
+        if update.budget.is_some() {
+            self.budget_ms = 0;
+        }
+        let before = std::mem::replace(&mut self.record, next);
+        if update.egress.is_some() {
+            self.inner.gateway.update(&self.record.id, self.inner.gateway_policy(&self.record.spec));
+        }
+        self.shared.publish(self.record.clone());
+        if let Some(old) = before.name.filter(|_| renamed.is_some()) {
+            self.inner.leave_name(&self.record, &old);
+        }
+        self.shared.touch();
+        Ok(self.shared.record())
+    }
+
+    /// The record with a change in it, but for the name. Refuses what cannot be, and changes nothing.
+    fn updated(&self, update: &SandboxUpdate) -> Result<SandboxRecord> {
         let resources = update.validate(self.record.spec.resources, &self.inner.config.caps)?;
         self.shared.driver().check_limits(&resources).map_err(|error| limit_error(&error))?;
         let mut next = SandboxRecord { last_active_ms: self.inner.now_ms(), ..self.record.clone() };
@@ -55,39 +89,11 @@ impl Actor {
         if let Some(budget) = update.budget {
             next.spec.budget = budget;
         }
-        let limits = resources != next.spec.resources;
-        if limits && self.record.state != SandboxState::Running {
+        if resources != next.spec.resources && self.record.state != SandboxState::Running {
             return Err(Error::new(Code::InvalidState, "limits can only change while the sandbox runs"));
         }
         next.spec.resources = resources;
-        // From here on something changes: what fails puts back what was done before it.
-        let renamed = update.name.as_ref().filter(|name| self.record.name.as_ref() != Some(name));
-        if let Some(name) = renamed {
-            self.inner.enter_name(&next, name)?;
-            next.name = Some(name.clone());
-        }
-        match self.apply(&next, limits, update).await {
-            Ok(generation) => next.generation = generation,
-            Err(error) => {
-                if let Some(name) = renamed {
-                    self.inner.leave_name(&next, name);
-                }
-                return Err(error);
-            }
-        }
-        if update.budget.is_some() {
-            self.budget_ms = 0;
-        }
-        let before = std::mem::replace(&mut self.record, next);
-        if update.egress.is_some() {
-            self.inner.gateway.update(&self.record.id, self.inner.gateway_policy(&self.record.spec));
-        }
-        self.shared.publish(self.record.clone());
-        if let Some(old) = before.name.filter(|_| renamed.is_some()) {
-            self.inner.leave_name(&self.record, &old);
-        }
-        self.shared.touch();
-        Ok(self.shared.record())
+        Ok(next)
     }
 
     /// Makes a change that was found good: all of it, or none but for secrets, which a repeated request puts again.
