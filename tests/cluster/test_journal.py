@@ -1,4 +1,5 @@
-"""Two nodes and a bucket: any node shows the journal of a deleted sandbox, also when the node that wrote it is dead."""
+"""Two nodes and a bucket: any node shows the journal of a deleted sandbox, also when the node that wrote it is dead, and a sandbox
+that goes to another node has one journal."""
 
 import json
 import os
@@ -6,6 +7,7 @@ import os
 import pytest
 
 from cluster import Cluster, until
+from test_move import hibernate, run, seen
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +76,62 @@ def test_a_node_that_is_dead_is_not_needed(cluster):
     for box in boxes:
         assert events(b, box)[0] == 200
     a.start()
+
+
+def own_words(items):
+    """What the recorder said of itself."""
+    return [(event["recorder"], event.get("clean")) for event in items if event["kind"] == "recorder"]
+
+
+def whole(node, box):
+    """All events of a sandbox, which must be numbered without a gap from 1, and the report about them."""
+    items = events(node, box)[1]["items"]
+    assert [event["number"] for event in items] == list(range(1, len(items) + 1))
+    report = node.ok("GET", f"/v1/sandboxes/{box}/events/verify")
+    assert not report["findings"], report
+    return items, report
+
+
+def test_it_goes_with_its_sandbox(cluster):
+    a, b = cluster.nodes
+    id = a.make(name="mover")["id"]
+    run(a, "mover", "echo said on the first")
+    a.cli("node", "drain", "a")
+    until("it has moved", lambda: cluster.node_of("mover") == "b")
+    until("and is awake", lambda: seen(b, "mover").get("state") == "running")
+    run(b, "mover", "echo said on the second")
+    for node in (a, b):
+        items, report = whole(node, "mover")
+        text = json.dumps(items)
+        assert text.index("said on the first") < text.index("said on the second")
+        assert own_words(items) == [("began", None), ("paused", None), ("went_on", True)] and not report["gaps"], report
+    assert not (a.data / "trace" / id).exists(), "it is on one node"
+    a.cli("node", "undrain", "a")
+    b.ok("DELETE", "/v1/sandboxes/mover")
+    until("its end is in the bucket", lambda: events(a, id)[0] == 200 and whole(a, id)[1]["ended"])
+    assert "said on the first" in json.dumps(whole(a, id)[0])
+
+
+def test_what_a_dead_node_had_not_sent_is_announced(cluster):
+    a, b = cluster.nodes
+    id = a.make(name="orphan")["id"]
+    run(a, "orphan", "echo said before")
+    hibernate(a, "orphan")
+    # This is recorded where the sandbox sleeps, and goes with its node.
+    a.ok("PATCH", "/v1/sandboxes/orphan", {"labels": {"said": "too-late"}})
+    a.kill()
+    until("it is another node's", lambda: cluster.node_of("orphan") == "b" and seen(b, "orphan"))
+    items, report = whole(b, "orphan")
+    assert "said before" in json.dumps(items) and "limits" not in {event["kind"] for event in items}
+    [lost] = [event for event in items if event["kind"] == "lost"]
+    before = items[lost["number"] - 2]
+    assert (before["recorder"], before["clean"]) == ("went_on", False)
+    assert f"after event {before['number'] - 1} " in lost["reason"] and len(report["gaps"]) == 1, report
+    a.start()
+    # What only that node has stays there, and is not shown as the sandbox's journal.
+    assert not (a.data / "trace" / id).exists()
+    [place] = a.data.glob(f"trace-aside/*/{id}")
+    told = a.cli("trace", "verify", id, "--dir", place.parent, "--key", report["key"], "--json")
+    assert json.loads(told.stdout)["last"] > before["number"]
+    assert whole(a, "orphan")[1]["gaps"] == report["gaps"]
+    b.ok("DELETE", "/v1/sandboxes/orphan")

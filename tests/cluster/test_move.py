@@ -275,7 +275,7 @@ def test_a_node_that_is_drained_gives_away_what_it_has(cluster):
 
 # The steps of a move at which a test kills the node that gives the sandbox (a) or the one that takes it (b). In the
 # end the sandbox is on b, or may still be on a: never on both, never on none.
-SENDER = ["engine.travel.begun", "engine.travel.sent", "engine.travel.kept", "engine.move.paused", "engine.move.kept", "engine.move.given", "engine.move.gone"]
+SENDER = ["engine.travel.begun", "engine.travel.sent", "engine.travel.kept", "engine.move.paused", "engine.move.kept", "engine.move.recorded", "engine.move.given", "engine.move.gone"]
 RECEIVER = ["engine.travel.arrived", "engine.travel.fetching", "engine.travel.fetched", "engine.wake.started", "engine.wake.recorded"]
 
 

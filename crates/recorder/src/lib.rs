@@ -19,6 +19,7 @@
 //! or moves a record after it was signed cannot hide it without that key. Events that are missing because a buffer was
 //! full, a disk was full or a server was killed are themselves recorded as a gap.
 
+mod abroad;
 mod chain;
 mod clip;
 pub mod event;
@@ -33,6 +34,7 @@ mod redact;
 mod summary;
 mod verify;
 
+pub use abroad::{Adopted, Piece, pieces};
 pub use atoll_core::trace::TraceMode as Mode;
 pub use event::{Event, What, Witness};
 pub use journal::{Numbered, Reader, journals};

@@ -13,6 +13,7 @@ use atoll_core::id::SandboxId;
 use atoll_core::trace::TraceMode as Mode;
 use tokio::sync::{broadcast, mpsc};
 
+use crate::abroad::{self, Adopted};
 use crate::clip::clip;
 use crate::journal::{Reader, by_server};
 use crate::{Event, PublicKey, SigningKey, What, Witness};
@@ -213,6 +214,70 @@ impl Recorder {
         }
     }
 
+    /// Waits until everything that was recorded of a sandbox is in its journal and signed.
+    ///
+    /// # Errors
+    /// As [`Self::written`].
+    pub async fn signed(&self, sandbox: &SandboxId) -> Result<(), NotWritten> {
+        let Some(journal) = self.find(sandbox) else { return Ok(()) };
+        let demand = journal.demand();
+        self.shared.work.wake(&journal);
+        journal.met(demand).await
+    }
+
+    /// Records a sandbox no longer, because another host does from now on: all of it is in the journal and signed when
+    /// this returns. [`Self::begin`] goes on here after all.
+    ///
+    /// # Errors
+    /// As [`Self::written`]: then it is still recorded, unless it failed at the very end.
+    pub async fn pause(&self, sandbox: &SandboxId) -> Result<(), NotWritten> {
+        self.written(sandbox).await?;
+        let journal = lock(&self.shared.journals).remove(sandbox);
+        let Some(journal) = journal else { return Ok(()) };
+        journal.close(Closing::Paused);
+        self.shared.work.wake(&journal);
+        journal.all_written().await
+    }
+
+    /// Takes up the journal of a sandbox that another host has recorded until now: `coming` has a directory of the
+    /// sandbox's name with the files of [`pieces`](crate::pieces), as they come from where everybody may have written.
+    /// It is looked at once, and moved. Files that are not as the recorder wrote them are set aside, and so is a journal
+    /// of the sandbox that lies here and lacks what came. [`Self::begin`] goes on behind it, and says in it what may be
+    /// missing. Blocking.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::ResourceBusy`] when the sandbox is recorded here now; what the file system says.
+    pub fn adopt(&self, sandbox: &SandboxId, coming: &std::path::Path) -> io::Result<Adopted> {
+        self.must_rest(sandbox)?;
+        abroad::adopt(&self.shared.dir, coming, sandbox, &self.public_key())
+    }
+
+    /// Sets the journal of a sandbox aside, if there is one: another host has gone on with it. It is removed when it is as
+    /// old as journals get. Blocking.
+    ///
+    /// # Errors
+    /// As [`Self::adopt`].
+    pub fn set_aside(&self, sandbox: &SandboxId) -> io::Result<()> {
+        self.must_rest(sandbox)?;
+        abroad::set_aside(&self.shared.dir, sandbox)
+    }
+
+    /// Removes the journal of a sandbox, if there is one: another host has all of it. Blocking.
+    ///
+    /// # Errors
+    /// As [`Self::adopt`].
+    pub fn forget(&self, sandbox: &SandboxId) -> io::Result<()> {
+        self.must_rest(sandbox)?;
+        match std::fs::remove_dir_all(self.shared.dir.join(sandbox.as_str())) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn must_rest(&self, sandbox: &SandboxId) -> io::Result<()> {
+        if self.shared.is_open(sandbox) { Err(io::ErrorKind::ResourceBusy.into()) } else { Ok(()) }
+    }
+
     /// Writes everything down, says in each journal that the server stops, and ends the thread.
     pub async fn close(&self) {
         let journals: Vec<_> = lock(&self.shared.journals).drain().map(|(_, journal)| journal).collect();
@@ -250,6 +315,12 @@ impl Recorder {
     #[must_use]
     pub fn dir(&self) -> &std::path::Path {
         &self.shared.dir
+    }
+
+    /// How long journals are kept, and how much of one.
+    #[must_use]
+    pub fn retention(&self) -> Retention {
+        self.shared.keep
     }
 
     /// The public key that verifies the journals.

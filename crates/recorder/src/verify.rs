@@ -87,26 +87,22 @@ pub struct Report {
 /// When the directory cannot be read. What cannot be read in it is a finding.
 pub fn verify(base: &Path, sandbox: &SandboxId, key: &PublicKey, known: Option<&Head>) -> io::Result<Report> {
     let segments = list(&base.join(sandbox.as_str()))?;
-    let mut check = Check {
-        key,
-        sandbox: sandbox.as_str(),
-        report: Report::default(),
-        link: Some(Link::start(sandbox.as_str())),
-        known: known.map(|head| (head, false)),
-        dropped: 1,
-        at: (String::new(), 0),
-        closed: false,
-    };
-    check.report.first = segments.first().map_or(0, |segment| segment.first);
-    check.report.last = check.report.first.saturating_sub(1);
-    if check.report.first > 1 {
-        // The events before are gone: the header is believed, and must be covered by a later signature.
-        check.link = None;
-    }
+    let mut check = Check::new(&segments, sandbox, key, known);
     for (index, segment) in segments.iter().enumerate() {
         check.segment(segment, index + 1 == segments.len());
     }
     Ok(check.finish(segments.is_empty()))
+}
+
+/// How many segments, from the first on, are as the recorder wrote them and signed to their end. It does not matter here
+/// whether events before the first segment are gone.
+pub(crate) fn genuine(segments: &[Segment], sandbox: &SandboxId, key: &PublicKey) -> usize {
+    let mut check = Check::new(segments, sandbox, key, None);
+    let good = segments.iter().enumerate().take_while(|(index, segment)| {
+        check.segment(segment, index + 1 == segments.len());
+        check.report.findings.is_empty() && check.report.signed == check.report.last
+    });
+    good.count()
 }
 
 struct Check<'a> {
@@ -125,6 +121,28 @@ struct Check<'a> {
     closed: bool,
 }
 
+impl<'a> Check<'a> {
+    fn new(
+        segments: &[Segment],
+        sandbox: &'a SandboxId,
+        key: &'a PublicKey,
+        known: Option<&'a Head>,
+    ) -> Self {
+        let first = segments.first().map_or(0, |segment| segment.first);
+        Self {
+            key,
+            sandbox: sandbox.as_str(),
+            report: Report { first, last: first.saturating_sub(1), ..Report::default() },
+            // Where events before are gone, the header is believed, and must be covered by a later signature.
+            link: (first <= 1).then(|| Link::start(sandbox.as_str())),
+            known: known.map(|head| (head, false)),
+            dropped: 1,
+            at: (String::new(), 0),
+            closed: false,
+        }
+    }
+}
+
 impl Check<'_> {
     fn find(&mut self, what: impl Into<String>) {
         let (segment, offset) = self.at.clone();
@@ -135,8 +153,8 @@ impl Check<'_> {
         let name = segment.path.file_name().map(|name| name.to_string_lossy().into_owned());
         self.at = (name.unwrap_or_default(), 0);
         self.closed = false;
-        if segment.first != self.report.last + 1 {
-            let (from, to) = (self.report.last + 1, segment.first.saturating_sub(1));
+        if segment.first != self.report.last.saturating_add(1) {
+            let (from, to) = (self.report.last.saturating_add(1), segment.first.saturating_sub(1));
             self.find(format!("events {from} to {to} are missing, or numbered twice"));
             self.link = None;
             self.report.last = segment.first.saturating_sub(1);
@@ -243,8 +261,9 @@ impl Check<'_> {
             self.find("the event cannot be understood: written by a newer program, or changed");
             return false;
         };
-        if numbered.number != self.report.last + 1 {
-            self.find(format!("event {} stands where {} should", numbered.number, self.report.last + 1));
+        let next = self.report.last.saturating_add(1);
+        if numbered.number != next {
+            self.find(format!("event {} stands where {next} should", numbered.number));
             return false;
         }
         self.report.last = numbered.number;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use atoll_objects::{Objects, ObjectsError};
+use atoll_store::Lease;
 use tokio::task::JoinHandle;
 
 use crate::failure::chain;
@@ -27,12 +28,13 @@ const CLOSED: &str = ".log.zst";
 pub(crate) struct Journals(JoinHandle<()>);
 
 impl Journals {
-    /// Begins to copy the journals below `dir`, where each sandbox has a directory.
-    pub(crate) fn keep(dir: PathBuf, objects: Objects) -> Self {
+    /// Begins to copy the journals below `dir`, where each sandbox has a directory. A node copies only while it holds its
+    /// lease: after that another may have gone on with a journal, under the same names.
+    pub(crate) fn keep(dir: PathBuf, objects: Objects, lease: Option<Lease>) -> Self {
         Self(tokio::spawn(async move {
             let (mut known, mut failed) = (HashSet::new(), false);
             loop {
-                match round(&dir, &objects, &mut known).await {
+                match round(&dir, &objects, lease.as_ref(), &mut known).await {
                     Ok(()) => failed = false,
                     Err(error) if failed => tracing::debug!(%error, "journals are still not copied"),
                     Err(error) => {
@@ -53,13 +55,21 @@ impl Drop for Journals {
     }
 }
 
-async fn round(dir: &Path, objects: &Objects, known: &mut HashSet<PathBuf>) -> Result<(), String> {
+async fn round(
+    dir: &Path,
+    objects: &Objects,
+    lease: Option<&Lease>,
+    known: &mut HashSet<PathBuf>,
+) -> Result<(), String> {
     let place = dir.to_owned();
     let closed = tokio::task::spawn_blocking(move || closed(&place)).await.map_err(|error| chain(&error))?;
     if known.len() > KNOWN_MAX_COUNT {
         known.clear();
     }
     for (path, name) in closed.map_err(|error| chain(&error))? {
+        if lease.is_some_and(|lease| !lease.holds()) {
+            return Ok(());
+        }
         if !known.contains(&path) {
             copy(&path, &name, objects).await.map_err(|error| format!("{name}: {}", chain(&error)))?;
             known.insert(path);

@@ -12,6 +12,7 @@
 //!   microvm/       the virtual machines' kernel, images and saved machines, unless --microvm-dir names another place
 //!   storage/       sandboxes' disks and snapshots
 //!   trace/         the flight recorder's journals, one directory for each sandbox
+//!   trace-fetched/ some of other nodes' sandboxes that are gone; trace-aside/   what other nodes went on with
 //!   node, lease    this node's id in its cluster, and until when its sandboxes may run: with PostgreSQL
 //!   .restoring/    a backup that was not restored to its end: no server starts
 //!   reserve        room that is given up when the host's disk is full, so that things can still be removed
@@ -236,9 +237,10 @@ impl Daemon {
             trace: TraceConfig { recorder: Some(recorder), mode: limits.trace },
             trust,
         };
+        let lease = store.lease().cloned();
         let engine = Engine::start(config, store, vault, images, drivers).await.map_err(Failure::Plain)?;
         door.open_to(&engine);
-        let keep = |objects| Journals::keep(dir.path().join("trace"), objects);
+        let keep = |objects| Journals::keep(dir.path().join("trace"), objects, lease);
         Ok(Self {
             engine,
             installation: dir.installation().to_owned(),

@@ -73,6 +73,7 @@ pub const TRAVEL: &[&str] = &[
     "engine.travel.kept",
     "engine.move.paused",
     "engine.move.kept",
+    "engine.move.recorded",
     "engine.move.given",
     "engine.move.gone",
     "engine.travel.arrived",

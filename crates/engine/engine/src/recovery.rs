@@ -41,6 +41,11 @@ impl Engine {
         let known = known_ids(self.inner.store.own_sandbox_ids().await)?;
         // Those of other nodes, too: checkpoints may be here whose sandbox is another's since this node was taken over.
         let everywhere = known_ids(self.inner.store.sandbox_ids().await)?;
+        // Before the first of them is recorded.
+        if let (Some(own), Some(everywhere)) = (&known, &everywhere) {
+            self.set_journals_aside(own, everywhere).await?;
+        }
+        Box::pin(self.take_up_left_journals(&records)).await?;
         // The checkpoints of one that is being deleted go with it.
         let going = records.iter().filter(|record| record.state == SandboxState::Deleting);
         let going: BTreeSet<&SandboxId> = going.map(|record| &record.id).collect();

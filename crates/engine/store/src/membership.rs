@@ -76,6 +76,23 @@ BEGIN
     END LOOP;
 END $$;";
 
+/// Makes a sandbox that is being stored hold its image, if all nodes share that: who removes the image waits for it, and finds
+/// the sandbox.
+const HOLDS: &str = "
+CREATE OR REPLACE FUNCTION atoll_holds_image() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM 1 FROM shared_images WHERE digest = NEW.image_digest FOR KEY SHARE;
+    RETURN NEW;
+END $$;
+DO $$
+BEGIN
+    IF NOT EXISTS (SELECT 1 FROM pg_trigger
+        WHERE tgname = 'atoll_holds_image' AND tgrelid = 'sandboxes'::regclass) THEN
+        CREATE TRIGGER atoll_holds_image BEFORE INSERT ON sandboxes FOR EACH ROW
+            WHEN (NEW.image_digest IS NOT NULL) EXECUTE FUNCTION atoll_holds_image();
+    END IF;
+END $$;";
+
 /// Nanoseconds since this machine started, those in which it slept included.
 #[must_use]
 pub fn boot_ns() -> u64 {
@@ -256,6 +273,7 @@ async fn write_down(pool: &PgPool, node: &NodeDraft) -> Result<i64, StoreError> 
     let mut transaction = pool.begin().await?;
     sqlx::query("SELECT pg_advisory_xact_lock($1)").bind(ENTRANCE).execute(&mut *transaction).await?;
     sqlx::raw_sql(TRIGGERS).execute(&mut *transaction).await?;
+    sqlx::raw_sql(HOLDS).execute(&mut *transaction).await?;
     let row = sqlx::query(ENTER)
         .bind(node.id.as_str())
         .bind(&node.name)

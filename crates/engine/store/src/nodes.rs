@@ -253,7 +253,10 @@ impl Store {
         let node = node.clone();
         self.write(move |mut conn| {
             Box::pin(async move {
-                const FIND: &str = "SELECT is_alive FROM nodes WHERE id = $1";
+                // Waits for the node if it enters at this moment: then it is alive, and keeps what it has. A node that enters
+                // after this waits for the end of it, and is a new one.
+                const HOLD: &str = "UPDATE nodes SET is_alive = 0 WHERE id = $1 AND is_alive = 0";
+                const FIND: &str = "SELECT id FROM nodes WHERE id = $1";
                 const REMOVE: [&str; 5] = [
                     "DELETE FROM sandboxes WHERE node = $1",
                     "DELETE FROM snapshots WHERE node = $1",
@@ -261,9 +264,9 @@ impl Store {
                     "DELETE FROM builds WHERE node = $1",
                     "DELETE FROM nodes WHERE id = $1",
                 ];
-                let Some(row) = conn.row(FIND, args![node.as_str()]).await? else { return Ok(false) };
-                if row.decode("nodes", "is_alive", |row| row.int("is_alive"))? != 0 {
-                    return Err(StoreError::Conflict);
+                if conn.execute(HOLD, args![node.as_str()]).await? == 0 {
+                    let lives = conn.row(FIND, args![node.as_str()]).await?.is_some();
+                    return if lives { Err(StoreError::Conflict) } else { Ok(false) };
                 }
                 for sql in REMOVE {
                     conn.execute(sql, args![node.as_str()]).await?;

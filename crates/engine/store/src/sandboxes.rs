@@ -185,18 +185,16 @@ impl Store {
         self.write_one(move |conn| Box::pin(async move { set_pause(conn, &sandbox, &from).await })).await
     }
 
-    /// Removes a sandbox and its execs. Says whether it was there.
+    /// Removes a sandbox of this node and its execs. Says whether it was there: one that has gone to another node is that
+    /// one's to remove.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
     pub async fn delete_sandbox(&self, id: &SandboxId) -> Result<bool, StoreError> {
-        let values = args![id.as_str()];
-        self.write_one_soon(move |mut conn| {
-            Box::pin(
-                async move { Ok(conn.execute("DELETE FROM sandboxes WHERE id = $1", values).await? > 0) },
-            )
-        })
-        .await
+        const SQL: &str = "DELETE FROM sandboxes WHERE id = $1 AND COALESCE(node, '') = $2";
+        let values = args![id.as_str(), self.node().map_or("", NodeId::as_str)];
+        self.write_one_soon(move |mut conn| Box::pin(async move { Ok(conn.execute(SQL, values).await? > 0) }))
+            .await
     }
 
     /// The ids of all sandboxes, also those of unreadable rows: things of these sandboxes must not be taken for

@@ -11,7 +11,7 @@ use atoll_core::id::SnapshotId;
 use sqlx::AssertSqlSafe;
 
 use crate::Store;
-use crate::db::{Row, Value, args};
+use crate::db::{Conn, Row, Value, args};
 use crate::error::StoreError;
 use crate::sandboxes::any_of;
 
@@ -292,15 +292,26 @@ impl Store {
     /// Removes an image with all its names, on every node. Says whether it was there.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`].
+    /// [`StoreError::Conflict`] when a sandbox or a snapshot of any node stands on it, also one that is just being made.
     pub async fn remove_shared_image(&self, digest: &str, now_ms: u64) -> Result<bool, StoreError> {
         const NAMES: &str = "UPDATE shared_image_names SET digest = NULL, said_ms = $2 WHERE digest = $1";
         const IMAGE: &str = "DELETE FROM shared_images WHERE digest = $1";
-        let (names, image) = (args![digest, now_ms], args![digest]);
+        let digest = digest.to_owned();
         self.write(move |mut conn| {
             Box::pin(async move {
-                conn.execute(NAMES, names).await?;
-                Ok(conn.execute(IMAGE, image).await? > 0)
+                // Waits for the sandboxes that are being stored, which hold their image: see the module `membership`.
+                let hold = match &conn {
+                    Conn::Sqlite(_) => "SELECT digest FROM shared_images WHERE digest = $1",
+                    Conn::Postgres(_) => "SELECT digest FROM shared_images WHERE digest = $1 FOR UPDATE",
+                };
+                if conn.row(hold, args![digest.as_str()]).await?.is_none() {
+                    return Ok(false);
+                }
+                if is_used(&mut conn, &digest).await? {
+                    return Err(StoreError::Conflict);
+                }
+                conn.execute(NAMES, args![digest.as_str(), now_ms]).await?;
+                Ok(conn.execute(IMAGE, args![digest.as_str()]).await? > 0)
             })
         })
         .await
@@ -321,11 +332,8 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`].
     pub async fn is_image_used(&self, digest: &str) -> Result<bool, StoreError> {
-        const SQL: &str = "SELECT id FROM sandboxes WHERE image_digest = $1 OR spec LIKE $2 \
-             UNION ALL SELECT id FROM snapshots WHERE manifest LIKE $2 LIMIT 1";
-        // A digest contains no wildcard of LIKE.
-        let values = args![digest, format!("%\"{digest}\"%")];
-        self.read(move |mut conn| Box::pin(async move { Ok(conn.row(SQL, values).await?.is_some()) })).await
+        let digest = digest.to_owned();
+        self.read(move |mut conn| Box::pin(async move { is_used(&mut conn, &digest).await })).await
     }
 
     /// The disk of a template, if it is there.
@@ -419,4 +427,12 @@ impl Store {
             uploads: uploads.iter().map(upload).collect::<Result<_, _>>()?,
         })
     }
+}
+
+async fn is_used(conn: &mut Conn<'_>, digest: &str) -> Result<bool, StoreError> {
+    const SQL: &str = "SELECT id FROM sandboxes WHERE image_digest = $1 OR spec LIKE $2 \
+         UNION ALL SELECT id FROM snapshots WHERE manifest LIKE $2 LIMIT 1";
+    // A digest contains no wildcard of LIKE.
+    let values = args![digest, format!("%\"{digest}\"%")];
+    Ok(conn.row(SQL, values).await?.is_some())
 }

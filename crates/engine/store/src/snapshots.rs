@@ -287,8 +287,11 @@ impl Store {
         let (reference, id) = (reference.clone(), id.clone());
         self.write(move |mut conn| {
             Box::pin(async move {
-                let ready = "SELECT id FROM snapshots WHERE id = $1 AND state = 'ready'";
-                conn.row(ready, args![id.as_str()]).await?.ok_or(StoreError::NotFound)?;
+                // Holds it until the end of the transaction: who marks it as being removed takes this reference away, too.
+                let ready = "UPDATE snapshots SET state = 'ready' WHERE id = $1 AND state = 'ready'";
+                if conn.execute(ready, args![id.as_str()]).await? == 0 {
+                    return Err(StoreError::NotFound);
+                }
                 set_tag(&mut conn, &reference, &id).await
             })
         })

@@ -149,6 +149,18 @@ impl Reader {
     /// # Errors
     /// When a file cannot be read.
     pub fn head(&self) -> io::Result<Option<(u64, String)>> {
+        Ok(self.last_checkpoint()?.map(|checkpoint| (checkpoint.last, checkpoint.link)))
+    }
+
+    /// Whether the journal says that its sandbox is gone. `verify` says whether that is signed.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn has_ended(&self) -> io::Result<bool> {
+        Ok(self.last_checkpoint()?.is_some_and(|checkpoint| checkpoint.ends))
+    }
+
+    fn last_checkpoint(&self) -> io::Result<Option<Checkpoint>> {
         for segment in list(&self.dir)?.iter().rev() {
             let bytes = read(segment)?;
             let mut rest = bytes.strip_prefix(MAGIC).unwrap_or_default();
@@ -158,7 +170,7 @@ impl Reader {
                 if frame.kind == Kind::Checkpoint
                     && let Ok(checkpoint) = serde_json::from_slice::<Checkpoint>(frame.payload)
                 {
-                    head = Some((checkpoint.last, checkpoint.link));
+                    head = Some(checkpoint);
                 }
             }
             if head.is_some() {

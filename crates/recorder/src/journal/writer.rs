@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::checkpoint::{End, VERSION};
 use super::segment::{close, create, open_path};
 use super::{Checkpoint, Header, Segment, list, read};
+use crate::abroad::{Way, has_arrived, way};
 use crate::chain::{Kind, Link, MAGIC, Next, decode, encode};
 use crate::clip::clip;
 use crate::event::{RecorderEvent, What};
@@ -48,6 +49,10 @@ pub(crate) struct Opened {
     pub(crate) ended: bool,
     /// Bytes that were cut off because they are no whole record.
     pub(crate) cut: u64,
+    /// How it came to this host.
+    pub(crate) way: Way,
+    /// Number of the first event that is kept; 0 when there is none.
+    pub(crate) first: u64,
 }
 
 /// Appends to the journal of one sandbox.
@@ -105,14 +110,24 @@ impl JournalWriter {
             ahead_us: None,
         };
         let mut cut = 0;
-        for segment in list(&writer.dir)?.iter().rev() {
+        let way = way(&writer.dir)?;
+        let segments = list(&writer.dir)?;
+        let first = segments.first().map_or(0, |segment| segment.first);
+        for segment in segments.iter().rev() {
             let opened = writer.take_up(segment)?;
             cut += opened.cut;
             if opened.existed {
-                return Ok((writer, Opened { cut, ..opened }));
+                return Ok((writer, Opened { cut, way, first, ..opened }));
             }
         }
-        Ok((writer, Opened { cut, ..Opened::default() }))
+        Ok((writer, Opened { cut, way, ..Opened::default() }))
+    }
+
+    /// That it came from another host is written down in it.
+    pub(crate) fn has_arrived(&self) {
+        if let Err(error) = has_arrived(&self.dir) {
+            tracing::warn!(sandbox = %self.sandbox, %error, "the next server says once more that this journal came from elsewhere");
+        }
     }
 
     /// Goes on after the newest segment, if it had begun.

@@ -24,6 +24,8 @@ pub(crate) enum Closing {
 pub(crate) struct Progress {
     /// Events that were taken from the queue and written.
     handled: u64,
+    /// Demands for a signature that were met.
+    signed: u64,
     /// Why the last write failed, until one succeeds.
     failing: Option<String>,
     closed: bool,
@@ -47,6 +49,8 @@ pub(crate) struct Waiting {
     pub(crate) closing: Option<Closing>,
     /// Events that were entered, ever.
     entered: u64,
+    /// How often a signature was demanded, ever.
+    pub(crate) signs: u64,
     /// The writer has been told.
     pub(crate) queued: bool,
 }
@@ -92,7 +96,8 @@ impl Journal {
     /// Takes the events that wait.
     pub(crate) fn take(&self) -> Waiting {
         let mut waiting = lock(&self.waiting);
-        let left = Waiting { entered: waiting.entered, closing: waiting.closing, ..Waiting::default() };
+        let (entered, signs, closing) = (waiting.entered, waiting.signs, waiting.closing);
+        let left = Waiting { entered, signs, closing, ..Waiting::default() };
         std::mem::replace(&mut *waiting, left)
     }
 
@@ -113,6 +118,42 @@ impl Journal {
 
     pub(crate) fn closed(&self) {
         self.progress.send_modify(|progress| progress.closed = true);
+    }
+
+    /// Says that so many demands for a signature are met.
+    pub(crate) fn signed(&self, count: u64) {
+        self.progress.send_modify(|progress| {
+            progress.signed = count;
+            progress.failing = None;
+        });
+    }
+
+    /// Demands a signature of everything that was entered before; gives the demand's number.
+    pub(crate) fn demand(&self) -> u64 {
+        let mut waiting = lock(&self.waiting);
+        waiting.signs += 1;
+        waiting.signs
+    }
+
+    /// Waits until a demand is met.
+    pub(crate) async fn met(&self, demand: u64) -> Result<(), NotWritten> {
+        self.once(|progress| progress.signed >= demand || progress.closed).await
+    }
+
+    /// Waits until nothing more is written.
+    pub(crate) async fn all_written(&self) -> Result<(), NotWritten> {
+        self.once(|progress| progress.closed).await
+    }
+
+    /// Waits until that is done, or a write has failed.
+    async fn once(&self, done: impl Fn(&Progress) -> bool) -> Result<(), NotWritten> {
+        let mut progress = self.progress.subscribe();
+        let over = progress.wait_for(|progress| done(progress) || progress.failing.is_some()).await;
+        match over.map(|progress| if done(&progress) { None } else { progress.failing.clone() }) {
+            Ok(None) => Ok(()),
+            Ok(Some(why)) => Err(NotWritten(why)),
+            Err(_gone) => Err(NotWritten("the recorder has stopped".to_owned())),
+        }
     }
 
     pub(crate) async fn written(&self) -> Result<(), NotWritten> {

@@ -10,6 +10,7 @@ use atoll_core::id::SandboxId;
 
 use super::queue::{Closing, Journal, Waiting};
 use super::{Mode, Shared, lock};
+use crate::abroad::{Way, aside};
 use crate::event::{Event, Lost, RecorderEvent, What};
 use crate::journal::{JournalWriter, Moment, Opened, by_server, journals};
 use crate::limits::{CHECKPOINT_AFTER, WAITING_ALL_MAX_COUNT};
@@ -81,6 +82,9 @@ struct Pen {
     entered: u64,
     /// Events were lost that strict recording must not lose.
     lossy: bool,
+    /// Demands for a signature: how many there were, and how many are met.
+    signs: u64,
+    signed: u64,
     /// It was woken and not looked at since.
     wakes: bool,
     closing: Option<Closing>,
@@ -116,6 +120,7 @@ pub(crate) fn run(shared: &Arc<Shared>) {
         if now >= sweep_at {
             sweep_at = now + SWEEP_EVERY;
             sweep(shared);
+            sweep_aside(shared);
         }
         if stops && (pens.is_empty() || now >= *stop_at.get_or_insert(now + STOP_PATIENCE)) {
             let count = pens.values().map(|pen| pen.events.len()).sum::<usize>();
@@ -133,6 +138,22 @@ fn pause(pens: &HashMap<SandboxId, Pen>) -> Duration {
     due.map_or(CHECKPOINT_AFTER, |due| {
         due.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
     })
+}
+
+/// Removes what was set aside when it is too old.
+fn sweep_aside(shared: &Shared) {
+    let removed = aside(&shared.dir).and_then(|places| {
+        for place in places {
+            let age = std::fs::metadata(&place)?.modified()?.elapsed().unwrap_or_default();
+            if age > shared.keep.age {
+                std::fs::remove_dir_all(&place)?;
+            }
+        }
+        Ok(())
+    });
+    if let Err(error) = removed {
+        tracing::warn!(%error, "journals that were set aside could not be looked through");
+    }
 }
 
 /// Removes the journals of sandboxes that are gone when they are too old.
@@ -162,6 +183,8 @@ impl Pen {
             events: Vec::new(),
             entered: 0,
             lossy: false,
+            signs: 0,
+            signed: 0,
             wakes: false,
             closing: None,
             unsigned_since: None,
@@ -187,7 +210,8 @@ impl Pen {
         if self.again_at.is_some() {
             return;
         }
-        let Waiting { events, lost, closing, .. } = self.journal.take();
+        let Waiting { events, lost, closing, signs, .. } = self.journal.take();
+        self.signs = signs;
         shared.work.waiting.fetch_sub(events.len(), Ordering::Relaxed);
         self.entered += events.len() as u64;
         self.events.extend(events);
@@ -246,11 +270,16 @@ impl Pen {
             Some(Closing::Ended) => writer.end(moment)?,
             Some(Closing::Paused) => writer.checkpoint(moment)?,
             None => {
-                if self.unsigned_since.is_some_and(|since| now >= since + CHECKPOINT_AFTER) {
+                let late = self.unsigned_since.is_some_and(|since| now >= since + CHECKPOINT_AFTER);
+                if late || self.signs > self.signed {
                     writer.checkpoint(moment)?;
                     self.unsigned_since = None;
                 }
             }
+        }
+        if self.signs > self.signed {
+            self.signed = self.signs;
+            self.journal.signed(self.signed);
         }
         self.unsigned_since = writer.is_unsigned().then(|| self.unsigned_since.unwrap_or(now));
         if self.closing.is_some() {
@@ -272,30 +301,55 @@ impl Pen {
             Arc::clone(&shared.key),
             shared.keep,
         )?;
-        let first = first_events(opened, journal.mode);
+        let first = first_events(opened, journal.mode, writer.last());
         let first: Vec<_> = first.into_iter().map(|what| by_server(moment.wall_us, what)).collect();
         writer.append(&first, moment)?;
+        if opened.way != Way::Here {
+            writer.has_arrived();
+        }
         self.writer = Some(writer);
         Ok(())
     }
 }
 
-/// The events with which a journal begins or goes on.
-fn first_events(opened: Opened, mode: Mode) -> Vec<What> {
+/// The events with which a journal begins or goes on after the event `last`.
+fn first_events(opened: Opened, mode: Mode, last: u64) -> Vec<What> {
     let mut first = Vec::new();
     if opened.cut > 0 {
         first.push(What::Recorder(RecorderEvent::Repaired { bytes: opened.cut }));
     }
-    if !opened.existed {
-        first.push(What::Recorder(RecorderEvent::Began { mode: mode.as_str().to_owned() }));
-        return first;
-    }
-    let clean = opened.clean || opened.ended;
-    first.push(What::Recorder(RecorderEvent::WentOn { clean }));
-    if !clean {
-        let reason = "the server was killed: what it had not written yet, and what it did not see until now"
-            .to_owned();
+    let clean = (opened.clean || opened.ended) && opened.way != Way::CameInPart;
+    first.push(What::Recorder(match opened.existed {
+        true => RecorderEvent::WentOn { clean },
+        false => RecorderEvent::Began { mode: mode.as_str().to_owned() },
+    }));
+    if let Some(reason) = missing(opened, clean, last) {
         first.push(What::Lost(Lost { count: None, reason }));
     }
+    if opened.way != Way::Here && opened.first > 1 {
+        // Those are not here: they were too many, or the object store does not have them any more.
+        first.push(What::Recorder(RecorderEvent::Dropped { before: opened.first }));
+    }
     first
+}
+
+/// Why events may be missing after the event `last`, if they may be.
+fn missing(opened: Opened, clean: bool, last: u64) -> Option<String> {
+    match (opened.existed, opened.way) {
+        (true, _) if clean => None,
+        (true, Way::Here) => Some(
+            "the server was killed: what it had not written yet, and what it did not see until now"
+                .to_owned(),
+        ),
+        (true, Way::Came) => Some(format!(
+            "the node that recorded this sandbox is gone: what it recorded after event {last} is not in the object store"
+        )),
+        (true, Way::CameInPart) => Some(format!(
+            "what the object store has after event {last} is not as it was written, and is left out"
+        )),
+        (false, Way::Here) => None,
+        (false, Way::Came | Way::CameInPart) => Some(
+            "another node had this sandbox before: what that recorded is not in the object store".to_owned(),
+        ),
+    }
 }

@@ -9,12 +9,14 @@
 //! nodes for new sandboxes.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use atoll_core::id::{NodeId, SandboxId};
 use atoll_core::node::watched;
 use atoll_core::{Error, Result};
 use atoll_store::{NodeRecord, boot_ns};
+use futures::future::join_all;
 
 use super::ns;
 use crate::clock::random;
@@ -29,6 +31,8 @@ const WATCHED_COUNT: usize = 8;
 const DRAWN_COUNT: usize = 24;
 /// How much longer it takes for each node until all are read again: up to fifty, all are each time.
 const ALL_EVERY_PER_NODE: Duration = Duration::from_millis(20);
+/// Sandboxes of a dead node that are taken up at the same time.
+const INHERITED_AT_ONCE: usize = 16;
 /// A watch with a longer gap is broken.
 const GAP_MAX: Duration = Duration::from_secs(3);
 
@@ -133,16 +137,21 @@ impl Engine {
             "a node gives no sign of life: it is taken over"
         );
         self.inner.reload_acl(&moved).await?;
-        for id in &moved {
-            if let Err(error) = self.inherit(id).await {
-                tracing::error!(sandbox = %id, %error, "a sandbox of that node cannot be shown here");
+        let reachable = AtomicBool::new(true);
+        for some in moved.chunks(INHERITED_AT_ONCE) {
+            let inherited = join_all(some.iter().map(|id| self.inherit(id, &reachable))).await;
+            for (id, outcome) in some.iter().zip(inherited) {
+                if let Err(error) = outcome {
+                    tracing::error!(sandbox = %id, %error, "a sandbox of that node cannot be shown here");
+                }
             }
         }
         self.interrupt_left_builds().await
     }
 
-    async fn inherit(&self, id: &SandboxId) -> Result<(), Error> {
+    async fn inherit(&self, id: &SandboxId, reachable: &AtomicBool) -> Result<(), Error> {
         let Some(record) = self.inner.store.sandbox(id).await.map_err(store_error)? else { return Ok(()) };
+        self.take_up_journal_if_there(&record, reachable).await;
         self.recover_one(record, None).await
     }
 }

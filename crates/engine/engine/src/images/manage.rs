@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use atoll_core::Result;
 use atoll_image::{Asked, Digest, Document, Image, ImageError, Removed, local_or_normal};
-use atoll_store::SharedImage;
+use atoll_store::{SharedImage, StoreError};
 
 use super::Shared;
 use crate::boxed;
@@ -120,7 +120,13 @@ impl Engine {
         if is_used {
             return Err(ImageError::InUse(found.digest).to_core());
         }
-        store.remove_shared_image(&found.digest, self.inner.now_ms()).await.map_err(store_error)?;
+        match store.remove_shared_image(&found.digest, self.inner.now_ms()).await {
+            // Another node has begun to use it since.
+            Err(StoreError::Conflict) => return Err(ImageError::InUse(found.digest).to_core()),
+            removed => {
+                removed.map_err(store_error)?;
+            }
+        }
         atoll_failpoint::fail_point!("engine.images.removed");
         let mut freed_bytes = self.follow_with_turn(shared).await?;
         if self.images().resolve(&found.digest).is_ok() {
@@ -167,7 +173,12 @@ impl Engine {
             {
                 continue;
             }
-            store.remove_shared_image(&image.digest, self.inner.now_ms()).await.map_err(store_error)?;
+            match store.remove_shared_image(&image.digest, self.inner.now_ms()).await {
+                Err(StoreError::Conflict) => continue,
+                removed => {
+                    removed.map_err(store_error)?;
+                }
+            }
             gone.extend(image.digest.parse::<Digest>().ok());
         }
         Ok((gone, freed + self.follow_with_turn(shared).await?))

@@ -4,6 +4,7 @@
 
 mod elsewhere;
 mod key;
+mod moved;
 mod read;
 mod strict;
 

@@ -11,11 +11,12 @@ use atoll_recorder::{Numbered, Reader, Recorder, Report, journals, verify};
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
-use super::elsewhere::base;
+use super::elsewhere::{base, has_ended};
 use crate::authorize::Caller;
 use crate::boxed;
 use crate::engine::Engine;
 use crate::errors::store_error;
+use crate::sandbox::SandboxShared;
 
 /// A reader looks again after this, even if the recorder told it of no activity.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
@@ -74,6 +75,8 @@ pub struct EventReader {
     /// Whose sandboxes, for a reader of many; such a reader finds new ones by their activity.
     of: Option<Whose>,
     readers: Vec<(SandboxId, Reader)>,
+    /// The sandbox, for a reader of one that is here: its journal may go on on another node.
+    here: Option<Arc<SandboxShared>>,
     /// The one of them that is read now.
     reading: Option<(SandboxId, Reading)>,
     filter: TraceFilter,
@@ -142,13 +145,17 @@ impl EventReader {
     /// The same, and waits for the first. Nothing is lost when the wait is given up.
     ///
     /// # Errors
-    /// As [`Self::next_now`].
+    /// As [`Self::next_now`]; [`Code::NodeUnavailable`] when the sandbox has gone to another node, where the journal goes
+    /// on with the number behind the last.
     #[boxed]
     pub async fn next(&mut self) -> Result<Vec<TracedEvent>> {
         loop {
             let events = self.next_now().await?;
             if !events.is_empty() {
                 return Ok(events);
+            }
+            if self.here.as_ref().is_some_and(|sandbox| sandbox.has_left()) {
+                return Err(SandboxShared::has_gone());
             }
             match tokio::time::timeout(LOOK_AGAIN, self.activity.recv()).await {
                 Ok(Ok(sandbox)) => self.notice(sandbox).await,
@@ -236,8 +243,19 @@ impl Engine {
         let here =
             tokio::task::spawn_blocking(move || reader.owner()).await.map_err(|_panicked| unreadable())?;
         let may_read = match here.unwrap_or_default() {
-            Some(owner) => may(owner.as_deref()),
-            None => self.fetch_journal(&id, may).await?,
+            Some(owner) => {
+                if self.is_node() && !has_ended(recorder.dir(), &id).await? {
+                    if self.lives_elsewhere(&id).await? {
+                        return Ok(None);
+                    }
+                    // The sandbox may have gone on on another node, and ended there.
+                    if let Err(error) = self.fetch_journal(&id, true, may).await {
+                        tracing::warn!(sandbox = %id, %error, "the end of a journal cannot be looked for");
+                    }
+                }
+                may(owner.as_deref())
+            }
+            None => self.fetch_journal(&id, false, may).await?,
         };
         Ok(may_read.then_some(id))
     }
@@ -250,11 +268,16 @@ impl Engine {
     pub fn events(&self, sandbox: &SandboxId, from: u64, filter: TraceFilter) -> Result<EventReader> {
         filter.validate()?;
         let recorder = self.must_record()?;
+        let here = self.inner.find(sandbox);
         Ok(EventReader {
             // Before the first look, so that nothing comes between.
             activity: recorder.activity(),
             of: None,
-            readers: vec![(sandbox.clone(), Reader::new(&base(recorder, sandbox), sandbox, from))],
+            readers: vec![(
+                sandbox.clone(),
+                Reader::new(&base(recorder, sandbox, here.is_some()), sandbox, from),
+            )],
+            here,
             reading: None,
             filter,
             fresh: BTreeSet::from([sandbox.clone()]),
@@ -297,7 +320,16 @@ impl Engine {
             unreadable()
         })?;
         let fresh = readers.iter().map(|(id, _)| id.clone()).collect();
-        Ok(EventReader { recorder, of: Some(whose), readers, reading: None, filter, activity, fresh })
+        Ok(EventReader {
+            recorder,
+            of: Some(whose),
+            readers,
+            here: None,
+            reading: None,
+            filter,
+            activity,
+            fresh,
+        })
     }
 
     /// Verifies the journal of a sandbox with this installation's key.
@@ -309,9 +341,9 @@ impl Engine {
         let recorder = self.must_record()?.clone();
         // The recorder signs within seconds what clients were told; what still waits is written first.
         drop(recorder.written(sandbox).await);
-        let sandbox = sandbox.clone();
+        let (sandbox, is_here) = (sandbox.clone(), self.inner.find(sandbox).is_some());
         let verified = tokio::task::spawn_blocking(move || {
-            verify(&base(&recorder, &sandbox), &sandbox, &recorder.public_key(), None)
+            verify(&base(&recorder, &sandbox, is_here), &sandbox, &recorder.public_key(), None)
         });
         verified.await.map_err(|_panicked| unreadable())?.map_err(|error| {
             tracing::error!(%error, "a journal cannot be verified");

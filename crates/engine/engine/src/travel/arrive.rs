@@ -80,6 +80,7 @@ impl Engine {
             // Of an earlier stay something may be left.
             sandbox::destroy(self.inner.driver(record.spec.isolation)?.as_ref(), id).await?;
             sandbox::remove_logs(&self.inner, id).await?;
+            Box::pin(self.take_up_journal(&record)).await?;
             self.inner.reload_acl(std::slice::from_ref(id)).await?;
             self.inner.reload_secrets().await?;
             self.inner.share_links.reload(&self.inner.store, id).await?;
@@ -89,6 +90,9 @@ impl Engine {
             self.enter_schedules(Some(id)).await?;
             tracing::info!(sandbox = %id, "a sandbox came to this node");
         }
+        // That it came is in its journal, and there before anything else of it can be recorded: a node that has it next knows
+        // whether something is missing.
+        Box::pin(self.send_journal(id)).await?;
         atoll_failpoint::fail_point!("engine.travel.arrived");
         if arrival.wake {
             self.wake_arrival(id);

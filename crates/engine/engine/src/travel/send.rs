@@ -12,6 +12,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use atoll_core::id::SandboxId;
 use atoll_core::sandbox::PauseMode;
@@ -26,7 +27,7 @@ use super::Travel;
 use super::index::{Extent, INDEX, INDEX_MAX_BYTES, Index, Memory, PIECE_BYTES, Piece, digest};
 use super::logs::Packing;
 use crate::clock::random;
-use crate::engine::Inner;
+use crate::engine::{Engine, Inner};
 use crate::errors::{chain, isolation_error, store_error};
 use crate::snapshot::objects_error;
 
@@ -86,7 +87,7 @@ impl Travel {
     /// [`Code::ObjectsUnavailable`], [`Code::ObjectsDenied`]; what the driver and the store say.
     pub(super) async fn send(
         &self,
-        inner: &Inner,
+        inner: &Arc<Inner>,
         record: &SandboxRecord,
         of: Of,
         stop: &CancellationToken,
@@ -105,6 +106,14 @@ impl Travel {
             return Ok(None);
         };
         let (copy, old) = sent?;
+        // No copy waits for a journal that cannot be had: what is missing of it then is announced where it goes on.
+        let engine = Engine::of(inner);
+        let Some(sent) = stop.run_until_cancelled(Box::pin(engine.send_journal(id))).await else {
+            return Ok(None);
+        };
+        if let Err(error) = sent {
+            tracing::warn!(sandbox = %id, %error, "the journal of a sandbox that is copied is not");
+        }
         atoll_failpoint::fail_point!("engine.travel.sent");
         // From here on it is not stopped: a task that waits for the end of this knows whether it is recorded.
         if stop.is_cancelled() {

@@ -23,6 +23,8 @@ mod snapshots;
 mod unreadable;
 mod usage;
 
+pub use snapshots::snapshot;
+
 use std::collections::BTreeMap;
 
 use atoll_core::exec::ExecState;

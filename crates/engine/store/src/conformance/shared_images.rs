@@ -107,6 +107,10 @@ pub(super) async fn life(store: &Store) {
     store.delete_snapshot(&made.id).await.unwrap();
     assert_eq!(store.shared_snapshot(&made.id).await.unwrap(), None);
 
+    let used = store.remove_shared_image("sha256:ab2", 30).await;
+    assert!(matches!(used, Err(StoreError::Conflict)), "a sandbox stands on it: {used:?}");
+    assert_eq!(store.shared_index().await.unwrap().names["app:latest"], "sha256:ab2", "it keeps its names");
+    store.delete_sandbox(&standing.id).await.unwrap();
     assert!(store.remove_shared_image("sha256:ab2", 30).await.unwrap());
     assert_eq!(store.shared_index().await.unwrap(), Default::default());
 }

@@ -8,7 +8,9 @@ use atoll_core::spec::{IsolationLevel, Resources};
 use super::sandbox;
 use crate::{SandboxRecord, SnapshotFilter, SnapshotOutcome, SnapshotRecord, Store, StoreError};
 
-pub(super) fn snapshot(n: u64, purpose: Purpose) -> SnapshotRecord {
+/// A snapshot that is being made at `n`, of the sandbox that [`sandbox`] makes at 1.
+#[must_use]
+pub fn snapshot(n: u64, purpose: Purpose) -> SnapshotRecord {
     SnapshotRecord {
         id: SnapshotId::from_parts(n, n),
         state: SnapshotState::Creating,

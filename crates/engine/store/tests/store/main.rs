@@ -5,8 +5,12 @@ mod nodes;
 #[cfg(test)]
 mod postgres;
 #[cfg(test)]
+mod races;
+#[cfg(test)]
 mod schema;
 #[cfg(test)]
 mod sqlite;
 #[cfg(test)]
 mod support;
+#[cfg(test)]
+mod wire;

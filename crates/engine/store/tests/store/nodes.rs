@@ -6,7 +6,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use atoll_core::exec::ExecState;
-    use atoll_core::id::{KeyId, NodeId, ProjectId};
+    use atoll_core::id::{KeyId, ProjectId};
     use atoll_core::node::NodeFacts;
     use atoll_core::project::{ProjectDefaults, Quota};
     use atoll_core::sandbox::{PauseMode, SandboxState};
@@ -16,19 +16,7 @@ mod tests {
         StoreError, StoreUrl, Whereabouts, boot_ns, conformance,
     };
 
-    use crate::support::{Postgres, once};
-
-    fn draft(number: u64) -> NodeDraft {
-        NodeDraft {
-            id: NodeId::from_parts(number, number),
-            name: format!("n{number}"),
-            address: "127.0.0.1:1".to_owned(),
-            version: "1".to_owned(),
-            facts: r#"{"levels":["container"],"sandboxes_max":5,"labels":{}}"#.to_owned(),
-            lease_ms: 3000,
-            now_ms: 1,
-        }
-    }
+    use crate::support::{Postgres, draft, once};
 
     async fn enter(url: &StoreUrl, number: u64) -> (Store, Arc<AtomicU64>) {
         let store = Store::open(url).await.unwrap();

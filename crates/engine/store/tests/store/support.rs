@@ -6,8 +6,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use atoll_core::id::NodeId;
 use atoll_core::secret::Secret;
-use atoll_store::{RegistryRecord, Store, StoreError, StoreUrl};
+use atoll_store::{NodeDraft, RegistryRecord, Store, StoreError, StoreUrl};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -89,6 +90,12 @@ impl Postgres {
         StoreUrl::Postgres(Secret::new(self.url(&name)))
     }
 
+    /// The database that was made last.
+    pub(crate) fn last(&self) -> StoreUrl {
+        let name = self.made.lock().unwrap().last().expect("a database was made").clone();
+        StoreUrl::Postgres(Secret::new(self.url(&name)))
+    }
+
     pub(crate) async fn store(&self) -> Store {
         Store::open(&self.fresh().await).await.unwrap()
     }
@@ -102,6 +109,20 @@ impl Postgres {
             sqlx::query(sql).execute(&mut admin).await.unwrap();
         }
         admin.close().await.unwrap();
+    }
+
+    /// Where a server of our own takes connections.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.server.as_ref().expect("a server of our own").dir.path().join(".s.PGSQL.5432")
+    }
+
+    /// Whether a session waits for a lock. Of a server of our own, which no other test uses.
+    pub(crate) async fn has_waiters(&self) -> bool {
+        let mut admin = self.admin().await;
+        let sql = "SELECT 1 FROM pg_locks WHERE NOT granted LIMIT 1";
+        let found = sqlx::query(sql).fetch_optional(&mut admin).await.unwrap();
+        admin.close().await.unwrap();
+        found.is_some()
     }
 
     /// Ends every session that holds an advisory lock, as a broken network does.
@@ -158,6 +179,19 @@ impl Drop for Server {
         if matches!(self.process.try_wait(), Ok(None)) {
             self.stop();
         }
+    }
+}
+
+/// A node that enters, by number.
+pub(crate) fn draft(number: u64) -> NodeDraft {
+    NodeDraft {
+        id: NodeId::from_parts(number, number),
+        name: format!("n{number}"),
+        address: "127.0.0.1:1".to_owned(),
+        version: "1".to_owned(),
+        facts: r#"{"levels":["container"],"sandboxes_max":5,"labels":{}}"#.to_owned(),
+        lease_ms: 3000,
+        now_ms: 1,
     }
 }
 

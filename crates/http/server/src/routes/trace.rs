@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use atoll_api::{TraceEvent, TraceFinding, TraceGap, TracePage, TraceReport};
 use atoll_core::id::SandboxId;
-use atoll_core::{Error, Result};
+use atoll_core::{Code, Error, Result};
 use atoll_engine::{EventReader, Grant, TraceFilter, TracedEvent};
 use axum::Extension;
 use axum::body::Body;
@@ -126,6 +126,8 @@ async fn page(
     let first = app.unless_draining(tokio::time::timeout(wait, reader.next())).await;
     // A cancelled wait loses nothing.
     let mut events = match first {
+        // The sandbox has just gone to another node: that is asked for the next page.
+        Some(Ok(Err(error))) if error.code == Code::NodeUnavailable => Vec::new(),
         Some(Ok(events)) => events?,
         Some(Err(_)) | None => reader.next_now().await?,
     };
@@ -240,7 +242,7 @@ fn wants_events(headers: &HeaderMap) -> bool {
 fn convert(event: TracedEvent) -> Result<TraceEvent> {
     let broken = |error: serde_json::Error| {
         tracing::error!(%error, "an event cannot be written as JSON");
-        Error::new(atoll_core::Code::Internal, "the journal cannot be read")
+        Error::new(Code::Internal, "the journal cannot be read")
     };
     let mut value = serde_json::to_value(&event.event).map_err(broken)?;
     if let Some(fields) = value.as_object_mut() {

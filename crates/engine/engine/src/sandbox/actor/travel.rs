@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | put to disk, with its memory if the other node can use that | `paused`, to be woken if it ran | woken; copied if it did not run |
 //! | copied | `paused`, kept, the same | the same |
+//! | its journal is there, and goes on no more | `paused`, kept, the same | the same, and the journal goes on |
 //! | given away | `paused`, kept, another node's; it has come there | what is left here has no row: removed |
 //! | taken apart here | the same | nothing is left |
 //!
@@ -137,6 +138,7 @@ impl Actor {
         let ran = self.record.state == SandboxState::Running;
         let given = self.give(to, ran).await;
         if let Err(error) = given {
+            self.shared.trace.begin(&self.record, false);
             if ran && let Err(error) = self.stay_awake().await {
                 // That it is to be woken is written down: it is tried again.
                 tracing::error!(sandbox = %self.record.id, %error, "a sandbox that did not go is not awake again yet");
@@ -201,6 +203,9 @@ impl Actor {
             }
         }
         atoll_failpoint::fail_point!("engine.move.kept");
+        // Down to its last event: the other node goes on behind that.
+        Box::pin(self.engine().part_with_journal(&self.record.id)).await?;
+        atoll_failpoint::fail_point!("engine.move.recorded");
         let refused = || Error::new(Code::NodeUnavailable, "the other node does not take it any more");
         if self.hand_over(to, ran).await? { Ok(()) } else { Err(refused()) }
     }
@@ -244,6 +249,7 @@ impl Actor {
         }
         // Requests that waited look it up anew.
         self.shared.set_leaving(false);
+        self.engine().forget_journal(&id).await;
         self.remove_remains().await;
         if let Err(error) = remove_logs(&self.inner, &id).await {
             tracing::error!(sandbox = %id, %error, "the output of its execs stays here until the next start");

@@ -1,6 +1,5 @@
 //! Changes that tasks ask a sandbox's actor for.
 
-
 use atoll_core::id::{NodeId, SandboxId, SnapshotId};
 use atoll_core::sandbox::PauseMode;
 use atoll_core::spec::SandboxUpdate;
@@ -81,7 +80,7 @@ impl SandboxShared {
     }
 
     /// The answer for what has gone to another node.
-    pub(in crate::sandbox) fn has_gone() -> Error {
+    pub(crate) fn has_gone() -> Error {
         Error::new(Code::NodeUnavailable, "the sandbox has just gone to another node").hint("try again")
     }
 }
