@@ -86,7 +86,11 @@ async fn agrees(harness: &Harness) -> Option<()> {
 
 /// What the API lists at `path`, by the member `name` of each.
 async fn listed(harness: &Harness, path: &str, name: &str) -> BTreeSet<String> {
-    let answer = harness.get(path).await;
+    ids(path, &harness.get(path).await, name)
+}
+
+/// The member `name` of each item of an answer.
+fn ids(path: &str, answer: &Answer, name: &str) -> BTreeSet<String> {
     let items = answer.body["items"].as_array().unwrap_or_else(|| panic!("{path}: {answer:?}"));
     items.iter().map(|item| item[name].as_str().unwrap().to_owned()).collect()
 }
@@ -100,8 +104,15 @@ async fn parts_agree(harness: &Harness, sandbox: &SandboxId) -> bool {
     let accesses = store.list_accesses().await.unwrap().into_iter();
     let accesses: BTreeSet<_> =
         accesses.filter(|one| one.sandbox == *sandbox).map(|one| one.id.to_string()).collect();
-    listed(harness, &format!("/v1/sandboxes/{sandbox}/services"), "id").await == services
-        && listed(harness, &format!("/v1/sandboxes/{sandbox}/access"), "id").await == accesses
+    for (path, stored) in [("services", services), ("access", accesses)] {
+        let path = format!("/v1/sandboxes/{sandbox}/{path}");
+        let answer = harness.get(&path).await;
+        // It has just been deleted, because no client can find it.
+        if answer.status == 404 || ids(&path, &answer, "id") != stored {
+            return false;
+        }
+    }
+    true
 }
 
 /// The same of what belongs to no sandbox. What there is of snapshots on the host is what the store knows.
