@@ -135,3 +135,28 @@ def test_what_a_dead_node_had_not_sent_is_announced(cluster):
     assert json.loads(told.stdout)["last"] > before["number"]
     assert whole(a, "orphan")[1]["gaps"] == report["gaps"]
     b.ok("DELETE", "/v1/sandboxes/orphan")
+
+
+def test_what_others_put_into_the_bucket_hides_nothing_that_is_recorded_afterwards(cluster):
+    a, b = cluster.nodes
+    id = a.make(name="framed")["id"]
+    hibernate(a, "framed")
+    [first] = cluster.bucket.journal_of(id)
+    # Under the name that the first segment will have when it is closed, and under one behind all.
+    framed = [f"{first}.zst", first.replace(first[-24:], "09999999999999999999.log")]
+    for name in framed:
+        cluster.bucket.request("PUT", name, os.urandom(1000))
+    a.kill()
+    until("it is another node's", lambda: cluster.node_of("framed") == "b" and seen(b, "framed"))
+    run(b, "framed", "echo said on the second")
+    a.start()
+    b.cli("node", "drain", "b")
+    until("it has moved", lambda: cluster.node_of("framed") == "a")
+    until("and is awake", lambda: seen(a, "framed").get("state") == "running")
+    assert "said on the second" in json.dumps(whole(a, "framed")[0])
+    assert not set(framed) & set(cluster.bucket.journal_of(id)), "what is not of the journal has other names"
+    aside = [name for name in cluster.bucket.names() if "/trace-aside/" in name and f"/{id}/" in name]
+    ends = lambda names: sorted(name.rsplit("/", 1)[1] for name in names)
+    assert ends(aside) == ends([first, *framed]), "nothing is lost"
+    b.cli("node", "undrain", "b")
+    a.ok("DELETE", "/v1/sandboxes/framed")

@@ -23,6 +23,9 @@ const ASIDE: &str = "trace-aside";
 const CAME: &str = "came";
 /// What it says if not all came that was there.
 const LACKS: &str = "lacks";
+/// A file in a journal that came from another host, as long as the place that all hosts share may have something else
+/// under the names of its next segments. It says the number of the last event that came.
+const UNSETTLED: &str = "unsettled";
 
 /// One segment of a journal, as another host can have it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,11 +114,15 @@ pub(crate) fn adopt(dir: &Path, coming: &Path, sandbox: &SandboxId, key: &Public
         let has_all = head.is_none() || verify(dir, sandbox, key, head.as_ref())?.findings.is_empty();
         if has_all {
             fs::remove_dir_all(&from)?;
+            if !refused.is_empty() {
+                fs::write(to.join(UNSETTLED), last.to_string())?;
+            }
             return Ok(Adopted { last, refused });
         }
     }
     set_aside(dir, sandbox)?;
     fs::write(from.join(CAME), if refused.is_empty() { "" } else { LACKS })?;
+    fs::write(from.join(UNSETTLED), last.to_string())?;
     // It may be removed from where it came: down to the disk.
     for entry in fs::read_dir(&from)? {
         let file = File::open(entry?.path())?;
@@ -127,6 +134,31 @@ pub(crate) fn adopt(dir: &Path, coming: &Path, sandbox: &SandboxId, key: &Public
     fs::rename(&from, &to)?;
     File::open(dir)?.sync_all()?;
     Ok(Adopted { last, refused })
+}
+
+/// Of a journal below `base` that came from another host: the number of its last event that came, as long as the place
+/// that all hosts share may have something behind that which is not of this journal. Nothing is to be sent there before
+/// that is gone from there, and [`settled`] says so: it would lie under the same names. Blocking.
+///
+/// # Errors
+/// What the file system says.
+pub fn unsettled(base: &Path, sandbox: &SandboxId) -> io::Result<Option<u64>> {
+    match fs::read_to_string(base.join(sandbox.as_str()).join(UNSETTLED)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        // Torn by a crash: then nothing of what is there is known to be of this journal.
+        said => Ok(Some(said?.parse().unwrap_or_default())),
+    }
+}
+
+/// The place that all hosts share has nothing any more that is not of this journal. Blocking.
+///
+/// # Errors
+/// What the file system says.
+pub fn settled(base: &Path, sandbox: &SandboxId) -> io::Result<()> {
+    match fs::remove_file(base.join(sandbox.as_str()).join(UNSETTLED)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// How a journal came to this host.

@@ -34,7 +34,7 @@ mod redact;
 mod summary;
 mod verify;
 
-pub use abroad::{Adopted, Piece, pieces};
+pub use abroad::{Adopted, Piece, pieces, settled, unsettled};
 pub use atoll_core::trace::TraceMode as Mode;
 pub use event::{Event, What, Witness};
 pub use journal::{Numbered, Reader, journals};

@@ -95,11 +95,12 @@ pub fn verify(base: &Path, sandbox: &SandboxId, key: &PublicKey, known: Option<&
 }
 
 /// How many segments, from the first on, are as the recorder wrote them and signed to their end. It does not matter here
-/// whether events before the first segment are gone.
+/// whether events before the first segment are gone. One that is still written is believed as far as it is signed,
+/// whatever has a higher number: nothing but what the recorder wrote fits behind it.
 pub(crate) fn genuine(segments: &[Segment], sandbox: &SandboxId, key: &PublicKey) -> usize {
     let mut check = Check::new(segments, sandbox, key, None);
     let good = segments.iter().enumerate().take_while(|(index, segment)| {
-        check.segment(segment, index + 1 == segments.len());
+        check.segment(segment, !segment.closed || index + 1 == segments.len());
         check.report.findings.is_empty() && check.report.signed == check.report.last
     });
     good.count()

@@ -8,7 +8,9 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use atoll_core::id::SandboxId;
 use atoll_objects::{Objects, ObjectsError};
+use atoll_recorder::unsettled;
 use atoll_store::Lease;
 use tokio::task::JoinHandle;
 
@@ -86,6 +88,10 @@ fn closed(dir: &Path) -> std::io::Result<Vec<(PathBuf, String)>> {
         let Some(id) = sandbox.file_name().and_then(|name| name.to_str()).map(str::to_owned) else {
             continue;
         };
+        // It came from another node, and the store has something else under the names of its segments.
+        if id.parse::<SandboxId>().is_ok_and(|id| !matches!(unsettled(dir, &id), Ok(None))) {
+            continue;
+        }
         // It may go meanwhile.
         let Ok(segments) = std::fs::read_dir(&sandbox) else { continue };
         for segment in segments.flatten() {
@@ -130,5 +136,18 @@ mod tests {
         }
         let names: Vec<_> = closed(dir.path()).unwrap().into_iter().map(|(_, name)| name).collect();
         assert_eq!(names, ["trace/sb_1/00000000000000000001.log.zst"]);
+    }
+
+    #[test]
+    fn what_came_from_another_node_waits_until_its_names_are_free() {
+        let (dir, id) = (tempfile::tempdir().unwrap(), SandboxId::from_parts(1, 1));
+        let journal = dir.path().join(id.as_str());
+        std::fs::create_dir(&journal).unwrap();
+        std::fs::write(journal.join("00000000000000000001.log.zst"), "x").unwrap();
+        assert_eq!(closed(dir.path()).unwrap().len(), 1);
+        std::fs::write(journal.join("unsettled"), "0").unwrap();
+        assert_eq!(closed(dir.path()).unwrap(), []);
+        atoll_recorder::settled(dir.path(), &id).unwrap();
+        assert_eq!(closed(dir.path()).unwrap().len(), 1);
     }
 }

@@ -40,7 +40,7 @@ use crate::sharing::AclTable;
 use crate::snapshot::Snapshots;
 use crate::table::Table;
 use crate::tokens::TokenKey;
-use crate::trace::Fetching;
+use crate::trace::{Fetching, Moving};
 use crate::transfers::Transfers;
 use crate::travel::Travel;
 use crate::usage;
@@ -107,6 +107,8 @@ pub(crate) struct Inner {
     pub(crate) share_links: ShareLinks,
     /// Journals of other nodes that come from the object store.
     pub(crate) fetching: Fetching,
+    /// Journals that come to this node with their sandboxes.
+    pub(crate) moving: Moving,
     pub(crate) creates: Semaphore,
     pub(crate) transfers: Transfers,
     pub(crate) builds: Builds,
@@ -191,6 +193,7 @@ impl Engine {
             secrets,
             share_links,
             fetching: Fetching::default(),
+            moving: Moving::default(),
             tracker: TaskTracker::new(),
             shutdown: CancellationToken::new(),
             draining: CancellationToken::new(),

@@ -220,6 +220,18 @@ impl Objects {
         }
     }
 
+    /// Moves an object to another name, in place of what is there. Succeeds when there is none. It has both names for a
+    /// moment, and for good if this is cut off.
+    ///
+    /// # Errors
+    /// [`ObjectsError::Denied`], also when it may be written and not removed; [`ObjectsError::Unavailable`].
+    pub async fn rename(&self, from: &str, to: &str) -> Result<(), ObjectsError> {
+        match self.store.rename(&self.path(from), &self.path(to)).await.map_err(ObjectsError::from) {
+            Ok(()) | Err(ObjectsError::NotFound) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The names of all objects below a directory, or of all when it is empty, in the order in which the object store
     /// lists them. Names that are not below the prefix are left out.
     #[must_use]
@@ -247,11 +259,24 @@ impl Objects {
 
 #[cfg(test)]
 mod tests {
+    use object_store::memory::InMemory;
+
     use super::*;
 
     fn config(url: &str) -> ObjectsConfig {
         let url = url.to_owned();
         ObjectsConfig { url, endpoint: None, region: None, credentials: None, token: None }
+    }
+
+    #[tokio::test]
+    async fn what_is_renamed_has_the_other_name_only() {
+        let objects = Objects { store: Arc::new(InMemory::new()), prefix: Path::from("prefix") };
+        objects.put_small("trace/sb/1", b"one".to_vec()).await.unwrap();
+        objects.rename("trace/sb/1", "aside/sb/1").await.unwrap();
+        assert!(!objects.exists("trace/sb/1").await.unwrap());
+        assert_eq!(objects.get_small("aside/sb/1").await.unwrap(), b"one");
+        objects.rename("trace/sb/1", "aside/sb/1").await.unwrap();
+        assert_eq!(objects.get_small("aside/sb/1").await.unwrap(), b"one", "nothing was there");
     }
 
     #[test]

@@ -104,8 +104,18 @@ impl Inner {
 
     /// Makes what a sandbox has besides its machine; gives its disk.
     pub(crate) fn settle_in(&self, plan: &Plan, size: Size, disk: Spare) -> Result<PathBuf, IsolationError> {
+        self.record(&plan.id).create()?;
+        self.settle_on_record(plan, size, disk)
+    }
+
+    /// The same, where its record is there already.
+    pub(crate) fn settle_on_record(
+        &self,
+        plan: &Plan,
+        size: Size,
+        disk: Spare,
+    ) -> Result<PathBuf, IsolationError> {
         let record = self.record(&plan.id);
-        record.create()?;
         record.write_size(size)?;
         fail_point!("microvm::create::directory");
         self.claim_uid(&record)?;

@@ -76,6 +76,11 @@ impl Inner {
         if !record.exists() || !is_there(&self.disk(id)) {
             return Err(IsolationError::Gone);
         }
+        if record.is_coming() {
+            // Its memory is where it comes from, and nothing of it was used.
+            self.destroy(id).await?;
+            return Err(IsolationError::Gone);
+        }
         // As long as this file is there, no machine has gone on from the state.
         let kept = self.state(id, STATE_DESCRIPTION).try_exists().step("look for a machine's memory")?;
         let running = self.running(id);
@@ -258,6 +263,7 @@ impl Inner {
         fail_point!("microvm::wake::read");
         // From here on the machine has its memory, and must never be restored from this file again.
         self.forget_state(&plan.id)?;
+        self.record(&plan.id).unmark_coming()?;
         fail_point!("microvm::wake::forgotten");
         vmm::go_on(&mut vmm::monitor(&self.record(&plan.id)).await?).await?;
         fail_point!("microvm::wake::goes_on");

@@ -12,6 +12,7 @@
 //!   stopped        empty; there while a machine is stopped to be copied
 //!   unthrottled    empty; there while its disks are as fast as they can
 //!   cold           empty; there when it was woken on its disk alone
+//!   coming         empty; there while it comes from another host, and has not gone on with its memory
 //!   process.json   which process the VMM is: the sandbox was made
 //! ```
 //!
@@ -47,8 +48,10 @@ const STOPPED: &str = "stopped";
 const UNTHROTTLED: &str = "unthrottled";
 /// There when a machine was woken on its disk alone.
 const COLD: &str = "cold";
+/// There while a machine that comes from another host has not gone on.
+const COMING: &str = "coming";
 /// What belongs to one life of a VMM.
-const LIFE: [&str; 11] = [
+const LIFE: [&str; 12] = [
     "process.json",
     "process.json.new",
     AGENT_SOCKET,
@@ -60,6 +63,7 @@ const LIFE: [&str; 11] = [
     STOPPED,
     UNTHROTTLED,
     COLD,
+    COMING,
 ];
 
 /// How large a machine is: what cannot change while it lives.
@@ -177,6 +181,27 @@ impl Record {
     /// Whether it is written down.
     pub(crate) fn is_cold(&self) -> bool {
         is_there(&self.dir.join(COLD))
+    }
+
+    /// Writes down that a machine comes from another host, where all of it still is.
+    pub(crate) fn mark_coming(&self) -> Result<(), IsolationError> {
+        File::create(self.dir.join(COMING)).step("write down that a sandbox comes from another host")?;
+        Ok(())
+    }
+
+    /// It goes on here now, if it was coming.
+    pub(crate) fn unmark_coming(&self) -> Result<(), IsolationError> {
+        match fs::remove_file(self.dir.join(COMING)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(error).step("write down that a sandbox has come from another host")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether it is written down.
+    pub(crate) fn is_coming(&self) -> bool {
+        is_there(&self.dir.join(COMING))
     }
 
     pub(crate) fn write_io(&self, limits: IoLimits) -> Result<(), IsolationError> {

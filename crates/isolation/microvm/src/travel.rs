@@ -9,6 +9,9 @@
 //!
 //! The other host says what the memory needs. That is compared with what is here before anything is fetched, and where
 //! the memory lies in the file is looked for anew: nothing that came is used as a place or a length.
+//!
+//! Until the machine goes on, nothing of it was used: what a crash leaves of it before that is gone with the next
+//! `hibernate`, which says so, and it can come again. After that its memory is here alone, as after any wake.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -167,7 +170,11 @@ impl Inner {
         let image = self.image(&plan.root).await?;
         let from = dir.join(DISK_FILE);
         let disk = self.blocking(move |inner| inner.config.storage.clone_spare(&from)).await?;
-        let disk = self.settle_in(plan, model.size, disk)?;
+        let record = self.record(&plan.id);
+        record.create()?;
+        // Before there is a disk: without it, what a crash leaves would pass for a sandbox that has no memory any more.
+        record.mark_coming()?;
+        let disk = self.settle_on_record(plan, model.size, disk)?;
         let file = dir.join(MEMORY_FILE);
         let memory = Memory::Mapped { file: &file, at };
         let start = Started { id: &plan.id, model: &model, memory, image: &image, disk: &disk };

@@ -4,6 +4,8 @@
 
 mod common;
 
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
 use atoll_core::id::{SandboxId, SnapshotId};
@@ -11,7 +13,7 @@ use atoll_core::sandbox::PauseMode;
 use atoll_core::spec::Resources;
 use atoll_isolation::conformance::killed::{Life, kill_this_process};
 use atoll_isolation::conformance::{Harness, Sandbox, assert_clean, assert_gone, eventually, fresh_id};
-use atoll_isolation::{DiskSource, Isolation, Plan};
+use atoll_isolation::{DiskSource, HibernatedMemory, Isolation, Plan, sparse};
 use atoll_isolation_microvm::FAILPOINTS;
 use common::{Machines, machines};
 
@@ -36,7 +38,10 @@ async fn killed() {
     let (driver, plan) = (harness.open().await, plan(&harness, &id));
     atoll_failpoint::cfg_callback(life.failpoint, kill_this_process).unwrap();
     if let Some(artifact) = life.artifact {
-        let disk = DiskSource::WithMemory(artifact, None);
+        let disk = match artifact == asleep() {
+            true => DiskSource::Asleep(artifact),
+            false => DiskSource::WithMemory(artifact, None),
+        };
         driver.create(&Plan { disk, ..plan }).await.unwrap();
         return;
     }
@@ -54,6 +59,11 @@ async fn killed() {
     driver.hibernate(&id, PauseMode::Memory).await.unwrap();
     driver.wake(&plan).await.unwrap();
     driver.destroy(&id).await.unwrap();
+}
+
+/// The artifact of a sandbox that another host put to disk.
+fn asleep() -> SnapshotId {
+    SnapshotId::from_parts(1, 4)
 }
 
 fn run_until_killed(harness: &Machines, failpoint: &str, id: &SandboxId, artifact: Option<&SnapshotId>) {
@@ -180,4 +190,62 @@ async fn a_half_made_copy_can_be_removed() {
         sandbox.destroy().await;
     }
     driver.remove_artifact(&artifact).await.unwrap();
+}
+
+/// Puts a new sandbox to disk, and all of it into an artifact, as if another host had.
+async fn put_asleep(harness: &Machines, id: &SandboxId) {
+    let (driver, made) = (harness.open().await, plan(harness, id));
+    driver.create(&made).await.unwrap();
+    let sandbox = Sandbox::connect(Arc::clone(&driver), id.clone()).await;
+    sandbox.see("echo kept > /root/mark; echo kept > /dev/shm/mark").await;
+    sandbox.guest.close();
+    driver.hibernate(id, PauseMode::Memory).await.unwrap();
+    let disk = driver.hibernated_disk(id).await.unwrap();
+    let HibernatedMemory { file: memory, needs } = driver.hibernated_memory(&made).await.unwrap().unwrap();
+    driver.destroy(id).await.unwrap();
+    let bytes = |file: &File| file.metadata().unwrap().len();
+    let copy = |from: &File, to: &File| {
+        sparse::for_pieces(from, 4096, 1 << 20, |at, bytes| to.write_all_at(bytes, at)).unwrap();
+    };
+    copy(&disk, &driver.write_artifact(&asleep(), bytes(&disk)).await.unwrap());
+    let place = driver.write_artifact_memory(&asleep(), &made, &needs, bytes(&memory)).await.unwrap();
+    copy(&memory, &place);
+    driver.check_artifact_memory(&asleep(), &needs).await.unwrap();
+}
+
+/// Until it goes on here nothing of it was used, and it can come once more; from then on its memory is here alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_was_only_coming_comes_again_with_its_memory() {
+    let harness = machines();
+    let id = fresh_id();
+    put_asleep(&harness, &id).await;
+    for failpoint in [
+        "microvm::create::directory",
+        "microvm::create::user",
+        "microvm::launch::vmm",
+        "microvm::wake::forgotten",
+        "microvm::wake::read",
+    ] {
+        run_until_killed(&harness, failpoint, &id, Some(&asleep()));
+        let driver = harness.open().await;
+        let put = driver.hibernate(&id, PauseMode::Memory).await;
+        if failpoint == "microvm::wake::forgotten" {
+            put.unwrap();
+            driver.wake(&plan(&harness, &id)).await.unwrap();
+            let sandbox = Sandbox::connect(Arc::clone(&driver), id.clone()).await;
+            assert_eq!(sandbox.see("cat /root/mark /dev/shm/mark").await, "kept\nkept");
+            sandbox.guest.close();
+        } else {
+            assert_gone(put);
+        }
+        driver.destroy(&id).await.unwrap();
+        assert_clean(&*driver, &id).await;
+    }
+    let driver = harness.open().await;
+    let disk = DiskSource::Asleep(asleep());
+    driver.create(&Plan { disk, ..plan(&harness, &id) }).await.unwrap();
+    let sandbox = Sandbox::connect(Arc::clone(&driver), id).await;
+    assert_eq!(sandbox.see("cat /root/mark /dev/shm/mark").await, "kept\nkept");
+    sandbox.destroy().await;
+    driver.remove_artifact(&asleep()).await.unwrap();
 }

@@ -237,6 +237,23 @@ fn a_disk_with_something_in_its_journal_is_mounted_after_a_program_put_it_in_ord
     assert_eq!(fs::read_to_string(upper(&mount).join("f")).unwrap(), "kept");
 }
 
+/// As a node gets it whose host could not write to the disk any more.
+#[test]
+fn an_artifact_that_was_not_unmounted_is_put_in_order_when_it_is_sealed() {
+    let place = Place::new(Journal::Internal);
+    let disk = place.disk(DISK_BYTES);
+    fs::write(upper(&disk.mount).join("f"), "kept").unwrap();
+    disk.mounted().write_out().unwrap();
+    let id = SnapshotId::from_parts(1, 1);
+    let left = place.artifact(&id);
+    drop(place.storage.duplicate(&disk.image, &left).unwrap());
+    is_bad(filesystem::check(&left), "incompatible features 0x4");
+    place.storage.seal_artifact(&id).unwrap();
+    filesystem::check(&left).unwrap();
+    let (mount, _device) = mount(&left, Use::Reading).unwrap();
+    assert_eq!(fs::read_to_string(upper(&mount).join("f")).unwrap(), "kept");
+}
+
 #[test]
 fn a_disk_that_was_unmounted_is_not_touched() {
     let place = Place::new(Journal::Internal);

@@ -250,6 +250,30 @@ async fn a_journal_that_lies_here_stays_only_if_it_has_what_comes() {
     assert_eq!((one.report().findings.len(), one.set_aside().len()), (0, 1));
 }
 
+/// What was refused still lies where all hosts look, under the names that come next.
+#[tokio::test]
+async fn what_came_is_sent_nowhere_before_that_place_is_in_order() {
+    let of = |host: &Host| unsettled(host.recorder.dir(), &sandbox()).unwrap();
+    let mut one = one_that_said("sent").await;
+    assert_eq!(of(&one), None, "it was begun here");
+    let bucket = one.send();
+    let two = Host::new();
+    two.goes_on(bucket.path()).await;
+    two.says("on the second").await;
+    assert_eq!(of(&two), Some(2));
+    settled(two.recorder.dir(), &sandbox()).unwrap();
+    settled(two.recorder.dir(), &sandbox()).unwrap();
+    assert_eq!(of(&two), None);
+    let three = Host::new();
+    three.goes_on(tempfile::tempdir().unwrap().path()).await;
+    assert_eq!(of(&three), Some(0), "nothing came, and something may be there");
+    // One that stays as it lies here, too, if something else is there.
+    fs::write(bucket.path().join(sandbox().as_str()).join(format!("{:020}.log", 9)), "another").unwrap();
+    one.restart().await;
+    assert_eq!(one.goes_on(bucket.path()).await.refused.len(), 1);
+    assert_eq!(of(&one), Some(2));
+}
+
 #[tokio::test]
 async fn nothing_is_taken_from_under_a_recorder_that_writes() {
     let one = one_that_said("here").await;

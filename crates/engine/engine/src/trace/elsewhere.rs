@@ -6,7 +6,7 @@
 //! signatures fit the key that all nodes share. It lies in a directory of its own, where it is kept as long as there is
 //! room; one that has no end yet is fetched again when there is more of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -36,6 +36,8 @@ const JOURNAL_MAX_BYTES: usize = 512 << 20;
 const JOURNALS_MAX_COUNT: usize = 16;
 /// Segments that are fetched at the same time.
 pub(super) const AT_ONCE: usize = 4;
+/// Digits of a segment's number in its name.
+const NUMBER_DIGITS: usize = 20;
 /// What a segment is called behind its number: a closed one, and one that was still written when it was copied.
 const CLOSED: &str = ".log.zst";
 const OPEN: &str = ".log";
@@ -150,24 +152,38 @@ pub(super) fn file_name(number: &str, closed: bool) -> String {
     format!("{number}{}", if closed { CLOSED } else { OPEN })
 }
 
-/// The numbers of a journal's segments in the object store, as text, in order, and whether each is closed there: an object
-/// of a closed one stands for an earlier state of it, too.
-pub(super) async fn segments(objects: &Objects, sandbox: &SandboxId) -> Result<BTreeMap<String, bool>> {
+/// The number of the segment in a file of this name, as text, and whether it is closed; `None` for a file that no recorder
+/// writes.
+fn segment_of(file: &str) -> Option<(&str, bool)> {
+    let closed = file.strip_suffix(CLOSED);
+    let number = closed.or_else(|| file.strip_suffix(OPEN))?;
+    let is_number = number.len() == NUMBER_DIGITS && number.bytes().all(|byte| byte.is_ascii_digit());
+    (is_number && number.parse::<u64>().is_ok()).then_some((number, closed.is_some()))
+}
+
+/// The files of a journal's segments in the object store: the number as text, and whether it is a closed one's.
+pub(super) async fn files(objects: &Objects, sandbox: &SandboxId) -> Result<BTreeSet<(String, bool)>> {
     let below = format!("trace/{sandbox}");
     let mut found = objects.list(&below);
-    let mut segments = BTreeMap::new();
+    let mut files = BTreeSet::new();
     while let Some(name) = found.next().await {
         let name = name.map_err(|error| objects_error(&error))?;
         let file = name.strip_prefix(&below).and_then(|rest| rest.strip_prefix('/')).unwrap_or_default();
-        let closed = file.strip_suffix(CLOSED);
-        let number = closed.or_else(|| file.strip_suffix(OPEN)).unwrap_or_default();
-        if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
-            continue;
+        let Some((number, closed)) = segment_of(file) else { continue };
+        files.insert((number.to_owned(), closed));
+        if files.len() > NAMES_MAX_COUNT {
+            files.pop_first();
         }
-        *segments.entry(number.to_owned()).or_default() |= closed.is_some();
-        if segments.len() > NAMES_MAX_COUNT {
-            segments.pop_first();
-        }
+    }
+    Ok(files)
+}
+
+/// The numbers of a journal's segments in the object store, as text, in order, and whether each is closed there: an object
+/// of a closed one stands for an earlier state of it, too.
+pub(super) async fn segments(objects: &Objects, sandbox: &SandboxId) -> Result<BTreeMap<String, bool>> {
+    let mut segments = BTreeMap::new();
+    for (number, closed) in files(objects, sandbox).await? {
+        *segments.entry(number).or_default() |= closed;
     }
     Ok(segments)
 }
@@ -264,4 +280,23 @@ fn make_room(place: &Path) -> io::Result<()> {
     kept.sort();
     let too_many = (kept.len() + 1).saturating_sub(JOURNALS_MAX_COUNT);
     kept.iter().take(too_many).try_for_each(|(_, path)| std::fs::remove_dir_all(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_those_that_a_recorder_writes() {
+        let number = format!("{:020}", 44);
+        assert_eq!(segment_of(&file_name(&number, true)), Some((number.as_str(), true)));
+        assert_eq!(segment_of(&file_name(&number, false)), Some((number.as_str(), false)));
+        let long = "1".repeat(300);
+        for number in ["", "44", "9".repeat(20).as_str(), long.as_str(), "+0000000000000000044"] {
+            assert_eq!(segment_of(&file_name(number, true)), None, "{number}");
+        }
+        for other in ["00000000000000000044.cut", "00000000000000000044", "x/00000000000000000044.log"] {
+            assert_eq!(segment_of(other), None, "{other}");
+        }
+    }
 }

@@ -25,6 +25,7 @@ use crate::code::CellInfo;
 
 pub(crate) use elsewhere::Fetching;
 pub use key::open as open_trace_key;
+pub(crate) use moved::{Moving, keep_settled};
 pub use read::{EventReader, TraceFilter, TracedEvent};
 
 /// What the engine is told about recording at start.

@@ -5,10 +5,14 @@
 //! the last event before it gives the sandbox away. The node that has the sandbox next fetches all of that before it
 //! records anything, and goes on behind it; where its predecessor had written more than it sent, the journal says so.
 //!
+//! What was not believed, or could not be fetched, still lies in the object store, under the names that the journal's next
+//! segments have. So nothing is sent before all of that has another name (`trace-aside/TIME/SANDBOX/FILE`).
+//!
 //! | a crash | leaves |
 //! |---|---|
 //! | while it is sent | less of it in the object store: sent with the next copy, or announced as missing |
 //! | while it is fetched | a directory of what has come, removed at the next start; fetched anew |
+//! | before the object store is in order | nothing is sent there; it is put in order by the next server |
 //! | after the sandbox was given away | the journal here, set aside at the next start |
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,9 +24,12 @@ use atoll_core::id::SandboxId;
 use atoll_core::trace::TraceMode;
 use atoll_core::{Code, Error, Result};
 use atoll_objects::{Objects, ObjectsError};
-use atoll_recorder::{NotWritten, Piece, Recorder, journals, pieces};
+use atoll_recorder::{NotWritten, Piece, Recorder, journals, now_us, pieces, settled, unsettled};
 use atoll_store::SandboxRecord;
+use futures::StreamExt as _;
 use futures::future::try_join_all;
+use tokio::io::AsyncWriteExt as _;
+use tokio::sync::{Mutex, Semaphore};
 
 use super::elsewhere::{self, AT_ONCE, SEGMENT_MAX_BYTES};
 use crate::engine::Engine;
@@ -34,6 +41,38 @@ const ARRIVING: &str = ".arriving-";
 const SEND_TRIES: u32 = 5;
 /// How long a sandbox waits for its journal that must be shown soon.
 const FETCH_MAX: Duration = Duration::from_secs(20);
+/// The directory in the object store for what is of no journal that goes on.
+const ASIDE: &str = "trace-aside";
+/// How often is looked for journals that cannot be sent yet.
+const SETTLE_EVERY: Duration = Duration::from_secs(30);
+/// Journals that are looked at at the same time: each segment is unpacked whole for that, of what may be anybody's.
+const ADOPTED_AT_ONCE: usize = 2;
+
+/// What tasks that move journals wait for.
+#[derive(Debug)]
+pub(crate) struct Moving {
+    /// The object store is put in order for one journal after the other: a task that has found something there must not
+    /// move it away when another one has sent the journal's own meanwhile.
+    settling: Mutex<()>,
+    /// A bound for memory.
+    adopting: Semaphore,
+}
+
+impl Default for Moving {
+    fn default() -> Self {
+        Self { settling: Mutex::default(), adopting: Semaphore::new(ADOPTED_AT_ONCE) }
+    }
+}
+
+/// Puts the object store in order, all the time, for journals of which nothing is to be sent.
+pub(crate) async fn keep_settled(engine: Engine) {
+    loop {
+        if let Err(error) = engine.settle_journals().await {
+            tracing::warn!(%error, "journals that came to this node are not copied to the object store yet");
+        }
+        tokio::time::sleep(SETTLE_EVERY).await;
+    }
+}
 
 fn not_written(error: &NotWritten) -> Error {
     Error::new(Code::HostDiskFull, error.to_string())
@@ -77,6 +116,7 @@ impl Engine {
         if find().await?.is_empty() {
             return Ok(());
         }
+        self.settle_journal(sandbox).await?;
         let there = elsewhere::segments(objects, sandbox).await?;
         for _ in 0..SEND_TRIES {
             if self.send_pieces(objects, sandbox, find().await?, &there).await? {
@@ -100,10 +140,7 @@ impl Engine {
             if piece.is_closed() && is_there == Some(true) {
                 continue;
             }
-            // A node that stood still for long may have been taken over: what is there now is another node's to write.
-            if self.inner.store.lease().is_some_and(|lease| !lease.holds()) {
-                return Err(Error::new(Code::NodeUnavailable, "the node's term is over"));
-            }
+            self.must_hold_lease()?;
             let content = tokio::task::spawn_blocking(move || piece.content()).await;
             let content = match content.map_err(|panicked| broken(&panicked))? {
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
@@ -115,6 +152,65 @@ impl Engine {
             }
         }
         Ok(true)
+    }
+
+    /// A node that stood still for long may have been taken over: what is in the object store now is another node's to write.
+    fn must_hold_lease(&self) -> Result<()> {
+        if self.inner.store.lease().is_some_and(|lease| !lease.holds()) {
+            return Err(Error::new(Code::NodeUnavailable, "the node's term is over"));
+        }
+        Ok(())
+    }
+
+    /// Gives other names to what lies in the object store under the names of a journal that came to this node, and is not of
+    /// this journal.
+    async fn settle_journal(&self, sandbox: &SandboxId) -> Result<()> {
+        let Some((recorder, objects)) = self.journals_move() else { return Ok(()) };
+        let _turn = self.inner.moving.settling.lock().await;
+        let (dir, id) = (recorder.dir().to_owned(), sandbox.clone());
+        let came = blocking(move || {
+            let Some(last) = unsettled(&dir, &id)? else { return Ok(None) };
+            let found = pieces(&dir, &id)?;
+            let here: BTreeSet<u64> = found.iter().filter_map(|piece| number_of(piece.name())).collect();
+            Ok(Some((last, here)))
+        });
+        let Some((last, here)) = came.await? else { return Ok(()) };
+        let aside = format!("{ASIDE}/{}/{sandbox}", now_us());
+        let mut moved = 0_u64;
+        for (number, closed) in elsewhere::files(objects, sandbox).await? {
+            if !number_of(&number).is_some_and(|first| is_foreign(first, last, &here)) {
+                continue;
+            }
+            self.must_hold_lease()?;
+            let file = elsewhere::file_name(&number, closed);
+            let (from, to) = (elsewhere::object(sandbox, &file), format!("{aside}/{file}"));
+            objects.rename(&from, &to).await.map_err(|error| objects_error(&error))?;
+            moved += 1;
+        }
+        if moved > 0 {
+            tracing::error!(%sandbox, moved, aside, "the object store had parts that are not of a journal: they have other names");
+        }
+        let (dir, id) = (recorder.dir().to_owned(), sandbox.clone());
+        blocking(move || settled(&dir, &id)).await
+    }
+
+    /// Does so for all journals of which nothing was to be sent since they came.
+    async fn settle_journals(&self) -> Result<()> {
+        let Some((recorder, _objects)) = self.journals_move() else { return Ok(()) };
+        let dir = recorder.dir().to_owned();
+        let left = blocking(move || {
+            let mut left = Vec::new();
+            for id in journals(&dir)? {
+                if unsettled(&dir, &id)?.is_some() {
+                    left.push(id);
+                }
+            }
+            Ok(left)
+        });
+        for id in left.await? {
+            self.settle_journal(&id).await?;
+        }
+        Ok(())
     }
 
     /// Ends the recording of a sandbox that another node is to have: from now on all of the journal is in the object
@@ -179,6 +275,7 @@ impl Engine {
 
     async fn adopt_journal(&self, recorder: &Recorder, sandbox: &SandboxId, whole: PathBuf) -> Result<()> {
         let (adopts, id, fetched) = (recorder.clone(), sandbox.clone(), elsewhere::place(recorder));
+        let _turn = self.inner.moving.adopting.acquire().await;
         let adopted = blocking(move || {
             let adopted = adopts.adopt(&id, &whole)?;
             // One that was fetched to be read, while the sandbox was on no node that lived.
@@ -288,13 +385,61 @@ async fn fetch_newest(objects: &Objects, sandbox: &SandboxId, to: &Path, max_byt
 }
 
 /// Fetches a segment; gives its size. One that is gone, or larger than any that is written, is left out: the journal is
-/// believed up to it.
+/// believed up to it. It goes to disk as it comes: many are fetched at the same time.
 async fn fetch_one(objects: &Objects, sandbox: &SandboxId, file: &str, to: &Path) -> Result<u64> {
-    let content = match objects.get_whole(&elsewhere::object(sandbox, file), SEGMENT_MAX_BYTES).await {
-        Err(ObjectsError::NotFound | ObjectsError::TooLarge(_)) => return Ok(0),
+    let mut content = match objects.get(&elsewhere::object(sandbox, file)).await {
+        Err(ObjectsError::NotFound) => return Ok(0),
         content => content.map_err(|error| objects_error(&error))?,
     };
-    let size = content.len() as u64;
-    tokio::fs::write(to.join(file), content).await.map_err(|error| broken(&error))?;
+    let path = to.join(file);
+    let mut kept = tokio::fs::File::create(&path).await.map_err(|error| broken(&error))?;
+    let mut size = 0;
+    while let Some(piece) = content.next().await {
+        let piece = piece.map_err(|error| broke_off(&error))?;
+        size += piece.len() as u64;
+        if size > SEGMENT_MAX_BYTES as u64 {
+            tokio::fs::remove_file(&path).await.map_err(|error| broken(&error))?;
+            return Ok(size);
+        }
+        kept.write_all(&piece).await.map_err(|error| broken(&error))?;
+    }
+    kept.flush().await.map_err(|error| broken(&error))?;
     Ok(size)
+}
+
+fn broke_off(error: &std::io::Error) -> Error {
+    tracing::warn!(%error, "a segment of a journal breaks off");
+    Error::new(Code::ObjectsUnavailable, "the object store does not answer as it should")
+}
+
+/// The number that the name of a segment's file begins with.
+fn number_of(file: &str) -> Option<u64> {
+    file.split('.').next()?.parse().ok()
+}
+
+/// Whether a segment that begins with this event is of another chain than the journal here, which has segments that begin
+/// with those of `here`, and of which everything up to the event `last` came from where that segment is. What is older
+/// than the journal here is of the same: it was too much to be fetched, or dropped.
+fn is_foreign(first: u64, last: u64, here: &BTreeSet<u64>) -> bool {
+    first > last || (!here.contains(&first) && here.first().is_some_and(|oldest| first > *oldest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_of_a_journal_is_told_from_what_is() {
+        let here = |numbers: &[u64]| numbers.iter().copied().collect::<BTreeSet<u64>>();
+        let foreign = |last, here: &BTreeSet<u64>| -> Vec<u64> {
+            [1, 5, 11, 21, 30].into_iter().filter(|first| is_foreign(*first, last, here)).collect()
+        };
+        assert_eq!(foreign(40, &here(&[1, 5, 11, 21, 30])), [], "all of it came");
+        assert_eq!(foreign(20, &here(&[1, 5, 11])), [21, 30], "not believed");
+        assert_eq!(foreign(20, &here(&[1, 5, 11, 21])), [21, 30], "and it has gone on here");
+        assert_eq!(foreign(20, &here(&[1, 11])), [5, 21, 30], "put between");
+        assert_eq!(foreign(40, &here(&[11, 21, 30])), [], "older than what was fetched");
+        assert_eq!(foreign(0, &here(&[])), [1, 5, 11, 21, 30], "nothing came");
+        assert_eq!(foreign(0, &here(&[1])), [1, 5, 11, 21, 30], "and it was begun anew");
+    }
 }

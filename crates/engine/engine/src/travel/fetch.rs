@@ -6,7 +6,7 @@
 //!
 //! The memory of a sandbox that was put to disk with it is fetched, too, if it can be used here. Then the disk stays as the
 //! sandbox's kernel knows it: the host never mounts that of a machine. Without its memory the disk is tidied first, because
-//! files were open that nothing has any more.
+//! files were open that nothing has any more; so is a disk that its host could not unmount whole.
 
 use std::fs::File;
 use std::io;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::sandbox::PauseMode;
 use atoll_core::{Code, Error, Result};
-use atoll_isolation::{DiskSource, IsolationError, Plan};
+use atoll_isolation::{DiskSource, Isolation, IsolationError, Plan};
 use atoll_objects::ObjectsError;
 use atoll_store::{SandboxRecord, SnapshotRecord};
 use futures::{StreamExt as _, TryStreamExt as _};
@@ -158,6 +158,25 @@ fn write(packed: &[u8], piece: &Piece, file: &File) -> Result<()> {
     Ok(())
 }
 
+/// Checks the disk of an artifact that was fetched, after it was tidied if that is needed: it `was_open` when it was copied, or
+/// its host could not unmount it whole, because it could not write to it any more. That host would tidy it, too.
+async fn check_disk(
+    driver: &dyn Isolation,
+    artifact: &SnapshotId,
+    was_open: bool,
+) -> std::result::Result<(), IsolationError> {
+    if !was_open {
+        match driver.check_artifact(artifact).await {
+            Err(IsolationError::BadArtifact(why)) => {
+                tracing::warn!(%artifact, why, "a disk that was fetched is put in order");
+            }
+            checked => return checked.map(drop),
+        }
+    }
+    driver.seal_artifact(artifact).await?;
+    driver.check_artifact(artifact).await.map(drop)
+}
+
 impl Engine {
     /// Fetches the disk of a sandbox, and its memory if it was put to disk with that and this node can use it.
     ///
@@ -210,12 +229,8 @@ impl Engine {
                 why => without_memory = why,
             }
         }
-        if index.memory.is_some() || without_memory.is_some() {
-            let sealed = driver.seal_artifact(artifact).await;
-            sealed.map_err(|error| isolation_error(&error))?;
-        }
-        let checked = driver.check_artifact(artifact).await;
-        checked.map_err(|error| isolation_error(&error))?;
+        let was_open = index.memory.is_some() || without_memory.is_some();
+        check_disk(driver.as_ref(), artifact, was_open).await.map_err(|error| isolation_error(&error))?;
         let plan = self.plan_for(sandbox, DiskSource::Artifact(artifact.clone()))?;
         Ok((plan, without_memory))
     }
@@ -244,6 +259,32 @@ impl Engine {
             Ok(()) => Ok(None),
             Err(IsolationError::BadArtifact(why)) => Ok(Some(why)),
             Err(error) => Err(isolation_error(&error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use atoll_isolation::fake::FakeHost;
+
+    use super::*;
+
+    /// The fake refuses a disk that is all ones, and finds the same when it has tidied it.
+    #[tokio::test]
+    async fn a_disk_is_tidied_when_that_is_needed_and_only_then() {
+        for (spoilt, was_open, tidied, looked) in
+            [(false, false, 0, 1), (false, true, 1, 1), (true, false, 1, 2), (true, true, 1, 1)]
+        {
+            let host = FakeHost::new();
+            let driver: Arc<dyn Isolation> = Arc::new(host.driver());
+            let artifact = SnapshotId::from_parts(1, 1);
+            let disk = driver.write_artifact(&artifact, 1 << 20).await.unwrap();
+            if spoilt {
+                disk.write_all_at(&[0xFF; 4096], 0).unwrap();
+            }
+            let checked = check_disk(driver.as_ref(), &artifact, was_open).await;
+            assert_eq!(matches!(checked, Err(IsolationError::BadArtifact(_))), spoilt, "{checked:?}");
+            assert_eq!((host.calls("seal_artifact"), host.calls("check_artifact")), (tidied, looked));
         }
     }
 }

@@ -125,6 +125,7 @@ impl Engine {
         if self.inner.travel.is_some() {
             self.spawn_while_open(arrive::keep(self.clone()));
             self.spawn_while_open(collect::keep(self.clone()));
+            self.spawn_while_open(crate::trace::keep_settled(self.clone()));
         }
     }
 }

@@ -429,6 +429,8 @@ impl Actor {
         }
         match self.shared.driver().hibernate(&self.record.id, mode).await {
             Ok(()) => {
+                // It may have run. Nobody may go on from an older moment as if it had not: it is copied anew.
+                self.record.kept_ms = None;
                 self.show(SandboxState::Paused);
                 self.begin_keeping();
             }
