@@ -38,6 +38,7 @@ use crate::authorize::Caller;
 use crate::boxed;
 use crate::engine::{Engine, Inner};
 use crate::errors::{chain, isolation_error};
+use crate::transfers::Room;
 
 use super::digest::{BLOCK_BYTES, Hasher, PIECE_BYTES};
 
@@ -127,8 +128,21 @@ impl Engine {
         caller: &Caller,
     ) -> Result<SnapshotRecord> {
         self.check_references(caller.project(), &tags, caller).await?;
+        let room = self.room_to_transfer(caller).await;
+        self.import_in(room, stream, tags, visibility, caller).await
+    }
+
+    /// As [`Self::import_snapshot`], when there is room: the references were checked before that was waited for.
+    pub(super) async fn import_in(
+        &self,
+        room: Room,
+        stream: impl AsyncRead + Send + Unpin + 'static,
+        tags: Vec<Reference>,
+        visibility: Option<Visibility>,
+        caller: &Caller,
+    ) -> Result<SnapshotRecord> {
         // The stream is on a thread, and has the room, until it is read or given up.
-        let stream = self.room_to_transfer(caller).await.around(stream);
+        let stream = room.around(stream);
         let (header, reader) = self.open_import(stream).await?;
         self.obtain_exactly(header.manifest.image_digest.as_deref(), &header.manifest.layers).await?;
         self.root_of(&header.manifest)?;
