@@ -137,6 +137,23 @@ impl Streams {
         (before < most).then_some(place)
     }
 
+    /// The places of a link to a file of this sandbox, which this owner has. `most` are the places of a key.
+    fn take_for_link(
+        &self,
+        sandbox: &SandboxId,
+        owner: Option<&KeyId>,
+        most: usize,
+    ) -> Result<(Place, LinkPlace), Error> {
+        let whose = Whose::LinksTo(sandbox.clone());
+        let own = self.take(&whose, most).ok_or_else(|| whose.refused(most))?;
+        let link = self.0.links.take(sandbox, owner, most).ok_or_else(|| {
+            let message =
+                "the links to files of this sandbox, or of its owner's, have all downloads open that they may";
+            Error::new(Code::LimitExceeded, message).hint("try again when some of these downloads have ended")
+        })?;
+        Ok((own, link))
+    }
+
     /// Calls `give_back` each time when most of many answers have ended.
     pub(crate) async fn give_memory_back(&self, give_back: fn()) {
         loop {
@@ -181,8 +198,8 @@ struct Taking {
     /// its own, which may be zero. A connection of HTTP/1 has one answer at a time.
     keeps_short_ones: bool,
     place: OnceLock<Place>,
-    /// The request came by a link.
-    _link: Option<LinkPlace>,
+    /// The request came by a link, or by an address that a key signed.
+    link: OnceLock<LinkPlace>,
 }
 
 impl Turn {
@@ -199,7 +216,7 @@ impl Turn {
             early: changes || headers.contains_key(UPGRADE),
             keeps_short_ones: version == Version::HTTP_2,
             place: OnceLock::new(),
-            _link: None,
+            link: OnceLock::new(),
         }))
     }
 
@@ -235,13 +252,7 @@ impl Turn {
     /// [`Code::LimitExceeded`].
     pub(crate) fn by_link(app: &App, sandbox: &SandboxId, owner: Option<&KeyId>) -> Result<Self, Error> {
         let (streams, most) = (app.streams.clone(), app.config.streams_of_key_max);
-        let whose = Whose::LinksTo(sandbox.clone());
-        let own = streams.take(&whose, most).ok_or_else(|| whose.refused(most))?;
-        let link = streams.0.links.take(sandbox, owner, most).ok_or_else(|| {
-            let message =
-                "the links to files of this sandbox, or of its owner's, have all downloads open that they may";
-            Error::new(Code::LimitExceeded, message).hint("try again when some of these downloads have ended")
-        })?;
+        let (own, link) = streams.take_for_link(sandbox, owner, most)?;
         Ok(Self(Arc::new(Taking {
             streams,
             most,
@@ -249,8 +260,23 @@ impl Turn {
             early: true,
             keeps_short_ones: true,
             place: OnceLock::from(own),
-            _link: Some(link),
+            link: OnceLock::from(link),
         })))
+    }
+
+    /// Takes the place of a request by an address of a file of a sandbox, which this key made, that a key signed: one of the
+    /// links', whatever comes of it. Anybody may have such an address.
+    ///
+    /// # Errors
+    /// [`Code::LimitExceeded`].
+    pub(crate) fn admit_signed(&self, sandbox: &SandboxId, owner: Option<&KeyId>) -> Result<(), Error> {
+        let Taking { streams, most, place, link, .. } = &*self.0;
+        if place.get().is_none() {
+            let (own, of_link) = streams.take_for_link(sandbox, owner, *most)?;
+            // Second ones of the same request are given back.
+            drop((place.set(own), link.set(of_link)));
+        }
+        Ok(())
     }
 
     /// Takes the request's place if it needs one before it is served, now that its right is known.
@@ -415,6 +441,23 @@ mod tests {
         assert_eq!(open(), 1, "the connection that it became has the place");
         drop(kept);
         assert_eq!(open(), 0);
+    }
+
+    #[test]
+    fn who_has_a_signed_address_takes_no_place_of_the_key_that_signed_it() {
+        let streams = Streams::default();
+        let (key, sandbox) = (KeyId::from_parts(1, 1), SandboxId::from_parts(1, 1));
+        let turn = || Turn::new(streams.clone(), 1, &Method::GET, &HeaderMap::new(), Version::HTTP_11);
+        let (first, second) = (turn(), turn());
+        first.admit_signed(&sandbox, Some(&key)).unwrap();
+        assert_eq!(second.admit_signed(&sandbox, Some(&key)).unwrap_err().code, Code::LimitExceeded);
+        // A long answer, which would take the key's place otherwise.
+        let whose = Whose::Key(key);
+        let answer = first.hold(Response::new(Body::empty()), None, Some(&whose)).unwrap();
+        assert!(streams.take(&whose, 1).is_some(), "the key has all of its own");
+        drop((answer, second));
+        assert_eq!(streams.0.open.load(Ordering::Relaxed), 0);
+        turn().admit_signed(&sandbox, None).unwrap();
     }
 
     #[test]

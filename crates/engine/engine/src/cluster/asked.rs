@@ -52,8 +52,8 @@ struct Notes {
     refused: bool,
     /// The key of the caller.
     key: Option<KeyId>,
-    /// It is for a port of a sandbox.
-    at_port: bool,
+    /// Anybody may have sent it.
+    of_anybody: bool,
 }
 
 /// The node that a request is to be passed on to.
@@ -111,20 +111,20 @@ impl Asked {
         Self::current().is_some_and(|asked| !asked.stays && !asked.is_here())
     }
 
-    /// The key of the caller, once a right of it was asked for: it is good, whatever it may do. `None` for a request for a
-    /// port ([`Self::at_a_port`]).
+    /// The key of the caller, once a right of it was asked for: it is good, whatever it may do. `None` for a request that
+    /// anybody may have sent ([`Self::of_anybody`]).
     #[must_use]
     pub fn key(&self) -> Option<KeyId> {
         let notes = self.notes();
-        notes.key.clone().filter(|_| !notes.at_port)
+        notes.key.clone().filter(|_| !notes.of_anybody)
     }
 
-    /// Notes that the request for which this runs is for a port of a sandbox. What is open there is bounded by sandbox, where
-    /// that is. Whoever has an address or a token for the port takes no place of the key that stands behind these: with
-    /// enough of them that key could do nothing more.
-    pub fn at_a_port() {
+    /// Notes that the request for which this runs is for a port of a sandbox, or came by an address that a key signed. What
+    /// is open of such requests is bounded by sandbox, where that is. Whoever has an address or a token takes no place of
+    /// the key that stands behind these: with enough of them that key could do nothing more.
+    pub fn of_anybody() {
         // Outside of a request there is nothing to pass on.
-        let _ = ASKED.try_with(|asked| asked.notes().at_port = true);
+        let _ = ASKED.try_with(|asked| asked.notes().of_anybody = true);
     }
 
     /// Whether another node passed it on.
@@ -305,7 +305,7 @@ mod tests {
         let (to_port, to_api) = (Arc::new(Asked::default()), Arc::new(Asked::default()));
         Arc::clone(&to_port)
             .scope(async {
-                Asked::at_a_port();
+                Asked::of_anybody();
                 came_with(&key);
             })
             .await;

@@ -174,7 +174,7 @@ pub(crate) async fn intercept(State(app): State<App>, request: Request, next: Ne
 }
 
 async fn serve(app: &App, request: Request, address: Address) -> Result<Response> {
-    Asked::at_a_port();
+    Asked::of_anybody();
     let (mut parts, body) = request.into_parts();
     let shown = Shown::take(&mut parts, |text| app.engine.verify_key(text).is_ok());
     let domain = &app.config.ports_domain;
