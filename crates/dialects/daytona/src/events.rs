@@ -35,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 use crate::App;
 use crate::error::{Failure, Result, route_not_found};
 use crate::request::Root;
-use crate::toolbox::socket::refuse_messages;
+use crate::toolbox::socket::{CLOSE_WAIT, refuse_messages};
 use crate::view;
 
 /// How long a client may take to show its key.
@@ -92,8 +92,8 @@ pub(crate) async fn serve(State(app): State<App>, request: Request) -> Result<Re
                     () = engine.until_revoked(&grant) => {}
                 }
             }
-            // The client may have gone.
-            drop(socket.send(Message::Close(None)).await);
+            // The client may have gone, or take nothing.
+            drop(tokio::time::timeout(CLOSE_WAIT, socket.send(Message::Close(None))).await);
         },
     ))
 }

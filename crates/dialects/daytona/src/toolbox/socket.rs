@@ -18,7 +18,7 @@ use crate::who::Inside;
 /// Pause after which the server pings an idle connection, so that proxies in between keep it.
 pub(super) const PING_EVERY: Duration = Duration::from_secs(20);
 /// How long a client may take to answer the closing of the socket.
-const CLOSE_WAIT: Duration = Duration::from_secs(5);
+pub(crate) const CLOSE_WAIT: Duration = Duration::from_secs(5);
 /// Longest message of a client, bytes.
 const MESSAGE_MAX_BYTES: usize = 2 * JSON_BODY_MAX_BYTES;
 
