@@ -39,6 +39,13 @@ impl<K: Eq + Hash + Clone> Shares<K> {
         true
     }
 
+    /// How much `who` may have of `max` as long as the others have what they have, with what it has now.
+    #[must_use]
+    pub fn most(&self, who: &K, max: usize) -> usize {
+        let own = self.of.get(who).copied().unwrap_or_default();
+        max.saturating_sub(self.taken.saturating_sub(own)) / 2
+    }
+
     /// Gives back what `who` had taken, or a part of it.
     pub fn give_back(&mut self, who: &K, count: usize) {
         let Some(own) = self.of.get_mut(who) else { return };
@@ -76,7 +83,10 @@ mod tests {
     #[test]
     fn nobody_has_more_than_is_left_to_others() {
         let mut shares = Shares::default();
+        assert_eq!(shares.most(&"first", MAX), MAX / 2);
         assert_eq!(fill(&mut shares, "first"), MAX / 2);
+        assert_eq!(shares.most(&"first", MAX), MAX / 2, "with what it has");
+        assert_eq!(shares.most(&"second", MAX), MAX / 4);
         assert_eq!(fill(&mut shares, "second"), MAX / 4, "half of what was left");
         assert!(!shares.take(&"first", 1, MAX), "it has more than its share by now");
         assert!(shares.take(&"third", MAX / 8, MAX), "there is some for one that comes later");

@@ -25,6 +25,7 @@ use atoll_store::SandboxRecord;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{FromRequestParts as _, Request, State};
 use axum::response::Response;
+use http::Extensions;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::broadcast::error::RecvError;
@@ -34,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 use crate::App;
 use crate::error::{Failure, Result, route_not_found};
 use crate::request::Root;
-use crate::toolbox::socket::refuse_messages;
+use crate::toolbox::socket::{CLOSE_WAIT, refuse_messages};
 use crate::view;
 
 /// How long a client may take to show its key.
@@ -69,12 +70,14 @@ pub(crate) async fn serve(State(app): State<App>, request: Request) -> Result<Re
     };
     let upgrade = WebSocketUpgrade::from_request_parts(&mut parts, &app).await;
     let upgrade = upgrade.map_err(|rejection| Failure::bad(format!("a WebSocket is needed: {rejection}")))?;
-    let held = app.host.hold(&parts.extensions);
+    let (held, extensions) = (app.host.hold(&parts.extensions), parts.extensions);
     Ok(upgrade.max_message_size(MESSAGE_MAX_BYTES).max_frame_size(MESSAGE_MAX_BYTES).on_upgrade(
         move |mut socket| async move {
             let _held = held;
             let draining = app.host.draining_token();
-            if let Some((caller, grant)) = log_in(app.host.engine(), &mut socket, &draining).await {
+            let logged_in = log_in(&app, &extensions, &mut socket, &draining).await;
+            drop(extensions);
+            if let Some((caller, grant)) = logged_in {
                 let engine = app.host.engine().clone();
                 let news = News {
                     engine: engine.clone(),
@@ -89,8 +92,8 @@ pub(crate) async fn serve(State(app): State<App>, request: Request) -> Result<Re
                     () = engine.until_revoked(&grant) => {}
                 }
             }
-            // The client may have gone.
-            drop(socket.send(Message::Close(None)).await);
+            // The client may have gone, or take nothing.
+            drop(tokio::time::timeout(CLOSE_WAIT, socket.send(Message::Close(None))).await);
         },
     ))
 }
@@ -118,9 +121,26 @@ async fn hear(socket: &mut WebSocket) -> Option<String> {
     }
 }
 
-/// Opens the transport, and checks the key that the client shows.
+/// The right of the key that a client shows, and the socket's place among what the key has open; else why not.
+async fn admit(
+    app: &App,
+    extensions: &Extensions,
+    packet: &str,
+) -> std::result::Result<(EngineCaller, Grant), String> {
+    let engine = app.host.engine();
+    let no_key = || "a valid API key is needed".to_owned();
+    let key = token_of(packet).and_then(|token| engine.verify_key(&token).ok()).ok_or_else(no_key)?;
+    let caller = EngineCaller::of(&key);
+    let grant = engine.authorize(&caller, Needs::READ, Target::Installation).await;
+    let grant = grant.map_err(|_refused| no_key())?;
+    app.host.fill(extensions, grant.clone()).map_err(|full| full.message)?;
+    Ok((caller, grant))
+}
+
+/// Opens the transport, and checks the key that the client shows. `extensions` are those of the request.
 async fn log_in(
-    engine: &Engine,
+    app: &App,
+    extensions: &Extensions,
     socket: &mut WebSocket,
     draining: &CancellationToken,
 ) -> Option<(EngineCaller, Grant)> {
@@ -132,19 +152,12 @@ async fn log_in(
         heard = tokio::time::timeout(LOGIN_WAIT, hear(socket)) => heard.ok()??,
         () = draining.cancelled() => return None,
     };
-    let admitted = match token_of(&heard).and_then(|token| engine.verify_key(&token).ok()) {
-        Some(key) => {
-            let caller = EngineCaller::of(&key);
-            let grant = engine.authorize(&caller, Needs::READ, Target::Installation).await.ok();
-            grant.map(|grant| (caller, grant))
-        }
-        None => None,
-    };
-    match admitted.is_some() {
-        true => say(socket, format!("40{}", json!({"sid": sid()?}))).await?,
-        false => say(socket, format!("44{}", json!({"message": "a valid API key is needed"}))).await?,
+    let admitted = admit(app, extensions, &heard).await;
+    match &admitted {
+        Ok(_) => say(socket, format!("40{}", json!({"sid": sid()?}))).await?,
+        Err(why) => say(socket, format!("44{}", json!({"message": why}))).await?,
     }
-    admitted
+    admitted.ok()
 }
 
 /// The key in a packet `40{"token":"…"}`.

@@ -12,7 +12,7 @@
 use atoll_core::access::parse_port;
 use atoll_core::id::{AccessId, SandboxId};
 use atoll_dialect_kit::uuid;
-use atoll_engine::Grant;
+use atoll_engine::{Asked, Grant};
 use atoll_server::Forward;
 use atoll_server::dialect::{ClientGone, Named};
 use axum::extract::Request;
@@ -124,6 +124,7 @@ pub(crate) async fn serve(app: &App, label: &str, request: Request) -> Response 
 }
 
 async fn forward(app: &App, label: &str, mut request: Request) -> Result<Response> {
+    Asked::of_anybody();
     let no_port = || Failure::not_found("no sandbox has this address");
     let Destination { port, to } = parse(label).ok_or_else(no_port)?;
     let engine = app.host.engine();

@@ -18,7 +18,7 @@ use crate::cluster;
 use crate::engine::Engine;
 use crate::pool::Claim;
 use crate::projects::stored_in;
-use crate::sandbox::{self, Message, Origin, SandboxShared};
+use crate::sandbox::{self, Origin, SandboxShared};
 use crate::service::Declared;
 
 pub use made::Made;
@@ -108,7 +108,7 @@ impl Engine {
             }
             // It is being taken apart, as after a crash in the middle of its making: it is no answer, and its key and name are
             // free when it is gone.
-            match before.ask(Message::Delete).await {
+            match before.delete().await {
                 Err(error) if error.code != Code::SandboxNotFound => return Err(error),
                 _gone => {}
             }

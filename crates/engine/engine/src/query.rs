@@ -167,7 +167,7 @@ impl Engine {
     #[boxed]
     pub async fn delete_sandbox(&self, id: &SandboxId) -> Result<()> {
         let sandbox = self.inner.sandbox(id)?;
-        sandbox.ask(Message::Delete).await
+        sandbox.delete().await
     }
 
     /// A page of a sandbox's execs, newest first.

@@ -37,11 +37,29 @@ impl GrantSlot {
     /// [`Code::LimitExceeded`].
     pub(crate) fn fill(extensions: &Extensions, grant: Grant) -> Result<(), Error> {
         let admitted = extensions.get::<Turn>().map_or(Ok(()), |turn| turn.admit(&grant));
+        Self::note(extensions, grant);
+        admitted
+    }
+
+    /// The same for a request by an address of a file of a sandbox, with the right of the key that signed it. The place is
+    /// one of those that the links to the sandbox's files have.
+    ///
+    /// # Errors
+    /// [`Code::LimitExceeded`]; [`Code::SandboxNotFound`].
+    pub(crate) fn fill_signed(extensions: &Extensions, grant: Grant, engine: &Engine) -> Result<(), Error> {
+        let Some(sandbox) = grant.sandbox() else { return Self::fill(extensions, grant) };
+        let owner = engine.sandbox(sandbox)?.owner;
+        let admitted =
+            extensions.get::<Turn>().map_or(Ok(()), |turn| turn.admit_signed(sandbox, owner.as_ref()));
+        Self::note(extensions, grant);
+        admitted
+    }
+
+    fn note(extensions: &Extensions, grant: Grant) {
         if let Some(slot) = extensions.get::<Self>() {
             // A second extractor of the same request asks for no more than the first.
             drop(slot.0.set(grant));
         }
-        admitted
     }
 
     /// The right, if it is known.

@@ -1,8 +1,8 @@
 //! Answers that go on or are long: output that is followed, files, archives, pages of output, WebSockets. The server holds
 //! bytes of each for a client that does not read, on a connection of HTTP/2 for hundreds at once, so a key has only so
 //! many places for them, and so have the links to a sandbox's files together. Of the places that there are for all links,
-//! those to the files of one owner's sandboxes have a share. When many have ended, the memory that they had goes back to
-//! the kernel.
+//! those to the files of one owner's sandboxes have a share, and of that share those to one sandbox's: anybody may have a
+//! link, and leaves places for the others. When many have ended, the memory that they had goes back to the kernel.
 //!
 //! Each request has a [`Turn`]. When the request's right becomes known ([`GrantSlot::fill`]) and the request may change
 //! something, or asks for another protocol, it takes a place: a request that gets none has done nothing. It gives the
@@ -12,15 +12,16 @@
 //!
 //! What a node of a cluster passes on to another is counted at both: each holds bytes for the client.
 
+mod links;
+
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use atoll_core::id::{KeyId, SandboxId};
-use atoll_core::shares::Shares;
 use atoll_core::{Code, Error};
 use atoll_engine::Grant;
 use axum::body::{Body, Bytes, HttpBody};
@@ -38,14 +39,14 @@ use crate::revocation::GrantSlot;
 use crate::serve::Slot;
 use crate::shared::App;
 
+use links::{LinkPlace, Links};
+
 /// Answers of at most so many bytes are not counted: they are there as a whole, and soon gone.
 const SHORT_MAX_BYTES: u64 = 64 << 10;
 /// One in so many places is there beyond the others for requests that may change something, so that a client that has
-/// too much open can still stop what it started.
+/// too much open can still stop what it started. As many again are there for `DELETE`: an answer to another change may be
+/// one that goes on, as those of many dialects are that start a command.
 const RESERVED: usize = 16;
-/// All links together have as many places as so many keys. Those to one owner's sandboxes have no more of them than is
-/// left to others: without others, as many as a key.
-const LINKS_IN_KEYS: usize = 2;
 /// As many counts are kept before those of which nothing is open are removed.
 const COUNTS_MIN: usize = 1024;
 /// So many open answers are worth that memory is given back after them.
@@ -89,8 +90,8 @@ pub(crate) struct Streams(Arc<All>);
 #[derive(Debug, Default)]
 struct All {
     table: RwLock<Counts>,
-    /// Places that links have, by the owner of their sandbox.
-    links: Mutex<Shares<Option<KeyId>>>,
+    /// Places that links have.
+    links: Links,
     /// Places that are taken.
     open: AtomicUsize,
     /// The most that there were since memory was given back.
@@ -125,34 +126,7 @@ impl Drop for Place {
     }
 }
 
-/// One of the places that all links have, until it is dropped.
-#[derive(Debug)]
-struct LinkPlace {
-    owner: Option<KeyId>,
-    all: Arc<All>,
-}
-
-impl Drop for LinkPlace {
-    fn drop(&mut self) {
-        self.all.links().give_back(&self.owner, 1);
-    }
-}
-
-impl All {
-    fn links(&self) -> MutexGuard<'_, Shares<Option<KeyId>>> {
-        // Counts: a panic leaves them usable as they are.
-        self.links.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl Streams {
-    /// A place for a link to a file of a sandbox of this owner. `most` are the places of a key.
-    fn take_for_link(&self, owner: Option<&KeyId>, most: usize) -> Option<LinkPlace> {
-        let owner = owner.cloned();
-        let taken = self.0.links().take(&owner, 1, most.saturating_mul(LINKS_IN_KEYS));
-        taken.then(|| LinkPlace { owner, all: Arc::clone(&self.0) })
-    }
-
     fn take(&self, whose: &Whose, most: usize) -> Option<Place> {
         let count = self.count(whose);
         let before = count.fetch_add(1, Ordering::Relaxed);
@@ -161,6 +135,23 @@ impl Streams {
         // Dropped, and so given back, if it is one too many.
         let place = Place { count, all: Arc::clone(&self.0) };
         (before < most).then_some(place)
+    }
+
+    /// The places of a link to a file of this sandbox, which this owner has. `most` are the places of a key.
+    fn take_for_link(
+        &self,
+        sandbox: &SandboxId,
+        owner: Option<&KeyId>,
+        most: usize,
+    ) -> Result<(Place, LinkPlace), Error> {
+        let whose = Whose::LinksTo(sandbox.clone());
+        let own = self.take(&whose, most).ok_or_else(|| whose.refused(most))?;
+        let link = self.0.links.take(sandbox, owner, most).ok_or_else(|| {
+            let message =
+                "the links to files of this sandbox, or of its owner's, have all downloads open that they may";
+            Error::new(Code::LimitExceeded, message).hint("try again when some of these downloads have ended")
+        })?;
+        Ok((own, link))
     }
 
     /// Calls `give_back` each time when most of many answers have ended.
@@ -207,8 +198,8 @@ struct Taking {
     /// its own, which may be zero. A connection of HTTP/1 has one answer at a time.
     keeps_short_ones: bool,
     place: OnceLock<Place>,
-    /// The request came by a link.
-    _link: Option<LinkPlace>,
+    /// The request came by a link, or by an address that a key signed.
+    link: OnceLock<LinkPlace>,
 }
 
 impl Turn {
@@ -217,11 +208,15 @@ impl Turn {
         Self(Arc::new(Taking {
             streams,
             most,
-            reserve: if changes { most / RESERVED } else { 0 },
+            reserve: match *method {
+                Method::DELETE => 2 * (most / RESERVED),
+                _ if changes => most / RESERVED,
+                _ => 0,
+            },
             early: changes || headers.contains_key(UPGRADE),
             keeps_short_ones: version == Version::HTTP_2,
             place: OnceLock::new(),
-            _link: None,
+            link: OnceLock::new(),
         }))
     }
 
@@ -257,13 +252,7 @@ impl Turn {
     /// [`Code::LimitExceeded`].
     pub(crate) fn by_link(app: &App, sandbox: &SandboxId, owner: Option<&KeyId>) -> Result<Self, Error> {
         let (streams, most) = (app.streams.clone(), app.config.streams_of_key_max);
-        let whose = Whose::LinksTo(sandbox.clone());
-        let own = streams.take(&whose, most).ok_or_else(|| whose.refused(most))?;
-        let link = streams.take_for_link(owner, most).ok_or_else(|| {
-            let message =
-                "the links to files of this owner's sandboxes have all downloads open that they may";
-            Error::new(Code::LimitExceeded, message).hint("try again when some of these downloads have ended")
-        })?;
+        let (own, link) = streams.take_for_link(sandbox, owner, most)?;
         Ok(Self(Arc::new(Taking {
             streams,
             most,
@@ -271,8 +260,23 @@ impl Turn {
             early: true,
             keeps_short_ones: true,
             place: OnceLock::from(own),
-            _link: Some(link),
+            link: OnceLock::from(link),
         })))
+    }
+
+    /// Takes the place of a request by an address of a file of a sandbox, which this key made, that a key signed: one of the
+    /// links', whatever comes of it. Anybody may have such an address.
+    ///
+    /// # Errors
+    /// [`Code::LimitExceeded`].
+    pub(crate) fn admit_signed(&self, sandbox: &SandboxId, owner: Option<&KeyId>) -> Result<(), Error> {
+        let Taking { streams, most, place, link, .. } = &*self.0;
+        if place.get().is_none() {
+            let (own, of_link) = streams.take_for_link(sandbox, owner, *most)?;
+            // Second ones of the same request are given back.
+            drop((place.set(own), link.set(of_link)));
+        }
+        Ok(())
     }
 
     /// Takes the request's place if it needs one before it is served, now that its right is known.
@@ -440,18 +444,34 @@ mod tests {
     }
 
     #[test]
-    fn links_to_one_owners_sandboxes_leave_places_to_others() {
-        const MOST: usize = 8;
+    fn who_has_a_signed_address_takes_no_place_of_the_key_that_signed_it() {
         let streams = Streams::default();
-        let owners: Vec<_> = (0..2).map(|n| KeyId::from_parts(1, n)).collect();
-        let fill = |owner: Option<&KeyId>| -> Vec<_> {
-            std::iter::from_fn(|| streams.take_for_link(owner, MOST)).collect()
+        let (key, sandbox) = (KeyId::from_parts(1, 1), SandboxId::from_parts(1, 1));
+        let turn = || Turn::new(streams.clone(), 1, &Method::GET, &HeaderMap::new(), Version::HTTP_11);
+        let (first, second) = (turn(), turn());
+        first.admit_signed(&sandbox, Some(&key)).unwrap();
+        assert_eq!(second.admit_signed(&sandbox, Some(&key)).unwrap_err().code, Code::LimitExceeded);
+        // A long answer, which would take the key's place otherwise.
+        let whose = Whose::Key(key);
+        let answer = first.hold(Response::new(Body::empty()), None, Some(&whose)).unwrap();
+        assert!(streams.take(&whose, 1).is_some(), "the key has all of its own");
+        drop((answer, second));
+        assert_eq!(streams.0.open.load(Ordering::Relaxed), 0);
+        turn().admit_signed(&sandbox, None).unwrap();
+    }
+
+    #[test]
+    fn what_deletes_finds_a_place_when_other_changes_have_taken_theirs() {
+        let streams = Streams::default();
+        let begin = |method: &str| {
+            let (parts, ()) = http::Request::builder().method(method).body(()).unwrap().into_parts();
+            Elsewhere::begin(streams.clone(), RESERVED, &parts, KeyId::from_parts(1, 1))
         };
-        let first = fill(owners.first());
-        assert_eq!(first.len(), MOST, "alone it has what a key has");
-        assert_eq!(fill(owners.last()).len(), MOST / 2);
-        assert_eq!(fill(None).len(), MOST / 2, "sandboxes of nobody have a share, too");
-        drop(first);
-        assert_eq!(streams.0.links().taken(), 0, "places are given back");
+        let changes: Vec<_> = std::iter::from_fn(|| begin("POST").ok()).collect();
+        assert_eq!(changes.len(), RESERVED + 1);
+        let deletes: Vec<_> = std::iter::from_fn(|| begin("DELETE").ok()).collect();
+        assert_eq!(deletes.len(), 1);
+        drop(deletes);
+        assert!(begin("DELETE").is_ok() && begin("POST").is_err());
     }
 }

@@ -191,6 +191,28 @@ mod tests {
         assert_ne!(digest(&first).unwrap(), digest(&other).unwrap());
     }
 
+    /// The upper layer hides what the lower one has, and nothing of the host is in the file.
+    #[test]
+    fn layers_are_one_tree() {
+        let dir = tempfile::tempdir().unwrap();
+        let layers = ["lower", "upper"].map(|name| {
+            let layer = dir.path().join(name);
+            fs::create_dir(&layer).unwrap();
+            fs::write(layer.join(name), name).unwrap();
+            fs::write(layer.join("both"), name).unwrap();
+            layer
+        });
+        let image = image(dir.path(), "key", &layers).unwrap();
+        let told = Command::new("dump.erofs").args(["--ls", "--path=/"]).arg(&image).output().unwrap();
+        let told = String::from_utf8(told.stdout).unwrap();
+        let mut names: Vec<_> = told.lines().filter_map(|line| line.split_whitespace().last()).collect();
+        names.sort_unstable();
+        assert!(["both", "lower", "upper"].iter().all(|name| names.contains(name)), "{told}");
+        assert!(!names.contains(&"usr"), "{told}");
+        let both = Command::new("dump.erofs").args(["--cat", "--path=/both"]).arg(&image).output().unwrap();
+        println!("{both:?}");
+    }
+
     #[test]
     fn a_digest_goes_with_its_file() {
         let (dir, image) = made(&["sh"]);

@@ -1,5 +1,7 @@
 //! A running `atoll serve`.
 
+mod answer;
+
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
@@ -10,13 +12,15 @@ use std::time::{Duration, Instant};
 
 use atoll_api::{CreateExec, CreateSandbox, ExecWithOutput, Sandbox};
 use atoll_client::Client;
-use atoll_core::exec::OutputStream;
 use atoll_core::secret::Secret;
 use reqwest::{Method, RequestBuilder};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{host, level, program};
+
+use answer::output_of;
+pub use answer::{Answer, Output};
 
 /// Longest that anything here may take, on a host that is busy with other tests and emulates machines.
 const DEADLINE: Duration = Duration::from_secs(240);
@@ -30,56 +34,6 @@ pub async fn wait_until<T, F: Future<Output = Option<T>>>(what: &str, mut probe:
         }
         assert!(start.elapsed() < DEADLINE, "waited too long for {what}");
         std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-/// The output of a program, and how it ended.
-#[derive(Debug)]
-pub struct Output {
-    /// Exit code; `None` when a signal ended it.
-    pub code: Option<i32>,
-    /// Standard output.
-    pub stdout: String,
-    /// Standard error.
-    pub stderr: String,
-}
-
-impl Output {
-    /// Standard output as a JSON document.
-    #[must_use]
-    pub fn json(&self) -> Value {
-        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("no JSON: {error}: {self:?}"))
-    }
-
-    /// Itself, if it succeeded.
-    pub fn ok(self) -> Self {
-        assert_eq!(self.code, Some(0), "{self:?}");
-        self
-    }
-}
-
-/// An answer over raw HTTP.
-#[derive(Debug)]
-pub struct Answer {
-    /// Status code.
-    pub status: u16,
-    /// Headers.
-    pub headers: reqwest::header::HeaderMap,
-    /// The body as it is.
-    pub bytes: Vec<u8>,
-}
-
-impl Answer {
-    /// The body as JSON; `null` when it is none.
-    #[must_use]
-    pub fn json(&self) -> Value {
-        serde_json::from_slice(&self.bytes).unwrap_or(Value::Null)
-    }
-
-    /// The body as text.
-    #[must_use]
-    pub fn text(&self) -> String {
-        String::from_utf8_lossy(&self.bytes).into_owned()
     }
 }
 
@@ -488,19 +442,4 @@ impl Drop for Server {
 #[expect(clippy::print_stderr, reason = "shown with the test that failed")]
 fn eprint_log(log: &str) {
     eprintln!("--- the server's log ---\n{log}");
-}
-
-/// Code and outputs of an exec that was waited for.
-fn output_of(done: &ExecWithOutput) -> Output {
-    let mut output = Output { code: None, stdout: String::new(), stderr: String::new() };
-    output.code = done.exec.exit.as_ref().and_then(|exit| exit.code);
-    for chunk in done.output.iter().flatten() {
-        let bytes = chunk.bytes().expect("a chunk");
-        let text = String::from_utf8_lossy(&bytes);
-        match chunk.stream {
-            OutputStream::Stdout => output.stdout.push_str(&text),
-            OutputStream::Stderr => output.stderr.push_str(&text),
-        }
-    }
-    output
 }

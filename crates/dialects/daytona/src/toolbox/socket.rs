@@ -17,8 +17,8 @@ use crate::who::Inside;
 
 /// Pause after which the server pings an idle connection, so that proxies in between keep it.
 pub(super) const PING_EVERY: Duration = Duration::from_secs(20);
-/// How long a client may take to answer the closing of the socket.
-const CLOSE_WAIT: Duration = Duration::from_secs(5);
+/// How long a client may take to take the closing of the socket and to answer it.
+pub(crate) const CLOSE_WAIT: Duration = Duration::from_secs(5);
 /// Longest message of a client, bytes.
 const MESSAGE_MAX_BYTES: usize = 2 * JSON_BODY_MAX_BYTES;
 
@@ -119,7 +119,11 @@ pub(crate) async fn refuse_messages(
 /// Closes a socket, and waits a moment for the client to do the same.
 pub(super) async fn close(sink: &mut Sink, stream: &mut Stream, code: u16, reason: &str) {
     let frame = CloseFrame { code, reason: reason.into() };
-    if sink.send(Message::Close(Some(frame))).await.is_ok() {
-        drop(tokio::time::timeout(CLOSE_WAIT, gone(stream)).await);
-    }
+    let closing = async {
+        if sink.send(Message::Close(Some(frame))).await.is_ok() {
+            drop(gone(stream).await);
+        }
+    };
+    // A client that does not read is not told, either.
+    drop(tokio::time::timeout(CLOSE_WAIT, closing).await);
 }

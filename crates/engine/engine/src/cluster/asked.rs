@@ -52,6 +52,8 @@ struct Notes {
     refused: bool,
     /// The key of the caller.
     key: Option<KeyId>,
+    /// Anybody may have sent it.
+    of_anybody: bool,
 }
 
 /// The node that a request is to be passed on to.
@@ -109,10 +111,20 @@ impl Asked {
         Self::current().is_some_and(|asked| !asked.stays && !asked.is_here())
     }
 
-    /// The key of the caller, once a right of it was asked for: it is good, whatever it may do.
+    /// The key of the caller, once a right of it was asked for: it is good, whatever it may do. `None` for a request that
+    /// anybody may have sent ([`Self::of_anybody`]).
     #[must_use]
     pub fn key(&self) -> Option<KeyId> {
-        self.notes().key.clone()
+        let notes = self.notes();
+        notes.key.clone().filter(|_| !notes.of_anybody)
+    }
+
+    /// Notes that the request for which this runs is for a port of a sandbox, or came by an address that a key signed. What
+    /// is open of such requests is bounded by sandbox, where that is. Whoever has an address or a token takes no place of
+    /// the key that stands behind these: with enough of them that key could do nothing more.
+    pub fn of_anybody() {
+        // Outside of a request there is nothing to pass on.
+        let _ = ASKED.try_with(|asked| asked.notes().of_anybody = true);
     }
 
     /// Whether another node passed it on.
@@ -280,5 +292,25 @@ impl Engine {
         let all = self.inner.store.nodes().await.map_err(store_error)?;
         let node = all.into_iter().find(|node| node.id == *id).ok_or_else(|| node_away(id.as_str()))?;
         if node.is_alive { Ok(Arc::new(node)) } else { Err(node_away(&node.name)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn who_comes_to_a_port_is_not_the_key_behind_it() {
+        let key = KeyId::from_parts(1, 1);
+        let (to_port, to_api) = (Arc::new(Asked::default()), Arc::new(Asked::default()));
+        Arc::clone(&to_port)
+            .scope(async {
+                Asked::of_anybody();
+                came_with(&key);
+            })
+            .await;
+        assert_eq!(to_port.key(), None);
+        Arc::clone(&to_api).scope(async { came_with(&key) }).await;
+        assert_eq!(to_api.key(), Some(key));
     }
 }

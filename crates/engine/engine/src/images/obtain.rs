@@ -14,9 +14,11 @@ use super::Shared;
 use crate::boxed;
 use crate::engine::Engine;
 use crate::errors::store_error;
+use crate::transfers::Room;
 
 impl Engine {
-    /// Gets what a sandbox stands on and is not here: its image, and its agent layers.
+    /// Gets what a sandbox stands on and is not here: its image, and its agent layers. It takes as long as a registry takes;
+    /// the caller may give it up.
     ///
     /// # Errors
     /// What the registry says; [`Code::ImageNotFound`] for an image that came from no registry and that no other node gave.
@@ -30,8 +32,8 @@ impl Engine {
             self.obtain_image(digest).await?;
             if self.inner.images.resolve(digest).is_err() {
                 // The image's registry may be one that its owner chose, and may take its time.
-                let _room = self.inner.transfers.room(record.owner.as_ref()).await;
-                self.pull_exact(name, digest).await?;
+                let room = self.inner.transfers.room(record.owner.as_ref()).await;
+                self.pull_exact(name, digest, Some(room)).await?;
             }
         }
         Ok(())
@@ -123,7 +125,7 @@ impl Engine {
         let has_registry = |name: &&String| name.contains('/');
         if error.code != Code::HostDiskFull
             && let Some(name) = found.names.keys().find(has_registry)
-            && self.pull_exact(name, &found.digest).await.is_ok()
+            && self.pull_exact(name, &found.digest, None).await.is_ok()
         {
             return Ok(());
         }
@@ -131,8 +133,8 @@ impl Engine {
         Err(Error { message, ..error })
     }
 
-    /// Pulls exactly this image.
-    async fn pull_exact(&self, name: &str, digest: &str) -> Result<()> {
+    /// Pulls exactly this image. The room that it has been given is free when its thread is.
+    async fn pull_exact(&self, name: &str, digest: &str, room: Option<Room>) -> Result<()> {
         let host = atoll_image::registry_of(name).map_err(|error| error.to_core())?;
         let credentials = self.registry_credentials(&host).await?;
         let known = credentials.is_some();
@@ -140,6 +142,7 @@ impl Engine {
         tracing::info!(image = name, digest, "pulling an image that is needed here");
         let reference = format!("{}@{digest}", without_tag(name));
         let pulling = self.on_a_thread(|images| async move {
+            let _room = room;
             images.pull(&reference, &options, &NoProgress).await.map(drop)
         });
         pulling.await?.map_err(|error| {
@@ -149,8 +152,8 @@ impl Engine {
         })
     }
 
-    /// Does something with images on a thread of its own, until the server stops: such work borrows across waits in ways that the
-    /// compiler cannot prove to be `Send`.
+    /// Does something with images on a thread of its own, until the server stops or the caller gives it up: such work borrows
+    /// across waits in ways that the compiler cannot prove to be `Send`.
     async fn on_a_thread<T, F, Fut>(&self, work: F) -> Result<T>
     where
         T: Send + 'static,
@@ -158,7 +161,8 @@ impl Engine {
         Fut: Future<Output = T>,
     {
         let (images, stop, runtime) =
-            (self.inner.images.clone(), self.inner.shutdown.clone(), Handle::current());
+            (self.inner.images.clone(), self.inner.shutdown.child_token(), Handle::current());
+        let _stops_with_this = stop.clone().drop_guard();
         let working =
             tokio::task::spawn_blocking(move || runtime.block_on(stop.run_until_cancelled(work(images))));
         match working.await {

@@ -5,8 +5,10 @@
 //! gone ([`end`]).
 
 mod create;
+mod due;
 mod end;
 mod pause;
+mod resume;
 mod rollback;
 mod take_up;
 mod travel;
@@ -35,7 +37,7 @@ use crate::pool::Member;
 use crate::travel::Keeping;
 use crate::{exec, usage};
 
-use pause::Due;
+use due::Due;
 pub(crate) use travel::SETTLE_MAX;
 
 use super::lease::wait_for_guest;

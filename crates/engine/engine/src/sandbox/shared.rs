@@ -1,10 +1,11 @@
 //! What all tasks may see of a sandbox: its record, and what the actor publishes beside it.
 //!
-//! `message` is how they ask the actor for changes, `wake` how they wait until the sandbox can be used, `live` what goes on
-//! in it.
+//! `message` is how they ask the actor for changes, `unwanted` how they ask for its end, `wake` how they wait until the
+//! sandbox can be used, `live` what goes on in it.
 
 mod live;
 mod message;
+mod unwanted;
 mod wake;
 
 use std::collections::BTreeMap;
@@ -32,6 +33,7 @@ use crate::usage::Meter;
 
 use super::freezer::Freezer;
 pub(crate) use message::Message;
+use unwanted::Unwanted;
 
 /// Requests that wait for a busy actor. More are refused by waiting: the channel is bounded.
 const QUEUE_MAX_COUNT: usize = 64;
@@ -80,6 +82,8 @@ pub(crate) struct SandboxShared {
     leaving: watch::Sender<bool>,
     /// It has gone to another node.
     left: AtomicBool,
+    /// Whether somebody waits for its deletion.
+    unwanted: Unwanted,
     /// It is copied while it runs, at this moment.
     copying: AtomicBool,
     /// A command has ended that is in no such copy.
@@ -133,6 +137,7 @@ impl SandboxShared {
             watches_idle: AtomicBool::new(false),
             leaving: watch::Sender::new(false),
             left: AtomicBool::new(false),
+            unwanted: Unwanted::default(),
             copying: AtomicBool::new(false),
             uncopied: AtomicBool::new(false),
             unresponsive: AtomicBool::new(false),

@@ -126,9 +126,12 @@ impl Engine {
             }
             String::from_utf8_lossy(&content).trim().to_owned()
         };
+        self.check_references(caller.project(), &tags, caller).await?;
+        // Before the answer of the object store is there: it is a connection, and what waits for room holds none.
+        let room = self.room_to_transfer(caller).await;
         let stream =
             objects.get(&object_name(area, &digest)?).await.map_err(|error| missing(&error, from))?;
-        let imported = self.import_snapshot(StreamReader::new(stream), tags, visibility, caller).await?;
+        let imported = self.import_in(room, StreamReader::new(stream), tags, visibility, caller).await?;
         if imported.digest.as_deref() == Some(digest.as_str()) {
             return Ok(imported);
         }

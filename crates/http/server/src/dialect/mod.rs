@@ -155,6 +155,15 @@ impl Host {
         crate::revocation::GrantSlot::fill(extensions, grant)
     }
 
+    /// As [`Self::fill`], for a request by an address of a file of a sandbox, which a key has signed and anybody may have. It
+    /// takes no place of that key, but one of those that the links to the sandbox's files have.
+    ///
+    /// # Errors
+    /// [`Code::LimitExceeded`] when these are all taken; [`Code::SandboxNotFound`].
+    pub fn fill_signed(&self, extensions: &Extensions, grant: Grant) -> Result<(), Error> {
+        crate::revocation::GrantSlot::fill_signed(extensions, grant, &self.app.engine)
+    }
+
     /// Resolves when the server begins to stop: streams should end.
     pub fn draining(&self) -> WaitForCancellationFuture<'_> {
         self.app.draining.cancelled()

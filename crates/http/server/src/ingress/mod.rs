@@ -33,7 +33,7 @@ use std::time::Instant;
 
 use atoll_core::id::SandboxId;
 use atoll_core::{Error, Result};
-use atoll_engine::{Access, Grant};
+use atoll_engine::{Access, Asked, Grant};
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
@@ -174,6 +174,7 @@ pub(crate) async fn intercept(State(app): State<App>, request: Request, next: Ne
 }
 
 async fn serve(app: &App, request: Request, address: Address) -> Result<Response> {
+    Asked::of_anybody();
     let (mut parts, body) = request.into_parts();
     let shown = Shown::take(&mut parts, |text| app.engine.verify_key(text).is_ok());
     let domain = &app.config.ports_domain;

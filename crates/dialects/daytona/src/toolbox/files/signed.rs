@@ -6,6 +6,7 @@
 
 use atoll_core::id::SandboxId;
 use atoll_core::limits::PATH_MAX_BYTES;
+use atoll_engine::Asked;
 use axum::extract::{FromRequestParts, RawPathParams};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -36,6 +37,7 @@ pub(super) async fn admitted(parts: &mut Parts, app: &App) -> Result<(Inside, St
     let Some(signature) = query.signature.clone() else {
         return Ok((Inside::from_request_parts(parts, app).await?, query.path));
     };
+    Asked::of_anybody();
     let params = RawPathParams::from_request_parts(parts, app).await.ok();
     let named = params.as_ref().and_then(who::named).unwrap_or_default();
     let refused = || who::refused("the signature is not valid").from(Source::Proxy);
@@ -53,7 +55,7 @@ pub(super) async fn admitted(parts: &mut Parts, app: &App) -> Result<(Inside, St
         return Err(who::refused("the signed address has expired").from(Source::Proxy));
     }
     let inside = Inside::signed(app, sandbox, caller, grant);
-    app.host.fill(&parts.extensions, inside.grant().clone())?;
+    app.host.fill_signed(&parts.extensions, inside.grant().clone())?;
     Ok((inside, query.path))
 }
 

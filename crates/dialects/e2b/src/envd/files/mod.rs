@@ -7,6 +7,7 @@ pub(crate) mod upload;
 
 use atoll_core::id::SandboxId;
 use atoll_core::{Code, Error};
+use atoll_engine::Asked;
 use axum::extract::FromRequestParts;
 use http::request::Parts;
 use serde::Deserialize;
@@ -52,10 +53,11 @@ async fn admitted(parts: &mut Parts, app: &App, operation: Operation) -> Result<
         let envd = Envd::from_request_parts(parts, app).await?;
         return Ok((Envd { user: user.or(envd.user), ..envd }, query));
     }
+    Asked::of_anybody();
     let key = signature::verify(app, &sandbox, &query, operation).await?;
     let key = app.host.engine().key_behind(&key).map_err(|error| Failure::of(&error))?;
     let caller = Caller::with_key(app.host.engine(), &key, &sandbox).await?;
-    app.host.fill(&parts.extensions, caller.grant.clone())?;
+    app.host.fill_signed(&parts.extensions, caller.grant.clone())?;
     Ok((Envd { app: app.clone(), sandbox, caller, user }, query))
 }
 

@@ -115,7 +115,8 @@ impl Actor {
     /// Fetches everything that it needs, and says how it is made.
     pub(super) async fn fetch(&mut self) -> Result<Fetched> {
         let engine = self.engine();
-        engine.obtain_images(&self.record).await?;
+        // The registry is not ours, and may let the sandbox wait.
+        self.shared.unless_unwanted(engine.obtain_images(&self.record)).await?;
         // Awake without it, its next copy would be without it, too, and the one that has it would go.
         if let Some(travel) = &self.inner.travel {
             travel.fetch_logs(&self.inner, &self.record.id).await?;
