@@ -11,25 +11,26 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use atoll_isolation::IsolationError;
+use atoll_isolation_storage::pack_erofs;
+use rustix::fs::CWD;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_string, fsmount,
+    fsopen, open_tree,
 };
 
-use crate::step::{Step, failed};
+use crate::step::Step;
 use crate::stream::random;
 
 /// How the files of an image end.
 const IMAGE: &str = "erofs";
 const LAYERS: &str = "layers";
 const DIGEST: &str = "digest";
-/// What would be drawn at random otherwise, and what would be the time of making. Files keep their own times, as far as
-/// they are before that.
-const UUID: &str = "61746f6c-6c00-4000-8000-000000000000";
-const MADE_AT_UNIX_S: &str = "4102444800";
+/// How the directory ends at which the layers are mounted while a file is made.
+const TREE: &str = "tree";
 /// A digest in its file, bytes.
 const DIGEST_BYTES: u64 = 64;
 
@@ -49,10 +50,11 @@ pub(crate) fn image(dir: &Path, key: &str, layers: &[PathBuf]) -> Result<PathBuf
     let new = dir.join(key).with_extension("new");
     remove(&new).step("remove an unfinished image")?;
     remove(&path.with_extension(DIGEST)).step("forget the digest of an earlier image")?;
-    with_merged(layers, |merged| {
-        let mut make = Command::new("mkfs.erofs");
-        run(make.args(["-U", UUID]).arg(&new).arg(merged).env("SOURCE_DATE_EPOCH", MADE_AT_UNIX_S))
-    })?;
+    let file = File::options().read(true).write(true).create_new(true).open(&new).step("make an image")?;
+    let tree = merged(layers)?;
+    pack_erofs(tree.as_fd(), &dir.join(key).with_extension(TREE), &file)?;
+    // After a power cut it would be taken for whole.
+    file.sync_data().step("write an image to disk")?;
     fs::write(path.with_extension(LAYERS), list).step("write down what an image is made of")?;
     fs::rename(&new, &path).step("put an image in its place")?;
     Ok(path)
@@ -77,13 +79,12 @@ pub(crate) fn digest(image: &Path) -> Result<String, IsolationError> {
     Ok(digest)
 }
 
-/// Shows the layers as one tree for as long as `work` runs.
-fn with_merged(
-    layers: &[PathBuf],
-    work: impl FnOnce(&Path) -> Result<(), IsolationError>,
-) -> Result<(), IsolationError> {
+/// The layers as one tree, which is mounted nowhere.
+fn merged(layers: &[PathBuf]) -> Result<OwnedFd, IsolationError> {
+    const STEP: &str = "merge the layers of an image";
     if let [only] = layers {
-        return work(only);
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        return open_tree(CWD, only, flags).step("open the layer of an image");
     }
     let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).step("open the file system type overlay")?;
     for layer in layers.iter().rev() {
@@ -91,12 +92,8 @@ fn with_merged(
             layer.to_str().ok_or_else(|| IsolationError::BadRoot("a layer's path is no text".to_owned()))?;
         fsconfig_set_string(&context, "lowerdir+", layer).step("name a layer")?;
     }
-    fsconfig_create(&context).step("merge the layers of an image")?;
-    let mount = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY)
-        .step("merge the layers of an image")?;
-    // The tool wants a path, and a descriptor of ours is one for as long as it runs.
-    let path = format!("/proc/{}/fd/{}/", std::process::id(), std::os::fd::AsRawFd::as_raw_fd(&mount));
-    work(Path::new(&path))
+    fsconfig_create(&context).step(STEP)?;
+    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY).step(STEP)
 }
 
 /// Removes the files of images that are not there any more.
@@ -132,27 +129,9 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Runs a tool; its words on failure.
-fn run(command: &mut Command) -> Result<(), IsolationError> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
-    let output = match command.output() {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(IsolationError::Unavailable(format!(
-                "the program {program} is missing: install erofs-utils"
-            )));
-        }
-        other => other.step(format!("run {program}"))?,
-    };
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr).trim().chars().take(300).collect::<String>();
-    Err(failed(format!("run {program}"), io::Error::other(said)))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
     use std::time::{Duration, SystemTime};
 
     use super::*;
@@ -203,14 +182,18 @@ mod tests {
             layer
         });
         let image = image(dir.path(), "key", &layers).unwrap();
-        let told = Command::new("dump.erofs").args(["--ls", "--path=/"]).arg(&image).output().unwrap();
-        let told = String::from_utf8(told.stdout).unwrap();
-        let mut names: Vec<_> = told.lines().filter_map(|line| line.split_whitespace().last()).collect();
-        names.sort_unstable();
-        assert!(["both", "lower", "upper"].iter().all(|name| names.contains(name)), "{told}");
-        assert!(!names.contains(&"usr"), "{told}");
-        let both = Command::new("dump.erofs").args(["--cat", "--path=/both"]).arg(&image).output().unwrap();
-        println!("{both:?}");
+        let out = dir.path().join("out");
+        let extract = format!("--extract={}", out.display());
+        let output = Command::new("fsck.erofs").arg(extract).arg(&image).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let mut found: Vec<_> = fs::read_dir(&out)
+            .unwrap()
+            .map(|entry| entry.unwrap())
+            .map(|entry| (entry.file_name(), fs::read_to_string(entry.path()).unwrap()))
+            .collect();
+        found.sort_unstable();
+        let wanted = [("both", "upper"), ("lower", "lower"), ("upper", "upper")];
+        assert_eq!(found, wanted.map(|(name, content)| (name.into(), content.to_owned())));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::Errno;
+use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 /// What `struct loop_info64` and `struct loop_config` of the kernel look like.
 #[repr(C)]
@@ -161,6 +162,12 @@ pub(crate) fn freeze(mount: BorrowedFd<'_>) -> rustix::io::Result<()> {
 pub(crate) fn thaw(mount: BorrowedFd<'_>) -> rustix::io::Result<()> {
     // SAFETY: FITHAW ignores its argument.
     check(unsafe { libc::ioctl(mount.as_raw_fd(), FITHAW, 0) }).map(drop)
+}
+
+/// Gives the calling thread, and what it starts, a mount namespace of its own.
+pub(crate) fn own_mounts() -> rustix::io::Result<()> {
+    // SAFETY: the flag does not touch the table of file descriptors, the one hazard of unshare.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS) }
 }
 
 /// Puts everything that is in the journal of the ext4 file system of `root` in its place, and empties the journal.

@@ -1,4 +1,4 @@
-//! Runs the programs of e2fsprogs on images that sandboxes wrote.
+//! Runs the programs of e2fsprogs, and of erofs-utils, on images that sandboxes or strangers wrote.
 //!
 //! A hostile image decides what such a program prints, how long it takes and how much memory it wants, within limits
 //! that this module sets: the output is read as it comes and all but its end is dropped, and the program is killed when
@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -70,18 +70,31 @@ impl Ended {
 /// # Errors
 /// [`IsolationError::Unenforceable`] when it is missing.
 pub(crate) fn program(name: &str) -> Result<PathBuf, IsolationError> {
+    find(name).ok_or_else(|| {
+        IsolationError::Unenforceable(format!("{name} is missing: install e2fsprogs and util-linux"))
+    })
+}
+
+/// Where a program is.
+pub(crate) fn find(name: &str) -> Option<PathBuf> {
     PROGRAM_DIRS
         .into_iter()
         .map(|dir| Path::new(dir).join(name))
         .find(|path| path.try_exists().unwrap_or(false))
-        .ok_or_else(|| {
-            IsolationError::Unenforceable(format!("{name} is missing: install e2fsprogs and util-linux"))
-        })
 }
 
 /// The path under which a program of e2fsprogs finds the file that [`run`] was given: a file of the pool has no path
 /// that the program could open.
 pub(crate) const IMAGE: &str = "/proc/self/fd/0";
+
+/// A tree of files that a program reads all of, whoever owns them.
+#[derive(Debug)]
+pub(crate) struct Tree<'a> {
+    /// A mount that is attached nowhere yet.
+    pub(crate) mount: BorrowedFd<'a>,
+    /// The empty directory at which the program finds it, and nobody else.
+    pub(crate) at: &'a Path,
+}
 
 /// Runs a program until it ends, or kills it at the deadline. Blocks. Besides programs, libraries, their configuration
 /// and what the kernel tells, it can reach only `reach` of the host's files, a file or the content of a directory, to
@@ -90,14 +103,32 @@ pub(crate) const IMAGE: &str = "/proc/self/fd/0";
 /// # Errors
 /// [`IsolationError::Kernel`] when it cannot be run; not when it fails.
 pub(crate) fn run(command: &Command, reach: &File, what: &str) -> Result<Ended, IsolationError> {
-    run_until(command, reach, Instant::now() + DEADLINE).step(what)
+    run_until(command, reach, None, Instant::now() + DEADLINE).step(what)
 }
 
-fn run_until(command: &Command, reach: &File, deadline: Instant) -> io::Result<Ended> {
+/// The same for a program that reads a tree besides.
+///
+/// # Errors
+/// As those of [`run`].
+pub(crate) fn run_on(
+    command: &Command,
+    tree: &Tree<'_>,
+    reach: &File,
+    what: &str,
+) -> Result<Ended, IsolationError> {
+    run_until(command, reach, Some(tree), Instant::now() + DEADLINE).step(what)
+}
+
+fn run_until(
+    command: &Command,
+    reach: &File,
+    tree: Option<&Tree<'_>>,
+    deadline: Instant,
+) -> io::Result<Ended> {
     let (reader, writer) = io::pipe()?;
     let mut command = limited(command).map_err(io::Error::other)?;
-    command.env_clear().stdin(reach.try_clone()?).stdout(writer.try_clone()?).stderr(writer);
-    let mut child = confined::spawn(&mut command, reach)?;
+    command.stdin(reach.try_clone()?).stdout(writer.try_clone()?).stderr(writer);
+    let mut child = confined::spawn(&mut command, reach, tree)?;
     // Closes our copies of the writing end: while they are open, the reader would never see the end of the output.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let followed = follow(&mut child, reader, deadline);
@@ -109,12 +140,14 @@ fn run_until(command: &Command, reach: &File, deadline: Instant) -> io::Result<E
     followed
 }
 
-/// The same with limits that hold from its first instruction on: `prlimit` sets its own, then becomes the program.
+/// The same with no environment but its own, and with limits that hold from its first instruction on: `prlimit` sets its
+/// own, then becomes the program.
 fn limited(command: &Command) -> Result<Command, IsolationError> {
     let mut limited = Command::new(program("prlimit")?);
     limited.arg("--core=0:0").arg(format!("--cpu={CPU_MAX_SECONDS}:{CPU_MAX_SECONDS}"));
     limited.arg(format!("--as={MEMORY_MAX_BYTES}:{MEMORY_MAX_BYTES}")).arg("--");
     limited.arg(command.get_program()).args(command.get_args());
+    limited.env_clear().envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
     Ok(limited)
 }
 
@@ -178,7 +211,8 @@ mod tests {
     fn one_that_does_not_end_is_ended() {
         for line in ["exec sleep 1000", "exec sleep 1000 > /dev/null 2>&1", "while :; do echo x; done"] {
             let ended =
-                run_until(&shell(line), &nothing(), Instant::now() + Duration::from_millis(200)).unwrap();
+                run_until(&shell(line), &nothing(), None, Instant::now() + Duration::from_millis(200))
+                    .unwrap();
             assert!(ended.status.is_none());
             assert!(ended.error("wait").to_string().contains("wait"));
         }

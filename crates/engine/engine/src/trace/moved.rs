@@ -434,11 +434,11 @@ mod tests {
         let foreign = |last, here: &BTreeSet<u64>| -> Vec<u64> {
             [1, 5, 11, 21, 30].into_iter().filter(|first| is_foreign(*first, last, here)).collect()
         };
-        assert_eq!(foreign(40, &here(&[1, 5, 11, 21, 30])), [], "all of it came");
+        assert!(foreign(40, &here(&[1, 5, 11, 21, 30])).is_empty(), "all of it came");
         assert_eq!(foreign(20, &here(&[1, 5, 11])), [21, 30], "not believed");
         assert_eq!(foreign(20, &here(&[1, 5, 11, 21])), [21, 30], "and it has gone on here");
         assert_eq!(foreign(20, &here(&[1, 11])), [5, 21, 30], "put between");
-        assert_eq!(foreign(40, &here(&[11, 21, 30])), [], "older than what was fetched");
+        assert!(foreign(40, &here(&[11, 21, 30])).is_empty(), "older than what was fetched");
         assert_eq!(foreign(0, &here(&[])), [1, 5, 11, 21, 30], "nothing came");
         assert_eq!(foreign(0, &here(&[1])), [1, 5, 11, 21, 30], "and it was begun anew");
     }

@@ -1,13 +1,18 @@
-//! Confines a program of e2fsprogs: it reads a file system that a guest wrote, as root, and may have faults.
+//! Confines a program of e2fsprogs or erofs-utils: it reads what a guest or an image's author wrote, as root, and may have
+//! faults.
 //!
 //! Three layers. None of them can be undone. A thread that does nothing but start the program puts them on itself, so
 //! that this needs no code between fork and exec, and the server's other threads stay as they are:
 //!
-//! 1. No capability, now or later. Being root it can still open what root owns, so
-//! 2. Landlock: of all files it can read programs, libraries and what the kernel tells, and read and write the image.
+//! 1. No capability, now or later; one that reads a tree may read files whoever owns them. Being root it can still open
+//!    what root owns, so
+//! 2. Landlock: of all files it can read programs, libraries, what the kernel tells and its tree, and read and write the
+//!    image.
 //!    On a kernel without Landlock this layer is missing, which the server logs once.
 //! 3. A filter of system calls: no sockets, no signals to others, no mounts, no namespaces, no kernel interface that
 //!    takes programs.
+//!
+//! A tree is mounted where the program alone sees it, in a mount namespace of its own.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,9 +24,14 @@ use landlock::{
     ABI, Access as _, AccessFs, CompatLevel, Compatible as _, PathBeneath, Ruleset, RulesetAttr as _,
     RulesetCreatedAttr as _, RulesetError, RulesetStatus, Scope, path_beneath_rules,
 };
+use rustix::fs::CWD;
 use rustix::io::Errno;
+use rustix::mount::{MountPropagationFlags, MoveMountFlags, mount_change, move_mount};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+
+use super::Tree;
+use crate::sys;
 
 /// Paths that every program needs to read: itself, its libraries, its configuration, what the kernel tells of devices
 /// and mounts. Paths that do not exist are passed over.
@@ -106,15 +116,18 @@ const REFUSED: [libc::c_long; 55] = [
     libc::SYS_personality,
 ];
 
-/// Starts `command` with nothing of the host in its reach but `reach`.
+/// Starts `command` with nothing of the host in its reach but `reach` and `tree`.
 ///
 /// # Errors
 /// What the kernel says. Then nothing runs.
-pub(super) fn spawn(command: &mut Command, reach: &File) -> io::Result<Child> {
+pub(super) fn spawn(command: &mut Command, reach: &File, tree: Option<&Tree<'_>>) -> io::Result<Child> {
     let filter = filter().map_err(io::Error::other)?;
     let confined = || {
-        drop_capabilities()?;
-        restrict_files(reach).map_err(io::Error::other)?;
+        if let Some(tree) = tree {
+            see_alone(tree)?;
+        }
+        drop_capabilities(tree.map_or(CapabilitySet::empty(), |_| CapabilitySet::DAC_READ_SEARCH))?;
+        restrict_files(reach, tree).map_err(io::Error::other)?;
         seccompiler::apply_filter(&filter).map_err(io::Error::other)?;
         command.spawn()
     };
@@ -125,37 +138,49 @@ pub(super) fn spawn(command: &mut Command, reach: &File) -> io::Result<Child> {
     })
 }
 
-fn drop_capabilities() -> io::Result<()> {
+/// Mounts the tree for this thread and what it starts.
+fn see_alone(tree: &Tree<'_>) -> io::Result<()> {
+    sys::own_mounts()?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    Ok(move_mount(tree.mount, c"", CWD, tree.at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
+}
+
+/// Takes all capabilities from this thread, and from what it starts, `but` these.
+fn drop_capabilities(but: CapabilitySet) -> io::Result<()> {
     for number in 0..=CAPABILITY_MAX {
-        match rustix::thread::remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(
-            1 << number,
-        )) {
+        let one = CapabilitySet::from_bits_retain(1 << number);
+        if but.contains(one) {
+            continue;
+        }
+        match rustix::thread::remove_capability_from_bounding_set(one) {
             Ok(()) => {}
             Err(Errno::INVAL) => break,
             Err(error) => return Err(error.into()),
         }
     }
     rustix::thread::clear_ambient_capability_set()?;
-    let none = CapabilitySet::empty();
     rustix::thread::set_capabilities(
         None,
-        CapabilitySets { effective: none, permitted: none, inheritable: none },
+        CapabilitySets { effective: but, permitted: but, inheritable: but },
     )?;
     Ok(())
 }
 
-fn restrict_files(reach: &File) -> Result<(), RulesetError> {
+fn restrict_files(reach: &File, tree: Option<&Tree<'_>>) -> Result<(), RulesetError> {
     static MISSING: Once = Once::new();
     let (all, read) = (AccessFs::from_all(RULES), AccessFs::from_read(RULES));
-    let status = Ruleset::default()
+    let mut rules = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(all)?
         .scope(Scope::from_all(RULES))?
         .create()?
         .add_rules(path_beneath_rules(READ, read))?
         .add_rules(path_beneath_rules([WRITTEN], all))?
-        .add_rule(PathBeneath::new(reach, all))?
-        .restrict_self()?;
+        .add_rule(PathBeneath::new(reach, all))?;
+    if let Some(tree) = tree {
+        rules = rules.add_rule(PathBeneath::new(tree.mount, read))?;
+    }
+    let status = rules.restrict_self()?;
     if status.ruleset == RulesetStatus::NotEnforced {
         MISSING.call_once(|| {
             tracing::warn!(
@@ -176,9 +201,13 @@ fn filter() -> Result<BpfProgram, seccompiler::BackendError> {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
+    use std::os::fd::AsFd as _;
     use std::process::Command;
 
-    use super::super::run;
+    use rustix::fs::CWD;
+    use rustix::mount::{OpenTreeFlags, open_tree};
+
+    use super::super::{Tree, run, run_on};
 
     fn nothing() -> File {
         File::open("/dev/null").unwrap()
@@ -223,6 +252,35 @@ mod tests {
             assert_eq!(value.trim(), wanted, "{line}");
         }
         assert_eq!(said.lines().count(), 7, "{said}");
+    }
+
+    #[test]
+    fn it_reads_all_of_its_tree_which_nobody_else_sees() {
+        let dir = tempfile::tempdir().unwrap();
+        let (files, at) = (dir.path().join("files"), dir.path().join("at"));
+        for place in [&files, &at] {
+            std::fs::create_dir(place).unwrap();
+        }
+        let theirs = files.join("theirs");
+        std::fs::write(&theirs, "content").unwrap();
+        std::os::unix::fs::chown(&theirs, Some(4242), Some(4242)).unwrap();
+        std::fs::set_permissions(&theirs, std::os::unix::fs::PermissionsExt::from_mode(0o000)).unwrap();
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        let mount = open_tree(CWD, &files, flags).unwrap();
+        let line = format!(
+            "cat {0}/theirs; ls {0}; cat {1}; ls {2}; echo x > {0}/theirs; rm -f {0}/theirs; grep CapEff /proc/self/status",
+            at.display(),
+            theirs.display(),
+            dir.path().display()
+        );
+        let mut command = Command::new("/bin/sh");
+        let tree = Tree { mount: mount.as_fd(), at: &at };
+        let said = run_on(command.args(["-c", &line]), &tree, &nothing(), "try").unwrap().said;
+        assert!(said.starts_with("contenttheirs\n"), "{said}");
+        assert_eq!(said.matches("ermission denied").count(), 4, "{said}");
+        assert!(said.ends_with("CapEff:\t0000000000000004\n"), "{said}");
+        assert_eq!(std::fs::read_dir(&at).unwrap().count(), 0);
+        assert_eq!(std::fs::read_to_string(&theirs).unwrap(), "content");
     }
 
     #[test]
