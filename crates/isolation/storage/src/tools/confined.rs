@@ -261,8 +261,10 @@ mod tests {
         for place in [&files, &at] {
             std::fs::create_dir(place).unwrap();
         }
-        let theirs = files.join("theirs");
-        std::fs::write(&theirs, "content").unwrap();
+        let (theirs, other) = (files.join("theirs"), dir.path().join("other"));
+        for (file, content) in [(&theirs, "content"), (&other, "secret")] {
+            std::fs::write(file, content).unwrap();
+        }
         std::os::unix::fs::chown(&theirs, Some(4242), Some(4242)).unwrap();
         std::fs::set_permissions(&theirs, std::os::unix::fs::PermissionsExt::from_mode(0o000)).unwrap();
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
@@ -270,7 +272,7 @@ mod tests {
         let line = format!(
             "cat {0}/theirs; ls {0}; cat {1}; ls {2}; echo x > {0}/theirs; rm -f {0}/theirs; grep CapEff /proc/self/status",
             at.display(),
-            theirs.display(),
+            other.display(),
             dir.path().display()
         );
         let mut command = Command::new("/bin/sh");
