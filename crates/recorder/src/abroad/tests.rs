@@ -256,9 +256,8 @@ async fn what_came_is_sent_nowhere_before_that_place_is_in_order() {
     let of = |host: &Host| unsettled(host.recorder.dir(), &sandbox()).unwrap();
     let mut one = one_that_said("sent").await;
     assert_eq!(of(&one), None, "it was begun here");
-    let bucket = one.send();
     let two = Host::new();
-    two.goes_on(bucket.path()).await;
+    two.goes_on(one.send().path()).await;
     two.says("on the second").await;
     assert_eq!(of(&two), Some(2));
     settled(two.recorder.dir(), &sandbox()).unwrap();
@@ -268,6 +267,7 @@ async fn what_came_is_sent_nowhere_before_that_place_is_in_order() {
     three.goes_on(tempfile::tempdir().unwrap().path()).await;
     assert_eq!(of(&three), Some(0), "nothing came, and something may be there");
     // One that stays as it lies here, too, if something else is there.
+    let bucket = one.send();
     fs::write(bucket.path().join(sandbox().as_str()).join(format!("{:020}.log", 9)), "another").unwrap();
     one.restart().await;
     assert_eq!(one.goes_on(bucket.path()).await.refused.len(), 1);
