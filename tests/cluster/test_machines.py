@@ -55,17 +55,23 @@ def goes_on(node, box, execution, boot):
     until("it counts on", lambda: counted(node, box, execution) > before, PATIENCE)
 
 
-def test_a_machine_goes_on_elsewhere_with_its_memory(cluster):
-    a, b = cluster.nodes
+def machine(node):
+    """Makes a machine, `box`, and lets it count; gives its record and the execution that counts."""
     sleep = {"usr/bin/sleep": pathlib.Path("/usr/bin/sleep").read_bytes()}
     image = Image("reg.test/machine:1", shell(), layer(sleep))
-    image.load(a)
-    shared(a, image)
+    image.load(node)
+    shared(node, image)
     spec = {"image": image.name, "isolation": "microvm", "resources": {"memory_bytes": 128 << 20, "disk_bytes": 256 << 20}}
-    made = a.ok("POST", "/v1/sandboxes", {"name": "box", "node_labels": {"node": "a"}, **spec}, timeout=PATIENCE)
+    made = node.ok("POST", "/v1/sandboxes", {"name": "box", "node_labels": {"node": node.name}, **spec}, timeout=PATIENCE)
+    counting = node.ok("POST", "/v1/sandboxes/box/execs", {"argv": ["sh", "-c", COUNT]}, timeout=PATIENCE)["exec"]["id"]
+    until("it counts", lambda: counted(node, "box", counting) > 5, PATIENCE)
+    return made, counting
+
+
+def test_a_machine_goes_on_elsewhere_with_its_memory(cluster):
+    a, b = cluster.nodes
+    made, counting = machine(a)
     boot = made["boot_id"]
-    counting = a.ok("POST", "/v1/sandboxes/box/execs", {"argv": ["sh", "-c", COUNT]}, timeout=PATIENCE)["exec"]["id"]
-    until("it counts", lambda: counted(a, "box", counting) > 5, PATIENCE)
     # The node is drained while it runs: it moves, and what runs in it does not end.
     b.ok("PATCH", "/v1/nodes/a", {"draining": True})
     until("it has gone", lambda: cluster.node_of("box") == "b", PATIENCE)
@@ -99,4 +105,28 @@ def test_a_machine_goes_on_elsewhere_with_its_memory(cluster):
         cluster.bucket.request("PUT", name, content[name])
     b.ok("POST", "/v1/sandboxes/box/resume", {}, timeout=PATIENCE)
     goes_on(b, "box", counting, boot)
+    a.start()
+
+
+def test_a_machine_whose_node_dies_as_it_wakes_does_not_go_on_from_its_copy(cluster):
+    a, b = cluster.nodes
+    made, counting = machine(a)
+    a.ok("POST", "/v1/sandboxes/box/pause", {"mode": "memory"}, timeout=PATIENCE)
+    until("it is kept", lambda: seen(a, "box").get("kept_at_ms"), PATIENCE)
+    a.stop()
+    # The machine has gone on, and that is not recorded.
+    a.failpoints = "engine.wake.started=kill"
+    a.start()
+    b.call("POST", "/v1/sandboxes/box/resume", {}, timeout=PATIENCE)
+    a.process.wait(timeout=PATIENCE)
+    found = until("it is another node's", lambda: seen(b, "box"), PATIENCE)
+    assert (found["state"], found["paused"]) == ("paused", "filesystem")
+    assert "without its memory" in found["reason"]
+    ended = until("what ran has ended", lambda: b.ok("GET", f"/v1/sandboxes/box/execs/{counting}").get("exit"), PATIENCE)
+    assert ended["reason"] == "sandbox_paused"
+    b.ok("POST", "/v1/sandboxes/box/resume", {}, timeout=PATIENCE)
+    woken = seen(b, "box")
+    assert woken["state"] == "running" and woken["boot_id"] != made["boot_id"]
+    assert woken["reason"].startswith("woken without its memory")
+    a.failpoints = ""
     a.start()

@@ -66,7 +66,8 @@ pub const ALL: &[&str] = &[
     "engine.rotate.finished",
 ];
 
-/// Those that only nodes with an object store pass: a sandbox is copied there, goes to another node, and is fetched.
+/// Those that only nodes with an object store pass: a sandbox is copied there, goes to another node, and is fetched. The last
+/// one only machines pass, which have memory that is used.
 pub const TRAVEL: &[&str] = &[
     "engine.travel.begun",
     "engine.travel.sent",
@@ -79,6 +80,7 @@ pub const TRAVEL: &[&str] = &[
     "engine.travel.arrived",
     "engine.travel.fetching",
     "engine.travel.fetched",
+    "engine.wake.marked",
 ];
 
 /// Those that only nodes with an object store pass: an image is given to the others, or taken from them.

@@ -10,6 +10,8 @@
 //! | `paused` (frozen) | alive | frozen, if it is not; its guest is not asked |
 //! | `pausing`, `paused` (on disk) | disk, perhaps more | what is more than the disk is ended |
 //! | `paused` (on disk), kept in the object store | nothing, or part of a disk that was fetched | as it is: fetched when it is woken |
+//! | `paused` (memory), which may have gone on | disk, perhaps more | what is more than disk and memory is ended; copied anew |
+//! | the same | nothing | fetched without its memory when it is woken |
 //! | `running`, `paused` (frozen) | dead | `failed`, its execs `lost`, its remains removed |
 //! | `deleting` | anything | deleted |
 //! | `failed` | anything | its remains removed, the record kept |
@@ -77,12 +79,12 @@ impl Engine {
     }
 
     /// A sandbox that was being fetched may have a part of its disk here: it is fetched anew. Before its artifact's row goes, which says
-    /// that it was.
+    /// that it was. One that may have gone on with its memory is left to its driver, which knows: what went on is whole.
     async fn undo_fetches(&self, records: &[SandboxRecord]) -> Result<()> {
         for artifact in self.all_snapshots().await? {
             let fetched = matches!(&artifact.purpose, Purpose::Held(by) if by == crate::travel::HOLDER);
             let Some(id) = artifact.sandbox.filter(|_| fetched) else { continue };
-            let asleep = |record: &&SandboxRecord| record.id == id && record.is_kept();
+            let asleep = |record: &&SandboxRecord| record.id == id && record.is_kept() && !record.memory_used;
             if let Some(record) = records.iter().find(asleep)
                 && let Some(driver) = self.inner.drivers.get(&record.spec.isolation)
             {

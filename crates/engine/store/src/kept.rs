@@ -6,6 +6,10 @@
 //! reads the row afterwards, so it needs no clock and no lock.
 //!
 //! A sandbox goes to another node in one statement, which succeeds only if the sandbox is put to disk and copied whole.
+//!
+//! No machine goes on twice from one moment. Before one goes on that is copied with its memory, its node writes down that this
+//! memory is used ([`Store::mark_memory_used`]), if the sandbox is still its own. Until it is recorded that the machine runs, or is put
+//! to disk again, or until a newer copy is whole, the copy counts for its disk alone.
 
 use atoll_core::id::{NodeId, SandboxId};
 use atoll_core::node::NodeFacts;
@@ -17,6 +21,7 @@ use crate::db::{Conn, Row, args};
 use crate::error::StoreError;
 use crate::listed::{Table, Which};
 use crate::record::SandboxRecord;
+use crate::sandboxes::clean;
 
 const ARRIVALS: Table = Table::new("arrivals", "sandbox_id");
 const STAYING: Table = Table::new("kept", "id");
@@ -127,7 +132,7 @@ impl Store {
         const COPY: &str = "UPDATE kept SET upload = NULL, copy = $2, digest = $3, bytes = $4, copied_ms = $5, \
              stays = NULL, taken_ms = CASE WHEN taken_ms IS NOT NULL THEN $5 END \
              WHERE sandbox_id = $1 AND upload = $2";
-        const SAY: &str = "UPDATE sandboxes SET kept_ms = $2 WHERE id = $1 AND state = 'paused' \
+        const SAY: &str = "UPDATE sandboxes SET kept_ms = $2, memory_used = 0 WHERE id = $1 AND state = 'paused' \
              AND paused IN ('filesystem', 'memory') AND boot_id = $3 AND COALESCE(node, '') = $4 \
              AND COALESCE(paused_ms, 0) = $5";
         let id = asleep.id.as_str();
@@ -181,6 +186,54 @@ impl Store {
         .await
     }
 
+    /// Writes down that the memory with which a sandbox of this node is put to disk may go on from now on: its copy, if there
+    /// is one, counts for its disk alone. The caller lets the machine go on after that, and not without.
+    ///
+    /// # Errors
+    /// [`StoreError::Conflict`] when it is not put to disk with its memory, or is not this node's.
+    pub async fn mark_memory_used(&self, id: &SandboxId) -> Result<(), StoreError> {
+        self.set_memory_used(id, 1).await
+    }
+
+    /// Takes [`Self::mark_memory_used`] back: the caller knows that nothing went on.
+    ///
+    /// # Errors
+    /// As [`Self::mark_memory_used`].
+    pub async fn mark_memory_unused(&self, id: &SandboxId) -> Result<(), StoreError> {
+        self.set_memory_used(id, 0).await
+    }
+
+    async fn set_memory_used(&self, id: &SandboxId, used: u32) -> Result<(), StoreError> {
+        const SQL: &str = "UPDATE sandboxes SET memory_used = $2 WHERE id = $1 AND COALESCE(node, '') = $3 \
+             AND state = 'paused' AND paused = 'memory'";
+        let values = args![id.as_str(), used, self.node_text()];
+        self.write_one(move |mut conn| {
+            Box::pin(async move {
+                if conn.execute(SQL, values).await? == 0 { Err(StoreError::Conflict) } else { Ok(()) }
+            })
+        })
+        .await
+    }
+
+    /// Records that only the disk counts from now on of a sandbox that is in the object store, and why; gives the new
+    /// generation. The sandbox stays kept.
+    ///
+    /// # Errors
+    /// [`StoreError::Conflict`] when it is not put to disk and kept, or is not this node's.
+    pub async fn give_memory_up(&self, id: &SandboxId, reason: Option<&str>) -> Result<i64, StoreError> {
+        const SQL: &str = "UPDATE sandboxes SET paused = 'filesystem', reason = $2, memory_used = 0, \
+             generation = generation + 1 WHERE id = $1 AND COALESCE(node, '') = $3 AND state = 'paused' \
+             AND paused IN ('filesystem', 'memory') AND kept_ms IS NOT NULL RETURNING generation";
+        let values = args![id.as_str(), reason.map(clean).as_deref(), self.node_text()];
+        self.write_one(move |mut conn| {
+            Box::pin(async move {
+                let row = conn.row(SQL, values).await?.ok_or(StoreError::Conflict)?;
+                row.decode("sandboxes", "generation", |row| row.int("generation"))
+            })
+        })
+        .await
+    }
+
     /// Says why a sandbox stays on its node, or that it does not.
     ///
     /// # Errors
@@ -210,7 +263,7 @@ impl Store {
     }
 
     /// Gives a sandbox of this generation, which is put to disk and copied whole, to another node, which lives. Says
-    /// whether the sandbox belongs to that node now.
+    /// whether the sandbox belongs to that node now: not if it may have gone on from the copied memory.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`]: then it may belong to that node, or become so. [`Self::hold`] decides.
@@ -223,7 +276,8 @@ impl Store {
     ) -> Result<bool, StoreError> {
         const GIVE: &str = "UPDATE sandboxes SET node = $2, generation = generation + 1 WHERE id = $1 \
              AND COALESCE(node, '') = $3 AND generation = $4 AND state = 'paused' \
-             AND paused IN ('filesystem', 'memory') AND kept_ms IS NOT NULL AND EXISTS (SELECT 1 FROM nodes WHERE nodes.id = $2 AND is_alive = 1)";
+             AND paused IN ('filesystem', 'memory') AND kept_ms IS NOT NULL AND memory_used = 0 \
+             AND EXISTS (SELECT 1 FROM nodes WHERE nodes.id = $2 AND is_alive = 1)";
         let give = args![id.as_str(), to.as_str(), self.node_text(), generation];
         let id = id.clone();
         self.write(move |mut conn| {
@@ -258,20 +312,29 @@ impl Store {
 
     /// Moves to this node the sandboxes of dead nodes that are put to disk and copied whole, and have one of these
     /// isolation levels. Those whose memory is on disk, too, it leaves to other nodes if the dead node ran machines as
-    /// `theirs` says ([`NodeFacts::machines`]): these can use the memory. Gives how many it moved.
+    /// `theirs` says ([`NodeFacts::machines`]): these can use the memory. Memory that may have gone on is used nowhere: such a
+    /// sandbox is put to disk without it from then on, and `reason` is recorded. Gives how many it moved.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
-    pub async fn take_kept(&self, levels: &[IsolationLevel], theirs: &[u64]) -> Result<usize, StoreError> {
+    pub async fn take_kept(
+        &self,
+        levels: &[IsolationLevel],
+        theirs: &[u64],
+        reason: &str,
+    ) -> Result<usize, StoreError> {
         const FIND: &str = "SELECT sandboxes.id AS id, sandboxes.node AS node, sandboxes.spec AS spec, \
-             sandboxes.spec_version AS spec_version, sandboxes.paused AS paused, nodes.facts AS facts \
-             FROM sandboxes JOIN nodes ON nodes.id = sandboxes.node \
-             WHERE nodes.is_alive = 0 AND sandboxes.state = 'paused' \
+             sandboxes.spec_version AS spec_version, sandboxes.paused AS paused, \
+             sandboxes.memory_used AS memory_used, nodes.facts AS facts \
+             FROM sandboxes JOIN nodes ON nodes.id = sandboxes.node WHERE nodes.is_alive = 0 AND sandboxes.state = 'paused' \
              AND sandboxes.paused IN ('filesystem', 'memory') AND sandboxes.kept_ms IS NOT NULL AND sandboxes.id > $2 ORDER BY sandboxes.id LIMIT $1";
         // Waits for the node if it enters at this moment: then it is alive, and keeps its sandboxes.
         const HOLD: &str = "UPDATE nodes SET is_alive = 0 WHERE id = $1 AND is_alive = 0";
-        const TAKE: &str = "UPDATE sandboxes SET node = $3, generation = generation + 1 WHERE id = $1 AND node = $2 \
-             AND state = 'paused' AND paused IN ('filesystem', 'memory') AND kept_ms IS NOT NULL";
+        const TAKE: &str = "UPDATE sandboxes SET node = $3, generation = generation + 1, \
+             paused = CASE WHEN memory_used = 1 THEN 'filesystem' ELSE paused END, \
+             reason = CASE WHEN memory_used = 1 THEN $4 ELSE reason END, memory_used = 0 \
+             WHERE id = $1 AND node = $2 AND state = 'paused' AND paused IN ('filesystem', 'memory') \
+             AND kept_ms IS NOT NULL";
         let Some(heir) = self.node().cloned() else { return Ok(0) };
         let mut wanted: Vec<(SandboxId, NodeId)> = Vec::new();
         let (mut after, mut more) = (String::new(), true);
@@ -296,6 +359,7 @@ impl Store {
         if wanted.is_empty() {
             return Ok(0);
         }
+        let reason = clean(reason);
         self.write(move |mut conn| {
             Box::pin(async move {
                 let mut taken = 0;
@@ -303,7 +367,8 @@ impl Store {
                     if conn.execute(HOLD, args![node.as_str()]).await? == 0 {
                         continue;
                     }
-                    if conn.execute(TAKE, args![id.as_str(), node.as_str(), heir.as_str()]).await? > 0 {
+                    let take = args![id.as_str(), node.as_str(), heir.as_str(), reason.as_str()];
+                    if conn.execute(TAKE, take).await? > 0 {
                         arrive(&mut conn, &id, false).await?;
                         taken += 1;
                     }
@@ -405,7 +470,8 @@ pub(crate) async fn arrive(conn: &mut Conn<'_>, id: &SandboxId, wake: bool) -> R
 
 /// Whether a sandbox has memory on disk that nodes can use which run machines so, and this one cannot.
 fn is_for_others(row: &Row, theirs: &[u64]) -> bool {
-    let asleep = row.text("paused").is_ok_and(|mode| mode == PauseMode::Memory.as_str());
+    let asleep = row.text("paused").is_ok_and(|mode| mode == PauseMode::Memory.as_str())
+        && row.int("memory_used").is_ok_and(|used| used == 0);
     let ran_on = || row.json::<NodeFacts>("facts").ok()?.machines;
     asleep && ran_on().is_some_and(|mark| theirs.contains(&mark))
 }

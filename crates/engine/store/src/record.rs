@@ -60,6 +60,9 @@ pub struct SandboxRecord {
     /// [`Store::finish_upload`](crate::Store::finish_upload), and by [`Store::take_over`](crate::Store::take_over) for
     /// a sandbox that is brought back from a copy.
     pub kept_ms: Option<u64>,
+    /// While it is put to disk with its memory: it may have gone on from there since. Its copy counts for its disk alone. Set by
+    /// [`Store::mark_memory_used`](crate::Store::mark_memory_used).
+    pub memory_used: bool,
     /// How it was brought back when its node died, if that happened.
     pub restored: Option<Restored>,
     /// Counts changes; 1 when inserted. What was read must still be there to be changed.

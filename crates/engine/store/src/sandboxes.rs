@@ -166,7 +166,8 @@ impl Store {
     }
 
     /// Stores state, reason, pause and boot of `sandbox` if its stored state is one of `from`; gives the new
-    /// generation. What stays put to disk stays kept, if it is.
+    /// generation. What stays put to disk stays kept, if it is and its memory was not used: then what is on disk may be newer
+    /// than the copy.
     ///
     /// # Errors
     /// [`StoreError::Conflict`] when it is in another state, [`StoreError::NotFound`]; [`StoreError::Quota`].
@@ -224,9 +225,9 @@ pub(crate) async fn set_pause(
     ];
     let sql = format!(
         "UPDATE sandboxes SET state = $2, reason = $3, paused = $4, paused_ms = $5, pauses_ms = $6, \
-         boot_id = $7, kept_ms = CASE WHEN state = 'paused' AND $2 = 'paused' \
+         boot_id = $7, kept_ms = CASE WHEN state = 'paused' AND $2 = 'paused' AND memory_used = 0 \
          AND (paused = $4 OR paused = 'memory' AND $4 = 'filesystem') THEN kept_ms END, \
-         generation = generation + 1 WHERE id = $1 AND {} RETURNING generation",
+         memory_used = 0, generation = generation + 1 WHERE id = $1 AND {} RETURNING generation",
         any_of("state", from.iter().map(|state| state.as_str()), &mut values)
     );
     let row = conn.row(AssertSqlSafe(sql), values).await?;
@@ -348,7 +349,7 @@ async fn changed(conn: &mut Conn<'_>, row: Option<Row>, id: &SandboxId) -> Resul
 }
 
 /// A reason may come from inside a sandbox; PostgreSQL cannot store NUL.
-fn clean(reason: &str) -> String {
+pub(crate) fn clean(reason: &str) -> String {
     reason.replace('\0', "\u{fffd}")
 }
 
@@ -499,6 +500,7 @@ fn read(row: &Row) -> Result<SandboxRecord, BadColumn> {
         pauses_ms: row.uint("pauses_ms")?,
         boot_id: row.text("boot_id")?,
         kept_ms: row.uint_opt("kept_ms")?,
+        memory_used: row.int("memory_used")? != 0,
         restored: match (row.uint_opt("checkpoint_ms")?, row.uint_opt("restored_ms")?) {
             (Some(checkpoint_ms), Some(at_ms)) => Some(Restored { checkpoint_ms, at_ms }),
             _ => None,

@@ -50,6 +50,7 @@ impl NewSandbox {
             pauses_ms: 0,
             boot_id: Inner::new_boot_id()?,
             kept_ms: None,
+            memory_used: false,
             restored: None,
             generation: 1,
         })

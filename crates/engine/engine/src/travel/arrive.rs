@@ -44,7 +44,8 @@ impl Engine {
     async fn look_for_arrivals(&self, not_before: &mut BTreeMap<SandboxId, Instant>) -> Result<()> {
         if self.has_dead_nodes() {
             let (levels, theirs) = (self.isolation_levels(), self.machines_elsewhere());
-            let taken = self.inner.store.take_kept(&levels, &theirs).await.map_err(store_error)?;
+            let taken = self.inner.store.take_kept(&levels, &theirs, super::MEMORY_USED).await;
+            let taken = taken.map_err(store_error)?;
             if taken > 0 {
                 tracing::info!(sandboxes = taken, "what a dead node had in the object store is this one's");
             }

@@ -26,6 +26,7 @@
 //!
 //! The memory of a machine is one more sequence of bytes with pieces, in the same index as the disk. What it needs of a node is
 //! written beside it (`atoll_core::machine`); a node that has not all of that wakes the sandbox without, and says so.
+//! Memory goes on once: a node writes down that it is used before it lets the machine go on, see `atoll_store`'s module `kept`.
 //!
 //! All of it is there on nodes with an object store only; one without says why its sandboxes stay when it is drained.
 
@@ -56,6 +57,13 @@ pub(crate) use checkpoint::{HOLDER as COPY_HOLDER, begin as begin_copy, check as
 pub(crate) use fetch::{Fetched, HOLDER};
 pub(crate) use keep::Keeping;
 
+/// How the reason of a sandbox begins that was woken without the memory with which it was put to disk.
+pub(crate) const WITHOUT_MEMORY: &str = "woken without its memory";
+/// Stands before that as long as it is paused.
+pub(crate) const TO_BE: &str = "to be ";
+/// The reason of a sandbox whose copied memory may have gone on, while it is paused.
+pub(crate) const MEMORY_USED: &str =
+    "to be woken without its memory, which may have gone on: its server ended as it woke";
 /// Copies that are made, or fetched, at the same time.
 const AT_ONCE_MAX_COUNT: usize = 2;
 

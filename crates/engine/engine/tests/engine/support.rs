@@ -382,6 +382,7 @@ pub(crate) fn row(n: u64, state: SandboxState) -> SandboxRecord {
         pauses_ms: 0,
         boot_id: String::new(),
         kept_ms: None,
+        memory_used: false,
         restored: None,
         generation: 1,
     }

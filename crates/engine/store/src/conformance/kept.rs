@@ -85,7 +85,7 @@ pub(super) async fn what_is_kept_is_so_until_it_is_woken(store: &Store) {
     assert_eq!(store.hold(&record.id, generation).await.unwrap(), Some(generation + 1));
     assert_eq!(store.hold(&record.id, generation).await.unwrap(), None);
     assert_eq!(
-        (store.arrivals(None).await.unwrap(), store.take_kept(&[], &[]).await.unwrap()),
+        (store.arrivals(None).await.unwrap(), store.take_kept(&[], &[], "used").await.unwrap()),
         (Vec::new(), 0)
     );
     store.arrived(&record.id).await.unwrap();
@@ -97,4 +97,56 @@ pub(super) async fn what_is_kept_is_so_until_it_is_woken(store: &Store) {
     assert_eq!(store.arrivals(None).await.unwrap(), []);
     let gone = store.expect_wake(&SandboxId::from_parts(9, 9)).await;
     assert!(matches!(gone, Err(StoreError::NotFound)));
+}
+
+pub(super) async fn memory_that_may_have_gone_on_counts_no_more(store: &Store) {
+    let all = SandboxState::ALL;
+    let paused = Some(PauseMode::Memory);
+    let record = SandboxRecord { state: SandboxState::Paused, paused, ..sandbox(1, 1) };
+    store.insert_sandbox(&record).await.unwrap();
+    let id = &record.id;
+    let counts = async || {
+        let row = store.sandbox(id).await.unwrap().unwrap();
+        (row.kept_ms, row.memory_used)
+    };
+    let keep = async |upload: &str, at: u64| {
+        store.begin_upload(id, upload).await.unwrap();
+        store.finish_upload(&record, &copy(upload, at)).await.unwrap();
+    };
+    keep("one", 4).await;
+    store.mark_memory_used(id).await.unwrap();
+    assert_eq!(counts().await, (Some(4), true), "its disk is there");
+    store.mark_memory_unused(id).await.unwrap();
+    assert_eq!(counts().await, (Some(4), false));
+    // As often as it is tried.
+    store.mark_memory_used(id).await.unwrap();
+    store.mark_memory_used(id).await.unwrap();
+    // As a server does that finds it at its start, or could not wake it: what is on disk now may be newer.
+    store.set_pause(&record, &all).await.unwrap();
+    assert_eq!(counts().await, (None, false));
+    keep("two", 8).await;
+    store.mark_memory_used(id).await.unwrap();
+    keep("three", 9).await;
+    assert_eq!(counts().await, (Some(9), false), "a newer copy");
+    store.mark_memory_used(id).await.unwrap();
+    let without = SandboxRecord { paused: Some(PauseMode::Filesystem), ..record.clone() };
+    store.set_pause(&without, &all).await.unwrap();
+    assert_eq!(counts().await, (None, false), "its disk, too, may have changed");
+    store.set_pause(&record, &all).await.unwrap();
+    keep("four", 10).await;
+    store.mark_memory_used(id).await.unwrap();
+    let generation = store.sandbox(id).await.unwrap().unwrap().generation;
+    assert_eq!(store.give_memory_up(id, Some("why")).await.unwrap(), generation + 1);
+    let given_up = store.sandbox(id).await.unwrap().unwrap();
+    assert_eq!((given_up.paused, given_up.reason.as_deref()), (without.paused, Some("why")));
+    assert_eq!(counts().await, (Some(10), false), "the copy of its disk is all there is");
+    assert!(matches!(store.mark_memory_used(id).await, Err(StoreError::Conflict)), "it has no memory");
+    // Awake it needs no copy.
+    store.set_pause(&record, &all).await.unwrap();
+    store.mark_memory_used(id).await.unwrap();
+    let awake = SandboxRecord { state: SandboxState::Running, paused: None, ..record.clone() };
+    store.set_pause(&awake, &all).await.unwrap();
+    assert_eq!(counts().await, (None, false));
+    assert!(matches!(store.mark_memory_used(id).await, Err(StoreError::Conflict)));
+    assert!(matches!(store.give_memory_up(id, None).await, Err(StoreError::Conflict)));
 }

@@ -96,6 +96,7 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
         ingress::ssh_keys,
         kept::uploads,
         kept::what_is_kept_is_so_until_it_is_woken,
+        kept::memory_that_may_have_gone_on_counts_no_more,
         others::pools,
         projects::life,
         projects::names_and_lists_are_apart,
@@ -144,6 +145,7 @@ pub fn sandbox(ms: u64, n: u64) -> SandboxRecord {
         pauses_ms: 0,
         boot_id: "boot".to_owned(),
         kept_ms: None,
+        memory_used: false,
         restored: None,
         generation: 1,
     }

@@ -215,14 +215,18 @@ mod tests {
         let local = sandbox(3, SandboxState::Paused, Some(PauseMode::Filesystem));
         one.insert_sandbox(&local).await.unwrap();
         let levels = [IsolationLevel::Container];
-        assert_eq!(two.take_kept(&levels, &[]).await.unwrap(), 0, "it lives");
+        assert_eq!(two.take_kept(&levels, &[], "used").await.unwrap(), 0, "it lives");
         once("it is taken over", async || {
             two.take_over(&record_of(&two, 1).await, &[IsolationLevel::Container], "why", 9).await.unwrap()
         })
         .await;
-        assert_eq!(two.take_kept(&[IsolationLevel::Microvm], &[]).await.unwrap(), 0, "it cannot run here");
+        assert_eq!(
+            two.take_kept(&[IsolationLevel::Microvm], &[], "used").await.unwrap(),
+            0,
+            "it cannot run here"
+        );
         // Both nodes at once: each gets some of the sandboxes, or one gets all, and no sandbox goes to both.
-        let (a, b) = tokio::join!(two.take_kept(&levels, &[]), three.take_kept(&levels, &[]));
+        let (a, b) = tokio::join!(two.take_kept(&levels, &[], "used"), three.take_kept(&levels, &[], "used"));
         assert_eq!(a.unwrap() + b.unwrap(), 2);
         let mut arrived = two.arrivals(None).await.unwrap();
         arrived.extend(three.arrivals(None).await.unwrap());
@@ -255,23 +259,73 @@ mod tests {
         let ((one, _), (two, _)) = (enter(&url, 1).await, enter(&url, 2).await);
         let facts = NodeFacts { machines: Some(7), ..record_of(&two, 1).await.facts };
         one.set_facts(&facts).await.unwrap();
-        let asleep = sandbox(1, SandboxState::Paused, Some(PauseMode::Memory));
-        one.insert_sandbox(&asleep).await.unwrap();
-        one.begin_upload(&asleep.id, "u").await.unwrap();
-        let copy = CopyRecord { upload: "u".to_owned(), digest: "d".to_owned(), bytes: 1, copied_ms: 5 };
-        one.finish_upload(&asleep, &copy).await.unwrap();
+        asleep_with_memory(&one, 1).await;
         let without = kept(&one, 2).await;
         let levels = [IsolationLevel::Container];
         once("it is taken over", async || {
             two.take_over(&record_of(&two, 1).await, &levels, "why", 9).await.unwrap()
         })
         .await;
-        assert_eq!(two.take_kept(&levels, &[7]).await.unwrap(), 1, "the other is for others");
+        assert_eq!(two.take_kept(&levels, &[7], "used").await.unwrap(), 1, "the other is for others");
         let arrival = Arrival { sandbox: without.id.clone(), wake: false };
         assert_eq!(two.arrivals(None).await.unwrap(), [arrival]);
-        assert_eq!(two.take_kept(&levels, &[8]).await.unwrap(), 1, "no other can use its memory");
+        assert_eq!(two.take_kept(&levels, &[8], "used").await.unwrap(), 1, "no other can use its memory");
         one.close().await;
         two.close().await;
+        postgres.clean().await;
+    }
+
+    async fn asleep_with_memory(store: &Store, number: u64) -> SandboxRecord {
+        let record = sandbox(number, SandboxState::Paused, Some(PauseMode::Memory));
+        store.insert_sandbox(&record).await.unwrap();
+        store.begin_upload(&record.id, "u").await.unwrap();
+        let copy = CopyRecord { upload: "u".to_owned(), digest: "d".to_owned(), bytes: 1, copied_ms: 5 };
+        store.finish_upload(&record, &copy).await.unwrap();
+        record
+    }
+
+    /// Between the moment in which it may go on and the one in which that is recorded, its node gives it to nobody, and who takes
+    /// it from the dead node has its disk.
+    #[tokio::test]
+    async fn memory_that_may_have_gone_on_is_used_by_no_other_node() {
+        let postgres = Postgres::start().await;
+        let url = postgres.fresh().await;
+        let ((one, _), (two, _)) = (enter(&url, 1).await, enter(&url, 2).await);
+        let facts = NodeFacts { machines: Some(7), ..record_of(&two, 1).await.facts };
+        one.set_facts(&facts).await.unwrap();
+        let (waking, asleep) = (asleep_with_memory(&one, 1).await, asleep_with_memory(&one, 2).await);
+        assert!(matches!(two.mark_memory_used(&waking.id).await, Err(StoreError::Conflict)), "not its own");
+        one.mark_memory_used(&waking.id).await.unwrap();
+        assert!(!one.hand_over(&waking.id, 1, &draft(2).id, true).await.unwrap());
+        let levels = [IsolationLevel::Container];
+        once("it is taken over", async || {
+            two.take_over(&record_of(&two, 1).await, &levels, "why", 9).await.unwrap()
+        })
+        .await;
+        assert!(
+            matches!(one.mark_memory_used(&asleep.id).await, Err(StoreError::Claimed)),
+            "it goes on no more"
+        );
+        // Nodes that could use memory of the dead one have no better claim to it: there is only a disk.
+        assert_eq!(two.take_kept(&levels, &[7], "used").await.unwrap(), 1);
+        let taken = two.sandbox(&waking.id).await.unwrap().unwrap();
+        assert_eq!((taken.state, taken.paused), (SandboxState::Paused, Some(PauseMode::Filesystem)));
+        assert_eq!(
+            (taken.reason.as_deref(), taken.kept_ms, taken.memory_used),
+            (Some("used"), Some(5), false)
+        );
+        assert_eq!(two.take_kept(&levels, &[], "used").await.unwrap(), 1);
+        let taken = two.sandbox(&asleep.id).await.unwrap().unwrap();
+        assert_eq!((taken.paused, taken.reason, taken.kept_ms), (Some(PauseMode::Memory), None, Some(5)));
+        // It is the new node's, to go on with or to give away.
+        two.mark_memory_used(&asleep.id).await.unwrap();
+        two.mark_memory_unused(&asleep.id).await.unwrap();
+        let generation = taken.generation;
+        let three = enter(&url, 3).await.0;
+        assert!(two.hand_over(&asleep.id, generation, &draft(3).id, false).await.unwrap());
+        for store in [one, two, three] {
+            store.close().await;
+        }
         postgres.clean().await;
     }
 
@@ -323,13 +377,13 @@ mod tests {
             two.take_over(&record_of(&two, 1).await, &[IsolationLevel::Container], "why", 9).await.unwrap()
         })
         .await;
-        assert_eq!(two.take_kept(&[IsolationLevel::Container], &[]).await.unwrap(), 1);
+        assert_eq!(two.take_kept(&[IsolationLevel::Container], &[], "used").await.unwrap(), 1);
         let arrival = Arrival { sandbox: record.id.clone(), wake: false };
         assert_eq!(two.arrivals(None).await.unwrap(), [arrival]);
         assert_eq!(two.arrivals(Some(&record.id)).await.unwrap(), []);
         // All others come at once where they can run: in batches, each behind the last.
         let levels = [IsolationLevel::Microvm];
-        assert_eq!(two.take_kept(&levels, &[]).await.unwrap(), 200);
+        assert_eq!(two.take_kept(&levels, &[], "used").await.unwrap(), 200);
         let first = two.arrivals(None).await.unwrap();
         let rest = two.arrivals(first.last().map(|arrival| &arrival.sandbox)).await.unwrap();
         assert_eq!((first.len(), rest.len()), (200, 1));

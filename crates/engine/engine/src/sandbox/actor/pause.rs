@@ -9,6 +9,7 @@
 //! | hibernation recorded, not done | `pausing` | finished |
 //! | done | `paused` (filesystem, memory) | a sandbox that is half awake is put to disk again |
 //! | `running` recorded, not thawed | `running` | thawed |
+//! | a machine that is copied is to go on, not recorded what became of that | `paused` (memory), used | put to disk again, and copied anew; what is not here is woken without its memory |
 
 use atoll_core::exec::ExitReason;
 use atoll_core::sandbox::PauseMode;
@@ -17,6 +18,7 @@ use atoll_isolation::IsolationError;
 use futures::future::join_all;
 
 use super::*;
+use crate::travel::MEMORY_USED;
 use crate::usage;
 
 /// How long execs have to end by themselves when their sandbox is put to disk.
@@ -77,7 +79,8 @@ impl Actor {
         // A copy that is made of its memory and its disk is none of its disk alone.
         self.stop_keeping().await;
         if self.away {
-            return self.give_memory_up(why).await;
+            let reason = why.map(str::to_owned).or_else(|| self.record.reason.clone());
+            return self.give_copied_memory_up(reason.as_deref()).await;
         }
         let was_paused = self.record.state == SandboxState::Paused;
         usage::settle(&self.inner, &self.shared).await;
@@ -89,6 +92,7 @@ impl Actor {
             paused_ms: self.record.paused_ms.or_else(|| Some(self.inner.now_ms())),
             expires_ms: self.end_while_paused(),
             kept_ms: None,
+            memory_used: false,
             ..self.record.clone()
         };
         let from = [SandboxState::Running, SandboxState::Pausing, SandboxState::Paused];
@@ -145,25 +149,42 @@ impl Actor {
         self.unlinked = true;
         match self.shared.driver().hibernate(&id, PauseMode::Memory).await {
             // It came from another node, or what is here was not whole: it is fetched when it is woken.
-            Err(IsolationError::Gone) if self.record.is_kept() => self.away = true,
+            Err(IsolationError::Gone) if self.record.is_kept() => {
+                self.away = true;
+                if self.record.memory_used {
+                    self.inner.gateway.detach(&id);
+                    self.give_copied_memory_up(Some(MEMORY_USED)).await?;
+                    self.show(SandboxState::Paused);
+                    return Ok(());
+                }
+            }
             asleep => asleep.map_err(|error| isolation_error(&error))?,
         }
         self.inner.gateway.detach(&id);
         atoll_failpoint::fail_point!("engine.hibernate.done");
-        let next = SandboxRecord { state: SandboxState::Paused, ..self.record.clone() };
+        let next = SandboxRecord {
+            state: SandboxState::Paused,
+            // What may have gone on may be newer here than in the copy.
+            kept_ms: self.record.kept_ms.filter(|_| !self.record.memory_used),
+            memory_used: false,
+            ..self.record.clone()
+        };
         self.record_pause(next, &[SandboxState::Pausing, SandboxState::Paused]).await
     }
 
-    /// From now on only the disk counts of a sandbox that came with its memory and was not woken since. It is woken from the
-    /// same copy.
-    async fn give_memory_up(&mut self, why: Option<&str>) -> Result<()> {
+    /// From now on only the disk counts of a sandbox that is in the object store with its memory. It is woken from the same copy.
+    pub(super) async fn give_copied_memory_up(&mut self, reason: Option<&str>) -> Result<()> {
         self.end_execs_with_memory().await?;
         let next = SandboxRecord {
-            reason: why.map(str::to_owned).or_else(|| self.record.reason.clone()),
+            reason: reason.map(str::to_owned),
             paused: Some(PauseMode::Filesystem),
+            memory_used: false,
             ..self.record.clone()
         };
-        self.record_pause(next, &[SandboxState::Paused]).await
+        let given_up = self.inner.store.give_memory_up(&next.id, reason).await;
+        self.record.generation = given_up.map_err(store_error)?;
+        self.publish_pause(next);
+        Ok(())
     }
 
     /// What ran in it does not go on: its memory is not used.

@@ -27,8 +27,14 @@ impl Actor {
         }
         let mode = self.record.paused.unwrap_or(PauseMode::Filesystem);
         let put = if mode == PauseMode::Memory {
+            // Nothing has a session yet, should it turn out that there is no memory any more.
+            self.unentered = true;
             let put = self.put_to_sleep().await;
-            self.take_up_asleep().await;
+            if self.record.paused == Some(PauseMode::Memory) {
+                self.take_up_asleep().await;
+            } else {
+                self.take_up_logs().await;
+            }
             if put.is_ok() {
                 self.begin_keeping();
             }
@@ -52,12 +58,12 @@ impl Actor {
     }
 
     /// Takes up the execs of a sandbox that is put to disk with its memory: they go on when it is woken. Their output must
-    /// be here before, because each session goes on where that ends.
+    /// be here before, because each session goes on where that ends; without it they stay without sessions.
     async fn take_up_asleep(&mut self) {
         if !self.take_up_logs().await {
-            self.unentered = true;
             return;
         }
+        self.unentered = false;
         if let Err(error) = exec::enter_open(&self.inner, &self.shared).await {
             tracing::error!(sandbox = %self.record.id, %error, "its execs could not be taken up");
         }
