@@ -27,10 +27,13 @@ def test_a_terminal(box):
         info = box.process.get_pty_session_info(name)
         assert (info.id, info.active, info.cols, info.rows, info.cwd) == (name, True, 100, 30, "/tmp")
         assert name in [session.id for session in box.process.list_pty_sessions()]
+        # While bash waits for a line to be edited, it may put the terminal back to the size that it knows.
+        handle.send_input("touch /tmp/typed; read line; stty size; echo [$A] $((6 * 7)); pwd; exit 5\n")
+        until(lambda: box.process.exec("test -e /tmp/typed").exit_code == 0)
         resized = handle.resize(PtySize(rows=40, cols=120))
         assert (resized.cols, resized.rows) == (120, 40)
         assert box.process.get_pty_session_info(name).cols == 120
-        handle.send_input("stty size; echo [$A] $((6 * 7)); pwd; exit 5\n")
+        handle.send_input("\n")
         for data in handle:
             shown += data
     finally:

@@ -126,9 +126,11 @@ def test_killed_sandbox(own):
 def test_terminal(box):
     output = bytearray()
     terminal = box.pty.create(PtySize(rows=24, cols=80), envs={"FOO": "bar"}, cwd="/tmp", timeout=60)
-    box.pty.send_stdin(terminal.pid, b"stty size; echo $FOO-$TERM; pwd\n")
+    # While bash waits for a line to be edited, it may put the terminal back to the size that it knows.
+    box.pty.send_stdin(terminal.pid, b"stty size; echo $FOO-$TERM; pwd; touch /tmp/typed; read line; stty size; exit 7\n")
+    until(lambda: box.files.exists("/tmp/typed"))
     box.pty.resize(terminal.pid, PtySize(rows=40, cols=100))
-    box.pty.send_stdin(terminal.pid, b"stty size; exit 7\n")
+    box.pty.send_stdin(terminal.pid, b"\n")
     with pytest.raises(CommandExitException) as caught:
         terminal.wait(on_pty=output.extend)
     text = output.decode()

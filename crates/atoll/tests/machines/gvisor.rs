@@ -57,13 +57,15 @@ async fn a_sandbox_with_a_kernel_in_user_space() {
     server.cli(&["cp", "box:/root/tree", back.to_str().unwrap()]).ok();
     assert_eq!(std::fs::read_to_string(back.join("link")).unwrap(), "deep");
     let mut terminal = Terminal::start(&server, &["exec", "-it", "box", "--", "/bin/bash", "--norc"], 91, 31);
-    terminal.write("stty size; tty; echo $((6*7))\r");
+    // In one line: while bash waits for a line to be edited, it may put the terminal back to the size that it knows.
+    terminal.write(
+        "stty size; tty; echo $((6*7)); \
+         until [ \"$(stty size)\" = '22 77' ]; do sleep 0.1; done; echo sized-$((3*4)); exit 5\r",
+    );
     terminal.expect("31 91");
     terminal.expect("/dev/pts/");
     terminal.expect("42");
     terminal.resize(77, 22);
-    // Sizes and keys reach the sandbox by ways of their own.
-    terminal.write("until [ \"$(stty size)\" = '22 77' ]; do sleep 0.1; done; echo sized-$((3*4)); exit 5\r");
     terminal.expect("sized-12");
     assert_eq!(terminal.wait(), Some(5));
     confined(&sandbox.id);
