@@ -207,10 +207,13 @@ impl Engine {
             }
             Ok(left)
         });
+        let mut all = Ok(());
         for id in left.await? {
-            self.settle_journal(&id).await?;
+            // One whose objects cannot be renamed holds up no other.
+            let settled = self.settle_journal(&id).await;
+            all = all.and(settled);
         }
-        Ok(())
+        all
     }
 
     /// Ends the recording of a sandbox that another node is to have: from now on all of the journal is in the object
