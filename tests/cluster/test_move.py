@@ -273,9 +273,43 @@ def test_a_node_that_is_drained_gives_away_what_it_has(cluster):
     assert cluster.node_of("new") == "a"
 
 
+@pytest.mark.long
+def test_a_sandbox_that_moves_runs_while_its_disk_is_sent(cluster):
+    a, b = cluster.nodes
+    id, digest, last = work(a, "box")
+    cluster.bucket.signal(signal.SIGSTOP)
+    b.ok("PATCH", "/v1/nodes/a", {"draining": True})
+    # The bucket takes nothing: the sandbox would stand still now if all of it were sent after it was put to disk.
+    for number in range(6):
+        assert run(a, "box", f"echo {number} >> /root/more; cat /root/note") == "kept\n"
+        assert seen(a, "box")["state"] == "running"
+        time.sleep(1)
+    assert cluster.node_of("box") == "a"
+    cluster.bucket.signal(signal.SIGCONT)
+    until("it has gone", lambda: cluster.node_of("box") == "b")
+    until("and is awake", lambda: seen(b, "box").get("state") == "running")
+    as_it_was(a, "box", id, digest, last)
+    # What was written after its disk was sent is there, too.
+    assert run(a, "box", "cat /root/more") == "".join(f"{number}\n" for number in range(6))
+    a.cli("node", "undrain", "a")
+    # Nothing lies in the bucket but what its next copy has.
+    hibernate(b, "box")
+    indexes = lambda: [name for name in cluster.bucket.of(id) if name.endswith("/index")]
+    until("the copy before is gone", lambda: len(indexes()) == 1)
+    [index] = indexes()
+    used = {(piece["upload"], piece["digest"]) for piece in pieces(json.loads(cluster.bucket.request("GET", index)[1]))}
+    there = lambda: {tuple(name.split("/")[-2:]) for name in cluster.bucket.of(id) if name != index}
+    until("nothing else lies there", lambda: there() == used)
+
+
+def pieces(index):
+    """All pieces of a copy."""
+    return index["disk"]["pieces"] + index["logs"]["pieces"]
+
+
 # The steps of a move at which a test kills the node that gives the sandbox (a) or the one that takes it (b). In the
 # end the sandbox is on b, or may still be on a: never on both, never on none.
-SENDER = ["engine.travel.begun", "engine.travel.sent", "engine.travel.kept", "engine.move.paused", "engine.move.kept", "engine.move.recorded", "engine.move.given", "engine.move.gone"]
+SENDER = ["engine.move.ahead", "engine.travel.begun", "engine.travel.sent", "engine.travel.kept", "engine.move.paused", "engine.move.kept", "engine.move.recorded", "engine.move.given", "engine.move.gone"]
 RECEIVER = ["engine.travel.arrived", "engine.travel.fetching", "engine.travel.fetched", "engine.wake.started", "engine.wake.recorded"]
 
 
@@ -313,7 +347,7 @@ def processes():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("point", ["engine.travel.sent", "engine.move.given"])
+@pytest.mark.parametrize("point", ["engine.move.ahead", "engine.travel.sent", "engine.move.given"])
 def test_a_move_survives_a_crash_of_who_gives(cluster, point):
     moved_with_a_crash(cluster, cluster.nodes[0], point)
 

@@ -59,6 +59,7 @@ mod survival;
 mod told;
 mod trace;
 mod unreadable;
+mod unwritable;
 mod usage;
 mod volume_parts;
 mod volumes;

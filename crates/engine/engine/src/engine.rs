@@ -12,7 +12,7 @@ use atoll_core::usage::Usage;
 use atoll_core::{Code, Error, Result};
 use atoll_egress::Gateway;
 use atoll_image::Images;
-use atoll_isolation::{Check, DiskSpace, Isolation, Resource, Status};
+use atoll_isolation::{Check, DiskSpace, Isolation, Resource};
 use atoll_store::Store;
 use atoll_vault::Vault;
 use tokio::sync::{Semaphore, watch};
@@ -343,29 +343,8 @@ impl Engine {
         checks.extend(self.inner.config.missing.iter().cloned());
         checks.extend(self.check_disk());
         checks.push(self.check_logs());
-        checks.push(self.check_rows());
+        checks.push(self.check_database().await);
         checks
-    }
-
-    /// What the database holds that cannot be read.
-    fn check_rows(&self) -> Check {
-        /// How many rows are named.
-        const NAMED_MAX_COUNT: usize = 20;
-        let unreadable = self.inner.store.unreadable();
-        if unreadable.is_empty() {
-            return Check::new("database", Status::Ok, "every row that was listed can be read");
-        }
-        let rows = unreadable.remembered();
-        let named = rows.iter().take(NAMED_MAX_COUNT);
-        let named: Vec<_> = named.map(|row| format!("{} {} ({})", row.table, row.id, row.column)).collect();
-        let more = if rows.len() > named.len() || unreadable.overflowed() { ", …" } else { "" };
-        let at_least = if unreadable.overflowed() { "at least " } else { "" };
-        let (count, named) = (rows.len(), named.join(", "));
-        let detail = format!("{at_least}{count} rows cannot be read and are left out: {named}{more}");
-        Check::new("database", Status::Limited, detail).hint(
-            "a newer version may be able to read them; otherwise restore a backup, or correct or delete the rows while the \
-             server is stopped",
-        )
     }
 
     /// Things on the host that carry the id of no known sandbox.

@@ -7,8 +7,9 @@ use atoll_core::{Code, Error};
 use atoll_guest_protocol::client::GuestError;
 use atoll_guest_protocol::messages::Reason;
 use atoll_isolation::IsolationError;
-use atoll_store::StoreError;
+use atoll_store::{StoreError, Unwritable};
 
+use crate::database::remedy;
 use crate::engine::Inner;
 
 /// The chain of causes in one line, for the log.
@@ -37,15 +38,7 @@ pub(crate) fn store_error(error: StoreError) -> Error {
             Error::new(Code::InvalidState, "it was changed by somebody else at the same time")
                 .hint("try again")
         }
-        StoreError::Unavailable { .. } if error.is_disk_full() => {
-            tracing::error!(error = chain(&error), "the database's disk is full");
-            Error::new(Code::HostDiskFull, "the disk of the database is full")
-                .hint("free some, then try again")
-        }
-        StoreError::Unavailable { .. } => {
-            tracing::error!(error = chain(&error), "the database does not answer");
-            Error::new(Code::StoreUnavailable, "the database does not answer")
-        }
+        StoreError::Unavailable { .. } => unavailable(&error),
         StoreError::Claimed => Error::new(Code::StoreUnavailable, "another node has taken this one's place")
             .hint("ask another node; this one ends, and starts anew"),
         StoreError::Corrupt { .. } => {
@@ -60,6 +53,17 @@ pub(crate) fn store_error(error: StoreError) -> Error {
         }
         StoreError::AlreadyExists | StoreError::Schema { .. } => internal(&error),
     }
+}
+
+/// What a client is told of the database is what an administrator can act on, and which of the two disks it is.
+fn unavailable(error: &StoreError) -> Error {
+    let Some(why) = error.unwritable() else {
+        tracing::error!(error = chain(error), "the database does not answer");
+        return Error::new(Code::StoreUnavailable, "the database does not answer");
+    };
+    tracing::error!(error = chain(error), "nothing can be stored");
+    let code = if why == Unwritable::DiskFull { Code::HostDiskFull } else { Code::StoreUnavailable };
+    Error::new(code, why.to_string()).hint(remedy(why))
 }
 
 /// What is in the database, but cannot be read, is not absent: its name is not free, and nothing follows from it.

@@ -72,6 +72,7 @@ pub const TRAVEL: &[&str] = &[
     "engine.travel.begun",
     "engine.travel.sent",
     "engine.travel.kept",
+    "engine.move.ahead",
     "engine.move.paused",
     "engine.move.kept",
     "engine.move.recorded",

@@ -30,6 +30,7 @@ mod cluster;
 mod code;
 mod config;
 mod create;
+mod database;
 mod disk;
 mod egress;
 mod engine;

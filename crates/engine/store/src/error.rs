@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use rusqlite::ffi;
 
+use crate::writable::Unwritable;
+
 /// A reason, and what is known about it. None carries a secret: the database's own messages name
 /// columns and constraints, and the URL's password is in none of them.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -65,17 +67,21 @@ impl StoreError {
         Self::Unavailable { source: Arc::new(source) }
     }
 
+    /// Why the database cannot be written, if it is unavailable for a reason that the next write would meet, too.
+    #[must_use]
+    pub fn unwritable(&self) -> Option<Unwritable> {
+        let Self::Unavailable { source } = self else { return None };
+        if let Some(error) = source.downcast_ref::<rusqlite::Error>() {
+            return Unwritable::of_sqlite(error.sqlite_error_code()?);
+        }
+        let error = source.downcast_ref::<sqlx::Error>()?.as_database_error()?;
+        Unwritable::of_postgres(&error.code()?)
+    }
+
     /// Whether it is unavailable because the database's disk is full. Nothing was changed then.
     #[must_use]
     pub fn is_disk_full(&self) -> bool {
-        /// What PostgreSQL calls `disk_full`.
-        const FULL: &str = "53100";
-        let Self::Unavailable { source } = self else { return false };
-        if let Some(error) = source.downcast_ref::<rusqlite::Error>() {
-            return error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull);
-        }
-        let error = source.downcast_ref::<sqlx::Error>().and_then(sqlx::Error::as_database_error);
-        error.and_then(|error| error.code()).is_some_and(|code| code == FULL)
+        self.unwritable() == Some(Unwritable::DiskFull)
     }
 }
 

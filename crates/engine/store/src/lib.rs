@@ -23,6 +23,8 @@
 //! - An operation that fails does not affect the other operations in its transaction.
 //! - On PostgreSQL servers are nodes: each has sandboxes of its own, and a node that was taken over by another node
 //!   writes nothing more (the module `membership`).
+//! - When writes fail because the disk is full, fails, or is read-only, [`Store::unwritable`] says so until a change has
+//!   reached the disk again (the module `writable`).
 //! - A row that cannot be understood gives whoever looks it up [`StoreError::Corrupt`], never a panic. Lists leave it out
 //!   and remember it: the module `listed`.
 
@@ -62,6 +64,7 @@ mod url;
 mod usage;
 mod volumes;
 mod whole;
+mod writable;
 mod writer;
 
 #[cfg(any(test, feature = "conformance"))]
@@ -91,3 +94,4 @@ pub use template_tags::TemplateTag;
 pub use url::{InvalidUrl, StoreUrl};
 pub use usage::{UsageCursor, UsageFilter, UsageMark, UsageRow};
 pub use whole::{WholeError, check_empty, dump, load};
+pub use writable::Unwritable;

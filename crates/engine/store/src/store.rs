@@ -4,7 +4,7 @@ use std::mem;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use atoll_core::id::NodeId;
 use atoll_core::opaque::Opaque;
@@ -12,7 +12,7 @@ use futures::future::BoxFuture;
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
-use crate::db::Conn;
+use crate::db::{Conn, args};
 use crate::error::StoreError;
 use crate::listed::Met;
 use crate::membership::{self, Lease, Told};
@@ -21,6 +21,7 @@ use crate::nodes::NodeDraft;
 use crate::readers::Readers;
 use crate::sqlite;
 use crate::url::StoreUrl;
+use crate::writable::{Known, Unwritable, Writes};
 use crate::writer::{Changes, Kept, Writer, gone};
 
 /// Connections to PostgreSQL.
@@ -34,6 +35,7 @@ pub struct Store {
     backend: Opaque<Backend>,
     /// What cannot be read of what was listed.
     pub(crate) met: Met,
+    writes: Arc<Writes>,
 }
 
 #[derive(Debug)]
@@ -59,6 +61,7 @@ impl Store {
     /// [`StoreError::Unavailable`] when it cannot be reached or read; [`StoreError::Schema`] when it
     /// was written by a newer program.
     pub async fn open(url: &StoreUrl) -> Result<Self, StoreError> {
+        let writes = Arc::new(Writes::new(url.to_string()));
         let backend = match url {
             StoreUrl::SqliteMemory => {
                 let mut opened = false;
@@ -69,7 +72,7 @@ impl Store {
                     }
                     migrated(sqlite::open_in_memory()?)
                 };
-                let writer = Writer::start(open).await?;
+                let writer = Writer::start(open, Arc::clone(&writes)).await?;
                 Backend::Sqlite { writer, readers: None }
             }
             StoreUrl::SqliteFile(path) => {
@@ -78,11 +81,12 @@ impl Store {
                     create_private(&file).map_err(StoreError::unavailable)?;
                     migrated(sqlite::open(&file)?)
                 };
-                let writer = Writer::start(open).await?;
+                let writer = Writer::start(open, Arc::clone(&writes)).await?;
                 Backend::Sqlite { writer, readers: Some(Readers::new(path.clone())) }
             }
             StoreUrl::Postgres(url) => {
                 let options = url.reveal().parse::<PgConnectOptions>()?.application_name("atoll");
+                let seen = Arc::clone(&writes);
                 let pool = PgPoolOptions::new()
                     .max_connections(POSTGRES_CONNECTIONS_MAX_COUNT)
                     .acquire_timeout(ACQUIRE_TIMEOUT)
@@ -91,13 +95,17 @@ impl Store {
                             async move { sqlx::raw_sql(membership::NOTICE).execute(session).await.map(drop) },
                         )
                     })
+                    .before_acquire(move |_session, known| {
+                        let keep = !seen.is_stale(known.age, Instant::now());
+                        Box::pin(async move { Ok(keep) })
+                    })
                     .connect_with(options.clone())
                     .await?;
                 MIGRATIONS.run(&pool).await.map_err(migrations::run_error)?;
                 Backend::Postgres { pool, options: Box::new(options), lease: Arc::default() }
             }
         };
-        Ok(Self { backend: Opaque::new(backend), met: Met::default() })
+        Ok(Self { backend: Opaque::new(backend), met: Met::default(), writes })
     }
 
     /// Becomes a node of the cluster that shares the database, until [`Self::close`] or the end of the process. The
@@ -136,13 +144,43 @@ impl Store {
         self.lease().map(|lease| &lease.node().id)
     }
 
-    /// Whether something can be stored, as far as it is this process that cannot: false when the writer of a SQLite file has
-    /// lost its connection and can open no other, and after [`Self::close`]. Of PostgreSQL a node's lease tells more.
-    pub async fn is_writable(&self) -> bool {
-        match &*self.backend {
+    /// Why nothing can be stored at this moment, if that is so: by what writes met, and after a failure by a new attempt,
+    /// one in a second at most. Of a PostgreSQL that does not answer at all the node's lease tells.
+    pub async fn unwritable(&self) -> Option<Unwritable> {
+        let is_connected = match &*self.backend {
             Backend::Sqlite { writer, .. } => writer.works().await,
             Backend::Postgres { pool, .. } => !pool.is_closed(),
+        };
+        if !is_connected {
+            return Some(Unwritable::Disconnected);
         }
+        match self.writes.known(Instant::now()) {
+            Known::Writable => None,
+            Known::Unwritable(why) => Some(why),
+            Known::Failed(why) => match tokio::time::timeout(ACQUIRE_TIMEOUT, self.try_to_write()).await {
+                Ok(Ok(())) => {
+                    self.writes.arrived();
+                    None
+                }
+                Ok(Err(error)) => Some(error.unwritable().unwrap_or(why)),
+                Err(_late) => Some(why),
+            },
+        }
+    }
+
+    /// Has something written to the disk that leaves nothing behind.
+    async fn try_to_write(&self) -> Result<(), StoreError> {
+        // No table is counted by this name.
+        const NAME: &str = "nothing";
+        const PUT: &str = "INSERT INTO changes (what, number) VALUES ($1, 0)";
+        const REMOVE: &str = "DELETE FROM changes WHERE what = $1";
+        self.write(|mut conn| {
+            Box::pin(async move {
+                conn.execute(PUT, args![NAME]).await?;
+                conn.execute(REMOVE, args![NAME]).await.map(drop)
+            })
+        })
+        .await
     }
 
     /// Finishes what was accepted, then lets go of the database. Later operations on any clone are
@@ -238,9 +276,11 @@ impl Store {
                     }
                     // In a task of its own, as on SQLite's writer it runs on another thread: it runs to its end when its caller goes away.
                     let transaction = transact(pool.clone(), lease, operation);
-                    tokio::spawn(transaction)
-                        .await
-                        .unwrap_or_else(|ended| Err(StoreError::unavailable(ended)))
+                    let writes = Arc::clone(&self.writes);
+                    let noted = async move {
+                        transaction.await.inspect_err(|error| writes.failed(error, Instant::now()))
+                    };
+                    tokio::spawn(noted).await.unwrap_or_else(|ended| Err(StoreError::unavailable(ended)))
                 }
             }
         })

@@ -18,6 +18,7 @@ mod job;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 use std::{io, thread};
 
 use futures::future::BoxFuture;
@@ -27,6 +28,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::db::Conn;
 use crate::error::StoreError;
 use crate::sqlite;
+use crate::writable::Writes;
 
 pub(crate) use job::{Changes, Kept};
 use job::{Job, Outcome, job};
@@ -62,9 +64,10 @@ impl std::fmt::Debug for Message {
 
 impl Writer {
     /// Starts the thread, which opens its connection and owns it, and opens another if that one is of no use any more. It
-    /// ends when told to, or with the last handle.
+    /// ends when told to, or with the last handle. What fails is noted in `writes`.
     pub(crate) async fn start(
         mut open: impl FnMut() -> Result<Connection, StoreError> + Send + 'static,
+        writes: Arc<Writes>,
     ) -> Result<Self, StoreError> {
         let (queue, messages) = mpsc::channel(QUEUE_MAX_COUNT);
         let connected = Arc::new(AtomicBool::new(true));
@@ -73,7 +76,7 @@ impl Writer {
         let write = move || match open() {
             Ok(conn) => {
                 drop(reply.send(Ok(())));
-                serve(Some(conn), open, messages, &is_connected);
+                serve(Some(conn), open, messages, &is_connected, &writes);
             }
             // The caller may have stopped waiting.
             Err(error) => drop(reply.send(Err(error))),
@@ -127,6 +130,7 @@ fn serve(
     mut open: impl FnMut() -> Result<Connection, StoreError>,
     mut messages: mpsc::Receiver<Message>,
     connected: &AtomicBool,
+    writes: &Writes,
 ) {
     let mut received = Vec::with_capacity(BATCH_MAX_COUNT);
     let mut closing = None;
@@ -142,6 +146,10 @@ fn serve(
         if !jobs.is_empty() {
             let fate = outlive(&mut conn, &mut open, &mut jobs, &mut kept);
             connected.store(conn.is_some(), Ordering::Relaxed);
+            if let Err(error) = &fate {
+                // Before anybody is answered: who knows of the failure finds it noted.
+                writes.failed(error, Instant::now());
+            }
             jobs.into_iter().for_each(|job| job.answer(fate.clone()));
         }
     }

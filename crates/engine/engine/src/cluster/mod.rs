@@ -167,12 +167,6 @@ impl Engine {
         self.inner.cluster.as_ref().is_none_or(Cluster::may_serve)
     }
 
-    /// Whether what a request changes could be stored at this moment; [`Self::may_serve`] says whether it is answered.
-    #[boxed]
-    pub async fn can_store(&self) -> bool {
-        self.inner.store.is_writable().await
-    }
-
     /// Resolves when another node has taken over what this one had: it must stop then, and start anew.
     #[boxed]
     pub async fn until_taken_over(&self) {

@@ -34,7 +34,7 @@ use crate::engine::{Engine, Inner};
 use crate::errors::{isolation_error, store_error};
 use crate::memory::Saved;
 use crate::pool::Member;
-use crate::travel::Keeping;
+use crate::travel::{Keeping, Upload};
 use crate::{exec, usage};
 
 use due::Due;
@@ -90,6 +90,7 @@ pub(crate) fn spawn(inner: &Arc<Inner>, shared: &Arc<SandboxShared>, origin: Ori
         budget_ms: 0,
         not_before_ms: 0,
         keeping: None,
+        ahead: None,
         away: false,
         unentered: false,
         lost_memory: None,
@@ -152,6 +153,8 @@ struct Actor {
     not_before_ms: u64,
     /// It is put to disk, and being copied to the object store.
     keeping: Option<Keeping>,
+    /// It moves, and this was sent before it stood still: for the next copy.
+    ahead: Option<Box<Upload>>,
     /// It is put to disk, and its disk is in the object store only.
     away: bool,
     /// It is put to disk with its memory, and its execs have no sessions yet: their output is in the object store only.
@@ -298,8 +301,10 @@ impl Actor {
                         let outcome = self.resume().await;
                         answer(reply, outcome);
                     }
-                    Some(Message::Leave(to, reply)) => {
+                    Some(Message::Leave(to, ahead, reply)) => {
+                        self.ahead = ahead;
                         let outcome = self.leave(&to).await;
+                        self.ahead = None;
                         let gone = outcome.is_ok();
                         answer(reply, outcome);
                         if gone {

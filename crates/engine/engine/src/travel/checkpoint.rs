@@ -3,6 +3,9 @@
 //! Its disk becomes an artifact in a moment, as for any snapshot, and the artifact is sent: what did not change since
 //! the copy before is not sent again. One at a time for each sandbox; all that is asked for meanwhile leads to one more
 //! afterwards.
+//!
+//! A sandbox that is to move is sent in the same way before it stands still: not for a copy of that moment, but so that the
+//! copy with which it goes has less to send.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +15,7 @@ use atoll_core::snapshot::{Purpose, SnapshotState};
 use atoll_core::{Error, Result};
 use atoll_store::{SandboxRecord, SnapshotRecord};
 
-use super::send::Of;
+use super::send::{Of, Upload};
 use super::{Travel, bound_here};
 use crate::engine::{Engine, Inner};
 use crate::errors::isolation_error;
@@ -83,6 +86,45 @@ impl Travel {
         };
         engine.undo_snapshot(&artifact).await;
         copied
+    }
+
+    async fn send_running_ahead(
+        &self,
+        engine: &Engine,
+        sandbox: &Arc<SandboxShared>,
+    ) -> Result<Option<Box<Upload>>> {
+        let mut artifact = held(&sandbox.record(), HOLDER, engine.now_ms())?;
+        engine.begin_snapshot(&mut artifact).await?;
+        let cloned = async {
+            let driver = sandbox.driver();
+            driver.snapshot(&sandbox.id, &artifact.id).await?;
+            // As it is, and not put in order: that would change what the disk itself does not have changed.
+            driver.read_artifact(&artifact.id).await
+        };
+        let sent = match cloned.await {
+            Ok(disk) => self.send_ahead(&engine.inner, &sandbox.id, disk, &engine.inner.shutdown).await,
+            Err(error) => Err(isolation_error(&error)),
+        };
+        engine.undo_snapshot(&artifact).await;
+        sent
+    }
+}
+
+impl Engine {
+    /// Sends what a sandbox that runs has on its disk, before it stands still to move. It moves without, too. One with a
+    /// durability has a copy already.
+    pub(super) async fn send_ahead(&self, sandbox: &Arc<SandboxShared>) -> Option<Box<Upload>> {
+        let travel = self.inner.travel.clone()?;
+        let record = sandbox.record();
+        if record.state != SandboxState::Running || record.spec.durability.is_some() {
+            return None;
+        }
+        let sent = Box::pin(travel.send_running_ahead(self, sandbox)).await.unwrap_or_else(|error| {
+            tracing::warn!(sandbox = %sandbox.id, %error, "all of a sandbox that moves is sent while it stands still");
+            None
+        });
+        atoll_failpoint::fail_point!("engine.move.ahead");
+        sent
     }
 }
 

@@ -2,9 +2,9 @@
 //!
 //! A sandbox in which a command runs for longer than a move waits goes when that has ended, or after half a minute; one that
 //! goes with its memory goes at once, and the command with it.
-//! Each sandbox is put to disk, copied, given to another node in one statement, and taken apart here; the other wakes it if it
-//! ran. What cannot go stays, and why is written down. The sandbox's actor does all of it, so that nothing else happens to it
-//! meanwhile: see `sandbox/actor/travel.rs`.
+//! The disk of each is sent while it still runs. Then it is put to disk, copied, given to another node in one statement, and
+//! taken apart here; the other wakes it if it ran. What cannot go stays, and why is written down. The sandbox's actor does
+//! all that begins with putting it to disk, so that nothing else happens to it meanwhile: see `sandbox/actor/travel.rs`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use std::time::Duration;
 use atoll_core::id::SandboxId;
 use atoll_core::sandbox::SandboxState;
 use futures::StreamExt as _;
+use tokio::time::Instant;
 
 use super::bound_here;
 use crate::engine::Engine;
@@ -43,7 +44,7 @@ pub(super) async fn keep(engine: Engine) {
 #[derive(Default)]
 struct Seen {
     /// Since when the node is drained.
-    since: Option<tokio::time::Instant>,
+    since: Option<Instant>,
     /// Why each stays, as it is written down.
     said: BTreeMap<SandboxId, String>,
     /// For how many looks no node took one.
@@ -88,9 +89,13 @@ impl Engine {
     async fn move_away(&self, seen: &mut Seen) {
         let all = self.inner.all_sandboxes();
         let clock = &self.inner.clock;
-        let patient = clock.since(*seen.since.get_or_insert_with(|| clock.instant())) < COMMANDS_MAX;
+        let since = *seen.since.get_or_insert_with(|| clock.instant());
+        let said = &seen.said;
         let outcomes: Vec<(SandboxId, Outcome)> = futures::stream::iter(all)
-            .map(|sandbox| async move { (sandbox.id.clone(), self.move_one(&sandbox, patient).await) })
+            .map(|sandbox| async move {
+                let failed = said.contains_key(&sandbox.id);
+                (sandbox.id.clone(), self.move_one(&sandbox, since, failed).await)
+            })
             .buffer_unordered(AT_ONCE_MAX_COUNT)
             .collect()
             .await;
@@ -102,7 +107,9 @@ impl Engine {
         }
     }
 
-    async fn move_one(&self, sandbox: &Arc<SandboxShared>, patient: bool) -> Outcome {
+    /// Of one that has `failed` to go nothing is sent ahead again: what fails each second would send all of it each time.
+    async fn move_one(&self, sandbox: &Arc<SandboxShared>, since: Instant, failed: bool) -> Outcome {
+        let patient = || self.inner.clock.since(since) < COMMANDS_MAX;
         if !self.is_draining() {
             return Outcome::Later;
         }
@@ -112,7 +119,19 @@ impl Engine {
         let record = sandbox.record();
         let to = self.place_away(&record);
         let with_memory = matches!(&to, Ok(Some(node)) if self.keeps_memory_at(&record, node));
-        if patient && !with_memory && self.runs_for_long(sandbox) {
+        if patient() && !with_memory && self.runs_for_long(sandbox) {
+            return Outcome::Later;
+        }
+        let ahead = match &to {
+            Ok(Some(_)) if !failed => self.send_ahead(sandbox).await,
+            _ => None,
+        };
+        // That may have taken long.
+        while ahead.is_some() && patient() && !with_memory && self.runs_for_long(sandbox) {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        let to = if ahead.is_some() { self.place_away(&sandbox.record()) } else { to };
+        if !self.is_draining() {
             return Outcome::Later;
         }
         let to = match to {
@@ -120,7 +139,7 @@ impl Engine {
             Ok(None) => return Outcome::Nowhere,
             Err(error) => return Outcome::Stays(error.message),
         };
-        match sandbox.ask(|reply| Message::Leave(to.clone(), reply)).await {
+        match sandbox.ask(|reply| Message::Leave(to.clone(), ahead, reply)).await {
             Ok(()) => {
                 tracing::info!(sandbox = %sandbox.id, node = %to, "a sandbox went to another node");
                 Outcome::Went

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::send::Of;
+use super::send::{Of, Upload};
 use super::{Travel, bound_here};
 use crate::engine::Inner;
 
@@ -34,15 +34,20 @@ enum Outcome {
 }
 
 impl Keeping {
-    /// Begins to copy a sandbox, where there is a place for it and it may go elsewhere.
-    pub(crate) fn begin(inner: &Arc<Inner>, record: &SandboxRecord) -> Option<Self> {
+    /// Begins to copy a sandbox, where there is a place for it and it may go elsewhere. Something of it may have been sent
+    /// `ahead`.
+    pub(crate) fn begin(
+        inner: &Arc<Inner>,
+        record: &SandboxRecord,
+        ahead: Option<Box<Upload>>,
+    ) -> Option<Self> {
         let travel = Arc::clone(inner.travel.as_ref()?);
         if bound_here(record).is_some() {
             return None;
         }
         let stop = inner.shutdown.child_token();
         let (said, outcome) = watch::channel(Outcome::UnderWay(None));
-        let work = keep(travel, Arc::clone(inner), record.clone(), stop.clone(), said);
+        let work = keep(travel, Arc::clone(inner), record.clone(), ahead, stop.clone(), said);
         Some(Self { stop, task: inner.tracker.spawn(work), outcome })
     }
 
@@ -89,12 +94,13 @@ async fn keep(
     travel: Arc<Travel>,
     inner: Arc<Inner>,
     record: SandboxRecord,
+    mut ahead: Option<Box<Upload>>,
     stop: CancellationToken,
     said: watch::Sender<Outcome>,
 ) {
     let mut pause = RETRY_MIN;
     loop {
-        match travel.send(&inner, &record, Of::Asleep, &stop).await {
+        match travel.send(&inner, &record, Of::Asleep(ahead.take()), &stop).await {
             Ok(Some(since)) => {
                 said.send_replace(Outcome::Kept(since));
                 return;

@@ -3,8 +3,9 @@
 //! ```text
 //! index      what a copy consists of: pieces of the disk and of the logs, by digest
 //! logs       the output of ended execs as one stream of bytes, and back
+//! pieces     what is read becomes pieces: compared, compressed
 //! send       the copy is made: pieces that are not there yet, then the index, then the row says so
-//! checkpoint the same for one that runs and is to outlive its node
+//! checkpoint the same for one that runs and is to outlive its node; what one that moves has is sent ahead
 //! keep       the task that does that after each hibernation, until it is done or the sandbox is woken
 //! fetch      the way back: what comes is believed by its digest only
 //! arrive     what came to this node is taken up; what dead nodes had is taken over
@@ -24,6 +25,9 @@
 //! upload and of the copy before it, and to no others; what may be removed follows from that alone, see `atoll_store`'s module
 //! `kept`.
 //!
+//! A sandbox that moves stands still from when it is put to disk until the other node wakes it. So its disk is sent before, while
+//! it runs, as a clone of a moment; the copy is made of the disk that it has in the end, and sends what changed since.
+//!
 //! The memory of a machine is one more sequence of bytes with pieces, in the same index as the disk. What it needs of a node is
 //! written beside it (`atoll_core::machine`); a node that has not all of that wakes the sandbox without, and says so.
 //! Memory goes on once: a node writes down that it is used before it lets the machine go on, see `atoll_store`'s module `kept`.
@@ -38,6 +42,7 @@ mod fetch;
 mod index;
 mod keep;
 mod logs;
+mod pieces;
 mod send;
 
 use std::path::{Path, PathBuf};
@@ -56,6 +61,7 @@ use crate::errors::store_error;
 pub(crate) use checkpoint::{HOLDER as COPY_HOLDER, begin as begin_copy, check as check_durability};
 pub(crate) use fetch::{Fetched, HOLDER};
 pub(crate) use keep::Keeping;
+pub(crate) use send::Upload;
 
 /// How the reason of a sandbox begins that was woken without the memory with which it was put to disk.
 pub(crate) const WITHOUT_MEMORY: &str = "woken without its memory";

@@ -2,45 +2,42 @@
 //!
 //! | step | row says | after a crash |
 //! |---|---|---|
-//! | begun | an upload of this name | its objects belong to it until the next begins |
+//! | begun, maybe while it runs | an upload of this name | its objects belong to it until the next begins |
 //! | pieces and index are there | the same | the same |
 //! | recorded | the copy, and that the sandbox is kept | whole |
 //! | what only the copy before had is removed | the same | collected |
 
-use std::collections::HashMap;
+use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::io;
 use std::sync::Arc;
 
 use atoll_core::id::SandboxId;
 use atoll_core::sandbox::PauseMode;
 use atoll_core::{Code, Error, Result};
-use atoll_isolation::{HibernatedMemory, IsolationError, sparse};
+use atoll_isolation::{HibernatedMemory, IsolationError};
 use atoll_store::{CopyRecord, SandboxRecord};
 use futures::{StreamExt as _, TryStreamExt as _};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::Travel;
-use super::index::{Extent, INDEX, INDEX_MAX_BYTES, Index, Memory, PIECE_BYTES, Piece, digest};
-use super::logs::Packing;
+use super::index::{Extent, INDEX, INDEX_MAX_BYTES, Index, Memory, Piece};
+use super::pieces::{Known, Made, Part, Sizes, pack, packed_at_once, read_all};
 use crate::clock::random;
 use crate::engine::{Engine, Inner};
 use crate::errors::{chain, isolation_error, store_error};
 use crate::snapshot::objects_error;
 
-/// Speed before size.
-const ZSTD_LEVEL: i32 = 3;
-/// Pieces that wait to be sent, and that are sent at the same time: with what is made of them, a bound for memory.
+/// Pieces that wait to be packed, and that are sent at the same time: with those that are being packed, a bound for
+/// memory.
 const QUEUE_MAX_COUNT: usize = 2;
-const PIECES_AT_ONCE: usize = 4;
+const SENT_AT_ONCE: usize = 8;
 
 /// What a copy is made of.
 pub(super) enum Of {
-    /// A sandbox that is put to disk.
-    Asleep,
+    /// A sandbox that is put to disk, and what was sent of it before.
+    Asleep(Option<Box<Upload>>),
     /// One that runs, at a moment.
     Moment {
         /// Its disk then.
@@ -50,33 +47,22 @@ pub(super) enum Of {
     },
 }
 
-/// What a piece is a part of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
-    Disk,
-    Memory,
-    Logs,
-}
-
 /// What is read to make a copy, besides logs.
 struct Sources {
     disk: File,
     memory: Option<HibernatedMemory>,
 }
 
-/// How many bytes each part has.
-#[derive(Debug, Clone, Copy, Default)]
-struct Sizes {
-    disk: u64,
-    memory: u64,
-    logs: u64,
-}
-
-/// A piece, and what is to be sent for it if it is not there.
-struct Made {
-    part: Part,
-    piece: Piece,
-    packed: Option<Vec<u8>>,
+/// An upload that is written down, and what is there for it. It becomes a copy only if no other upload of the sandbox
+/// begins, or becomes one, before that.
+#[derive(Debug)]
+pub(crate) struct Upload {
+    name: String,
+    /// The copy before.
+    before: Option<CopyRecord>,
+    /// What that consists of, if it can be read.
+    earlier: Option<Index>,
+    known: Known,
 }
 
 impl Travel {
@@ -94,14 +80,25 @@ impl Travel {
     ) -> Result<Option<u64>> {
         let id = &record.id;
         let Some(Ok(_turn)) = stop.run_until_cancelled(self.sending.acquire()).await else { return Ok(None) };
-        let upload = format!("{:012x}{:016x}", inner.now_ms(), random()?);
-        let before = inner.store.begin_upload(id, &upload).await.map_err(store_error)?.copy;
-        atoll_failpoint::fail_point!("engine.travel.begun");
-        let (sources, taken_ms) = match of {
-            Of::Moment { disk, taken_ms } => (Sources { disk, memory: None }, Some(taken_ms)),
-            Of::Asleep => (sources(inner, record).await?, None),
+        let (ahead, moment) = match of {
+            Of::Asleep(ahead) => (ahead, None),
+            Of::Moment { disk, taken_ms } => (None, Some((disk, taken_ms))),
         };
-        let sending = self.send_objects(inner, record, sources, &upload, before);
+        let ahead = match ahead {
+            Some(upload) => is_under_way(inner, id, &upload).await?.then_some(upload),
+            None => None,
+        };
+        let upload = match ahead {
+            Some(upload) => Some(upload),
+            None => self.begin(inner, id, stop).await?.map(Box::new),
+        };
+        let Some(upload) = upload else { return Ok(None) };
+        atoll_failpoint::fail_point!("engine.travel.begun");
+        let (sources, taken_ms) = match moment {
+            Some((disk, taken_ms)) => (Sources { disk, memory: None }, Some(taken_ms)),
+            None => (sources(inner, record).await?, None),
+        };
+        let sending = self.send_objects(inner, record, sources, &upload);
         let Some(sent) = stop.run_until_cancelled(Box::pin(sending)).await else {
             return Ok(None);
         };
@@ -134,41 +131,84 @@ impl Travel {
         Ok(Some(copy.copied_ms))
     }
 
-    /// Sends what is not there; gives what is to be recorded, and the objects that only the copy before had.
+    /// Writes down that an upload begins. `None` when it was told to stop.
+    async fn begin(&self, inner: &Inner, id: &SandboxId, stop: &CancellationToken) -> Result<Option<Upload>> {
+        let name = format!("{:012x}{:016x}", inner.now_ms(), random()?);
+        let before = inner.store.begin_upload(id, &name).await.map_err(store_error)?.copy;
+        let reading = Box::pin(self.earlier(id, before.as_ref()));
+        let Some(earlier) = stop.run_until_cancelled(reading).await else { return Ok(None) };
+        let known = Known::new(earlier.as_ref().map(Index::uploads).unwrap_or_default());
+        Ok(Some(Upload { name, before, earlier, known }))
+    }
+
+    /// What the copy before consists of. Without that everything is sent anew.
+    async fn earlier(&self, id: &SandboxId, before: Option<&CopyRecord>) -> Option<Index> {
+        match self.index(id, before?).await {
+            Ok(index) => Some(index),
+            Err(error) => {
+                tracing::warn!(sandbox = %id, %error, "the copy before cannot be read");
+                None
+            }
+        }
+    }
+
+    /// Sends what a sandbox has at a moment, for a copy of a later one, which then has less to send. Nothing of it is
+    /// used but pieces that the later copy has, too. `None` when it was told to stop.
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub(super) async fn send_ahead(
+        &self,
+        inner: &Inner,
+        id: &SandboxId,
+        disk: File,
+        stop: &CancellationToken,
+    ) -> Result<Option<Box<Upload>>> {
+        let Some(Ok(_turn)) = stop.run_until_cancelled(self.sending.acquire()).await else { return Ok(None) };
+        let Some(upload) = self.begin(inner, id, stop).await? else { return Ok(None) };
+        let sending = Box::pin(self.send_pieces(inner, id, disk, None, &upload));
+        let Some(sent) = stop.run_until_cancelled(sending).await else { return Ok(None) };
+        sent?;
+        Ok(Some(Box::new(upload)))
+    }
+
+    /// Sends the pieces that are not there; gives all, and how much there is of each part.
+    async fn send_pieces(
+        &self,
+        inner: &Inner,
+        id: &SandboxId,
+        disk: File,
+        memory: Option<File>,
+        upload: &Upload,
+    ) -> Result<(Vec<(Part, Piece)>, Sizes)> {
+        let (sender, receiver) = mpsc::channel(QUEUE_MAX_COUNT);
+        let logs = inner.logs_dir(id);
+        let reader = tokio::task::spawn_blocking(move || read_all(&sender, &disk, memory.as_ref(), &logs));
+        let raw = futures::stream::unfold(receiver, |mut receiver| async move {
+            receiver.recv().await.map(|raw| (raw, receiver))
+        });
+        let (name, known) = (upload.name.clone(), upload.known.clone());
+        let packing = raw.map(move |raw| pack(raw, name.clone(), known.clone()));
+        let packed = packing.buffer_unordered(packed_at_once());
+        let sending = packed.map(|made| self.send_piece(id, made)).buffer_unordered(SENT_AT_ONCE);
+        let pieces = sending.try_collect().await?;
+        let read = reader.await.unwrap_or_else(|error| Err(io::Error::other(error)));
+        let sizes = read.map_err(|error| unreadable(id, &error))?;
+        Ok((pieces, sizes))
+    }
+
+    /// Sends what is not there; gives what is to be recorded, and the objects that nothing refers to then.
     async fn send_objects(
         &self,
         inner: &Inner,
         record: &SandboxRecord,
         sources: Sources,
-        upload: &str,
-        before: Option<CopyRecord>,
+        upload: &Upload,
     ) -> Result<(CopyRecord, Vec<String>)> {
         let id = &record.id;
-        let earlier = match &before {
-            None => None,
-            // Without it everything is sent anew.
-            Some(copy) => match self.index(id, copy).await {
-                Ok(index) => Some(index),
-                Err(error) => {
-                    tracing::warn!(sandbox = %id, %error, "the copy before cannot be read");
-                    None
-                }
-            },
-        };
-        let known = earlier.as_ref().map(Index::uploads).unwrap_or_default();
-        let (sender, receiver) = mpsc::channel(QUEUE_MAX_COUNT);
-        let reading = Reading { sender, upload: upload.to_owned(), known };
-        let logs = inner.logs_dir(id);
         let Sources { disk, memory } = sources;
         let (needs, memory) = memory.map(|memory| (memory.needs, memory.file)).unzip();
-        let reader = tokio::task::spawn_blocking(move || reading.run(&disk, memory.as_ref(), &logs));
-        let made = futures::stream::unfold(receiver, |mut receiver| async move {
-            receiver.recv().await.map(|made| (made, receiver))
-        });
-        let sending = made.map(|made| self.send_piece(id, made)).buffer_unordered(PIECES_AT_ONCE);
-        let mut pieces: Vec<(Part, Piece)> = sending.try_collect().await?;
-        let read = reader.await.unwrap_or_else(|error| Err(io::Error::other(error)));
-        let sizes = read.map_err(|error| unreadable(id, &error))?;
+        let (mut pieces, sizes) = self.send_pieces(inner, id, disk, memory, upload).await?;
         pieces.sort_by_key(|(_, piece)| piece.at);
         let of = |wanted, bytes| Extent {
             bytes,
@@ -181,22 +221,29 @@ impl Travel {
         let memory = needs.map(|needs| Memory { needs, content: of(Part::Memory, sizes.memory) });
         let index = Index::new(id.clone(), of(Part::Disk, sizes.disk), memory, of(Part::Logs, sizes.logs));
         let (text, digest) = index.to_text()?;
-        let put = self.objects.put_small(&self.object(id, upload, INDEX), text).await;
+        let put = self.objects.put_small(&self.object(id, &upload.name, INDEX), text).await;
         put.map_err(|error| objects_error(&error))?;
-        let copy =
-            CopyRecord { upload: upload.to_owned(), digest, bytes: index.bytes(), copied_ms: inner.now_ms() };
-        let mut old = Vec::new();
-        if let (Some(before), Some(earlier)) = (before, earlier) {
-            let now = index.objects();
-            let gone = earlier.objects().into_iter().filter(|object| !now.contains(object));
-            old.extend(gone.map(|(upload, digest)| self.object(id, &upload, &digest)));
-            old.push(self.object(id, &before.upload, INDEX));
-        }
-        Ok((copy, old))
+        let (upload_name, bytes) = (upload.name.clone(), index.bytes());
+        let copy = CopyRecord { upload: upload_name, digest, bytes, copied_ms: inner.now_ms() };
+        Ok((copy, self.unused(id, upload, &index)))
     }
 
-    async fn send_piece(&self, id: &SandboxId, made: Made) -> Result<(Part, Piece)> {
-        let Made { part, piece, packed } = made;
+    /// What nothing refers to once `index` is that of the copy: of the copy before, and of what was sent ahead.
+    fn unused(&self, id: &SandboxId, upload: &Upload, index: &Index) -> Vec<String> {
+        let sent = upload.known.sent_by(&upload.name).into_iter();
+        let mut gone: BTreeSet<_> = sent.map(|digest| (upload.name.clone(), digest)).collect();
+        gone.extend(upload.earlier.iter().flat_map(Index::objects));
+        let used = index.objects();
+        let gone = gone.into_iter().filter(|object| !used.contains(object));
+        let mut names: Vec<_> = gone.map(|(by, digest)| self.object(id, &by, &digest)).collect();
+        if let (Some(before), Some(_)) = (&upload.before, &upload.earlier) {
+            names.push(self.object(id, &before.upload, INDEX));
+        }
+        names
+    }
+
+    async fn send_piece(&self, id: &SandboxId, made: io::Result<Made>) -> Result<(Part, Piece)> {
+        let Made { part, piece, packed } = made.map_err(|error| unreadable(id, &error))?;
         if let Some(packed) = packed {
             let name = self.object(id, &piece.upload, &piece.digest);
             self.objects.put_small(&name, packed).await.map_err(|error| objects_error(&error))?;
@@ -213,6 +260,12 @@ impl Travel {
         let parsed = tokio::task::spawn_blocking(move || Index::parse(&text, &id, &digest)).await;
         parsed.unwrap_or_else(|_panicked| Err(Error::new(Code::Internal, "reading a copy broke off")))
     }
+}
+
+/// Whether an upload can still become the copy: no other was begun since.
+async fn is_under_way(inner: &Inner, id: &SandboxId, upload: &Upload) -> Result<bool> {
+    let kept = inner.store.kept(id).await.map_err(store_error)?;
+    Ok(kept.upload.as_ref() == Some(&upload.name))
 }
 
 /// What there is of a sandbox that is put to disk.
@@ -237,114 +290,4 @@ async fn sources(inner: &Inner, record: &SandboxRecord) -> Result<Sources> {
 fn unreadable(id: &SandboxId, error: &io::Error) -> Error {
     tracing::error!(sandbox = %id, %error, "a sandbox cannot be read to be copied");
     Error::new(Code::Internal, "its disk or its logs cannot be read")
-}
-
-/// The half that reads, compares and compresses. Blocks, and ends when the receiver is gone.
-struct Reading {
-    sender: mpsc::Sender<Made>,
-    upload: String,
-    /// Which upload sent each piece that is there.
-    known: HashMap<String, String>,
-}
-
-impl Reading {
-    fn run(mut self, disk: &File, memory: Option<&File>, logs: &Path) -> io::Result<Sizes> {
-        let mut sizes = Sizes { disk: self.sparse(Part::Disk, disk)?, ..Sizes::default() };
-        if let Some(memory) = memory {
-            sizes.memory = self.sparse(Part::Memory, memory)?;
-        }
-        let mut packing = Packing::open(logs)?;
-        let mut piece = vec![0; PIECE_BYTES];
-        loop {
-            let len = fill(&mut packing, &mut piece)?;
-            if len == 0 {
-                return Ok(sizes);
-            }
-            self.give(Part::Logs, sizes.logs, &piece[..len])?;
-            sizes.logs += len as u64;
-        }
-    }
-
-    /// Gives how many bytes the file has.
-    fn sparse(&mut self, part: Part, file: &File) -> io::Result<u64> {
-        let bytes = file.metadata()?.len();
-        for_pieces(file, bytes, |at, piece| self.give(part, at, piece))?;
-        sparse::forget(file)?;
-        Ok(bytes)
-    }
-
-    fn give(&mut self, part: Part, at: u64, bytes: &[u8]) -> io::Result<()> {
-        let digest = digest(bytes);
-        let (upload, packed) = match self.known.get(&digest) {
-            Some(upload) => (upload.clone(), None),
-            None => {
-                self.known.insert(digest.clone(), self.upload.clone());
-                (self.upload.clone(), Some(zstd::bulk::compress(bytes, ZSTD_LEVEL)?))
-            }
-        };
-        let len = u32::try_from(bytes.len()).map_err(io::Error::other)?;
-        let made = Made { part, piece: Piece { at, len, digest, upload }, packed };
-        self.sender.blocking_send(made).or(Err(io::ErrorKind::BrokenPipe.into()))
-    }
-}
-
-/// Calls `with` for each piece of a sparse file that is not all zero.
-fn for_pieces(file: &File, bytes: u64, mut with: impl FnMut(u64, &[u8]) -> io::Result<()>) -> io::Result<()> {
-    let size = PIECE_BYTES as u64;
-    let mut piece = vec![0; PIECE_BYTES];
-    let mut next = 0;
-    sparse::for_data(file, |from, to| {
-        // Several stretches of data may be in one piece.
-        let mut at = (from / size * size).max(next);
-        while at < to.min(bytes) {
-            let len = usize::try_from((bytes - at).min(size)).map_err(io::Error::other)?;
-            file.read_exact_at(&mut piece[..len], at)?;
-            if piece[..len].iter().any(|byte| *byte != 0) {
-                with(at, &piece[..len])?;
-            }
-            at += size;
-        }
-        next = at.max(next);
-        Ok(())
-    })
-}
-
-/// Reads until the buffer is full, or nothing comes any more.
-fn fill(stream: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut len = 0;
-    while len < buffer.len() {
-        match stream.read(&mut buffer[len..])? {
-            0 => break,
-            read => len += read,
-        }
-    }
-    Ok(len)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_sparse_file_gives_each_piece_with_something_in_it_once() {
-        let file = tempfile::tempfile().unwrap();
-        let size = PIECE_BYTES as u64;
-        let bytes = 5 * size + 4096;
-        file.set_len(bytes).unwrap();
-        // Two stretches in one piece, one over an edge, and one at the end.
-        for at in [8192, size / 2, 3 * size - 4096, 3 * size, 5 * size] {
-            file.write_all_at(&[7; 4096], at).unwrap();
-        }
-        file.write_all_at(&[0; 4096], size + 4096).unwrap();
-        let mut seen = Vec::new();
-        for_pieces(&file, bytes, |at, piece| {
-            seen.push((at / size, piece.len(), piece.iter().filter(|byte| **byte == 7).count()));
-            Ok(())
-        })
-        .unwrap();
-        assert_eq!(
-            seen,
-            [(0, PIECE_BYTES, 8192), (2, PIECE_BYTES, 4096), (3, PIECE_BYTES, 4096), (5, 4096, 4096)]
-        );
-    }
 }

@@ -2,7 +2,7 @@ use futures::future::join_all;
 
 use super::*;
 use crate::conformance;
-use crate::{SandboxFilter, Store, StoreUrl};
+use crate::{SandboxFilter, Store, StoreUrl, Unwritable};
 
 /// Runs SQL of the test's own on the writing connection.
 async fn sql(store: &Store, sql: &'static str) {
@@ -47,7 +47,7 @@ async fn a_full_disk_is_unavailable_and_loses_nothing() {
             match result {
                 Ok(_) => stored.push(record),
                 Err(error @ StoreError::Unavailable { .. }) => {
-                    assert!(error.is_disk_full(), "{error:?}");
+                    assert_eq!(error.unwritable(), Some(Unwritable::DiskFull), "{error:?}");
                     assert_eq!(store.exec(&record.id).await.unwrap(), None, "refused, yet there");
                 }
                 Err(other) => panic!("{other:?}"),
@@ -63,6 +63,38 @@ async fn a_full_disk_is_unavailable_and_loses_nothing() {
     }
     sql(&store, "PRAGMA max_page_count = 100000").await;
     store.insert_exec(&conformance::exec(&parent, 1 << 40, 1)).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_cannot_be_written_says_so_until_something_reached_the_disk() {
+    let store = Store::open(&StoreUrl::SqliteMemory).await.unwrap();
+    // As one statement alone, so that it begins no transaction, which is refused as well.
+    let run = async |sql: &'static str| {
+        let run = store.write_one(move |mut conn| {
+            Box::pin(async move { conn.execute(sql, Vec::new()).await.map(drop) })
+        });
+        run.await.unwrap();
+    };
+    assert_eq!(store.unwritable().await, None);
+    // SQLite says SQLITE_READONLY exactly as for a file that is.
+    run("PRAGMA query_only = 1").await;
+    assert_eq!(store.unwritable().await, None, "nobody has met it yet");
+    let error = store.insert_sandbox(&conformance::sandbox(1, 1)).await.unwrap_err();
+    assert_eq!(error.unwritable(), Some(Unwritable::ReadOnly), "{error:?}");
+    assert_eq!(store.unwritable().await, Some(Unwritable::ReadOnly));
+    // A success that changed nothing on the disk proves nothing.
+    run("SELECT 1").await;
+    assert_eq!(store.unwritable().await, Some(Unwritable::ReadOnly));
+    run("PRAGMA query_only = 0").await;
+    let mut left = 600;
+    while let Some(why) = store.unwritable().await {
+        assert_eq!(why, Unwritable::ReadOnly);
+        left -= 1;
+        assert!(left > 0, "it is never written again");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    assert_eq!(store.changes().await.unwrap().len(), 0, "the attempts left nothing");
+    store.insert_sandbox(&conformance::sandbox(1, 1)).await.unwrap();
 }
 
 #[tokio::test]
@@ -168,7 +200,8 @@ async fn a_writer_without_a_connection_says_so_until_it_can_open_one() {
     let (queue, messages) = mpsc::channel(QUEUE_MAX_COUNT);
     let writer = Writer { queue, connected: Arc::new(AtomicBool::new(false)) };
     let connected = Arc::clone(&writer.connected);
-    let thread = thread::spawn(move || serve(None, open, messages, &connected));
+    let writes = Writes::new("here".to_owned());
+    let thread = thread::spawn(move || serve(None, open, messages, &connected, &writes));
     for _ in 0..2 {
         assert!(!writer.works().await);
     }

@@ -2,7 +2,8 @@
 
 #[cfg(test)]
 mod tests {
-    use atoll_store::{Store, StoreError, StoreUrl, conformance};
+    use atoll_store::{Store, StoreError, StoreUrl, Unwritable, conformance};
+    use sqlx::{Connection as _, PgConnection};
 
     use crate::support::{Postgres, once, once_available, registry};
 
@@ -26,6 +27,32 @@ mod tests {
         postgres.restart().await;
         assert_eq!(once_available(async || store.registry("a").await).await, Some(registry("b")));
         once_available(async || store.put_registry(&registry("c")).await).await;
+    }
+
+    #[tokio::test]
+    async fn one_that_was_read_only_is_written_again_over_new_sessions() {
+        const READ_ONLY: &str = "ALTER ROLE CURRENT_USER SET default_transaction_read_only = on";
+        const AGAIN: &str = "ALTER ROLE CURRENT_USER RESET default_transaction_read_only";
+        const END_OTHERS: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+             WHERE datname = current_database() AND pid <> pg_backend_pid()";
+        let postgres = Postgres::own().await;
+        let url = postgres.fresh().await;
+        let store = Store::open(&url).await.unwrap();
+        let StoreUrl::Postgres(address) = &url else { panic!("a database of PostgreSQL") };
+        let mut admin = PgConnection::connect(address.reveal()).await.unwrap();
+        // Sessions that are opened after this are as those with a replica; that of the administrator stays as it is.
+        sqlx::query(READ_ONLY).execute(&mut admin).await.unwrap();
+        sqlx::query(END_OTHERS).execute(&mut admin).await.unwrap();
+        let refused = async || store.put_registry(&registry("b")).await.err()?.unwritable();
+        assert_eq!(once("a write is refused", refused).await, Unwritable::ReadOnly);
+        assert_eq!(store.unwritable().await, Some(Unwritable::ReadOnly));
+        assert_eq!(store.registry("a").await.unwrap(), None, "it is read all the same");
+        sqlx::query(AGAIN).execute(&mut admin).await.unwrap();
+        // Nobody ends the store's sessions, which stay read-only.
+        once("it is written", async || store.unwritable().await.is_none().then_some(())).await;
+        once("clients write", async || store.put_registry(&registry("b")).await.ok()).await;
+        assert_eq!(store.registry("a").await.unwrap(), Some(registry("b")));
+        admin.close().await.unwrap();
     }
 
     #[tokio::test]

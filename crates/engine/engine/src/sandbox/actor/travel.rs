@@ -2,6 +2,7 @@
 //!
 //! | step of going | row says | at the next start here |
 //! |---|---|---|
+//! | its disk is sent while it runs, see `travel/drain.rs` | as before | as it was |
 //! | put to disk, with its memory if the other node can use that | `paused`, to be woken if it ran | woken; copied if it did not run |
 //! | copied | `paused`, kept, the same | the same |
 //! | its journal is there, and goes on no more | `paused`, kept, the same | the same, and the journal goes on |
@@ -62,7 +63,7 @@ impl Actor {
             && self.record.paused.is_some_and(|mode| mode != PauseMode::Frozen)
             && !self.record.is_kept();
         if on_disk && !self.away && self.keeping.is_none() {
-            self.keeping = Keeping::begin(&self.inner, &self.record);
+            self.keeping = Keeping::begin(&self.inner, &self.record, self.ahead.take());
         }
     }
 
@@ -135,7 +136,7 @@ impl Actor {
     /// Gives it to another node. When that fails it is here as it was, but for what ran in it if it goes without its memory.
     pub(super) async fn leave(&mut self, to: &NodeId) -> Result<()> {
         self.shared.set_leaving(true);
-        self.let_commands_end().await;
+        self.let_commands_end(self.engine().keeps_memory_at(&self.record, to)).await;
         let ran = self.record.state == SandboxState::Running;
         let given = self.give(to, ran).await;
         if let Err(error) = given {
@@ -152,11 +153,13 @@ impl Actor {
         Ok(())
     }
 
-    /// Waits, not for long, for the commands that run in it, and for requests that may still begin some. What comes now waits already.
-    async fn let_commands_end(&self) {
+    /// Waits, not for long, for the commands that run in it, unless they go along `with_memory`, and for requests that may still
+    /// begin some. What comes now waits already.
+    async fn let_commands_end(&self, with_memory: bool) {
         let all_ended = async {
             loop {
-                if let Some(exec) = self.shared.commands().pop() {
+                let command = if with_memory { None } else { self.shared.commands().pop() };
+                if let Some(exec) = command {
                     exec.over().await;
                 } else if self.shared.is_used() {
                     tokio::time::sleep(USE_LOOK).await;

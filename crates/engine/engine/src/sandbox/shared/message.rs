@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::SandboxShared;
+use crate::travel::Upload;
 
 /// A change that a task asks the actor for.
 #[expect(clippy::large_enum_variant, reason = "few of them exist at a time, and none is kept")]
@@ -24,8 +25,8 @@ pub(crate) enum Message {
     Pause(PauseMode, oneshot::Sender<Result<SandboxRecord>>),
     /// Let it go on.
     Resume(oneshot::Sender<Result<SandboxRecord>>),
-    /// Give it to another node; answered when nothing of it is here any more.
-    Leave(NodeId, oneshot::Sender<Result<()>>),
+    /// Give it to another node, with what was sent of it ahead; answered when nothing of it is here any more.
+    Leave(NodeId, Option<Box<Upload>>, oneshot::Sender<Result<()>>),
     /// The link to the guest of this boot could not be made again.
     GuestLost(String, CancellationToken),
 }
@@ -39,7 +40,7 @@ impl Message {
             | Self::Pause(_, reply)
             | Self::Resume(reply)
             | Self::Rollback(_, reply) => reply.send(Err(error)).is_ok(),
-            Self::Delete(reply) | Self::Leave(_, reply) => reply.send(Err(error)).is_ok(),
+            Self::Delete(reply) | Self::Leave(_, _, reply) => reply.send(Err(error)).is_ok(),
             Self::GuestLost(..) => true,
         };
         if !told {
