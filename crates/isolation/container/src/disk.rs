@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_core::id::SnapshotId;
 use atoll_isolation::IsolationError;
-use atoll_isolation_storage::filesystem::{self, Journal, Template, Templates};
+use atoll_isolation_storage::filesystem::{self, Template, Templates};
 use atoll_isolation_storage::{LoopDevice, Storage, Use, attach, mount_ext4, prepare_disk};
 
 use crate::step::{Step, failed};
@@ -94,7 +94,7 @@ impl Disks {
         scratch: PathBuf,
         spare_bytes: u64,
     ) -> Result<Self, IsolationError> {
-        let templates = Templates::open(scratch, Journal::Internal)?;
+        let templates = Templates::open(scratch)?;
         Ok(Self { storage, templates, spares: Mutex::default(), spare_bytes })
     }
 

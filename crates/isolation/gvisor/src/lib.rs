@@ -58,7 +58,7 @@ use atoll_core::spec::Resources;
 pub(crate) use atoll_isolation::step;
 use atoll_isolation::{IsolationError, Resource};
 use atoll_isolation_host::{Cgroups, Live};
-use atoll_isolation_storage::filesystem::{Journal, Templates};
+use atoll_isolation_storage::filesystem::Templates;
 use atoll_isolation_storage::{Storage, StoredVolumes, loops_in_use};
 use atoll_network::SlotPool;
 
@@ -245,7 +245,7 @@ impl Inner {
             platform: tokio::sync::OnceCell::new(),
             agent: agent_dir(&config.dir, config.agent, sandboxes.is_empty())?,
             cgroups: Cgroups::open(&format!("atoll-{}-gv", config.instance))?,
-            disks: Templates::open(config.dir.join("disks"), Journal::Internal)?,
+            disks: Templates::open(config.dir.join("disks"))?,
             live: Live::default(),
             ranges: Mutex::default(),
             probing: Mutex::default(),

@@ -23,7 +23,7 @@ use atoll_core::sandbox::PauseMode;
 use atoll_failpoint::fail_point;
 use atoll_guest_protocol::control::Question;
 use atoll_isolation::{IsolationError, Plan, Woken};
-use atoll_isolation_storage::DISK_FILE;
+use atoll_isolation_storage::{DISK_FILE, filesystem};
 
 use crate::control::moment;
 use crate::create::{self, Started};
@@ -244,6 +244,12 @@ impl Inner {
         image: &Path,
         disk: &Path,
     ) -> Result<(), IsolationError> {
+        let left = disk.to_owned();
+        let in_order = self.blocking(move |_inner| {
+            put_in_order(&left);
+            Ok(())
+        });
+        in_order.await?;
         let model = self.model(template::size(&plan.resources));
         let saved = self.saved(&model).await?;
         record.write_size(model.size)?;
@@ -273,6 +279,15 @@ impl Inner {
             machine.ask(Question::Limit(limits(&plan.resources)), ANSWER_TIMEOUT).await?;
         }
         Ok(machine)
+    }
+}
+
+/// Puts a disk in order that was not held still when its machine ended: of a journal that a power cut of the host tore, the
+/// machine's kernel would mount nothing. A disk that this does not help is left to that kernel: the host need not
+/// understand what a machine made of its disk.
+fn put_in_order(disk: &Path) {
+    if let Err(error) = filesystem::recover(disk) {
+        tracing::warn!(disk = %disk.display(), error = chain(&error), "the disk of a machine is not put in order");
     }
 }
 

@@ -60,7 +60,7 @@ pub(crate) use atoll_isolation::step;
 use atoll_isolation::{IsolationError, Resource};
 use atoll_isolation_host::{Cgroups, Live};
 use atoll_isolation_storage::Storage;
-use atoll_isolation_storage::filesystem::{Journal, Templates};
+use atoll_isolation_storage::filesystem::Templates;
 use atoll_network::SlotPool;
 
 use kernel::Kernel;
@@ -273,7 +273,7 @@ impl Inner {
             processor: processor(),
             tsc_khz: clock::tsc_khz(&config.cache.join("tsc_khz")).step("measure the clock")?,
             cgroups: Cgroups::open(&format!("atoll-{}-vm", config.instance))?,
-            disks: Templates::open(config.dir.join("disks"), Journal::None)?,
+            disks: Templates::open(config.dir.join("disks"))?,
             live: Live::default(),
             prepared: Mutex::default(),
             uids: Mutex::default(),

@@ -17,8 +17,8 @@ use crate::machine::{ANSWER_TIMEOUT, Machine};
 use crate::step::Step;
 
 impl Inner {
-    /// Takes a snapshot. The machine writes its disk out and holds it still while it is cloned; should this process
-    /// end in between, the machine notices and goes on.
+    /// Takes a snapshot. The machine writes its disk out, empties its journal and holds it still while it is cloned; should
+    /// this process end in between, the machine notices and goes on.
     pub(crate) async fn snapshot(
         self: &Arc<Self>,
         id: &SandboxId,
@@ -100,7 +100,8 @@ impl Inner {
     }
 
     /// Compares two artifacts. A machine's disk is what its own kernel made of it, so it is put in order and checked
-    /// like one that came from elsewhere before the host's kernel reads it.
+    /// like one that came from elsewhere before the host's kernel reads it. A kernel that is honest leaves nothing in the
+    /// journal of a disk that it holds still; what another leaves there, a confined program reads.
     pub(crate) fn compare(
         &self,
         root: &RootFs,

@@ -3,8 +3,8 @@
 //! Empty ones are made once by `mke2fs` for each size, and kept in memory as the few blocks that are not zero
 //! (160 KiB for 10 GiB).
 //!
-//! They have a journal where the host's kernel mounts them: not for what is on them, which does not survive a crash of the
-//! host, but because ext4 without one looks at every inode that was freed within the last minute whenever it makes a file.
+//! They have a journal, but for small ones: not for what is on them, which does not survive a crash of the host, but
+//! because ext4 without one looks at every inode that was freed within the last minute whenever it makes a file.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -35,15 +35,6 @@ const CHUNK_BYTES: usize = 256 << 10;
 const JOURNAL_MIB: u64 = 4;
 /// A disk has a journal when that takes no more than this part of it. In a smaller one there are few inodes to look at.
 const JOURNAL_PART: u64 = 16;
-
-/// Whether the file systems of [`Templates`] have a journal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Journal {
-    /// Those of 64 MiB and more have one.
-    Internal,
-    /// None has one: a guest that has the block device writes whatever is in its journal.
-    None,
-}
 
 /// An empty file system with the directories `upper` and `work`.
 pub struct Template {
@@ -142,7 +133,6 @@ impl Template {
 pub struct Templates {
     /// Where they are made.
     dir: PathBuf,
-    journal: Journal,
     made: Mutex<BTreeMap<u64, Arc<Template>>>,
 }
 
@@ -151,13 +141,13 @@ impl Templates {
     ///
     /// # Errors
     /// [`IsolationError::Kernel`].
-    pub fn open(dir: PathBuf, journal: Journal) -> Result<Self, IsolationError> {
+    pub fn open(dir: PathBuf) -> Result<Self, IsolationError> {
         private_dir(&dir).step("make the directory of disk templates")?;
         for entry in std::fs::read_dir(&dir).step("list the disk templates")? {
             let path = entry.step("list the disk templates")?.path();
             std::fs::remove_dir_all(path).step("remove what an earlier process left")?;
         }
-        Ok(Self { dir, journal, made: Mutex::default() })
+        Ok(Self { dir, made: Mutex::default() })
     }
 
     /// The template of this size.
@@ -184,7 +174,7 @@ impl Templates {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let dir = self.dir.join(number.to_string());
-        let made = make_file_system(&dir, bytes, self.journal);
+        let made = make_file_system(&dir, bytes);
         std::fs::remove_dir_all(&dir).step("remove the template of a disk")?;
         let blocks = made?;
         let extents = blocks.iter().map(|(offset, bytes)| (*offset, bytes.len() as u64)).collect();
@@ -235,8 +225,9 @@ pub fn tidy(image: &Path) -> Result<(), IsolationError> {
     }
 }
 
-/// Tidies a disk that nothing uses if it was not unmounted: its host lost its power while the disk was mounted, or failed
-/// to write to it. What is in its journal is read by a confined program; the host's kernel refuses such a disk.
+/// Tidies a disk that nothing uses if it was neither unmounted nor held still: its host lost its power while the disk was
+/// mounted, or failed to write to it. What is in its journal is read by a confined program. The host's kernel refuses such
+/// a disk, and that of a machine refuses one whose journal the power cut tore.
 ///
 /// # Errors
 /// [`IsolationError::BadArtifact`], [`IsolationError::Kernel`].
@@ -274,7 +265,7 @@ pub fn check(image: &Path) -> Result<(), IsolationError> {
     Err(IsolationError::BadArtifact("its disk holds no sound ext4 file system".to_owned()))
 }
 
-fn make_file_system(dir: &Path, bytes: u64, journal: Journal) -> Result<Vec<(u64, Vec<u8>)>, IsolationError> {
+fn make_file_system(dir: &Path, bytes: u64) -> Result<Vec<(u64, Vec<u8>)>, IsolationError> {
     let content = dir.join("content");
     for name in ["upper", "work"] {
         std::fs::create_dir_all(content.join(name)).step("make the template of a disk")?;
@@ -282,7 +273,7 @@ fn make_file_system(dir: &Path, bytes: u64, journal: Journal) -> Result<Vec<(u64
     let path = dir.join("image");
     let image = File::create_new(&path).step("make the template of a disk")?;
     image.set_len(bytes).step("size the template of a disk")?;
-    let has_journal = journal == Journal::Internal && bytes / JOURNAL_PART >= JOURNAL_MIB << 20;
+    let has_journal = bytes / JOURNAL_PART >= JOURNAL_MIB << 20;
     let features = if has_journal { "has_journal,^resize_inode" } else { "^has_journal,^resize_inode" };
     let mut command = Command::new(tools::program("mke2fs")?);
     command.args(["-q", "-F", "-t", "ext4", "-b", "4096", "-I", "256", "-m", "0", "-O", features]);

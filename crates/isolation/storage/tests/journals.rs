@@ -17,11 +17,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use atoll_core::id::SnapshotId;
 use atoll_isolation::{DiskSource, IsolationError};
-use atoll_isolation_storage::filesystem::{self, Journal, Templates};
+use atoll_isolation_storage::filesystem::{self, Templates};
 use atoll_isolation_storage::{
-    DISK_FILE, LoopDevice, MountedDisk, PoolSize, Storage, StorageConfig, Use, attach, attach_read_only,
-    mount_ext4, path_of,
+    DISK_FILE, Frozen, LoopDevice, MountedDisk, PoolSize, Storage, StorageConfig, Use, attach,
+    attach_read_only, mount_ext4, path_of,
 };
+use atoll_testing::journals::{self, inode_of};
 
 const DISK_BYTES: u64 = 256 << 20;
 /// Files that are made at least, and at most, before a copy is.
@@ -47,24 +48,37 @@ struct Disk {
 }
 
 impl Place {
-    fn new(journal: Journal) -> Self {
+    fn new() -> Self {
         let dir = tempfile::Builder::new().prefix("atoll-journals-").tempdir().unwrap();
         let config = StorageConfig {
             dir: dir.path().join("data"),
             instance: format!("{:08x}", std::process::id()),
             pool: PoolSize::None,
         };
-        let templates = Templates::open(dir.path().join("templates"), journal).unwrap();
+        let templates = Templates::open(dir.path().join("templates")).unwrap();
         Self { storage: Storage::open(&config).unwrap(), templates, dir }
     }
 
     /// A new disk.
     fn disk(&self, bytes: u64) -> Disk {
         let spare = self.storage.make_spare(&self.templates, &DiskSource::Empty, bytes).unwrap();
-        let image = spare.move_to(self.dir.path().join(format!("disk-{bytes}"))).unwrap();
-        let device = attach(&open(&image)).unwrap();
-        let mount = mount_ext4(&device.path(), Use::Disk).unwrap();
-        Disk { mount, device, image }
+        Disk::mount(spare.move_to(self.dir.path().join(format!("disk-{bytes}"))).unwrap())
+    }
+
+    /// A disk as earlier versions made them.
+    fn older_disk(&self, bytes: u64) -> Disk {
+        let (content, image) = (self.dir.path().join("content"), self.dir.path().join("older"));
+        for name in ["upper", "work"] {
+            fs::create_dir_all(content.join(name)).unwrap();
+        }
+        File::create_new(&image).unwrap().set_len(bytes).unwrap();
+        let made = Command::new("mke2fs")
+            .args(["-q", "-F", "-t", "ext4", "-b", "4096", "-I", "256", "-m", "0"])
+            .args(["-O", "^has_journal,^resize_inode", "-E", "root_owner=0:0,nodiscard", "-d"])
+            .args([&content, &image])
+            .status();
+        assert!(made.unwrap().success());
+        Disk::mount(image)
     }
 
     /// Where the disk of a new artifact is to lie.
@@ -74,6 +88,12 @@ impl Place {
 }
 
 impl Disk {
+    fn mount(image: PathBuf) -> Self {
+        let device = attach(&open(&image)).unwrap();
+        let mount = mount_ext4(&device.path(), Use::Disk).unwrap();
+        Self { mount, device, image }
+    }
+
     fn mounted(&self) -> MountedDisk {
         MountedDisk::open(self.mount.as_fd()).unwrap()
     }
@@ -146,7 +166,7 @@ fn complaints(image: &Path) -> Vec<String> {
 
 #[test]
 fn a_copy_of_a_mounted_disk_is_like_one_that_was_unmounted() {
-    let place = Place::new(Journal::Internal);
+    let place = Place::new();
     let disk = place.disk(DISK_BYTES);
     let (mounted, dir) = (disk.mounted(), upper(&disk.mount));
     let stop = AtomicBool::new(false);
@@ -187,7 +207,7 @@ fn a_copy_of_a_mounted_disk_is_like_one_that_was_unmounted() {
 
 #[test]
 fn what_was_deleted_and_open_does_not_stay_in_a_copy() {
-    let place = Place::new(Journal::Internal);
+    let place = Place::new();
     let disk = place.disk(DISK_BYTES);
     let path = upper(&disk.mount).join("deleted");
     fs::write(&path, vec![1; 1 << 20]).unwrap();
@@ -208,7 +228,7 @@ fn what_was_deleted_and_open_does_not_stay_in_a_copy() {
 
 #[test]
 fn a_disk_with_something_in_its_journal_is_mounted_after_a_program_put_it_in_order() {
-    let place = Place::new(Journal::Internal);
+    let place = Place::new();
     let disk = place.disk(DISK_BYTES);
     fs::write(upper(&disk.mount).join("f"), "kept").unwrap();
     disk.mounted().write_out().unwrap();
@@ -240,7 +260,7 @@ fn a_disk_with_something_in_its_journal_is_mounted_after_a_program_put_it_in_ord
 /// As a node gets it whose host could not write to the disk any more.
 #[test]
 fn an_artifact_that_was_not_unmounted_is_put_in_order_when_it_is_sealed() {
-    let place = Place::new(Journal::Internal);
+    let place = Place::new();
     let disk = place.disk(DISK_BYTES);
     fs::write(upper(&disk.mount).join("f"), "kept").unwrap();
     disk.mounted().write_out().unwrap();
@@ -256,7 +276,7 @@ fn an_artifact_that_was_not_unmounted_is_put_in_order_when_it_is_sealed() {
 
 #[test]
 fn a_disk_that_was_unmounted_is_not_touched() {
-    let place = Place::new(Journal::Internal);
+    let place = Place::new();
     let Disk { mount, device, image } = place.disk(DISK_BYTES);
     fs::write(upper(&mount).join("f"), "kept").unwrap();
     drop((mount, device));
@@ -273,7 +293,7 @@ fn a_disk_that_was_unmounted_is_not_touched() {
 
 #[test]
 fn a_mounted_disk_is_mounted_again_only_as_such() {
-    let place = Place::new(Journal::Internal);
+    let place = Place::new();
     let disk = place.disk(DISK_BYTES);
     let again = mount_ext4(&disk.device.path(), Use::Again).unwrap();
     fs::write(upper(&again).join("f"), "the same").unwrap();
@@ -282,16 +302,13 @@ fn a_mounted_disk_is_mounted_again_only_as_such() {
 }
 
 #[test]
-fn small_disks_and_those_of_machines_have_no_journal_and_are_copied_all_the_same() {
-    for (journal, bytes, wanted) in [
-        (Journal::Internal, 1 << 30, true),
-        (Journal::Internal, 64 << 20, true),
-        (Journal::Internal, 63 << 20, false),
-        (Journal::None, 1 << 30, false),
-    ] {
-        let place = Place::new(journal);
-        let disk = place.disk(bytes);
-        assert_eq!(has(&disk.image, HAS_JOURNAL), wanted, "{journal:?}, {bytes} bytes");
+fn small_disks_and_those_of_earlier_versions_have_no_journal_and_are_copied_all_the_same() {
+    for (bytes, is_older, wanted) in
+        [(1 << 30, false, true), (64 << 20, false, true), (63 << 20, false, false), (1 << 30, true, false)]
+    {
+        let place = Place::new();
+        let disk = if is_older { place.older_disk(bytes) } else { place.disk(bytes) };
+        assert_eq!(has(&disk.image, HAS_JOURNAL), wanted, "{bytes} bytes");
         let stat = rustix::fs::statvfs(&*path_of(disk.mount.as_fd())).unwrap();
         let free = stat.f_bavail * stat.f_frsize;
         assert!(free > bytes / 5 * 4, "{free} of {bytes} bytes are free");
@@ -300,5 +317,50 @@ fn small_disks_and_those_of_machines_have_no_journal_and_are_copied_all_the_same
         place.storage.copy_mounted(&disk.mounted(), &disk.image, &to).unwrap().finish().unwrap();
         let (mount, _device) = mount(&to, Use::Reading).unwrap();
         assert_eq!(fs::read_to_string(upper(&mount).join("f")).unwrap(), "kept");
+    }
+}
+
+/// A machine's kernel freezes its disk, which leaves a copy that needs nothing done to it.
+#[test]
+fn a_copy_of_a_frozen_disk_is_sound_as_it_is() {
+    let place = Place::new();
+    let disk = place.disk(DISK_BYTES);
+    let stop = AtomicBool::new(true);
+    let there = write(&upper(&disk.mount), &stop);
+    let frozen = Frozen::freeze(disk.mount.as_fd()).unwrap();
+    let to = place.artifact(&SnapshotId::from_parts(1, 1));
+    drop(place.storage.duplicate(&disk.image, &to).unwrap());
+    frozen.thaw().unwrap();
+    assert!(has(&to, HAS_JOURNAL) && !has(&to, HAS_TO_BE_RECOVERED));
+    filesystem::check(&to).unwrap();
+    let (mount, _device) = mount(&to, Use::Reading).unwrap();
+    assert_eq!(names(&upper(&mount)), there);
+}
+
+/// As a machine's kernel can leave it: read, the journal puts a link in the place of the directory that the host opens.
+#[test]
+fn a_journal_that_would_change_a_disk_after_it_was_checked_changes_nothing() {
+    let place = Place::new();
+    let Disk { mount: mounted, device, image } = place.disk(DISK_BYTES);
+    fs::write(upper(&mounted).join("f"), "of the guest").unwrap();
+    drop((mounted, device));
+    let id = SnapshotId::from_parts(1, 1);
+    let left = place.artifact(&id);
+    drop(place.storage.duplicate(&image, &left).unwrap());
+    let (number, mut block, offset) = inode_of(&left, "/upper");
+    assert_eq!(block[offset + 1] >> 4, 4, "a directory");
+    block[offset..offset + 2].copy_from_slice(&0o120_777_u16.to_le_bytes());
+    journals::write(&left, number, &block);
+    let layers = [place.dir.path().join("layer")];
+    fs::create_dir(&layers[0]).unwrap();
+    let why = "incompatible features 0x4";
+    is_bad(mount(&left, Use::Reading), why);
+    is_bad(filesystem::check(&left), why);
+    is_bad(place.storage.compare(&layers, None, &id, true), why);
+    // What the confined program makes of it is looked at anew.
+    place.storage.seal_artifact(&id).unwrap();
+    assert!(!has(&left, HAS_TO_BE_RECOVERED));
+    for refused in [filesystem::check(&left), place.storage.compare(&layers, None, &id, true).map(drop)] {
+        is_bad(refused, "its 'upper' is no directory");
     }
 }

@@ -9,6 +9,7 @@
 pub mod calls;
 pub mod gvisor;
 mod images;
+pub mod journals;
 pub mod machines;
 mod process;
 mod registry;

@@ -183,7 +183,8 @@ impl Control {
         Ok(())
     }
 
-    /// Idempotent.
+    /// Holding the disk still writes everything out, empties its journal and says so on it: a copy that the host makes
+    /// meanwhile is like a disk that was unmounted. Idempotent.
     fn set_still(&mut self, still: bool) -> io::Result<()> {
         if self.still == still {
             return Ok(());
