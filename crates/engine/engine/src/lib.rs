@@ -51,6 +51,7 @@ mod query;
 mod recovery;
 mod registries;
 mod revocation;
+mod rooms;
 mod sandbox;
 mod secrets;
 mod service;

@@ -14,6 +14,7 @@ use super::Shared;
 use crate::boxed;
 use crate::engine::Engine;
 use crate::errors::store_error;
+use crate::rooms::Who;
 use crate::transfers::Room;
 
 impl Engine {
@@ -32,7 +33,8 @@ impl Engine {
             self.obtain_image(digest).await?;
             if self.inner.images.resolve(digest).is_err() {
                 // The image's registry may be one that its owner chose, and may take its time.
-                let room = self.inner.transfers.room(record.owner.as_ref()).await;
+                let who = Who::new(record.owner.as_ref(), record.project.as_ref());
+                let room = self.inner.transfers.room(who).await;
                 self.pull_exact(name, digest, Some(room)).await?;
             }
         }
