@@ -119,7 +119,9 @@ impl Drop for Blob {
             return;
         }
         used.remove(&self.wanted);
-        if self.consumed.load(Ordering::Relaxed) || !self.is_kept {
+        // One of another registry may have got the name since then.
+        let is_anothers = used.values().any(|other| other.name == self.name && other.is_needed());
+        if !is_anothers && (self.consumed.load(Ordering::Relaxed) || !self.is_kept) {
             // If this fails, the next pull or prune finds the file.
             drop(fs::remove_file(self.path()));
         }
