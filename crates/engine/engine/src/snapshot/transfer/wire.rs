@@ -103,7 +103,6 @@ impl Pieces {
     fn send(&mut self) -> io::Result<()> {
         let chunk = std::mem::replace(&mut self.chunk, Vec::with_capacity(CHUNK_BYTES));
         let (len, sender) = (chunk.len(), &self.sender);
-        let gone = || io::Error::from(io::ErrorKind::BrokenPipe);
         let waits = match sender.try_send(Ok(Bytes::from(chunk))) {
             Ok(()) => None,
             Err(TrySendError::Closed(_piece)) => return Err(gone()),
@@ -117,15 +116,37 @@ impl Pieces {
             // Made inside, because it needs the runtime's clock.
             let sending = async { pace.during(sender.send_timeout(piece, *of_chunk)).await };
             Handle::current().block_on(sending)?.map_err(|error| match error {
-                SendTimeoutError::Timeout(_piece) => {
-                    io::Error::new(io::ErrorKind::TimedOut, "nothing of it was taken for too long")
-                }
+                SendTimeoutError::Timeout(_piece) => nothing_taken(),
                 SendTimeoutError::Closed(_piece) => gone(),
             })?;
         }
         pace.moved(len);
         Ok(())
     }
+
+    /// Waits until the reader has taken what was sent: it is in memory, which is bounded by the rooms of those that write.
+    fn until_taken(&mut self) -> io::Result<()> {
+        let sender = &self.sender;
+        let Some(Patience { of_chunk, pace }) = &mut self.patience else { return Ok(()) };
+        for free in 1..=sender.max_capacity() {
+            let taking =
+                async { pace.during(tokio::time::timeout(*of_chunk, sender.reserve_many(free))).await };
+            match Handle::current().block_on(taking)? {
+                Ok(Ok(free)) => drop(free),
+                Ok(Err(_closed)) => return Err(gone()),
+                Err(_elapsed) => return Err(nothing_taken()),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn gone() -> io::Error {
+    io::ErrorKind::BrokenPipe.into()
+}
+
+fn nothing_taken() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "nothing of it was taken for too long")
 }
 
 impl Write for Pieces {
@@ -158,7 +179,9 @@ pub(super) fn write(header: &Header, disk: &File, pieces: Pieces) -> io::Result<
     })?;
     sparse::forget(disk)?;
     record(&mut out, END, &[])?;
-    out.finish()?.flush()
+    let mut pieces = out.finish()?;
+    pieces.flush()?;
+    pieces.until_taken()
 }
 
 fn record(out: &mut impl Write, offset: u64, bytes: &[u8]) -> io::Result<()> {
@@ -359,6 +382,20 @@ mod tests {
         let got: Vec<_> = received(receiver, writing).collect().await;
         let [Ok(first), Err(error)] = got.as_slice() else { panic!("{}", got.len()) };
         assert_eq!((first.len(), error.kind()), (CHUNK_BYTES, io::ErrorKind::TimedOut));
+    }
+
+    #[tokio::test]
+    async fn an_export_whose_end_is_not_taken_ends_too() {
+        let (sender, receiver) = mpsc::channel(16);
+        let header =
+            Header { manifest: manifest(), disk_bytes: DISK_BYTES, digest: "blake3:0".into(), comment: None };
+        let writing = tokio::task::spawn_blocking(move || {
+            let patience = Patience { of_chunk: Duration::from_millis(50), pace: Pace::new(None) };
+            write(&header, &disk(), Pieces::new(sender).waiting(Some(patience)))
+        });
+        // All of it fits into what waits for the reader.
+        assert_eq!(writing.await.unwrap().unwrap_err().kind(), io::ErrorKind::TimedOut);
+        drop(receiver);
     }
 
     #[test]
