@@ -160,11 +160,7 @@ impl Engine {
             return Err(store_error(error));
         }
         atoll_failpoint::fail_point!("engine.build.journalled");
-        let driving = drive(self.clone(), live, recipe, caller.clone());
-        self.inner.tracker.spawn(async move {
-            driving.await;
-            drop(place);
-        });
+        self.inner.tracker.spawn(drive(self.clone(), live, recipe, caller.clone(), place));
         self.prune_builds().await;
         Ok(BuildView { record, needs_context })
     }

@@ -19,7 +19,7 @@ use crate::authorize::Caller;
 use crate::clock::random;
 use crate::engine::Engine;
 use crate::errors::store_error;
-use crate::rooms::Who;
+use crate::rooms::{Place, Who};
 
 /// Builds read at once at the start.
 const PAGE: u32 = 1000;
@@ -35,7 +35,8 @@ enum Outcome {
     Stopped,
 }
 
-pub(super) async fn drive(engine: Engine, live: Arc<Live>, recipe: Recipe, caller: Caller) {
+/// Drives a build to its end. It has the place among builds that have not ended.
+pub(super) async fn drive(engine: Engine, live: Arc<Live>, recipe: Recipe, caller: Caller, place: Place) {
     let shutdown = engine.inner.shutdown.clone();
     let outcome = tokio::select! {
         biased;
@@ -52,6 +53,7 @@ pub(super) async fn drive(engine: Engine, live: Arc<Live>, recipe: Recipe, calle
     }
     finish(&engine, &live, outcome, &caller).await;
     engine.inner.builds.live().remove(&live.id);
+    drop(place);
     drop(tokio::fs::remove_dir_all(engine.inner.build_dir(&live.id).join("context")).await);
     if !stopped {
         engine.tidy_build_cache();
