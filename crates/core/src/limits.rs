@@ -209,12 +209,14 @@ pub const BUILD_SECRET_MAX_BYTES: usize = 64 << 10;
 pub const BUILD_CONTEXT_MAX_BYTES: u64 = 4 << 30;
 /// Largest number of entries of a context.
 pub const BUILD_CONTEXT_MAX_COUNT: usize = 200_000;
-/// A build whose context does not come is given up after this, milliseconds.
+/// A build to which nobody begins to send its context is given up after this, milliseconds.
 pub const BUILD_CONTEXT_WAIT_MS: u64 = 15 * 60 * 1000;
-/// Builds that run at once; more wait.
-pub const BUILDS_RUNNING_MAX_COUNT: usize = 4;
-/// Builds that have not ended.
-pub const BUILDS_OPEN_MAX_COUNT: usize = 64;
+/// A build whose context is not here as a whole after this is given up, milliseconds.
+pub const BUILD_CONTEXT_WHOLE_MS: u64 = 24 * 3600 * 1000;
+/// Builds that run at once, of all keys; more wait. A project, or a key of none, has no more than it leaves to others.
+pub const BUILDS_RUNNING_MAX_COUNT: usize = 8;
+/// Builds that have not ended, of all keys. A project, or a key of none, has no more than it leaves to others.
+pub const BUILDS_OPEN_MAX_COUNT: usize = 128;
 /// Ended builds that are kept; the oldest go first, with their log.
 pub const BUILDS_KEPT_MAX_COUNT: usize = 500;
 /// Log that one build keeps, bytes; the oldest goes first.

@@ -35,6 +35,7 @@ use crate::log::Logs;
 use crate::memory::{self, Memories};
 use crate::pool::{self, Pools};
 use crate::projects::Projects;
+use crate::sandbox::Downloads;
 use crate::secrets::Secrets;
 use crate::sharing::AclTable;
 use crate::snapshot::Snapshots;
@@ -111,6 +112,7 @@ pub(crate) struct Inner {
     pub(crate) moving: Moving,
     pub(crate) creates: Semaphore,
     pub(crate) transfers: Transfers,
+    pub(crate) downloads: Arc<Downloads>,
     pub(crate) builds: Builds,
     pub(crate) agents: Agents,
     /// Says that there is another schedule.
@@ -167,6 +169,7 @@ impl Engine {
             clock: config.clock.clone(),
             creates: Semaphore::new(config.creates_max),
             transfers: Transfers::default(),
+            downloads: Arc::default(),
             gateway: Gateway::new(config.egress.gateway.clone()),
             builds: Builds::default(),
             agents: Agents::default(),

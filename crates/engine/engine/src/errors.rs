@@ -139,6 +139,11 @@ pub fn guest_error(error: GuestError) -> Error {
             return Error::new(Code::Timeout, "the sandbox was paused meanwhile, and did not go on in time")
                 .hint("resume it, and begin again");
         }
+        GuestError::NoRoom => {
+            let message =
+                "downloads of files and archives hold all the memory that those of this sandbox may have";
+            return Error::new(Code::LimitExceeded, message).hint("read or close some, then try again");
+        }
         GuestError::Protocol(why) => {
             tracing::warn!(%why, "a guest broke the protocol");
             return Error::new(Code::GuestUnavailable, "the sandbox's guest agent broke the protocol");

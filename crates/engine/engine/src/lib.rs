@@ -52,6 +52,7 @@ mod query;
 mod recovery;
 mod registries;
 mod revocation;
+mod rooms;
 mod sandbox;
 mod secrets;
 mod service;

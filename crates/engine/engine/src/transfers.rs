@@ -1,23 +1,24 @@
-//! Room for transfers: each has one thread or two for as long as it waits for its client or for a registry, and the process
-//! has 512 of these.
+//! Room for transfers: imports and exports of snapshots, loads, imports and pulls of images. Each has one thread or two for
+//! as long as it waits for its client or for a registry, and the process has 512 of these.
 //!
-//! So a key has [`OF_KEY_MAX_COUNT`] of them at once, and all keys [`MAX_COUNT`]. Further ones wait, without a thread. The
-//! server itself, which alone comes without a key, has as many as a key, beside those of the keys: no client keeps it
-//! waiting.
+//! So there are [`MAX_COUNT`] of them at once, a key has [`OF_KEY_MAX_COUNT`] of these, and projects and keys leave
+//! [rooms](crate::rooms) to each other. Further transfers wait, without a thread. A client that hardly sends or takes
+//! anything gives its room up when another key waits for one ([`Pace`]); of a registry the image's crate asks a pace whether
+//! somebody waits or not. The server itself, which alone comes without a key, has as many as a key, beside those of the keys:
+//! no client keeps it waiting.
 
-use std::collections::HashMap;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use atoll_core::id::KeyId;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::authorize::Caller;
 use crate::boxed;
 use crate::engine::Engine;
+use crate::rooms::{Limits, Pace, Place, Rooms, Who};
 
 /// Transfers of all keys at once.
 const MAX_COUNT: usize = 64;
@@ -27,31 +28,40 @@ const OF_KEY_MAX_COUNT: usize = 8;
 /// Who transfers something.
 #[derive(Debug)]
 pub(crate) struct Transfers {
-    all: Arc<Semaphore>,
     /// Of the server itself.
     without_key: Arc<Semaphore>,
-    /// Of the keys that transfer something, or wait to.
-    keys: Mutex<HashMap<KeyId, Weak<Semaphore>>>,
+    of_keys: Rooms,
 }
 
 impl Default for Transfers {
     fn default() -> Self {
-        let without_key = Arc::new(Semaphore::new(OF_KEY_MAX_COUNT));
-        Self { all: Arc::new(Semaphore::new(MAX_COUNT)), without_key, keys: Mutex::default() }
+        let limits = Limits { all: MAX_COUNT, of_key: OF_KEY_MAX_COUNT };
+        Self { without_key: Arc::new(Semaphore::new(OF_KEY_MAX_COUNT)), of_keys: Rooms::new(limits) }
     }
 }
 
-/// Room for one transfer, until it is dropped.
-#[derive(Debug)]
+/// Room for one transfer. Clones are the same room: it is free when the last of them is dropped.
+#[derive(Debug, Clone)]
 pub struct Room {
-    _own: Option<OwnedSemaphorePermit>,
-    _all: Option<OwnedSemaphorePermit>,
+    /// Among those of the keys.
+    place: Option<Arc<Place>>,
+    /// Among the server's own.
+    _own: Option<Arc<OwnedSemaphorePermit>>,
 }
 
 impl Room {
-    /// A stream that takes the room for as long as it is there.
+    /// A stream that takes the room for as long as it is there. It ends with an error (that of [`Code::Timeout`]) when hardly
+    /// anything comes and another key waits for room.
+    ///
+    /// [`Code::Timeout`]: atoll_core::Code::Timeout
     pub fn around<S>(self, stream: S) -> InRoom<S> {
-        InRoom { stream, _room: self }
+        let pace = self.pace();
+        InRoom { stream, pace, _room: self }
+    }
+
+    /// The pace of the client that this transfer waits for.
+    pub(crate) fn pace(&self) -> Pace {
+        Pace::new(self.place.clone())
     }
 }
 
@@ -59,41 +69,37 @@ impl Room {
 #[derive(Debug)]
 pub struct InRoom<S> {
     stream: S,
+    pace: Pace,
     _room: Room,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for InRoom<S> {
     fn poll_read(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let this = self.get_mut();
+        let before = buffer.filled().len();
+        match Pin::new(&mut this.stream).poll_read(context, buffer) {
+            Poll::Ready(read) => {
+                this.pace.moved(buffer.filled().len().saturating_sub(before));
+                Poll::Ready(read)
+            }
+            Poll::Pending => this.pace.poll_given_up(context).map(Err),
+        }
     }
 }
 
 impl Transfers {
-    /// Waits for room for one transfer of this key, or of the server itself.
-    pub(crate) async fn room(&self, key: Option<&KeyId>) -> Room {
-        // None of the three is ever closed.
-        let Some(key) = key else {
-            return Room { _own: Arc::clone(&self.without_key).acquire_owned().await.ok(), _all: None };
-        };
-        // First that of the key: what waits for it is in nobody's way.
-        let own = self.of_key(key).acquire_owned().await.ok();
-        let all = Arc::clone(&self.all).acquire_owned().await.ok();
-        Room { _own: own, _all: all }
-    }
-
-    fn of_key(&self, key: &KeyId) -> Arc<Semaphore> {
-        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(own) = keys.get(key).and_then(Weak::upgrade) {
-            return own;
+    /// Waits for room for one transfer.
+    pub(crate) async fn room(&self, who: Who) -> Room {
+        if who.is_server() {
+            // It is never closed.
+            let own = Arc::clone(&self.without_key).acquire_owned().await.ok();
+            return Room { place: None, _own: own.map(Arc::new) };
         }
-        keys.retain(|_, own| own.strong_count() > 0);
-        let own = Arc::new(Semaphore::new(OF_KEY_MAX_COUNT));
-        keys.insert(key.clone(), Arc::downgrade(&own));
-        own
+        Room { place: Some(Arc::new(self.of_keys.wait(who).await)), _own: None }
     }
 }
 
@@ -102,48 +108,93 @@ impl Engine {
     /// Whoever waits here must hold no thread.
     #[boxed]
     pub async fn room_to_transfer(&self, caller: &Caller) -> Room {
-        self.inner.transfers.room(caller.key.as_ref()).await
+        self.inner.transfers.room(Who::of(caller)).await
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use atoll_core::id::{KeyId, ProjectId};
+    use atoll_core::{Code, Error};
+    use tokio::io::AsyncReadExt as _;
+
+    fn key(n: u64) -> Who {
+        Who::new(Some(&KeyId::from_parts(1, n)), None)
+    }
+
+    /// As many rooms as `who` gets without waiting.
+    async fn fill(transfers: &Transfers, who: &Who) -> Vec<Room> {
+        let mut rooms = Vec::new();
+        loop {
+            let mut next = Box::pin(transfers.room(who.clone()));
+            match futures::poll!(&mut next) {
+                Poll::Ready(room) => rooms.push(room),
+                Poll::Pending => return rooms,
+            }
+        }
+    }
 
     #[tokio::test]
     async fn a_key_has_a_part_of_the_room_and_gives_it_back() {
         let transfers = Transfers::default();
-        const KEYS: usize = MAX_COUNT / OF_KEY_MAX_COUNT;
-        let keys: Vec<_> = (0..=KEYS as u64).map(|n| KeyId::from_parts(1, n)).collect();
-        let mut first = Vec::new();
-        for _ in 0..OF_KEY_MAX_COUNT {
-            first.push(transfers.room(Some(&keys[0])).await.around(io::empty()));
-        }
-        let mut ninth = Box::pin(transfers.room(Some(&keys[0])));
+        let mut first = fill(&transfers, &key(0)).await;
+        assert_eq!(first.len(), OF_KEY_MAX_COUNT);
+        let mut ninth = Box::pin(transfers.room(key(0)));
         assert!(futures::poll!(&mut ninth).is_pending());
-        let mut others = Vec::new();
-        for key in &keys[1..KEYS] {
-            for _ in 0..OF_KEY_MAX_COUNT {
-                others.push(transfers.room(Some(key)).await);
-            }
-        }
-        let mut beyond = Box::pin(transfers.room(Some(&keys[KEYS])));
-        assert!(futures::poll!(&mut beyond).is_pending(), "all room is taken");
+        // A clone is the same room.
+        let same = first[0].clone();
+        drop(first.remove(0));
+        assert!(futures::poll!(&mut ninth).is_pending());
+        drop(same);
+        drop(ninth.await);
         // The server itself has some of its own, and no more than that.
-        let mut without_key = Vec::new();
-        for _ in 0..OF_KEY_MAX_COUNT {
-            without_key.push(transfers.room(None).await);
-        }
-        let mut one_more = Box::pin(transfers.room(None));
+        let server = Who::new(None, None);
+        let without_key = fill(&transfers, &server).await;
+        assert_eq!(without_key.len(), OF_KEY_MAX_COUNT);
+        let mut one_more = Box::pin(transfers.room(server.clone()));
         assert!(futures::poll!(&mut one_more).is_pending());
         drop(without_key);
         drop(one_more.await);
-        drop(others.pop());
-        drop(beyond.await);
-        drop(first.pop());
-        drop(ninth.await);
-        drop((first, others));
-        drop(transfers.room(Some(&keys[KEYS])).await);
-        assert_eq!(transfers.keys.lock().unwrap().len(), 1, "keys are forgotten");
+    }
+
+    #[tokio::test]
+    async fn keys_that_wait_for_their_clients_leave_room_to_others() {
+        let transfers = Transfers::default();
+        let mut held = Vec::new();
+        for n in 0..8 {
+            held.extend(fill(&transfers, &key(n)).await);
+        }
+        let ninth = fill(&transfers, &key(8)).await;
+        assert!(!ninth.is_empty(), "eight keys have all but {}", MAX_COUNT - held.len());
+        held.clear();
+        let project = ProjectId::from_parts(1, 1);
+        for n in 10..30 {
+            held.extend(fill(&transfers, &Who::new(Some(&KeyId::from_parts(1, n)), Some(&project))).await);
+        }
+        assert!(
+            held.len() <= MAX_COUNT / 2,
+            "a project has no more than it leaves to others: {}",
+            held.len()
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_hardly_comes_gives_its_room_to_another_key() {
+        let transfers = Transfers::default();
+        // All there is for keys of no project.
+        let mut held = Vec::new();
+        for n in 0..20 {
+            held.extend(fill(&transfers, &key(n)).await);
+        }
+        let mut next = Box::pin(transfers.room(key(100)));
+        assert!(futures::poll!(&mut next).is_pending());
+        let (silent, _client) = tokio::io::duplex(16);
+        let mut body = held.remove(0).around(silent);
+        let error = body.read_u8().await.unwrap_err();
+        let told = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
+        assert_eq!(told.map(|error| error.code), Some(Code::Timeout), "{error:?}");
+        drop(body);
+        drop(next.await);
     }
 }

@@ -2,7 +2,9 @@
 //!
 //! A file there is a prefix of its blob, or damaged; no other file says which. So a file is hashed again before
 //! the fetch continues it, and only a file whose whole digest is right leaves this module. A blob that two pulls
-//! need is fetched once; its file is removed when the last of them drops its [`Blob`] and the layer is prepared.
+//! need of one registry is fetched once; its file is removed when the last of them drops its [`Blob`] and the layer is
+//! prepared. Another registry's is fetched beside it, into a file of its own: whoever pulls chooses the registry, and one
+//! that is slow must hold up nobody who wants the same blob of another.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -17,6 +19,7 @@ use sha2::{Digest as _, Sha256};
 use crate::digest::Digest;
 use crate::error::{ImageError, Result};
 use crate::files::file_names;
+use crate::flow::Flow;
 use crate::manifest::Descriptor;
 use crate::progress::{LayerEvent, Phase, Progress};
 use crate::registry::{Failure, Registry, starts_at, transient};
@@ -30,14 +33,34 @@ const WRITE_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Blobs {
     dir: PathBuf,
-    used: Mutex<HashMap<Digest, Weak<Blob>>>,
+    used: Mutex<HashMap<Wanted, Used>>,
 }
+
+/// A blob that was needed, and the name of its file.
+#[derive(Debug)]
+struct Used {
+    blob: Weak<Blob>,
+    name: String,
+}
+
+impl Used {
+    fn is_needed(&self) -> bool {
+        self.blob.strong_count() > 0
+    }
+}
+
+/// Which blob, and the host of the registry that is to give it.
+type Wanted = (Digest, String);
 
 /// A blob that one or more pulls need.
 #[derive(Debug)]
 pub(crate) struct Blob {
     blobs: Arc<Blobs>,
-    digest: Digest,
+    wanted: Wanted,
+    /// Name of its file.
+    name: String,
+    /// Its file is named by the digest alone: a later pull, of any registry, goes on with it.
+    is_kept: bool,
     /// Whether the file is whole. The pull that fetches it holds the lock.
     whole: tokio::sync::Mutex<bool>,
     consumed: AtomicBool,
@@ -48,18 +71,27 @@ impl Blobs {
         Self { dir, used: Mutex::default() }
     }
 
-    pub(crate) fn get(self: &Arc<Self>, digest: &Digest) -> Arc<Blob> {
+    pub(crate) fn get(self: &Arc<Self>, host: &str, digest: &Digest) -> Arc<Blob> {
+        let wanted = (digest.clone(), host.to_owned());
         let mut used = locked(&self.used);
-        if let Some(blob) = used.get(digest).and_then(Weak::upgrade) {
+        if let Some(blob) = used.get(&wanted).and_then(|used| used.blob.upgrade()) {
             return blob;
         }
+        let is_kept = !used.iter().any(|((other, _), used)| other == digest && used.is_needed());
+        let name = if is_kept {
+            digest.hex().to_owned()
+        } else {
+            format!("{}-{}", digest.hex(), Digest::of(host.as_bytes()).hex())
+        };
         let blob = Arc::new(Blob {
             blobs: Arc::clone(self),
-            digest: digest.clone(),
+            wanted: wanted.clone(),
+            name: name.clone(),
+            is_kept,
             whole: tokio::sync::Mutex::new(false),
             consumed: AtomicBool::new(false),
         });
-        used.insert(digest.clone(), Arc::downgrade(&blob));
+        used.insert(wanted, Used { blob: Arc::downgrade(&blob), name });
         blob
     }
 
@@ -68,7 +100,7 @@ impl Blobs {
         let used = locked(&self.used);
         let mut freed = 0;
         for name in file_names(&self.dir)? {
-            let in_use = used.iter().any(|(digest, blob)| digest.hex() == name && blob.strong_count() > 0);
+            let in_use = used.values().any(|used| used.name == name && used.is_needed());
             if !in_use {
                 let path = self.dir.join(name);
                 freed += fs::metadata(&path).map_or(0, |meta| meta.len());
@@ -83,11 +115,13 @@ impl Drop for Blob {
     fn drop(&mut self) {
         let mut used = locked(&self.blobs.used);
         // A new pull may have put its own `Blob` into the map since the last user dropped this one.
-        if used.get(&self.digest).is_none_or(|blob| blob.strong_count() > 0) {
+        if used.get(&self.wanted).is_none_or(Used::is_needed) {
             return;
         }
-        used.remove(&self.digest);
-        if self.consumed.load(Ordering::Relaxed) {
+        used.remove(&self.wanted);
+        // One of another registry may have got the name since then.
+        let is_anothers = used.values().any(|other| other.name == self.name && other.is_needed());
+        if !is_anothers && (self.consumed.load(Ordering::Relaxed) || !self.is_kept) {
             // If this fails, the next pull or prune finds the file.
             drop(fs::remove_file(self.path()));
         }
@@ -96,7 +130,7 @@ impl Drop for Blob {
 
 impl Blob {
     pub(crate) fn path(&self) -> PathBuf {
-        self.blobs.dir.join(self.digest.hex())
+        self.blobs.dir.join(&self.name)
     }
 
     /// The layer is prepared: the file is of no more use.
@@ -189,8 +223,9 @@ async fn receive(
         let why = format!("{announced} bytes are sent where {left} were announced");
         return Err(ImageError::DigestMismatch { expected: layer.digest.to_string(), why }.into());
     }
+    let mut flow = Flow::default();
     let outcome = loop {
-        match registry.chunk(&mut response).await {
+        match registry.chunk(&mut response, &mut flow).await {
             Ok(Some(chunk)) => {
                 if sink.bytes + sink.waiting() + chunk.len() as u64 > layer.size {
                     let why = format!("more than the announced {} bytes are sent", layer.size);

@@ -22,6 +22,7 @@ mod digest;
 mod error;
 mod fetch;
 mod files;
+mod flow;
 #[cfg(test)]
 mod fuzz;
 mod image;

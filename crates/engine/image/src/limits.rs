@@ -46,6 +46,10 @@ pub const RATIO_FREE_BYTES: u64 = 1 << 30;
 pub const RATIO_MAX: u64 = 2_000;
 /// No byte from the registry for this long is a stall.
 pub const STALL_DEFAULT: Duration = Duration::from_secs(30);
+/// So many bytes have to come of one answer in each [`FLOW_WINDOW`] that is spent waiting for it: 140 kbit/s.
+pub const FLOW_MIN_BYTES: u64 = 1 << 20;
+/// See [`FLOW_MIN_BYTES`].
+pub const FLOW_WINDOW: Duration = Duration::from_secs(60);
 /// Time to make a connection.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Attempts in a row that brought nothing, after which a registry counts as unavailable.

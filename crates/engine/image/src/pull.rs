@@ -184,7 +184,7 @@ impl Images {
         let mut first: BTreeMap<&Digest, Arc<Blob>> = BTreeMap::new();
         let jobs = plan.iter().map(|planned| {
             let blob = first.entry(&planned.layer.digest);
-            Arc::clone(blob.or_insert_with(|| self.inner.blobs.get(&planned.layer.digest)))
+            Arc::clone(blob.or_insert_with(|| self.inner.blobs.get(registry.host(), &planned.layer.digest)))
         });
         let jobs: Vec<_> = plan.iter().zip(jobs).collect();
         futures::stream::iter(jobs)

@@ -9,7 +9,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use reqwest::header::{
     ACCEPT, AUTHORIZATION, CONTENT_RANGE, HeaderMap, HeaderValue, RANGE, RETRY_AFTER, WWW_AUTHENTICATE,
@@ -20,7 +20,11 @@ use serde::Deserialize;
 use crate::challenge::{Challenge, strongest};
 use crate::digest::Digest;
 use crate::error::{ImageError, Result};
-use crate::limits::{BACKOFF_MAX, CONNECT_TIMEOUT, MANIFEST_MAX_BYTES, REDIRECTS_MAX_COUNT, TOKEN_MAX_BYTES};
+use crate::flow::Flow;
+use crate::limits::{
+    BACKOFF_MAX, CONNECT_TIMEOUT, FLOW_MIN_BYTES, FLOW_WINDOW, MANIFEST_MAX_BYTES, REDIRECTS_MAX_COUNT,
+    TOKEN_MAX_BYTES,
+};
 use crate::manifest::ACCEPT_MANIFESTS;
 use crate::pull::{Credentials, PullOptions};
 use crate::reach::{Closed, Lookups, Reach, was_closed};
@@ -156,18 +160,32 @@ impl Registry {
         self.get(url, headers, digest.as_str()).await
     }
 
-    /// The next bytes of a body, `None` at its end.
-    pub(crate) async fn chunk(&self, response: &mut Response) -> Result<Option<bytes::Bytes>, Failure> {
-        match tokio::time::timeout(self.stall, response.chunk()).await {
-            Ok(Ok(chunk)) => Ok(chunk),
-            Ok(Err(error)) => Err(self.failed(&error)),
-            Err(_) => Err(transient("it stopped sending")),
+    /// The next bytes of a body, `None` at its end. `flow` is the body's.
+    pub(crate) async fn chunk(
+        &self,
+        response: &mut Response,
+        flow: &mut Flow,
+    ) -> Result<Option<bytes::Bytes>, Failure> {
+        let begun = Instant::now();
+        let chunk = match tokio::time::timeout(self.stall, response.chunk()).await {
+            Ok(Ok(chunk)) => chunk,
+            Ok(Err(error)) => return Err(self.failed(&error)),
+            Err(_) => return Err(transient("it stopped sending")),
+        };
+        match chunk {
+            // Another attempt would be as slow, and what came is kept for one that somebody asks for.
+            Some(chunk) if !flow.came(chunk.len(), begun.elapsed()) => {
+                let (least, seconds) = (FLOW_MIN_BYTES >> 20, FLOW_WINDOW.as_secs());
+                let why = format!("it sends less than {least} MiB in {seconds} seconds");
+                Err(ImageError::RegistryUnavailable { registry: self.host.clone(), why }.into())
+            }
+            chunk => Ok(chunk),
         }
     }
 
     async fn body(&self, mut response: Response, limit: u64) -> Result<Vec<u8>, Failure> {
-        let mut body = Vec::new();
-        while let Some(chunk) = self.chunk(&mut response).await? {
+        let (mut body, mut flow) = (Vec::new(), Flow::default());
+        while let Some(chunk) = self.chunk(&mut response, &mut flow).await? {
             if (body.len() + chunk.len()) as u64 > limit {
                 return Err(self
                     .invalid(format!("more than {limit} bytes where fewer were announced"))

@@ -239,3 +239,25 @@ async fn two_pulls_at_once_fetch_once() {
     assert_eq!(setting.proxy.ranges().len(), 2, "one broken download, one continued");
     assert_eq!((setting.files("partial"), setting.files("layers")), (0, 1));
 }
+
+#[tokio::test]
+async fn a_registry_that_stalls_holds_up_no_other_one_that_has_the_same_layer() {
+    let setting = Setting::new(Fault::StallOnce);
+    let patient = PullOptions { stall: Duration::from_secs(3600), ..PullOptions::default() };
+    let name = format!("{}/app:1", setting.proxy.host);
+    let stalled = setting.images.pull(&name, &patient, &NoProgress);
+    let other = async {
+        while setting.proxy.ranges().is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let name = format!("{}/app:1", setting.registry.host());
+        setting.images.pull(&name, &PullOptions::default(), &NoProgress).await
+    };
+    let pulled = tokio::select! {
+        _ = stalled => panic!("it stalls"),
+        pulled = tokio::time::timeout(Duration::from_secs(120), other) => pulled,
+    };
+    pulled.expect("it waited for the other registry").unwrap();
+    // What the first one brought is there for the next pull; the other's own file is gone.
+    assert_eq!((setting.files("partial"), setting.files("layers")), (1, 1));
+}

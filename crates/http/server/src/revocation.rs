@@ -9,8 +9,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use atoll_core::id::KeyId;
 use atoll_core::{Code, Error};
-use atoll_engine::{Engine, Grant};
+use atoll_engine::{Caller, Engine, Grant};
 use axum::body::{Body, HttpBody};
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -18,7 +19,7 @@ use http::Extensions;
 use http_body::{Frame, SizeHint};
 use tokio::sync::SetOnce;
 
-use crate::streams::Turn;
+use crate::streams::{Linked, Turn};
 
 /// The right by which a request is answered, once it is known.
 #[derive(Debug, Clone, Default)]
@@ -49,8 +50,31 @@ impl GrantSlot {
     pub(crate) fn fill_signed(extensions: &Extensions, grant: Grant, engine: &Engine) -> Result<(), Error> {
         let Some(sandbox) = grant.sandbox() else { return Self::fill(extensions, grant) };
         let owner = engine.sandbox(sandbox)?.owner;
-        let admitted =
-            extensions.get::<Turn>().map_or(Ok(()), |turn| turn.admit_signed(sandbox, owner.as_ref()));
+        let linked = Linked::Sandbox(sandbox.clone());
+        Self::fill_linked(extensions, grant, &linked, owner.as_ref())
+    }
+
+    /// The same for a request by an address of an object that a dialect keeps, with the right of the key that signed it and
+    /// that has the object. The place is one of those that the object's addresses have.
+    ///
+    /// # Errors
+    /// [`Code::LimitExceeded`].
+    pub(crate) fn fill_signed_object(
+        extensions: &Extensions,
+        grant: Grant,
+        object: &str,
+    ) -> Result<(), Error> {
+        let owner = grant.caller().and_then(Caller::key).cloned();
+        Self::fill_linked(extensions, grant, &Linked::Object(object.into()), owner.as_ref())
+    }
+
+    fn fill_linked(
+        extensions: &Extensions,
+        grant: Grant,
+        linked: &Linked,
+        owner: Option<&KeyId>,
+    ) -> Result<(), Error> {
+        let admitted = extensions.get::<Turn>().map_or(Ok(()), |turn| turn.admit_signed(linked, owner));
         Self::note(extensions, grant);
         admitted
     }

@@ -1,8 +1,8 @@
 //! Answers that go on or are long: output that is followed, files, archives, pages of output, WebSockets. The server holds
 //! bytes of each for a client that does not read, on a connection of HTTP/2 for hundreds at once, so a key has only so
-//! many places for them, and so have the links to a sandbox's files together. Of the places that there are for all links,
-//! those to the files of one owner's sandboxes have a share, and of that share those to one sandbox's: anybody may have a
-//! link, and leaves places for the others. When many have ended, the memory that they had goes back to the kernel.
+//! many places for them, and so have the links to a sandbox's files, or to one object of a dialect, together. Of the places
+//! that there are for all links, those to what one owner has have a share, and of that share those to one sandbox's files,
+//! or to one object: anybody may have a link, and leaves places for the others. When many have ended, the memory that they had goes back to the kernel.
 //!
 //! Each request has a [`Turn`]. When the request's right becomes known ([`GrantSlot::fill`]) and the request may change
 //! something, or asks for another protocol, it takes a place: a request that gets none has done nothing. It gives the
@@ -39,6 +39,7 @@ use crate::revocation::GrantSlot;
 use crate::serve::Slot;
 use crate::shared::App;
 
+pub(crate) use links::Linked;
 use links::{LinkPlace, Links};
 
 /// Answers of at most so many bytes are not counted: they are there as a whole, and soon gone.
@@ -61,21 +62,26 @@ const GIVE_BACK_EVERY: Duration = Duration::from_secs(10);
 enum Whose {
     Key(KeyId),
     /// Anybody has these. They do not take the places of the key that made them.
-    LinksTo(SandboxId),
+    LinksTo(Linked),
 }
 
 impl Whose {
     fn of(grant: &Grant) -> Option<Self> {
         match grant.caller() {
             Some(caller) => caller.key().cloned().map(Self::Key),
-            None => grant.sandbox().cloned().map(Self::LinksTo),
+            None => grant.sandbox().cloned().map(Linked::Sandbox).map(Self::LinksTo),
         }
     }
 
     fn refused(&self, most: usize) -> Error {
         let (whose, others) = match self {
             Self::Key(_) => ("the key has", "another key has places of its own"),
-            Self::LinksTo(_) => ("the links to this sandbox have", "a key has places of its own"),
+            Self::LinksTo(Linked::Sandbox(_)) => {
+                ("the links to this sandbox have", "a key has places of its own")
+            }
+            Self::LinksTo(Linked::Object(_)) => {
+                ("the addresses of this object have", "a key has places of its own")
+            }
         };
         let message = format!("{whose} {most} answers open that go on or are long");
         Error::new(Code::LimitExceeded, message)
@@ -137,19 +143,25 @@ impl Streams {
         (before < most).then_some(place)
     }
 
-    /// The places of a link to a file of this sandbox, which this owner has. `most` are the places of a key.
+    /// The places of a link to this, which this owner has. `most` are the places of a key.
     fn take_for_link(
         &self,
-        sandbox: &SandboxId,
+        linked: &Linked,
         owner: Option<&KeyId>,
         most: usize,
     ) -> Result<(Place, LinkPlace), Error> {
-        let whose = Whose::LinksTo(sandbox.clone());
+        let whose = Whose::LinksTo(linked.clone());
         let own = self.take(&whose, most).ok_or_else(|| whose.refused(most))?;
-        let link = self.0.links.take(sandbox, owner, most).ok_or_else(|| {
-            let message =
-                "the links to files of this sandbox, or of its owner's, have all downloads open that they may";
-            Error::new(Code::LimitExceeded, message).hint("try again when some of these downloads have ended")
+        let link = self.0.links.take(linked, owner, most).ok_or_else(|| {
+            let message = match linked {
+                Linked::Sandbox(_) => {
+                    "the links to files of this sandbox, or of its owner's, have all downloads open that they may"
+                }
+                Linked::Object(_) => {
+                    "the addresses of this object, or of its owner's, have all requests open that they may"
+                }
+            };
+            Error::new(Code::LimitExceeded, message).hint("try again when some of these have ended")
         })?;
         Ok((own, link))
     }
@@ -252,7 +264,8 @@ impl Turn {
     /// [`Code::LimitExceeded`].
     pub(crate) fn by_link(app: &App, sandbox: &SandboxId, owner: Option<&KeyId>) -> Result<Self, Error> {
         let (streams, most) = (app.streams.clone(), app.config.streams_of_key_max);
-        let (own, link) = streams.take_for_link(sandbox, owner, most)?;
+        let linked = Linked::Sandbox(sandbox.clone());
+        let (own, link) = streams.take_for_link(&linked, owner, most)?;
         Ok(Self(Arc::new(Taking {
             streams,
             most,
@@ -264,15 +277,15 @@ impl Turn {
         })))
     }
 
-    /// Takes the place of a request by an address of a file of a sandbox, which this key made, that a key signed: one of the
-    /// links', whatever comes of it. Anybody may have such an address.
+    /// Takes the place of a request by an address that a key signed, of a file of a sandbox or of an object that this owner
+    /// has: one of the links', whatever comes of it. Anybody may have such an address.
     ///
     /// # Errors
     /// [`Code::LimitExceeded`].
-    pub(crate) fn admit_signed(&self, sandbox: &SandboxId, owner: Option<&KeyId>) -> Result<(), Error> {
+    pub(crate) fn admit_signed(&self, linked: &Linked, owner: Option<&KeyId>) -> Result<(), Error> {
         let Taking { streams, most, place, link, .. } = &*self.0;
         if place.get().is_none() {
-            let (own, of_link) = streams.take_for_link(sandbox, owner, *most)?;
+            let (own, of_link) = streams.take_for_link(linked, owner, *most)?;
             // Second ones of the same request are given back.
             drop((place.set(own), link.set(of_link)));
         }
@@ -446,18 +459,24 @@ mod tests {
     #[test]
     fn who_has_a_signed_address_takes_no_place_of_the_key_that_signed_it() {
         let streams = Streams::default();
-        let (key, sandbox) = (KeyId::from_parts(1, 1), SandboxId::from_parts(1, 1));
-        let turn = || Turn::new(streams.clone(), 1, &Method::GET, &HeaderMap::new(), Version::HTTP_11);
-        let (first, second) = (turn(), turn());
-        first.admit_signed(&sandbox, Some(&key)).unwrap();
-        assert_eq!(second.admit_signed(&sandbox, Some(&key)).unwrap_err().code, Code::LimitExceeded);
-        // A long answer, which would take the key's place otherwise.
-        let whose = Whose::Key(key);
-        let answer = first.hold(Response::new(Body::empty()), None, Some(&whose)).unwrap();
-        assert!(streams.take(&whose, 1).is_some(), "the key has all of its own");
-        drop((answer, second));
-        assert_eq!(streams.0.open.load(Ordering::Relaxed), 0);
-        turn().admit_signed(&sandbox, None).unwrap();
+        let key = KeyId::from_parts(1, 1);
+        let turn = |method| Turn::new(streams.clone(), 1, &method, &HeaderMap::new(), Version::HTTP_11);
+        for (method, linked) in [
+            (Method::GET, Linked::Sandbox(SandboxId::from_parts(1, 1))),
+            (Method::GET, Linked::Object("obj_1".into())),
+            (Method::PUT, Linked::Object("obj_1".into())),
+        ] {
+            let (first, second) = (turn(method.clone()), turn(method.clone()));
+            first.admit_signed(&linked, Some(&key)).unwrap();
+            assert_eq!(second.admit_signed(&linked, Some(&key)).unwrap_err().code, Code::LimitExceeded);
+            // A long answer, which would take the key's place otherwise.
+            let whose = Whose::Key(key.clone());
+            let answer = first.hold(Response::new(Body::empty()), None, Some(&whose)).unwrap();
+            assert!(streams.take(&whose, 1).is_some(), "the key has all of its own");
+            drop((answer, second));
+            assert_eq!(streams.0.open.load(Ordering::Relaxed), 0);
+            turn(method).admit_signed(&linked, None).unwrap();
+        }
     }
 
     #[test]

@@ -3,13 +3,18 @@
 mod file;
 mod range;
 
+use std::convert::Infallible;
 use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use atoll_core::Error;
 use atoll_engine::{ByteStream, FileReader, GuestLease, guest_error};
-use axum::body::Body;
+use axum::body::{Body, HttpBody};
 use bytes::Bytes;
 use futures::stream;
+use http_body::{Frame, SizeHint};
+use http_body_util::Full;
 
 pub use self::file::OpenFile;
 pub use self::range::{Wanted, wanted};
@@ -30,6 +35,36 @@ impl Source {
             Self::Archive(stream) => stream.next().await,
         }
         .map_err(guest_error)
+    }
+}
+
+/// The body of an answer that is here as a whole, with the reader that has the memory for it.
+fn held(bytes: Bytes, reader: FileReader) -> Body {
+    Body::new(Held { body: Full::new(bytes), _reader: reader })
+}
+
+struct Held {
+    body: Full<Bytes>,
+    _reader: FileReader,
+}
+
+impl HttpBody for Held {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 

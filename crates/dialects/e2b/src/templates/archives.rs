@@ -123,7 +123,7 @@ pub(super) async fn upload(
         Failure::new(StatusCode::FORBIDDEN, "this address is not good any more: ask for another")
     })?;
     app.host.engine().recheck(&address.grant, Needs::MANAGE)?;
-    app.host.fill(&request, address.grant)?;
+    app.host.fill_signed_object(&request, address.grant, &token)?;
     let dir = address.place.parent().map(FsPath::to_path_buf).unwrap_or_default();
     tokio::fs::create_dir_all(&dir).await.map_err(|error| broken(&error))?;
     make_room(&dir, &address.key).await?;

@@ -182,7 +182,7 @@ fn refused(status: StatusCode, why: impl Into<String>) -> Response {
 pub(crate) async fn serve(app: App, head: Head, method: Method, path: &str, body: Body) -> Response {
     let mut parts = path.trim_start_matches('/').split('/');
     let known = (parts.next() == Some("content")).then(|| parts.next()).flatten();
-    let Some(ticket) = known.and_then(|id| app.control.tickets.find(id)) else {
+    let Some((id, ticket)) = known.and_then(|id| Some((id, app.control.tickets.find(id)?))) else {
         return refused(StatusCode::NOT_FOUND, "there is no such address, or it has expired");
     };
     let block = parts.next().map(str::parse::<u64>);
@@ -192,7 +192,7 @@ pub(crate) async fn serve(app: App, head: Head, method: Method, path: &str, body
             if let Err(error) = app.host.engine().recheck(&ticket.grant, Needs::MANAGE) {
                 return refused(StatusCode::FORBIDDEN, sentence(&error));
             }
-            if let Err(error) = app.host.fill(head.extensions(), ticket.grant) {
+            if let Err(error) = app.host.fill_signed_object(head.extensions(), ticket.grant, id) {
                 return refused(StatusCode::TOO_MANY_REQUESTS, sentence(&error));
             }
             match take(&app, &to, body).await {
@@ -206,7 +206,7 @@ pub(crate) async fn serve(app: App, head: Head, method: Method, path: &str, body
             if let Err(error) = app.host.engine().recheck(&ticket.grant, Needs::READ) {
                 return refused(StatusCode::FORBIDDEN, sentence(&error));
             }
-            if let Err(error) = app.host.fill(head.extensions(), ticket.grant) {
+            if let Err(error) = app.host.fill_signed_object(head.extensions(), ticket.grant, id) {
                 return refused(StatusCode::TOO_MANY_REQUESTS, sentence(&error));
             }
             let Some(span) = span(start, len, block) else {

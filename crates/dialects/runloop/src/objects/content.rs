@@ -86,7 +86,7 @@ pub(super) async fn take(
         return Err(Failure::new(StatusCode::FORBIDDEN, "forbidden", "this address is to read from"));
     }
     let (object, grant) = by_address(&app, &id, &signed, Needs::MANAGE).await?;
-    app.host.fill(&request, grant)?;
+    app.host.fill_signed_object(&request, grant, &object.id)?;
     let (shelf, owner) = (app.objects.clone(), object.owner.parse().map_err(|error| broken(&error))?);
     let (_, totals) = work(move || shelf.list(&owner)).await?;
     if totals.bytes > TOTAL_MAX_BYTES {
@@ -128,7 +128,7 @@ pub(super) async fn give(
         return Err(Failure::new(StatusCode::FORBIDDEN, "forbidden", "this address is to send to"));
     }
     let (object, grant) = by_address(&app, &id, &signed, Needs::READ).await?;
-    app.host.fill(&request, grant)?;
+    app.host.fill_signed_object(&request, grant, &object.id)?;
     check_closed(&object)?;
     let (shelf, opened) = (app.objects.clone(), object.clone());
     let file = work(move || shelf.open(&opened)).await?;

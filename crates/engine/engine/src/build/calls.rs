@@ -1,5 +1,7 @@
 //! What callers can do with builds.
 
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use atoll_build::context::ContextIndex;
@@ -14,7 +16,6 @@ use atoll_core::limits::{
 use atoll_core::{Code, Error, Result};
 use atoll_store::{BuildRecord, Page, Whereabouts};
 use tokio::io::AsyncRead;
-use tokio_util::io::SyncIoBridge;
 
 use super::context;
 use super::drive::drive;
@@ -26,6 +27,7 @@ use crate::clock::random;
 use crate::engine::Engine;
 use crate::errors::store_error;
 use crate::query;
+use crate::rooms::Who;
 
 /// A build, for callers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -150,24 +152,15 @@ impl Engine {
             ended_ms: None,
             created_by: caller.key.clone(),
         };
+        let place = self.inner.builds.open.take(&Who::of(caller)).ok_or_else(too_many)?;
         let live = Live::new(&self.inner, record.clone(), needs_context, given);
-        {
-            let mut builds = self.inner.builds.live();
-            if builds.len() >= BUILDS_OPEN_MAX_COUNT {
-                return Err(Error::new(
-                    Code::LimitExceeded,
-                    format!("{BUILDS_OPEN_MAX_COUNT} builds have not ended yet"),
-                )
-                .hint("wait for some to end, or cancel them"));
-            }
-            builds.insert(record.id.clone(), Arc::clone(&live));
-        }
+        self.inner.builds.live().insert(record.id.clone(), Arc::clone(&live));
         if let Err(error) = self.inner.store.insert_build(&record).await {
             self.inner.builds.live().remove(&record.id);
             return Err(store_error(error));
         }
         atoll_failpoint::fail_point!("engine.build.journalled");
-        self.inner.tracker.spawn(drive(self.clone(), live, recipe, caller.clone()));
+        self.inner.tracker.spawn(drive(self.clone(), live, recipe, caller.clone(), place));
         self.prune_builds().await;
         Ok(BuildView { record, needs_context })
     }
@@ -175,7 +168,7 @@ impl Engine {
     /// Sends the context of a build: a tar stream. The build begins when it is here.
     ///
     /// # Errors
-    /// [`Code::BuildNotFound`]; [`Code::InvalidState`] when it does not wait for one;
+    /// [`Code::BuildNotFound`]; [`Code::InvalidState`] when it does not wait for one, or ends before it is here;
     /// [`Code::BuildContextInvalid`], [`Code::TooLarge`], [`Code::HostDiskFull`]: then it still waits.
     pub async fn put_build_context(
         &self,
@@ -190,18 +183,7 @@ impl Engine {
         };
         let dir = self.inner.build_dir(id).join("context");
         let end = UploadEnd { live: Arc::clone(&live), done: false };
-        let bridge = SyncIoBridge::new(stream);
-        let unpacked = tokio::task::spawn_blocking(move || {
-            let index = context::unpack(&dir, bridge);
-            if index.is_err() {
-                drop(std::fs::remove_dir_all(&dir));
-            }
-            index.map(Arc::new)
-        });
-        let outcome: Result<Arc<ContextIndex>> = unpacked.await.unwrap_or_else(|error| {
-            tracing::error!(%error, "unpacking a context panicked");
-            Err(Error::new(Code::Internal, "the context could not be unpacked"))
-        });
+        let outcome = take_context(&live, &dir, stream).await;
         end.end(&outcome);
         outcome?;
         Ok(BuildView { record: live.record(), needs_context: true })
@@ -288,6 +270,43 @@ impl Engine {
             Err(error) => tracing::warn!(%error, "old builds could not be forgotten"),
         }
     }
+}
+
+fn too_many() -> Error {
+    let message = format!(
+        "too many builds have not ended yet: of {BUILDS_OPEN_MAX_COUNT}, a project or a key leaves as many to others as it has"
+    );
+    Error::new(Code::LimitExceeded, message).hint("wait for some to end, or cancel them")
+}
+
+/// Receives the context of a build into `dir`. Nothing is left there of one that is refused, or whose build ends meanwhile.
+async fn take_context(live: &Live, dir: &Path, stream: impl AsyncRead + Unpin) -> Result<Arc<ContextIndex>> {
+    let mut record = live.watch();
+    // An error means that its task has ended.
+    let ended = async { drop(record.wait_for(|record| record.state.is_final()).await) };
+    let received = tokio::select! {
+        biased;
+        () = ended => Err(Error::new(Code::InvalidState, "the build ended before its context was here")),
+        received = context::receive(dir, stream) => received,
+    };
+    let unpacked = match received {
+        Ok(archive) => unpack(dir.to_owned(), archive).await,
+        Err(error) => Err(error),
+    };
+    // A build that ended while this was unpacked has removed what there was then.
+    if unpacked.is_err() || live.record().state.is_final() {
+        drop(tokio::fs::remove_dir_all(dir).await);
+    }
+    unpacked
+}
+
+async fn unpack(dir: PathBuf, archive: File) -> Result<Arc<ContextIndex>> {
+    let unpacked =
+        tokio::task::spawn_blocking(move || context::unpack(&dir, context::buffered(archive)).map(Arc::new));
+    unpacked.await.unwrap_or_else(|error| {
+        tracing::error!(%error, "unpacking a context panicked");
+        Err(Error::new(Code::Internal, "the context could not be unpacked"))
+    })
 }
 
 /// An upload whose caller goes away leaves the place free for another one.

@@ -1,4 +1,7 @@
-//! The context: a tar stream to an index in memory and contents on disk.
+//! The context: a tar stream to a file, and from there to an index in memory and contents on disk.
+//!
+//! Reading a tar archive is work for a thread, and waiting for a client is not: so the archive is here as a whole before it
+//! is read. It takes its size on disk once more until then.
 //!
 //! Nothing of the names in the archive touches the host's file system: a content is a file named by its digest, and
 //! what is called how is known by the [`ContextIndex`] alone. So there is no path to escape through.
@@ -13,11 +16,14 @@ use atoll_core::error::shorten;
 use atoll_core::limits::{BUILD_CONTEXT_MAX_BYTES, BUILD_CONTEXT_MAX_COUNT, PATH_MAX_BYTES};
 use atoll_core::{Code, Error, Result};
 use tar::EntryType;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _, BufWriter};
 
 use crate::archive::members;
 
 /// Bytes read at once.
 const BLOCK_BYTES: usize = 256 << 10;
+/// Largest archive: the contents, and for each entry what describes it.
+const ARCHIVE_MAX_BYTES: u64 = BUILD_CONTEXT_MAX_BYTES + (BUILD_CONTEXT_MAX_COUNT as u64) * (4 << 10);
 const PERMISSIONS: u32 = 0o7777;
 
 /// Where a content is.
@@ -32,6 +38,51 @@ fn invalid(what: impl std::fmt::Display) -> Error {
 fn host(error: &io::Error) -> Error {
     tracing::error!(%error, "a context cannot be kept");
     Error::new(Code::HostDiskFull, "the host cannot keep the context").hint("free some, then build again")
+}
+
+/// Keeps an archive in `dir`, which is made, until it is whole: the stream is waited for without a thread. Its file has no
+/// name, and goes with whoever reads it.
+///
+/// # Errors
+/// What the stream says, [`Code::TooLarge`], [`Code::HostDiskFull`].
+pub(super) async fn receive(dir: &Path, mut stream: impl AsyncRead + Unpin) -> Result<File> {
+    let mut file = nameless(dir).await.map_err(|error| host(&error))?;
+    let mut block = vec![0; BLOCK_BYTES];
+    let mut size = 0_u64;
+    loop {
+        let len = stream.read(&mut block).await.map_err(|error| unreadable(&error))?;
+        if len == 0 {
+            break;
+        }
+        size += len as u64;
+        if size > ARCHIVE_MAX_BYTES {
+            return Err(too_large("the archive of the context is larger than any may be".to_owned()));
+        }
+        file.write_all(&block[..len]).await.map_err(|error| host(&error))?;
+    }
+    whole(file).await.map_err(|error| host(&error))
+}
+
+async fn nameless(dir: &Path) -> io::Result<BufWriter<tokio::fs::File>> {
+    tokio::fs::create_dir_all(dir).await?;
+    let path = dir.join("archive");
+    let mut options = tokio::fs::OpenOptions::new();
+    let file = options.read(true).write(true).create(true).truncate(true).open(&path).await?;
+    tokio::fs::remove_file(&path).await?;
+    Ok(BufWriter::with_capacity(BLOCK_BYTES, file))
+}
+
+/// The file of an archive that is whole, from its beginning on.
+async fn whole(mut written: BufWriter<tokio::fs::File>) -> io::Result<File> {
+    written.flush().await?;
+    let mut file = written.into_inner();
+    file.rewind().await?;
+    Ok(file.into_std().await)
+}
+
+/// Reads an archive's file in blocks.
+pub(super) fn buffered(archive: File) -> impl Read {
+    io::BufReader::with_capacity(BLOCK_BYTES, archive)
 }
 
 /// Reads an archive into `dir`, which is made. Blocking.
@@ -217,6 +268,21 @@ mod tests {
         assert_eq!(fs::read(content_path(dir.path(), digest)).unwrap(), b"one");
         assert_eq!(index.entries["c"], index.entries["a/b"]);
         assert_eq!(index.entries["a"], Entry::Directory { mode: 0o640 });
+    }
+
+    #[tokio::test]
+    async fn an_archive_is_kept_without_a_name_and_read_from_its_beginning() {
+        let dir = tempfile::Builder::new().prefix("atoll-context").tempdir().unwrap();
+        let tar = archive(&[(EntryType::Regular, "a", "one")]);
+        let received = receive(dir.path(), &tar[..]).await.unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        let index = unpack(dir.path(), buffered(received)).unwrap();
+        assert!(matches!(index.entries["a"], Entry::File { size: 3, .. }), "{index:?}");
+        let broken = tokio_util::io::StreamReader::new(futures::stream::iter([
+            Ok(&tar[..10]),
+            Err(io::Error::other(Error::new(Code::Timeout, "the request's body stopped coming"))),
+        ]));
+        assert_eq!(receive(dir.path(), broken).await.unwrap_err().code, Code::Timeout);
     }
 
     #[test]

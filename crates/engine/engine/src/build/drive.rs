@@ -7,7 +7,7 @@ use atoll_build::context::ContextIndex;
 use atoll_build::recipe::Recipe;
 use atoll_core::build::{BuildEvent, BuildFailure, BuildState};
 use atoll_core::id::{BuildId, TemplateId};
-use atoll_core::limits::{BUILD_CONTEXT_WAIT_MS, BUILD_TIMEOUT_DEFAULT_MS};
+use atoll_core::limits::{BUILD_CONTEXT_WAIT_MS, BUILD_CONTEXT_WHOLE_MS, BUILD_TIMEOUT_DEFAULT_MS};
 use atoll_core::spec::TemplateSpec;
 use atoll_core::{Code, Error, Result};
 use atoll_store::{BuildRecord, TemplateRecord};
@@ -19,6 +19,7 @@ use crate::authorize::Caller;
 use crate::clock::random;
 use crate::engine::Engine;
 use crate::errors::store_error;
+use crate::rooms::{Place, Who};
 
 /// Builds read at once at the start.
 const PAGE: u32 = 1000;
@@ -34,7 +35,8 @@ enum Outcome {
     Stopped,
 }
 
-pub(super) async fn drive(engine: Engine, live: Arc<Live>, recipe: Recipe, caller: Caller) {
+/// Drives a build to its end. It has the place among builds that have not ended.
+pub(super) async fn drive(engine: Engine, live: Arc<Live>, recipe: Recipe, caller: Caller, place: Place) {
     let shutdown = engine.inner.shutdown.clone();
     let outcome = tokio::select! {
         biased;
@@ -51,6 +53,7 @@ pub(super) async fn drive(engine: Engine, live: Arc<Live>, recipe: Recipe, calle
     }
     finish(&engine, &live, outcome, &caller).await;
     engine.inner.builds.live().remove(&live.id);
+    drop(place);
     drop(tokio::fs::remove_dir_all(engine.inner.build_dir(&live.id).join("context")).await);
     if !stopped {
         engine.tidy_build_cache();
@@ -66,8 +69,7 @@ async fn work(
 ) -> Result<TemplateSpec, BuildFailure> {
     let context = context(live).await?;
     set_state(engine, live, BuildState::Queued, None).await?;
-    let closed = |_| Error::new(Code::ShuttingDown, "the server is shutting down");
-    let _room = engine.inner.builds.room.acquire().await.map_err(closed)?;
+    let _room = engine.inner.builds.running.wait(Who::of(caller)).await;
     set_state(engine, live, BuildState::Running, Some(engine.now_ms())).await?;
     atoll_failpoint::fail_point!("engine.build.running");
     let limit_ms = live.record().spec.timeout_ms.unwrap_or(BUILD_TIMEOUT_DEFAULT_MS);
@@ -86,19 +88,26 @@ async fn work(
 }
 
 async fn context(live: &Live) -> Result<Arc<ContextIndex>> {
+    let whole = Duration::from_millis(BUILD_CONTEXT_WHOLE_MS);
+    let here = tokio::time::timeout(whole, until_here(live)).await;
+    here.ok().flatten().ok_or_else(|| {
+        Error::new(Code::Timeout, "the context did not come")
+            .hint("send it with PUT /v1/builds/{id}/context, as a tar stream")
+    })
+}
+
+/// The context; nothing when nobody begins to send it. One that breaks off, or is refused, may be sent again.
+async fn until_here(live: &Live) -> Option<Arc<ContextIndex>> {
     let mut upload = live.upload.subscribe();
     let wait = Duration::from_millis(BUILD_CONTEXT_WAIT_MS);
-    let begun = upload.wait_for(|upload| !matches!(upload, Upload::Absent));
-    if tokio::time::timeout(wait, begun).await.is_err() {
-        return Err(Error::new(Code::Timeout, "the context did not come")
-            .hint("send it with PUT /v1/builds/{id}/context, as a tar stream"));
-    }
     loop {
-        if let Upload::Here(index) = &*upload.borrow_and_update() {
-            return Ok(Arc::clone(index));
+        // The sender is in `live`, which we hold: it does not go away.
+        let begun = async { drop(upload.wait_for(|upload| !matches!(upload, Upload::Absent)).await) };
+        tokio::time::timeout(wait, begun).await.ok()?;
+        drop(upload.wait_for(|upload| !matches!(upload, Upload::Coming)).await);
+        if let Upload::Here(index) = &*upload.borrow() {
+            return Some(Arc::clone(index));
         }
-        // The sender is in `live`, which we hold.
-        drop(upload.changed().await);
     }
 }
 

@@ -13,6 +13,10 @@
 //! does. [`cache`] looks for those after every build, after a deletion, and at every start, so that no crash
 //! leaves one.
 //!
+//! Who builds chooses what its steps wait for, and may never send a context. So builds that have not ended, and those that
+//! run, are in [rooms](crate::rooms): a key leaves some to others. A context is received without a thread, and one that is
+//! still coming ends with its build.
+//!
 //! A build belongs to the process that runs it: one that a crash interrupts is `failed` at the next start, its
 //! sandboxes are deleted, and building again goes on after the last step that was kept.
 
@@ -36,8 +40,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_core::build::{BuildState, StepState};
 use atoll_core::id::BuildId;
-use atoll_core::limits::BUILDS_RUNNING_MAX_COUNT;
-use tokio::sync::Semaphore;
+use atoll_core::limits::{BUILDS_OPEN_MAX_COUNT, BUILDS_RUNNING_MAX_COUNT};
 
 pub use cache::{CacheEntry, CachePruned};
 pub use calls::BuildView;
@@ -45,6 +48,7 @@ pub use journal::{BuildLog, LogEntry, LogPage};
 pub use live::{BuildSecrets, ImageLogin};
 
 use crate::engine::Inner;
+use crate::rooms::{Limits, Rooms};
 use cache::Pins;
 use live::Live;
 
@@ -63,8 +67,10 @@ pub struct BuildStats {
 #[derive(Debug)]
 pub(crate) struct Builds {
     live: Mutex<BTreeMap<BuildId, Arc<Live>>>,
-    /// Room for builds that run.
-    room: Semaphore,
+    /// Rooms of builds that have not ended.
+    open: Rooms,
+    /// Rooms of those that run.
+    running: Rooms,
     pins: Pins,
     /// What has ended.
     counts: Mutex<BuildStats>,
@@ -74,11 +80,17 @@ impl Default for Builds {
     fn default() -> Self {
         Self {
             live: Mutex::default(),
-            room: Semaphore::new(BUILDS_RUNNING_MAX_COUNT),
+            open: shared(BUILDS_OPEN_MAX_COUNT),
+            running: shared(BUILDS_RUNNING_MAX_COUNT),
             pins: Pins::default(),
             counts: Mutex::default(),
         }
     }
+}
+
+/// So many rooms, of which a key may have all that its share gives it.
+fn shared(all: usize) -> Rooms {
+    Rooms::new(Limits { all, of_key: all })
 }
 
 impl Builds {

@@ -344,7 +344,7 @@ impl Session {
                 // The connection went, perhaps in the middle of a message.
                 Err(GuestError::Closed | GuestError::Protocol(_)) => {}
                 // It may still be good.
-                Err(GuestError::Timeout | GuestError::StoodStill) => last = number - 1,
+                Err(GuestError::Timeout | GuestError::StoodStill | GuestError::NoRoom) => last = number - 1,
                 // It was never told of it.
                 Err(GuestError::Failure { .. }) if self.end_offset() == 0 => return Ok(None),
                 Err(error @ GuestError::Failure { .. }) => {

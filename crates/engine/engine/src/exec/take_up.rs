@@ -69,7 +69,12 @@ pub(crate) async fn tidy_up(inner: &Inner, sandbox: &SandboxShared) -> Result<()
                 return Ok(());
             }
             Err(GuestError::Closed | GuestError::Protocol(_)) => tokio::time::sleep(PAUSE).await,
-            Err(error @ (GuestError::Failure { .. } | GuestError::Timeout | GuestError::StoodStill)) => {
+            Err(
+                error @ (GuestError::Failure { .. }
+                | GuestError::Timeout
+                | GuestError::StoodStill
+                | GuestError::NoRoom),
+            ) => {
                 return Err(guest_error(error));
             }
         }

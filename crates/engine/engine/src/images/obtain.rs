@@ -14,6 +14,7 @@ use super::Shared;
 use crate::boxed;
 use crate::engine::Engine;
 use crate::errors::store_error;
+use crate::rooms::Who;
 use crate::transfers::Room;
 
 impl Engine {
@@ -32,8 +33,9 @@ impl Engine {
             self.obtain_image(digest).await?;
             if self.inner.images.resolve(digest).is_err() {
                 // The image's registry may be one that its owner chose, and may take its time.
-                let room = self.inner.transfers.room(record.owner.as_ref()).await;
-                self.pull_exact(name, digest, Some(room)).await?;
+                let who = Who::new(record.owner.as_ref(), record.project.as_ref());
+                let room = self.inner.transfers.room(who).await;
+                self.pull_exact(name, digest, room).await?;
             }
         }
         Ok(())
@@ -114,10 +116,12 @@ impl Engine {
     }
 
     async fn take_shared(&self, shared: &Shared, found: &SharedImage) -> Result<()> {
-        let _turn = shared.taking.acquire().await;
         let document = Document::parse(&found.document, &found.digest).map_err(|error| error.to_core())?;
         tracing::info!(image = found.digest, "fetching an image that other nodes have");
-        let taken = self.on_a_thread(|images| async move { images.take(&document).await }).await?;
+        let taken = {
+            let _turn = shared.taking.acquire().await;
+            self.on_a_thread(|images| async move { images.take(&document).await }).await?
+        };
         let Err(error) = taken else { return Ok(()) };
         let error = error.to_core();
         tracing::warn!(image = found.digest, %error, "an image cannot be fetched from the object store");
@@ -125,16 +129,19 @@ impl Engine {
         let has_registry = |name: &&String| name.contains('/');
         if error.code != Code::HostDiskFull
             && let Some(name) = found.names.keys().find(has_registry)
-            && self.pull_exact(name, &found.digest, None).await.is_ok()
         {
-            return Ok(());
+            // Not while others wait for the object store: the registry may take its time.
+            let room = self.inner.transfers.room(Who::new(None, None)).await;
+            if self.pull_exact(name, &found.digest, room).await.is_ok() {
+                return Ok(());
+            }
         }
         let message = format!("the image {} is not on this node: {}", found.digest, error.message);
         Err(Error { message, ..error })
     }
 
-    /// Pulls exactly this image. The room that it has been given is free when its thread is.
-    async fn pull_exact(&self, name: &str, digest: &str, room: Option<Room>) -> Result<()> {
+    /// Pulls exactly this image. Its room is free when its thread is.
+    async fn pull_exact(&self, name: &str, digest: &str, room: Room) -> Result<()> {
         let host = atoll_image::registry_of(name).map_err(|error| error.to_core())?;
         let credentials = self.registry_credentials(&host).await?;
         let known = credentials.is_some();

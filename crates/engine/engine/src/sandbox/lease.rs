@@ -7,7 +7,7 @@ use std::time::Duration;
 use atoll_core::id::SandboxId;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::{Code, Error, Result};
-use atoll_guest_protocol::client::GuestClient;
+use atoll_guest_protocol::client::{GuestClient, GuestError};
 use atoll_guest_protocol::messages::Metrics;
 use atoll_isolation::{DiskIo, Usage};
 
@@ -15,6 +15,7 @@ use crate::boxed;
 use crate::engine::Engine;
 use crate::errors::{guest_error, isolation_error};
 
+use super::downloads::{Downloads, Held};
 use super::freezer::InUse;
 use super::shared::SandboxShared;
 
@@ -26,6 +27,7 @@ const RECONNECT_WAIT: Duration = Duration::from_secs(10);
 pub struct GuestLease {
     client: GuestClient,
     using: InUse,
+    downloads: Arc<Downloads>,
 }
 
 impl GuestLease {
@@ -37,6 +39,12 @@ impl GuestLease {
 
     pub(crate) const fn shared(&self) -> &Arc<SandboxShared> {
         self.using.sandbox()
+    }
+
+    /// Memory for what the guest is to send to a client.
+    pub(super) fn hold_download(&self) -> Result<Held, GuestError> {
+        let sandbox = self.shared();
+        self.downloads.hold(&sandbox.id, sandbox.owner()).ok_or(GuestError::NoRoom)
     }
 
     /// Resolves when the sandbox dies, is taken apart, or is paused without its memory.
@@ -77,7 +85,7 @@ impl Engine {
         let sandbox = self.inner.sandbox(sandbox)?;
         let using = sandbox.usable().await?;
         let client = wait_for_guest(&sandbox).await?;
-        Ok(GuestLease { client, using })
+        Ok(GuestLease { client, using, downloads: Arc::clone(&self.inner.downloads) })
     }
 
     /// Whether a sandbox is paused, in any mode.

@@ -11,6 +11,7 @@
 //! ```
 
 mod actor;
+mod downloads;
 mod files;
 mod freezer;
 mod lease;
@@ -20,6 +21,7 @@ mod teardown;
 mod transfer;
 
 pub(crate) use actor::{Origin, SETTLE_MAX, spawn};
+pub(crate) use downloads::Downloads;
 pub(crate) use freezer::{InUse, Stillness};
 pub(crate) use lease::wait_for_guest;
 pub use lease::{GuestLease, SandboxMetrics};

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_core::Result;
-use atoll_core::id::{ExecId, SandboxId};
+use atoll_core::id::{ExecId, KeyId, SandboxId};
 use atoll_core::limits::PORT_CONNECTIONS_MAX_COUNT;
 use atoll_core::sandbox::SandboxState;
 use atoll_guest_protocol::client::GuestClient;
@@ -175,6 +175,11 @@ impl SandboxShared {
             record.reason = Some(UNRESPONSIVE.to_owned());
         }
         record
+    }
+
+    /// The key that has it, if one does.
+    pub(super) fn owner(&self) -> Option<KeyId> {
+        self.record.borrow().owner.clone()
     }
 
     /// Whether its agent does not answer.

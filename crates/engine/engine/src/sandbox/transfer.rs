@@ -16,6 +16,7 @@ use bytes::Bytes;
 
 use crate::boxed;
 
+use super::downloads::Held;
 use super::lease::GuestLease;
 use super::shared::SandboxShared;
 
@@ -45,12 +46,12 @@ impl GuestLease {
     /// [`GuestClient::read`].
     ///
     /// # Errors
-    /// [`GuestError`].
+    /// [`GuestError`]; [`GuestError::NoRoom`] when downloads hold all the memory that this one may have.
     #[boxed]
     pub async fn read(&self, request: Read) -> Result<FileReader, GuestError> {
-        let patience = self.patience();
+        let (held, patience) = (self.hold_download()?, self.patience());
         let inner = patience.during(GuestClient::read(self, request)).await?;
-        Ok(FileReader { info: inner.info.clone(), inner, patience })
+        Ok(FileReader { info: inner.info.clone(), inner, patience, _held: held })
     }
 
     /// [`GuestClient::write`].
@@ -67,12 +68,12 @@ impl GuestLease {
     /// [`GuestClient::pack`].
     ///
     /// # Errors
-    /// [`GuestError`].
+    /// As [`Self::read`].
     #[boxed]
     pub async fn pack(&self, path: &str) -> Result<ByteStream, GuestError> {
-        let patience = self.patience();
+        let (held, patience) = (self.hold_download()?, self.patience());
         let inner = patience.during(GuestClient::pack(self, path)).await?;
-        Ok(ByteStream { inner, patience })
+        Ok(ByteStream { inner, patience, _held: held })
     }
 
     /// [`GuestClient::unpack`].
@@ -105,13 +106,14 @@ impl GuestLease {
     }
 }
 
-/// A file being read.
+/// A file being read. It has its memory for as long as it is there, also when all has come.
 #[derive(Debug)]
 pub struct FileReader {
     /// The file's record. Its size may differ from the bytes that come: files change.
     pub info: FileInfo,
     inner: client::FileReader,
     patience: Patience,
+    _held: Held,
 }
 
 impl FileReader {
@@ -125,11 +127,12 @@ impl FileReader {
     }
 }
 
-/// Bytes that the guest sends.
+/// Bytes that the guest sends. It has its memory for as long as it is there, also when all has come.
 #[derive(Debug)]
 pub struct ByteStream {
     inner: client::ByteStream,
     patience: Patience,
+    _held: Held,
 }
 
 impl ByteStream {

@@ -155,7 +155,11 @@ impl Inside {
 const fn unseen(error: &GuestError) -> Option<bool> {
     match error {
         GuestError::Failure { .. } => Some(false),
-        GuestError::Closed | GuestError::Timeout | GuestError::StoodStill | GuestError::Protocol(_) => None,
+        GuestError::Closed
+        | GuestError::Timeout
+        | GuestError::StoodStill
+        | GuestError::NoRoom
+        | GuestError::Protocol(_) => None,
     }
 }
 

@@ -22,7 +22,7 @@ use crate::errors::isolation_error;
 use crate::transfers::Room;
 
 pub(crate) use wire::Pieces;
-use wire::{Header, Reader, fill, invalid, open, received, unreadable, write};
+use wire::{Header, Patience, Reader, fill, invalid, open, received, unreadable, write};
 
 /// Pieces that wait to be sent.
 const QUEUE_MAX_COUNT: usize = 16;
@@ -34,7 +34,7 @@ pub type Export = futures::stream::BoxStream<'static, io::Result<Bytes>>;
 
 impl Engine {
     /// A snapshot as a stream. An error in the stream means that what came is not whole. It ends with one when its
-    /// reader takes nothing for a minute.
+    /// reader takes nothing for a minute, or hardly anything while others wait to transfer something.
     ///
     /// # Errors
     /// As [`Self::ready_snapshot`]; [`Code::Internal`] when its data cannot be read.
@@ -47,7 +47,8 @@ impl Engine {
         self.export(id, caller, Some(STALL_TIMEOUT)).await
     }
 
-    /// As [`Self::export_snapshot`], with the longest time that the reader may take nothing.
+    /// As [`Self::export_snapshot`], with the longest time that the reader may take nothing; without one for what the
+    /// operator chose to read it.
     #[boxed]
     pub(crate) async fn export(
         &self,
@@ -67,6 +68,7 @@ impl Engine {
             digest: digest.clone(),
             comment: record.comment.clone(),
         };
+        let patience = patience.map(|of_chunk| Patience { of_chunk, pace: room.pace() });
         let (sender, receiver) = mpsc::channel(QUEUE_MAX_COUNT);
         let writing = tokio::task::spawn_blocking(move || {
             let written = write(&header, &disk, Pieces::new(sender).waiting(patience));

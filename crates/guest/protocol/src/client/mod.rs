@@ -69,6 +69,9 @@ pub enum GuestError {
     /// The guest stood still, as a frozen one does, for longer than its user waits for it.
     #[error("the guest stood still for too long")]
     StoodStill,
+    /// Nothing was asked of the guest: its user has no memory left for what it would send.
+    #[error("too much of what guests send waits for those who take it")]
+    NoRoom,
 }
 
 #[derive(Debug)]

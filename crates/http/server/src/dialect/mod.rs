@@ -164,6 +164,21 @@ impl Host {
         crate::revocation::GrantSlot::fill_signed(extensions, grant, &self.app.engine)
     }
 
+    /// As [`Self::fill`], for a request by an address of an object that the dialect keeps, which the object's owner has
+    /// signed and anybody may have. It takes no place of that key, but one of those that the object's addresses have.
+    /// `object` is the object's name, with the dialect's before it where another dialect could have the same.
+    ///
+    /// # Errors
+    /// [`Code::LimitExceeded`] when these are all taken.
+    pub fn fill_signed_object(
+        &self,
+        extensions: &Extensions,
+        grant: Grant,
+        object: &str,
+    ) -> Result<(), Error> {
+        crate::revocation::GrantSlot::fill_signed_object(extensions, grant, object)
+    }
+
     /// Resolves when the server begins to stop: streams should end.
     pub fn draining(&self) -> WaitForCancellationFuture<'_> {
         self.app.draining.cancelled()

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use atoll_core::spec;
+use atoll_engine::Room;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
@@ -45,8 +46,8 @@ pub(crate) async fn load_images(
         spec::image_reference("name", name)?;
     }
     let images = app.engine.images().clone();
-    let work = move |board: Arc<Board>| async move {
-        images.load_stream(reader(body), query.name.as_deref(), &*board).await
+    let work = move |board: Arc<Board>, room: Room| async move {
+        images.load_stream(room.around(reader(body)), query.name.as_deref(), &*board).await
     };
     with_progress(app, &caller, &client, work).await
 }
@@ -80,8 +81,8 @@ pub(crate) async fn import_image(
         spec::image_reference("also", also)?;
     }
     let images = app.engine.images().clone();
-    let work = move |_board: Arc<Board>| async move {
-        let image = images.import(&query.name, reader(body)).await?;
+    let work = move |_board: Arc<Board>, room: Room| async move {
+        let image = images.import(&query.name, room.around(reader(body))).await?;
         match &query.also {
             Some(also) => images.tag(&image.digest, also).await.map(|image| vec![image]),
             None => Ok(vec![image]),

@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Pulls, loads and imports wait for a registry or a client on threads, of which the process has only so many. So each waits
-//! for its room among the transfers before it gets a thread.
+//! for its room among the transfers before it gets a thread. One whose client, or registry, hardly sends anything is given
+//! up: of a client when others wait for its room.
 //!
 //! The task belongs to the answer: a client that goes away stops the pull, and the layers that came so far are kept for
 //! the next. A pull that fails before there is anything to report fails with a proper status.
@@ -64,7 +65,7 @@ pub(crate) async fn pull_image(
     let reference = request.reference.clone();
     let options = options(&app, request).await?;
     let images = app.engine.images().clone();
-    let work = move |board: Arc<Board>| async move {
+    let work = move |board: Arc<Board>, _room: Room| async move {
         images.pull(&reference, &options, &*board).await.map(|image| vec![image])
     };
     with_progress(app, &caller, &client, work).await
@@ -129,7 +130,7 @@ pub(crate) async fn with_progress<F, Fut>(
     work: F,
 ) -> ApiResult<Response>
 where
-    F: FnOnce(Arc<Board>) -> Fut + Send + 'static,
+    F: FnOnce(Arc<Board>, Room) -> Fut + Send + 'static,
     Fut: Future<Output = atoll_image::Result<Vec<Arc<Image>>>>,
 {
     let (lines, mut received) = mpsc::channel(LINES_MAX_COUNT);
@@ -153,7 +154,7 @@ where
 
 async fn report<F, Fut>(app: App, by: EngineCaller, work: F, lines: mpsc::Sender<Result<ImageProgress>>)
 where
-    F: FnOnce(Arc<Board>) -> Fut + Send + 'static,
+    F: FnOnce(Arc<Board>, Room) -> Fut + Send + 'static,
     Fut: Future<Output = atoll_image::Result<Vec<Arc<Image>>>>,
 {
     let Some(room) = app.unless_draining(app.engine.room_to_transfer(&by)).await else {
@@ -196,13 +197,14 @@ type Ended = Option<atoll_image::Result<Vec<Arc<Image>>>>;
 /// compiler cannot prove to be `Send`; besides, unpacking is work for a thread.
 fn spawn<F, Fut>(stop: CancellationToken, room: Room, work: F, board: Arc<Board>) -> JoinHandle<Ended>
 where
-    F: FnOnce(Arc<Board>) -> Fut + Send + 'static,
+    F: FnOnce(Arc<Board>, Room) -> Fut + Send + 'static,
     Fut: Future<Output = atoll_image::Result<Vec<Arc<Image>>>>,
 {
     let runtime = Handle::current();
     tokio::task::spawn_blocking(move || {
-        let _room = room;
-        runtime.block_on(stop.run_until_cancelled(work(board)))
+        // The work may give its part of the room to a stream, which is read on a thread that is not this one.
+        let _room = room.clone();
+        runtime.block_on(stop.run_until_cancelled(work(board, room)))
     })
 }
 

@@ -9,7 +9,7 @@ use atoll_guest_protocol::messages::{FileInfo, FileKind, Read, Stat};
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
 
-use super::{Source, body};
+use super::{Source, body, held};
 
 /// Files that say they are at most this large are read before the answer begins, bytes.
 const READ_AHEAD_BYTES: u64 = 64 << 10;
@@ -27,8 +27,8 @@ pub struct OpenFile {
 enum Content {
     /// To be read while it is sent; the reader of all of it, where there is one already.
     Unread(Option<FileReader>),
-    /// All of it.
-    Whole(Bytes),
+    /// All of it, and the reader that has the memory for it.
+    Whole(Bytes, FileReader),
     /// It is larger than it says: how large is unknown. The first bytes, and the reader of the others.
     Longer(Bytes, FileReader),
 }
@@ -74,11 +74,11 @@ impl OpenFile {
                 None => read(&self.lease, &self.path, 0, 0).await?,
             };
             let (bytes, ended) = read_ahead(&mut reader).await?;
-            self.content = if ended { Content::Whole(bytes) } else { Content::Longer(bytes, reader) };
+            self.content = if ended { Content::Whole(bytes, reader) } else { Content::Longer(bytes, reader) };
         }
         Ok(match &self.content {
             Content::Unread(_) => Some(self.info.size),
-            Content::Whole(bytes) => Some(bytes.len() as u64),
+            Content::Whole(bytes, _) => Some(bytes.len() as u64),
             Content::Longer(..) => None,
         })
     }
@@ -91,10 +91,10 @@ impl OpenFile {
     pub async fn body(mut self, part: Option<(u64, u64)>) -> Result<Body> {
         self.size().await?;
         let unread = match std::mem::replace(&mut self.content, Content::Unread(None)) {
-            Content::Whole(bytes) => {
+            Content::Whole(bytes, reader) => {
                 let at = |place: u64| usize::try_from(place).unwrap_or(usize::MAX).min(bytes.len());
                 let (first, end) = part.map_or((0, bytes.len()), |(first, last)| (at(first), at(last + 1)));
-                return Ok(Body::from(bytes.slice(first..end)));
+                return Ok(held(bytes.slice(first..end), reader));
             }
             Content::Longer(first, reader) => {
                 return Ok(body(self.lease, Source::File(Box::new(reader)), Some(first), None));

@@ -1,23 +1,28 @@
 //! Dialects: which requests they get, how they know the caller, and in which form they render errors.
 
+use std::io;
+
 use atoll_core::key::{KeyFormat, Scope};
 use atoll_core::secret::Secret;
+use atoll_core::sharing::Needs;
 use atoll_core::{Code, Error};
+use atoll_engine::{Caller, Grant, Target};
 use atoll_server::dialect::{Arrival, Asked, Dialect, Host, Mount, credentials};
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Extension, State};
+use axum::extract::{Extension, Path, State};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{any, get};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Request, StatusCode, Uri, Version};
+use futures::{StreamExt as _, stream};
+use http::{Extensions, HeaderMap, HeaderValue, Request, StatusCode, Uri, Version};
 use http_body_util::BodyExt as _;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use reqwest::Method;
 use serde_json::json;
 use tokio::net::TcpStream;
 
-use crate::support::Harness;
+use crate::support::{Harness, eventually};
 
 const SERVICE: &str = "test.v1.Echo";
 
@@ -52,6 +57,8 @@ fn router(host: Host) -> Router {
     Router::new()
         .route("/panic", any(async || -> StatusCode { panic!("a test") }))
         .route("/who", get(who))
+        .route("/long", get(long))
+        .route("/signed/{object}", get(signed))
         .route("/test.v1.Echo/Say", any(say))
         .fallback(seen)
         .with_state(host)
@@ -64,6 +71,37 @@ async fn seen(uri: Uri, Extension(arrival): Extension<Arrival>) -> String {
 async fn who(State(host): State<Host>, headers: HeaderMap) -> Result<String, StatusCode> {
     let key = host.verify(&headers).map_err(|_refused| StatusCode::UNAUTHORIZED)?;
     Ok(key.scope.as_str().to_owned())
+}
+
+async fn right(host: &Host, headers: &HeaderMap) -> Result<Grant, StatusCode> {
+    let key = host.verify(headers).map_err(|_refused| StatusCode::UNAUTHORIZED)?;
+    let grant = host.engine().authorize(&Caller::of(&key), Needs::READ, Target::Installation).await;
+    grant.map_err(|_weak| StatusCode::FORBIDDEN)
+}
+
+/// A body that begins, and does not end.
+fn endless() -> Body {
+    let begins = stream::iter([Ok::<_, io::Error>(Bytes::from_static(b"x"))]);
+    Body::from_stream(begins.chain(stream::pending()))
+}
+
+async fn long(State(host): State<Host>, headers: HeaderMap, request: Extensions) -> Result<Body, StatusCode> {
+    let grant = right(&host, &headers).await?;
+    host.fill(&request, grant).map_err(|_full| StatusCode::TOO_MANY_REQUESTS)?;
+    Ok(endless())
+}
+
+/// The key stands for its signature in the address of an object.
+async fn signed(
+    State(host): State<Host>,
+    Path(object): Path<String>,
+    headers: HeaderMap,
+    request: Extensions,
+) -> Result<Body, StatusCode> {
+    let grant = right(&host, &headers).await?;
+    let filled = host.fill_signed_object(&request, grant, &object);
+    filled.map_err(|_full| StatusCode::TOO_MANY_REQUESTS)?;
+    Ok(endless())
 }
 
 /// Echoes the message; ends with trailers.
@@ -170,6 +208,31 @@ async fn keys_come_in_the_shapes_of_their_vendors() {
     assert_eq!(who(&[("x-test-key", &"x".repeat(5000))]).await.0, 401);
     let unknown = harness.post("/v1/keys", json!({"name": "x", "scope": "exec", "format": "acme"})).await;
     assert_eq!((unknown.status, unknown.code()), (400, Code::InvalidArgument.as_str()));
+}
+
+#[tokio::test]
+async fn signed_addresses_of_objects_take_no_place_of_their_key_and_leave_some_to_each_other() {
+    let harness = Harness::start_dialects(|config| config.streams_of_key_max = 2, &[TEST]).await;
+    let open = async |path: &str| {
+        let request = harness.bare(Method::GET, path).header("x-test-key", harness.key(Scope::Manage));
+        request.send().await.unwrap()
+    };
+    let status = |answer: &reqwest::Response| answer.status().as_u16();
+    let first = open("/test/signed/a").await;
+    assert_eq!(status(&first), 200);
+    assert_eq!(status(&open("/test/signed/a").await), 429, "one object has half of what its owner may have");
+    let other = open("/test/signed/b").await;
+    assert_eq!(status(&other), 200, "another object has a share");
+    assert_eq!(status(&open("/test/signed/c").await), 429, "the owner has no more");
+    let own = (open("/test/long").await, open("/test/long").await);
+    assert_eq!((status(&own.0), status(&own.1)), (200, 200), "the key has its own");
+    assert_ne!(status(&open("/test/long").await), 200, "and no more");
+    drop((first, other));
+    eventually("a place to be free", async || {
+        let again = open("/test/signed/a").await;
+        (status(&again) == 200).then_some(again)
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -1,5 +1,8 @@
 //! Files: the parts that the fake guest has.
 
+use atoll_core::Code;
+use atoll_engine::guest_error;
+use atoll_guest_protocol::messages::Read;
 use bytes::Bytes;
 use futures::stream;
 use reqwest::{Body, Method};
@@ -138,4 +141,33 @@ mod paused {
         assert!(answer.body["message"].as_str().unwrap().contains("paused"), "{answer:?}");
         assert_eq!(harness.get(&format!("/v1/sandboxes/{sandbox}")).await.body["state"], "paused");
     }
+}
+
+#[tokio::test]
+async fn downloads_hold_so_much_memory_and_leave_some_to_other_sandboxes() {
+    /// More than all sandboxes together may have open.
+    const TOO_MANY: usize = 2048;
+    let harness = Harness::start().await;
+    let (first, second) = (harness.sandbox(json!({})).await, harness.sandbox(json!({})).await);
+    let path = |id: &str| format!("/v1/sandboxes/{id}/files?path=/data");
+    for sandbox in [&first, &second] {
+        let small = harness.request(Method::PUT, &path(&sandbox.id)).body("x");
+        assert_eq!(harness.send(small).await.status, 200);
+    }
+    let lease = harness.engine.guest(&first.id.parse().unwrap()).await.unwrap();
+    let mut open = Vec::new();
+    let full = loop {
+        match lease.read(Read { path: "/data".into(), offset: 0, length: 0 }).await {
+            Ok(reader) if open.len() < TOO_MANY => open.push(reader),
+            Ok(_) => panic!("there is no bound"),
+            Err(error) => break guest_error(error),
+        }
+    };
+    assert_eq!(full.code, Code::LimitExceeded, "{full}");
+    // A small file, too: the sandbox's agent says how large a file is, and may send more.
+    let refused = harness.get(&path(&first.id)).await;
+    assert_eq!((refused.status, refused.code()), (429, "limit_exceeded"), "{refused:?}");
+    assert_eq!(harness.get(&path(&second.id)).await.status, 200, "another sandbox has a share");
+    drop(open);
+    assert_eq!(harness.get(&path(&first.id)).await.status, 200);
 }

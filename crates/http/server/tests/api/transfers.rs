@@ -1,11 +1,15 @@
-//! Archives of images whose clients send nothing: they wait without threads, and are in no other key's way.
+//! Archives of images, and contexts of builds, whose clients send nothing: they wait without threads, and are in no other
+//! key's way.
 
 use std::io;
 
 use atoll_core::key::Scope;
+use atoll_core::limits::BUILDS_OPEN_MAX_COUNT;
 use axum::body::Bytes;
 use futures::stream;
 use reqwest::{Body, Method};
+use serde_json::json;
+use tokio::runtime::Runtime;
 
 use crate::support::{Harness, eventually};
 
@@ -13,29 +17,38 @@ use crate::support::{Harness, eventually};
 const THREADS: usize = 48;
 const REQUESTS: usize = 60;
 
+fn runtime() -> Runtime {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(2).max_blocking_threads(THREADS).enable_all().build().unwrap()
+}
+
+/// A body of which nothing comes.
+fn nothing() -> Body {
+    Body::wrap_stream(stream::pending::<Result<Bytes, io::Error>>())
+}
+
+/// Waits until the server has so many connections.
+async fn connected(harness: &Harness, count: usize) {
+    eventually("all to be connected", async || {
+        let text = harness.get("/metrics").await.body;
+        let text = text.as_str().unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("atoll_http_connections "));
+        line.and_then(|open| open.parse::<usize>().ok()).filter(|open| *open >= count)
+    })
+    .await;
+}
+
 #[test]
 fn archives_that_do_not_come_leave_threads_to_others() {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .max_blocking_threads(THREADS)
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = runtime();
     runtime.block_on(async {
         let harness = Harness::start().await;
         let mut silent = Vec::new();
         for _ in 0..REQUESTS {
-            let nothing = Body::wrap_stream(stream::pending::<Result<Bytes, io::Error>>());
-            let load = harness.bare(Method::POST, "/v1/images/load").body(nothing);
+            let load = harness.bare(Method::POST, "/v1/images/load").body(nothing());
             silent.push(tokio::spawn(load.bearer_auth(harness.key(Scope::Manage)).send()));
         }
-        eventually("all to be connected", async || {
-            let text = harness.get("/metrics").await.body;
-            let text = text.as_str().unwrap_or_default();
-            let line = text.lines().find_map(|line| line.strip_prefix("atoll_http_connections "));
-            line.and_then(|count| count.parse::<usize>().ok()).filter(|count| *count >= REQUESTS)
-        })
-        .await;
+        connected(&harness, REQUESTS).await;
         // What needs a thread for itself, and one for its archive.
         let load = harness.request(Method::POST, "/v1/images/load").body("this is no tar");
         let answer = harness.send(load).await;
@@ -46,5 +59,52 @@ fn archives_that_do_not_come_leave_threads_to_others() {
         }
     });
     // Threads that wait for a body do so until its connection has ended.
+    runtime.shutdown_background();
+}
+
+#[test]
+fn contexts_that_do_not_come_leave_builds_and_threads_to_others() {
+    let runtime = runtime();
+    runtime.block_on(async {
+        let harness = Harness::start().await;
+        let build = json!({ "name": "waits", "dockerfile": "FROM host\nCOPY a /a\n" });
+        let make = async || {
+            let make = harness.bare(Method::POST, "/v1/builds").bearer_auth(harness.key(Scope::Manage));
+            harness.send(make.json(&build)).await
+        };
+        let (mut silent, mut first) = (Vec::new(), String::new());
+        let refused = loop {
+            let made = make().await;
+            if made.status != 201 {
+                break made;
+            }
+            let path = format!("/v1/builds/{}", made.body["id"].as_str().unwrap());
+            let send = harness.bare(Method::PUT, &format!("{path}/context"));
+            let send = send.bearer_auth(harness.key(Scope::Manage));
+            if silent.is_empty() {
+                first = path;
+            }
+            silent.push(tokio::spawn(send.body(nothing()).send()));
+        };
+        assert_eq!((refused.status, refused.code()), (429, "limit_exceeded"), "{refused:?}");
+        assert_eq!(silent.len(), BUILDS_OPEN_MAX_COUNT / 2, "a key leaves as many to others as it has");
+        assert!(silent.len() > THREADS);
+        connected(&harness, silent.len()).await;
+        let made = harness.post("/v1/builds", build.clone()).await;
+        assert_eq!(made.status, 201, "another key has builds of its own: {made:?}");
+        let path = format!("/v1/builds/{}", made.body["id"].as_str().unwrap());
+        // What needs a thread for itself.
+        let send = harness.request(Method::PUT, &format!("{path}/context")).body("this is no tar");
+        let answer = harness.send(send).await;
+        assert_eq!((answer.status, answer.code()), (422, "build_context_invalid"), "{answer:?}");
+        assert!(silent.iter().all(|one| !one.is_finished()), "none was refused");
+        // A context that is coming ends with its build, which leaves its place to another.
+        assert_eq!(harness.post(&format!("{first}/cancel"), json!(null)).await.status, 200);
+        assert_eq!(silent.remove(0).await.unwrap().unwrap().status().as_u16(), 409);
+        eventually("the place to be free", async || (make().await.status == 201).then_some(())).await;
+        for one in silent {
+            one.abort();
+        }
+    });
     runtime.shutdown_background();
 }

@@ -31,6 +31,7 @@ use tokio::task::JoinHandle;
 
 use super::super::digest::{BLOCK_BYTES, Hasher, PIECE_BYTES};
 use crate::errors::chain;
+use crate::rooms::Pace;
 
 const MAGIC: &[u8] = b"atoll snapshot 1\n";
 const HEADER_MAX_BYTES: u32 = 2 << 20;
@@ -76,8 +77,17 @@ pub(super) fn received(
 pub(crate) struct Pieces {
     sender: mpsc::Sender<io::Result<Bytes>>,
     chunk: Vec<u8>,
-    /// How long a chunk waits to be taken; without end where there is none.
-    patience: Option<Duration>,
+    /// How a chunk waits to be taken; without end where there is nothing.
+    patience: Option<Patience>,
+}
+
+/// How long the writer waits for a reader.
+#[derive(Debug)]
+pub(super) struct Patience {
+    /// For one chunk.
+    pub(super) of_chunk: Duration,
+    /// What the reader has to take of many, where others wait for the writer's room.
+    pub(super) pace: Pace,
 }
 
 impl Pieces {
@@ -85,31 +95,58 @@ impl Pieces {
         Self { sender, chunk: Vec::with_capacity(CHUNK_BYTES), patience: None }
     }
 
-    /// With the longest time that a chunk waits to be taken.
-    pub(super) fn waiting(self, patience: Option<Duration>) -> Self {
+    /// With an end to how long a chunk waits to be taken.
+    pub(super) fn waiting(self, patience: Option<Patience>) -> Self {
         Self { patience, ..self }
     }
 
     fn send(&mut self) -> io::Result<()> {
         let chunk = std::mem::replace(&mut self.chunk, Vec::with_capacity(CHUNK_BYTES));
-        let gone = || io::Error::from(io::ErrorKind::BrokenPipe);
-        let piece = match self.sender.try_send(Ok(Bytes::from(chunk))) {
-            Ok(()) => return Ok(()),
+        let (len, sender) = (chunk.len(), &self.sender);
+        let waits = match sender.try_send(Ok(Bytes::from(chunk))) {
+            Ok(()) => None,
             Err(TrySendError::Closed(_piece)) => return Err(gone()),
-            Err(TrySendError::Full(piece)) => piece,
+            Err(TrySendError::Full(piece)) => Some(piece),
         };
-        let Some(patience) = self.patience else {
-            return self.sender.blocking_send(piece).map_err(|_closed| gone());
+        let Some(Patience { of_chunk, pace }) = &mut self.patience else {
+            let sent = waits.map_or(Ok(()), |piece| sender.blocking_send(piece));
+            return sent.map_err(|_closed| gone());
         };
-        // Made inside, because it needs the runtime's clock.
-        let sent = Handle::current().block_on(async { self.sender.send_timeout(piece, patience).await });
-        sent.map_err(|error| match error {
-            SendTimeoutError::Timeout(_piece) => {
-                io::Error::new(io::ErrorKind::TimedOut, "nothing of it was taken for too long")
-            }
-            SendTimeoutError::Closed(_piece) => gone(),
-        })
+        if let Some(piece) = waits {
+            // Made inside, because it needs the runtime's clock.
+            let sending = async { pace.during(sender.send_timeout(piece, *of_chunk)).await };
+            Handle::current().block_on(sending)?.map_err(|error| match error {
+                SendTimeoutError::Timeout(_piece) => nothing_taken(),
+                SendTimeoutError::Closed(_piece) => gone(),
+            })?;
+        }
+        pace.moved(len);
+        Ok(())
     }
+
+    /// Waits until the reader has taken what was sent: it is in memory, which is bounded by the rooms of those that write.
+    fn until_taken(&mut self) -> io::Result<()> {
+        let sender = &self.sender;
+        let Some(Patience { of_chunk, pace }) = &mut self.patience else { return Ok(()) };
+        for free in 1..=sender.max_capacity() {
+            let taking =
+                async { pace.during(tokio::time::timeout(*of_chunk, sender.reserve_many(free))).await };
+            match Handle::current().block_on(taking)? {
+                Ok(Ok(free)) => drop(free),
+                Ok(Err(_closed)) => return Err(gone()),
+                Err(_elapsed) => return Err(nothing_taken()),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn gone() -> io::Error {
+    io::ErrorKind::BrokenPipe.into()
+}
+
+fn nothing_taken() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "nothing of it was taken for too long")
 }
 
 impl Write for Pieces {
@@ -142,7 +179,9 @@ pub(super) fn write(header: &Header, disk: &File, pieces: Pieces) -> io::Result<
     })?;
     sparse::forget(disk)?;
     record(&mut out, END, &[])?;
-    out.finish()?.flush()
+    let mut pieces = out.finish()?;
+    pieces.flush()?;
+    pieces.until_taken()
 }
 
 fn record(out: &mut impl Write, offset: u64, bytes: &[u8]) -> io::Result<()> {
@@ -332,7 +371,8 @@ mod tests {
     async fn an_export_of_which_nothing_is_taken_ends_and_is_not_whole() {
         let (sender, receiver) = mpsc::channel(1);
         let writing = tokio::task::spawn_blocking(move || {
-            let mut pieces = Pieces { patience: Some(Duration::from_millis(50)), ..Pieces::new(sender) };
+            let patience = Patience { of_chunk: Duration::from_millis(50), pace: Pace::new(None) };
+            let mut pieces = Pieces::new(sender).waiting(Some(patience));
             pieces.write_all(&vec![1; 3 * CHUNK_BYTES])
         });
         // Its thread is free, though nobody has read anything.
@@ -342,6 +382,20 @@ mod tests {
         let got: Vec<_> = received(receiver, writing).collect().await;
         let [Ok(first), Err(error)] = got.as_slice() else { panic!("{}", got.len()) };
         assert_eq!((first.len(), error.kind()), (CHUNK_BYTES, io::ErrorKind::TimedOut));
+    }
+
+    #[tokio::test]
+    async fn an_export_whose_end_is_not_taken_ends_too() {
+        let (sender, receiver) = mpsc::channel(16);
+        let header =
+            Header { manifest: manifest(), disk_bytes: DISK_BYTES, digest: "blake3:0".into(), comment: None };
+        let writing = tokio::task::spawn_blocking(move || {
+            let patience = Patience { of_chunk: Duration::from_millis(50), pace: Pace::new(None) };
+            write(&header, &disk(), Pieces::new(sender).waiting(Some(patience)))
+        });
+        // All of it fits into what waits for the reader.
+        assert_eq!(writing.await.unwrap().unwrap_err().kind(), io::ErrorKind::TimedOut);
+        drop(receiver);
     }
 
     #[test]
