@@ -1,5 +1,7 @@
 //! Waiting for something to become true.
 
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher as _, Hasher as _};
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
@@ -19,9 +21,18 @@ pub fn wait_for<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A port on the loopback that was free a moment ago.
+/// Ports that the kernel gives to nobody who asks for any, nor to connections that go out.
+const ASKED_FOR_ONLY: std::ops::Range<u16> = 12_000..32_000;
+
+/// A port on the loopback that was free a moment ago. Nobody gets it by chance before it is bound: neither a connection that
+/// goes out, nor one to this very port, which would be its own other end.
 #[must_use]
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("bind a port");
-    listener.local_addr().expect("the port that was bound").port()
+    let begin = RandomState::new().build_hasher().finish();
+    let count = u64::from(ASKED_FOR_ONLY.end - ASKED_FOR_ONLY.start);
+    (0..count)
+        .filter_map(|n| u16::try_from(begin.wrapping_add(n) % count).ok())
+        .map(|n| ASKED_FOR_ONLY.start + n)
+        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .expect("a free port")
 }

@@ -123,11 +123,14 @@ async fn what_must_outlive_a_power_cut_is_on_disk_when_it_is_answered() {
 async fn an_operation_runs_to_its_end_when_its_caller_goes_away() {
     let store = Store::open(&StoreUrl::SqliteMemory).await.unwrap();
     let parent = conformance::sandbox(1, 1);
+    let (busy, go) = occupied(&store).await;
     {
         let mut insert = std::pin::pin!(store.insert_sandbox(&parent));
         // One poll puts it into the queue; then the caller is gone.
         assert!(futures::poll!(&mut insert).is_pending());
     }
+    go.send(()).unwrap();
+    busy.await.unwrap();
     assert_eq!(store.sandbox(&parent.id).await.unwrap(), Some(parent));
 }
 

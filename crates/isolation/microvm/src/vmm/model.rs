@@ -81,7 +81,12 @@ impl Model {
         let (accel, cpu, clock) = match self.accelerator {
             // By descriptor, as everything: the VMM's user is in none of the groups that may open the device.
             // Without virtualisation inside, which is much code of the host's kernel.
-            Accelerator::Kvm => (format!("kvm,device=/dev/fdset/{KVM_FD}"), "host,-vmx,-svm", String::new()),
+            // There it has no clock of its own (RTC), for which its kernel would wait a second.
+            Accelerator::Kvm => (
+                format!("kvm,device=/dev/fdset/{KVM_FD}"),
+                "host,-vmx,-svm",
+                " initcall_blacklist=add_rtc_cmos".to_owned(),
+            ),
             Accelerator::Emulated => (
                 "tcg,thread=multi,tb-size=64".to_owned(),
                 "max",
