@@ -70,6 +70,8 @@ pub(crate) const TO_BE: &str = "to be ";
 /// The reason of a sandbox whose copied memory may have gone on, while it is paused.
 pub(crate) const MEMORY_USED: &str =
     "to be woken without its memory, which may have gone on: its server ended as it woke";
+/// Why a sandbox with agents does not move.
+pub(crate) const AGENTS: &str = "agents live in it, whose sessions do not move yet";
 /// Copies that are made, or fetched, at the same time.
 const AT_ONCE_MAX_COUNT: usize = 2;
 
@@ -94,6 +96,7 @@ impl Travel {
         let (Some(objects), Some(_node)) = (&config.objects, store.lease()) else { return Ok(None) };
         let fresh = format!("{:016x}{:016x}", random()?, random()?);
         let place = store.kept_place(&fresh).await.map_err(store_error)?;
+        store.give_uploads_up().await.map_err(store_error)?;
         let dir = config.data_dir.join("travel");
         empty(&dir).await.map_err(|error| {
             tracing::error!(%error, "the directory for sandboxes on their way cannot be used");
