@@ -21,6 +21,7 @@ use super::send::{Of, Upload};
 use super::{Travel, bound_here};
 use crate::engine::{Engine, Inner};
 use crate::errors::isolation_error;
+use crate::rooms::Who;
 use crate::sandbox::SandboxShared;
 use crate::snapshot::manifest;
 
@@ -76,6 +77,7 @@ impl Travel {
         let copied = async {
             let driver = sandbox.driver();
             driver.snapshot(&sandbox.id, &artifact.id).await?;
+            let _room = self.checking.wait(Who::new(record.owner.as_ref(), record.project.as_ref())).await;
             driver.seal_artifact(&artifact.id).await?;
             driver.read_artifact(&artifact.id).await
         };

@@ -57,6 +57,7 @@ use crate::clock::random;
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::errors::store_error;
+use crate::rooms::{Limits, Rooms};
 
 pub(crate) use checkpoint::{HOLDER as COPY_HOLDER, begin as begin_copy, check as check_durability};
 pub(crate) use fetch::{Fetched, HOLDER};
@@ -74,6 +75,8 @@ pub(crate) const MEMORY_USED: &str =
 pub(crate) const AGENTS: &str = "agents live in it, whose sessions do not move yet";
 /// Copies that are made, or fetched, at the same time.
 const AT_ONCE_MAX_COUNT: usize = 2;
+/// Disks that came, or of which copies are made, and that are put in order or checked at the same time. What is on them decides how long that takes: minutes, at worst.
+const CHECKED_AT_ONCE: Limits = Limits { all: 6, of_key: 2 };
 
 /// The way of sandboxes to other nodes.
 #[derive(Debug)]
@@ -85,6 +88,7 @@ pub(crate) struct Travel {
     dir: PathBuf,
     sending: Semaphore,
     fetching: Semaphore,
+    checking: Rooms,
     /// Something may have come.
     pub(crate) arrivals: Notify,
     waking: arrive::Waking,
@@ -108,6 +112,7 @@ impl Travel {
             dir,
             sending: Semaphore::new(AT_ONCE_MAX_COUNT),
             fetching: Semaphore::new(AT_ONCE_MAX_COUNT),
+            checking: Rooms::new(CHECKED_AT_ONCE),
             arrivals: Notify::new(),
             waking: arrive::Waking::default(),
         }))
