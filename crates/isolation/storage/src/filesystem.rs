@@ -192,12 +192,13 @@ impl Templates {
     }
 }
 
-fn run(command: &mut Command, reach: &File, what: &str) -> Result<(), IsolationError> {
-    let ended = tools::run(command, reach, what)?;
+fn run(limits: Limits, command: &Command, reach: &File, what: &str) -> Result<(), IsolationError> {
+    let ended = tools::run_within(limits, command, reach, what)?;
     if ended.status.is_some_and(|status| status.success()) { Ok(()) } else { Err(ended.error(what)) }
 }
 
-/// Grows the file system in an image that nothing uses to the size of the image.
+/// Grows the file system in an image that nothing uses to the size of the image. That has a minute: others may wait until
+/// they may make something meanwhile, and what a machine's kernel made of its disk decides how long it takes.
 ///
 /// # Errors
 /// [`IsolationError::Kernel`].
@@ -206,7 +207,8 @@ pub fn grow(image: &Path) -> Result<(), IsolationError> {
     superblock::check(&image, Made::Disk)?;
     // Forced: it was copied while in use, so it is not marked as clean.
     let mut command = Command::new(tools::program("resize2fs")?);
-    run(command.args(["-f", tools::IMAGE]), &image, "grow the file system of a disk")
+    command.args(["-f", tools::IMAGE]);
+    run(Limits::SHORT, &command, &image, "grow the file system of a disk")
 }
 
 /// Tidies a file system that was copied while in use: what was unlinked but open is freed, what is in its journal is
@@ -306,7 +308,7 @@ fn make_file_system(dir: &Path, bytes: u64) -> Result<Vec<(u64, Vec<u8>)>, Isola
     }
     command.args(["-E", "root_owner=0:0,nodiscard", "-d"]).arg(&content).arg(&path);
     let dir = File::open(dir).step("make the template of a disk")?;
-    run(&mut command, &dir, &format!("make a file system of {bytes} bytes"))?;
+    run(Limits::USUAL, &command, &dir, &format!("make a file system of {bytes} bytes"))?;
     let image = File::open(&path).step("open the template of a disk")?;
     let mut blocks = Vec::new();
     for_data(&image, |from, to| read_blocks(&image, from, to, &mut blocks))
