@@ -18,10 +18,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::drain::LOOK_EVERY;
 use super::send::{Of, Upload};
-use super::{Travel, bound_here};
+use super::{Travel, bound_here, owner_of};
 use crate::engine::{Engine, Inner};
 use crate::errors::isolation_error;
-use crate::rooms::Who;
 use crate::sandbox::SandboxShared;
 use crate::snapshot::manifest;
 
@@ -77,7 +76,7 @@ impl Travel {
         let copied = async {
             let driver = sandbox.driver();
             driver.snapshot(&sandbox.id, &artifact.id).await?;
-            let _room = self.checking.wait(Who::new(record.owner.as_ref(), record.project.as_ref())).await;
+            let _room = self.checking.wait(owner_of(&record)).await;
             driver.seal_artifact(&artifact.id).await?;
             driver.read_artifact(&artifact.id).await
         };
@@ -98,7 +97,8 @@ impl Travel {
         sandbox: &Arc<SandboxShared>,
         stop: &CancellationToken,
     ) -> Result<Option<Box<Upload>>> {
-        let mut artifact = held(&sandbox.record(), HOLDER, engine.now_ms())?;
+        let record = sandbox.record();
+        let mut artifact = held(&record, HOLDER, engine.now_ms())?;
         engine.begin_snapshot(&mut artifact).await?;
         let cloned = async {
             let driver = sandbox.driver();
@@ -107,7 +107,7 @@ impl Travel {
             driver.read_artifact(&artifact.id).await
         };
         let sent = match cloned.await {
-            Ok(disk) => self.send_ahead(&engine.inner, &sandbox.id, disk, stop).await,
+            Ok(disk) => self.send_ahead(&engine.inner, &record, disk, stop).await,
             Err(error) => Err(isolation_error(&error)),
         };
         engine.undo_snapshot(&artifact).await;

@@ -21,12 +21,11 @@ use atoll_objects::ObjectsError;
 use atoll_store::{SandboxRecord, SnapshotRecord};
 use futures::{StreamExt as _, TryStreamExt as _};
 
-use super::Travel;
 use super::index::{Extent, Index, Memory, PACKED_MAX_BYTES, Piece, digest};
 use super::logs::{sync_dir, unpack};
+use super::{Travel, owner_of};
 use crate::engine::{Engine, Inner};
 use crate::errors::{isolation_error, store_error};
-use crate::rooms::Who;
 use crate::snapshot::objects_error;
 
 /// The name that holds the artifact of a sandbox that is fetched.
@@ -89,12 +88,13 @@ impl Travel {
     }
 
     /// Fetches the output of a sandbox's execs to its place, unless something is there.
-    pub(crate) async fn fetch_logs(&self, inner: &Inner, id: &SandboxId) -> Result<()> {
+    pub(crate) async fn fetch_logs(&self, inner: &Inner, record: &SandboxRecord) -> Result<()> {
+        let id = &record.id;
         let place = inner.logs_dir(id);
         if tokio::fs::try_exists(&place).await.map_err(|error| broken(&error))? {
             return Ok(());
         }
-        let _turn = self.fetching.acquire().await;
+        let _turn = self.fetching.wait(owner_of(record)).await;
         let index = self.fetch_index(inner, id).await?;
         let (dir, bytes) = (self.dir.join(format!("{id}.logs")), index.logs.bytes);
         let packed = self.dir.join(format!("{id}.packed"));
@@ -192,7 +192,7 @@ impl Engine {
             )
             .hint("start it with --objects, as the other nodes"));
         };
-        let turn = travel.fetching.acquire().await;
+        let turn = travel.fetching.wait(owner_of(sandbox)).await;
         let index = travel.fetch_index(&self.inner, &sandbox.id).await?;
         let mut artifact = super::checkpoint::held(sandbox, HOLDER, self.inner.now_ms())?;
         self.begin_snapshot(&mut artifact).await?;
@@ -251,8 +251,7 @@ impl Engine {
         let was_open = index.memory.is_some() || without_memory.is_some();
         {
             // A room that others have a share of: disks of one owner that take long hold up none of another's.
-            let who = Who::new(sandbox.owner.as_ref(), sandbox.project.as_ref());
-            let _room = travel.checking.wait(who).await;
+            let _room = travel.checking.wait(owner_of(sandbox)).await;
             let checked = check_disk(driver.as_ref(), artifact, was_open).await;
             checked.map_err(|error| isolation_error(&error))?;
         }

@@ -51,13 +51,13 @@ use atoll_core::id::SandboxId;
 use atoll_core::{Code, Error, Result};
 use atoll_objects::Objects;
 use atoll_store::{SandboxRecord, Store};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 
 use crate::clock::random;
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::errors::store_error;
-use crate::rooms::{Limits, Rooms};
+use crate::rooms::{Limits, Rooms, Who};
 
 pub(crate) use checkpoint::{HOLDER as COPY_HOLDER, begin as begin_copy, check as check_durability};
 pub(crate) use fetch::{Fetched, HOLDER};
@@ -73,8 +73,8 @@ pub(crate) const MEMORY_USED: &str =
     "to be woken without its memory, which may have gone on: its server ended as it woke";
 /// Why a sandbox with agents does not move.
 pub(crate) const AGENTS: &str = "agents live in it, whose sessions do not move yet";
-/// Copies that are made, or fetched, at the same time.
-const AT_ONCE_MAX_COUNT: usize = 2;
+/// Copies that are made, or fetched, at the same time. One owner has half of them: its large disks hold up no other's.
+const AT_ONCE: Limits = Limits { all: 4, of_key: 4 };
 /// Disks that came, or of which copies are made, and that are put in order or checked at the same time. What is on them decides how long that takes: minutes, at worst.
 const CHECKED_AT_ONCE: Limits = Limits { all: 6, of_key: 2 };
 
@@ -86,8 +86,8 @@ pub(crate) struct Travel {
     place: String,
     /// The directory here for what is on its way. Emptied at each start.
     dir: PathBuf,
-    sending: Semaphore,
-    fetching: Semaphore,
+    sending: Rooms,
+    fetching: Rooms,
     checking: Rooms,
     /// Something may have come.
     pub(crate) arrivals: Notify,
@@ -110,8 +110,8 @@ impl Travel {
             objects: objects.clone(),
             place: format!("kept/{place}"),
             dir,
-            sending: Semaphore::new(AT_ONCE_MAX_COUNT),
-            fetching: Semaphore::new(AT_ONCE_MAX_COUNT),
+            sending: Rooms::new(AT_ONCE),
+            fetching: Rooms::new(AT_ONCE),
             checking: Rooms::new(CHECKED_AT_ONCE),
             arrivals: Notify::new(),
             waking: arrive::Waking::default(),
@@ -130,6 +130,11 @@ async fn empty(dir: &Path) -> std::io::Result<()> {
         Ok(()) | Err(_) => {}
     }
     tokio::fs::create_dir(dir).await
+}
+
+/// Whose rooms a sandbox takes.
+fn owner_of(record: &SandboxRecord) -> Who {
+    Who::new(record.owner.as_ref(), record.project.as_ref())
 }
 
 /// Why a sandbox cannot be woken on another node, even from a copy.

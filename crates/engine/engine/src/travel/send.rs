@@ -23,9 +23,9 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::Travel;
 use super::index::{Extent, INDEX, INDEX_MAX_BYTES, Index, Memory, Piece};
 use super::pieces::{Known, Made, Part, Sizes, pack, packed_at_once, read_all};
+use super::{Travel, owner_of};
 use crate::clock::random;
 use crate::engine::{Engine, Inner};
 use crate::errors::{chain, isolation_error, store_error};
@@ -81,7 +81,8 @@ impl Travel {
         stop: &CancellationToken,
     ) -> Result<Option<u64>> {
         let id = &record.id;
-        let Some(Ok(_turn)) = stop.run_until_cancelled(self.sending.acquire()).await else { return Ok(None) };
+        let turn = self.sending.wait(owner_of(record));
+        let Some(_turn) = stop.run_until_cancelled(turn).await else { return Ok(None) };
         let (ahead, moment) = match of {
             Of::Asleep(ahead) => (ahead, None),
             Of::Moment { disk, taken_ms } => (None, Some((disk, taken_ms))),
@@ -197,11 +198,13 @@ impl Travel {
     pub(super) async fn send_ahead(
         &self,
         inner: &Inner,
-        id: &SandboxId,
+        record: &SandboxRecord,
         disk: File,
         stop: &CancellationToken,
     ) -> Result<Option<Box<Upload>>> {
-        let Some(Ok(_turn)) = stop.run_until_cancelled(self.sending.acquire()).await else { return Ok(None) };
+        let id = &record.id;
+        let turn = self.sending.wait(owner_of(record));
+        let Some(_turn) = stop.run_until_cancelled(turn).await else { return Ok(None) };
         let Some(upload) = self.begin(inner, id, stop).await? else { return Ok(None) };
         let sending = Box::pin(self.send_pieces(inner, id, disk, None, &upload));
         let sent = stop.run_until_cancelled(sending).await;

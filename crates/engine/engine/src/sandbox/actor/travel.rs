@@ -100,7 +100,7 @@ impl Actor {
     /// Fetches the output of its execs if the sandbox came from another node. Says whether it is here.
     pub(super) async fn take_up_logs(&self) -> bool {
         let Some(travel) = self.inner.travel.as_ref().filter(|_| self.away) else { return !self.away };
-        let fetching = travel.fetch_logs(&self.inner, &self.record.id);
+        let fetching = travel.fetch_logs(&self.inner, &self.record);
         match tokio::time::timeout(LOGS_MAX, fetching).await {
             Ok(Ok(())) => return true,
             Ok(Err(error)) => {
@@ -120,7 +120,7 @@ impl Actor {
         self.shared.unless_unwanted(engine.obtain_images(&self.record)).await?;
         // Awake without it, its next copy would be without it, too, and the one that has it would go.
         if let Some(travel) = &self.inner.travel {
-            travel.fetch_logs(&self.inner, &self.record.id).await?;
+            travel.fetch_logs(&self.inner, &self.record).await?;
         }
         if self.unentered {
             exec::enter_open(&self.inner, &self.shared).await?;
