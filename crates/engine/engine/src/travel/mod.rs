@@ -75,7 +75,8 @@ pub(crate) const MEMORY_USED: &str =
 pub(crate) const AGENTS: &str = "agents live in it, whose sessions do not move yet";
 /// Copies that are made, or fetched, at the same time. One owner has half of them: its large disks hold up no other's.
 const AT_ONCE: Limits = Limits { all: 4, of_key: 4 };
-/// Disks that came, or of which copies are made, and that are put in order or checked at the same time. What is on them decides how long that takes: minutes, at worst.
+/// Disks that came, or of which copies are made, and that are checked or put in order at the same time. What is on them
+/// decides how long that takes: minutes, at worst.
 const CHECKED_AT_ONCE: Limits = Limits { all: 6, of_key: 2 };
 
 /// The way of sandboxes to other nodes.
