@@ -302,6 +302,27 @@ def test_a_sandbox_that_moves_runs_while_its_disk_is_sent(cluster):
     until("nothing else lies there", lambda: there() == used)
 
 
+@pytest.mark.long
+def test_what_was_sent_of_a_sandbox_that_stays_after_all_is_removed(cluster):
+    a, b = cluster.nodes
+    id, digest, last = work(a, "box")
+    cluster.bucket.signal(signal.SIGSTOP)
+    b.ok("PATCH", "/v1/nodes/a", {"draining": True})
+    time.sleep(3)
+    b.ok("PATCH", "/v1/nodes/a", {"draining": False})
+    # Longer than the node takes to see that.
+    time.sleep(3)
+    cluster.bucket.signal(signal.SIGCONT)
+    # Longer than the bucket takes for what it was sent by then.
+    time.sleep(3)
+    # A server that starts looks for what belongs to nothing. The sandbox runs on, on another node.
+    b.stop()
+    b.start()
+    until("nothing of it is left", lambda: not cluster.bucket.of(id))
+    assert cluster.node_of("box") == "a"
+    as_it_was(a, "box", id, digest, last)
+
+
 def pieces(index):
     """All pieces of a copy."""
     return index["disk"]["pieces"] + index["logs"]["pieces"]

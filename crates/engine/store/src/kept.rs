@@ -2,7 +2,8 @@
 //!
 //! An *upload* has a name of its own, which is written down before its first object is sent ([`Store::begin_upload`]).
 //! A copy is whole when its upload is recorded as the copy ([`Store::finish_upload`]). An object is in use as long as
-//! it is part of the upload under way, or the copy refers to it. The garbage collector lists the objects first and
+//! it is part of the upload under way, or the copy refers to it. An upload that comes to nothing is given up
+//! ([`Store::give_upload_up`]), by the next start of its node at the latest. The garbage collector lists the objects first and
 //! reads the row afterwards, so it needs no clock and no lock.
 //!
 //! A sandbox goes to another node in one statement, which succeeds only if the sandbox is put to disk and copied whole.
@@ -120,6 +121,30 @@ impl Store {
             Box::pin(async move { read(&conn.row(SQL, values).await?.ok_or(StoreError::NotFound)?) })
         })
         .await
+    }
+
+    /// Writes down that an upload is given up: what was sent for it belongs to nothing. Nothing changes when another one has
+    /// begun since, or this one has become the copy.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn give_upload_up(&self, id: &SandboxId, upload: &str) -> Result<(), StoreError> {
+        const SQL: &str = "UPDATE kept SET upload = NULL WHERE sandbox_id = $1 AND upload = $2";
+        let values = args![id.as_str(), upload];
+        self.write_one(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await.map(drop) }))
+            .await
+    }
+
+    /// The same for every upload of this node's sandboxes: a node that starts goes on with none.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn give_uploads_up(&self) -> Result<(), StoreError> {
+        const SQL: &str = "UPDATE kept SET upload = NULL WHERE upload IS NOT NULL AND sandbox_id IN \
+             (SELECT id FROM sandboxes WHERE COALESCE(node, '') = $1)";
+        let values = args![self.node_text()];
+        self.write_one(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await.map(drop) }))
+            .await
     }
 
     /// Records that an upload is whole and that the sandbox can be woken from it, which is `asleep` as it was when the
@@ -464,8 +489,10 @@ pub(crate) async fn arrive(conn: &mut Conn<'_>, id: &SandboxId, wake: bool) -> R
     // A sandbox that was on its way to a node that died, and was to be woken there, is still to be woken.
     const SQL: &str = "INSERT INTO arrivals (sandbox_id, wake) VALUES ($1, $2) ON CONFLICT (sandbox_id) \
          DO UPDATE SET wake = CASE WHEN arrivals.wake = 1 THEN 1 ELSE EXCLUDED.wake END";
+    // Where it comes from nothing becomes its copy any more.
+    const LEFT: &str = "UPDATE kept SET stays = NULL, upload = NULL WHERE sandbox_id = $1";
     conn.execute(SQL, args![id.as_str(), u32::from(wake)]).await?;
-    conn.execute("UPDATE kept SET stays = NULL WHERE sandbox_id = $1", args![id.as_str()]).await.map(drop)
+    conn.execute(LEFT, args![id.as_str()]).await.map(drop)
 }
 
 /// Whether a sandbox has memory on disk that nodes can use which run machines so, and this one cannot.

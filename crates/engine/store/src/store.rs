@@ -21,7 +21,7 @@ use crate::nodes::NodeDraft;
 use crate::readers::Readers;
 use crate::sqlite;
 use crate::url::StoreUrl;
-use crate::writable::{Known, Unwritable, Writes};
+use crate::writable::{Unwritable, Writes};
 use crate::writer::{Changes, Kept, Writer, gone};
 
 /// Connections to PostgreSQL.
@@ -35,7 +35,7 @@ pub struct Store {
     backend: Opaque<Backend>,
     /// What cannot be read of what was listed.
     pub(crate) met: Met,
-    writes: Arc<Writes>,
+    pub(crate) writes: Arc<Writes>,
 }
 
 #[derive(Debug)]
@@ -144,40 +144,50 @@ impl Store {
         self.lease().map(|lease| &lease.node().id)
     }
 
-    /// Why nothing can be stored at this moment, if that is so: by what writes met, and after a failure by a new attempt,
-    /// one in a second at most. Of a PostgreSQL that does not answer at all the node's lease tells.
+    /// Why nothing can be stored at this moment, if that is so: when a write failed, or there is no connection, an attempt
+    /// decides, one in a second at most. Of a PostgreSQL that does not answer at all the node's lease tells.
     pub async fn unwritable(&self) -> Option<Unwritable> {
         let is_connected = match &*self.backend {
-            Backend::Sqlite { writer, .. } => writer.works().await,
+            Backend::Sqlite { writer, .. } => writer.is_connected(),
             Backend::Postgres { pool, .. } => !pool.is_closed(),
         };
-        if !is_connected {
-            return Some(Unwritable::Disconnected);
+        let why = if is_connected { self.writes.failing()? } else { Unwritable::Disconnected };
+        match tokio::time::timeout(ACQUIRE_TIMEOUT, self.attempt(why)).await {
+            Ok(found) => found.err(),
+            Err(_late) => Some(why),
         }
-        match self.writes.known(Instant::now()) {
-            Known::Writable => None,
-            Known::Unwritable(why) => Some(why),
-            Known::Failed(why) => match tokio::time::timeout(ACQUIRE_TIMEOUT, self.try_to_write()).await {
-                Ok(Ok(())) => {
-                    self.writes.arrived();
-                    None
-                }
-                Ok(Err(error)) => Some(error.unwritable().unwrap_or(why)),
-                Err(_late) => Some(why),
-            },
+    }
+
+    /// What the last attempt found, or else a new one, if no other says why.
+    async fn attempt(&self, why: Unwritable) -> Result<(), Unwritable> {
+        let turn = self.writes.turn().await;
+        if let Some(found) = self.writes.found(Instant::now()) {
+            return found;
         }
+        let store = self.clone();
+        // In a task of its own, which keeps the turn: whoever asks may go away, and what was found is noted all the same.
+        let trying = tokio::spawn(async move {
+            let _turn = turn;
+            let tried = store.try_to_write().await;
+            let found = tried.map_err(|error| error.unwritable().unwrap_or(why));
+            store.writes.tried(found, Instant::now());
+            found
+        });
+        trying.await.unwrap_or(Err(why))
     }
 
     /// Has something written to the disk that leaves nothing behind.
     async fn try_to_write(&self) -> Result<(), StoreError> {
-        // No table is counted by this name.
-        const NAME: &str = "nothing";
         const PUT: &str = "INSERT INTO changes (what, number) VALUES ($1, 0)";
         const REMOVE: &str = "DELETE FROM changes WHERE what = $1";
-        self.write(|mut conn| {
+        // No table is counted by this name. It is this node's own: none waits for the attempt of another one, which may be
+        // cut off from the database in the middle.
+        let name = format!("nothing {}", self.node().map_or("", NodeId::as_str));
+        let (put, remove) = (args![name.as_str()], args![name.as_str()]);
+        self.write(move |mut conn| {
             Box::pin(async move {
-                conn.execute(PUT, args![NAME]).await?;
-                conn.execute(REMOVE, args![NAME]).await.map(drop)
+                conn.execute(PUT, put).await?;
+                conn.execute(REMOVE, remove).await.map(drop)
             })
         })
         .await

@@ -1,19 +1,23 @@
 //! Whether the database can be written, as those know who write.
 //!
 //! A database whose disk is full, or that has become read-only, still answers whoever reads. So what writes meet is
-//! remembered ([`Writes`]): when one fails for a reason that the next would meet, too, the database counts as unwritable.
-//! It does so until a small change has reached the disk. That is tried when somebody asks, at most once in
-//! [`TRY_EVERY`]; that a client's change succeeds is no proof, as it may have changed nothing.
+//! remembered ([`Writes`]): one that fails for a reason that the next would meet, too, makes the database suspect. Whether
+//! it can be written then says a small change of the store's own, and nothing else. One client's change may fail where
+//! others do not (it is large, or of a damaged row), and one that succeeds may have changed nothing.
+//!
+//! That change is tried when somebody asks, which needs no key: one at a time, at most once in [`TRY_EVERY`], in a task of
+//! its own that notes what it found, also when nobody waits for it any more.
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rusqlite::ErrorCode;
+use tokio::sync::OwnedMutexGuard;
 
 use crate::error::StoreError;
 
-/// How long a failure counts without anything being tried.
+/// How long what an attempt found counts without another one. Sessions are given up no more often than that, either.
 pub(crate) const TRY_EVERY: Duration = Duration::from_secs(1);
 
 /// Why nothing can be stored.
@@ -76,37 +80,24 @@ pub(crate) struct Writes {
     /// Where the database is, without a password: for the log.
     place: String,
     met: Mutex<Met>,
+    /// Whose turn it is to try.
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Met {
-    failing: Option<Failing>,
+    /// Why the last write failed, if no attempt has reached the disk since.
+    failing: Option<Unwritable>,
+    /// The last attempt: when it ended, and how.
+    tried: Option<(Instant, Result<(), Unwritable>)>,
     /// When the database was found to be read-only for the last time.
     read_only: Option<Instant>,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Failing {
-    why: Unwritable,
-    /// When a write failed for the last time, or was tried.
-    tried: Instant,
-}
-
-/// What is known without a new attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Known {
-    /// Nothing speaks against it.
-    Writable,
-    /// A write failed a moment ago, or is just being tried by somebody else.
-    Unwritable(Unwritable),
-    /// A write failed some time ago. Whoever is told this must try one now.
-    Failed(Unwritable),
-}
-
 impl Writes {
     /// Of a database that nothing speaks against.
-    pub(crate) const fn new(place: String) -> Self {
-        Self { place, met: Mutex::new(Met { failing: None, read_only: None }) }
+    pub(crate) fn new(place: String) -> Self {
+        Self { place, met: Mutex::default(), turn: Arc::default() }
     }
 
     fn met(&self) -> MutexGuard<'_, Met> {
@@ -118,33 +109,49 @@ impl Writes {
         let Some(why) = error.unwritable() else { return };
         let before = {
             let mut met = self.met();
-            if why == Unwritable::ReadOnly {
+            // Not at each failure: every one would have all sessions opened anew.
+            let is_due = |found| now.saturating_duration_since(found) >= TRY_EVERY;
+            if why == Unwritable::ReadOnly && met.read_only.is_none_or(is_due) {
                 met.read_only = Some(now);
             }
-            met.failing.replace(Failing { why, tried: now })
+            met.failing.replace(why)
         };
-        if before.is_none_or(|before| before.why != why) {
+        if before != Some(why) {
             tracing::error!(database = self.place, "nothing can be stored: {why}");
         }
     }
 
-    /// A change has reached the disk.
-    pub(crate) fn arrived(&self) {
-        if self.met().failing.take().is_some() {
-            tracing::info!(database = self.place, "the database can be written again");
-        }
+    /// Why the last write failed, if no attempt has reached the disk since.
+    pub(crate) fn failing(&self) -> Option<Unwritable> {
+        self.met().failing
     }
 
-    pub(crate) fn known(&self, now: Instant) -> Known {
-        match &mut self.met().failing {
-            None => Known::Writable,
-            Some(failing) if now.saturating_duration_since(failing.tried) < TRY_EVERY => {
-                Known::Unwritable(failing.why)
+    /// Waits until nobody else tries. Whoever has the turn asks [`Self::found`] first.
+    pub(crate) async fn turn(&self) -> OwnedMutexGuard<()> {
+        Arc::clone(&self.turn).lock_owned().await
+    }
+
+    /// What the last attempt found, if that was a moment ago.
+    pub(crate) fn found(&self, now: Instant) -> Option<Result<(), Unwritable>> {
+        let (at, found) = self.met().tried?;
+        (now.saturating_duration_since(at) < TRY_EVERY).then_some(found)
+    }
+
+    /// Notes what an attempt found.
+    pub(crate) fn tried(&self, found: Result<(), Unwritable>, now: Instant) {
+        let before = {
+            let mut met = self.met();
+            met.tried = Some((now, found));
+            std::mem::replace(&mut met.failing, found.err())
+        };
+        match found {
+            Ok(()) if before.is_some() => {
+                tracing::info!(database = self.place, "the database can be written");
             }
-            Some(failing) => {
-                failing.tried = now;
-                Known::Failed(failing.why)
+            Err(why) if before != Some(why) => {
+                tracing::error!(database = self.place, "nothing can be stored: {why}");
             }
+            _ => {}
         }
     }
 
@@ -200,21 +207,26 @@ mod tests {
     }
 
     #[test]
-    fn one_attempt_is_due_a_while_after_the_last_failure() {
+    fn what_an_attempt_found_counts_for_a_while_whatever_clients_meet() {
         let (writes, start) = (writes(), Instant::now());
-        assert_eq!(writes.known(start), Known::Writable);
         writes.failed(&StoreError::Conflict, start);
-        assert_eq!(writes.known(start), Known::Writable, "the database is not to blame");
+        assert_eq!(writes.failing(), None, "the database is not to blame");
         writes.failed(&sqlite(ffi::SQLITE_FULL), start);
-        assert_eq!(writes.known(start + TRY_EVERY / 2), Known::Unwritable(Unwritable::DiskFull));
+        assert_eq!(writes.failing(), Some(Unwritable::DiskFull));
+        assert_eq!(writes.found(start), None, "nothing was tried");
+        writes.tried(Err(Unwritable::DiskError), start);
+        assert_eq!(writes.failing(), Some(Unwritable::DiskError));
+        // Failures put the next attempt off no further.
+        let soon = start + TRY_EVERY / 2;
+        writes.failed(&sqlite(ffi::SQLITE_FULL), soon);
+        assert_eq!(writes.found(soon), Some(Err(Unwritable::DiskError)));
         let later = start + TRY_EVERY;
-        assert_eq!(writes.known(later), Known::Failed(Unwritable::DiskFull));
-        assert_eq!(writes.known(later), Known::Unwritable(Unwritable::DiskFull), "it is being tried");
-        // Another write fails meanwhile, for another reason.
-        writes.failed(&sqlite(ffi::SQLITE_IOERR_WRITE), later + TRY_EVERY / 2);
-        assert_eq!(writes.known(later + TRY_EVERY), Known::Unwritable(Unwritable::DiskError));
-        writes.arrived();
-        assert_eq!(writes.known(later + TRY_EVERY), Known::Writable);
+        assert_eq!(writes.found(later), None);
+        writes.tried(Ok(()), later);
+        assert_eq!((writes.failing(), writes.found(later)), (None, Some(Ok(()))));
+        // Nor do they outweigh it: one client's change fails where a small one does not.
+        writes.failed(&sqlite(ffi::SQLITE_FULL), later);
+        assert_eq!((writes.failing(), writes.found(later)), (Some(Unwritable::DiskFull), Some(Ok(()))));
     }
 
     #[test]
@@ -226,8 +238,14 @@ mod tests {
         assert!(!writes.is_stale(TRY_EVERY * 2, now), "another session would find the same disk");
         writes.failed(&sqlite(ffi::SQLITE_READONLY), start);
         assert!(writes.is_stale(TRY_EVERY * 2, now));
-        writes.arrived();
+        writes.tried(Ok(()), now);
         assert!(writes.is_stale(TRY_EVERY * 2, now), "over another session");
         assert!(!writes.is_stale(TRY_EVERY / 2, now), "it was opened since");
+        // Clients that write on have no session opened more often than that.
+        let soon = start + TRY_EVERY / 2;
+        writes.failed(&sqlite(ffi::SQLITE_READONLY), soon);
+        assert!(!writes.is_stale(TRY_EVERY * 3 / 4, now));
+        writes.failed(&sqlite(ffi::SQLITE_READONLY), now);
+        assert!(writes.is_stale(TRY_EVERY / 2, now));
     }
 }

@@ -87,14 +87,9 @@ impl Writer {
         Ok(Self { queue, connected })
     }
 
-    /// Whether the thread is there and has a connection, or can open one now.
-    pub(crate) async fn works(&self) -> bool {
-        if self.connected.load(Ordering::Relaxed) && !self.queue.is_closed() {
-            return true;
-        }
-        // Nobody else may write anything for a while: the thread opens a connection for this.
-        let nothing = self.run::<(), _>(Changes::One, Kept::Process, |_conn| Box::pin(async { Ok(()) }));
-        nothing.await.is_ok()
+    /// Whether the thread is there and has a connection. If it has none it opens one for the next operation.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.connected.load(Ordering::Relaxed) && !self.queue.is_closed()
     }
 
     /// Runs one operation and waits for its commit.

@@ -21,7 +21,7 @@ use atoll_isolation::sparse::for_data;
 use crate::mounts::check_directories;
 use crate::step::Step;
 use crate::superblock::{self, Made};
-use crate::tools::{self, Ended};
+use crate::tools::{self, Ended, Limits};
 use crate::{Kind, LoopDevice, Storage, Use, attach, attach_read_only, mount_ext4, private_dir};
 
 /// Sizes whose template is kept; the smallest, which is the quickest to make again, is dropped first.
@@ -192,12 +192,13 @@ impl Templates {
     }
 }
 
-fn run(command: &mut Command, reach: &File, what: &str) -> Result<(), IsolationError> {
-    let ended = tools::run(command, reach, what)?;
+fn run(limits: Limits, command: &Command, reach: &File, what: &str) -> Result<(), IsolationError> {
+    let ended = tools::run_within(limits, command, reach, what)?;
     if ended.status.is_some_and(|status| status.success()) { Ok(()) } else { Err(ended.error(what)) }
 }
 
-/// Grows the file system in an image that nothing uses to the size of the image.
+/// Grows the file system in an image that nothing uses to the size of the image. That has a minute: others may wait until
+/// they may make something meanwhile, and what a machine's kernel made of its disk decides how long it takes.
 ///
 /// # Errors
 /// [`IsolationError::Kernel`].
@@ -206,7 +207,8 @@ pub fn grow(image: &Path) -> Result<(), IsolationError> {
     superblock::check(&image, Made::Disk)?;
     // Forced: it was copied while in use, so it is not marked as clean.
     let mut command = Command::new(tools::program("resize2fs")?);
-    run(command.args(["-f", tools::IMAGE]), &image, "grow the file system of a disk")
+    command.args(["-f", tools::IMAGE]);
+    run(Limits::SHORT, &command, &image, "grow the file system of a disk")
 }
 
 /// Tidies a file system that was copied while in use: what was unlinked but open is freed, what is in its journal is
@@ -215,9 +217,13 @@ pub fn grow(image: &Path) -> Result<(), IsolationError> {
 /// # Errors
 /// [`IsolationError::Kernel`].
 pub fn tidy(image: &Path) -> Result<(), IsolationError> {
+    tidy_within(Limits::USUAL, image)
+}
+
+fn tidy_within(limits: Limits, image: &Path) -> Result<(), IsolationError> {
     let image = File::options().read(true).write(true).open(image).step("open the disk of a snapshot")?;
     superblock::check(&image, Made::DiskInUse)?;
-    let ended = e2fsck("-y", &attach(&image)?)?;
+    let ended = e2fsck(limits, "-y", &attach(&image)?)?;
     // 1: something was put in order.
     match ended.status.and_then(|status| status.code()) {
         Some(0 | 1) => Ok(()),
@@ -232,20 +238,40 @@ pub fn tidy(image: &Path) -> Result<(), IsolationError> {
 /// # Errors
 /// [`IsolationError::BadArtifact`], [`IsolationError::Kernel`].
 pub fn recover(image: &Path) -> Result<(), IsolationError> {
-    let file = File::open(image).step("open the disk of a sandbox")?;
-    if superblock::has_to_be_recovered(&file)? {
+    recover_within(Limits::USUAL, image)
+}
+
+/// The same for the disk of a machine, whose kernel decides what is in it, and so how long that takes: for a minute, with
+/// 1 GiB of memory.
+///
+/// # Errors
+/// As those of [`recover`].
+pub fn recover_soon(image: &Path) -> Result<(), IsolationError> {
+    recover_within(Limits::SHORT, image)
+}
+
+fn recover_within(limits: Limits, image: &Path) -> Result<(), IsolationError> {
+    if has_to_be_recovered(image)? {
         tracing::warn!(image = %image.display(), "a disk was not unmounted: it is put in order");
-        tidy(image)?;
+        tidy_within(limits, image)?;
     }
     Ok(())
 }
 
+/// Whether a disk says that it was neither unmounted nor held still.
+///
+/// # Errors
+/// [`IsolationError::BadArtifact`], [`IsolationError::Kernel`].
+pub fn has_to_be_recovered(image: &Path) -> Result<bool, IsolationError> {
+    superblock::has_to_be_recovered(&File::open(image).step("open the disk of a sandbox")?)
+}
+
 /// Runs on a device: the program asks the kernel for the real path of a file, which leads nowhere for one in the pool.
-fn e2fsck(mode: &str, device: &LoopDevice) -> Result<Ended, IsolationError> {
+fn e2fsck(limits: Limits, mode: &str, device: &LoopDevice) -> Result<Ended, IsolationError> {
     let mut command = Command::new(tools::program("e2fsck")?);
     command.args(["-f", mode]).arg(device.path());
     let device = File::open(device.path()).step("open a disk's device")?;
-    tools::run(&command, &device, "run e2fsck")
+    tools::run_within(limits, &command, &device, "run e2fsck")
 }
 
 /// Checks a file system that came from elsewhere before the kernel is made to read it: nothing in it may be
@@ -257,7 +283,7 @@ pub fn check(image: &Path) -> Result<(), IsolationError> {
     let image = File::open(image).step("open the disk of a snapshot")?;
     superblock::check(&image, Made::Disk)?;
     let device = attach_read_only(&image)?;
-    let ended = e2fsck("-n", &device)?;
+    let ended = e2fsck(Limits::USUAL, "-n", &device)?;
     if ended.status.is_some_and(|status| status.success()) {
         return check_directories(mount_ext4(&device.path(), Use::Reading)?.as_fd());
     }
@@ -282,7 +308,7 @@ fn make_file_system(dir: &Path, bytes: u64) -> Result<Vec<(u64, Vec<u8>)>, Isola
     }
     command.args(["-E", "root_owner=0:0,nodiscard", "-d"]).arg(&content).arg(&path);
     let dir = File::open(dir).step("make the template of a disk")?;
-    run(&mut command, &dir, &format!("make a file system of {bytes} bytes"))?;
+    run(Limits::USUAL, &command, &dir, &format!("make a file system of {bytes} bytes"))?;
     let image = File::open(&path).step("open the template of a disk")?;
     let mut blocks = Vec::new();
     for_data(&image, |from, to| read_blocks(&image, from, to, &mut blocks))

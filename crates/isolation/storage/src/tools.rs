@@ -20,16 +20,30 @@ mod confined;
 
 /// Where the programs of e2fsprogs may be.
 const PROGRAM_DIRS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/usr/local/sbin"];
-/// How long one may take.
-const DEADLINE: Duration = Duration::from_secs(600);
-/// Processor time that one may use, seconds.
-const CPU_MAX_SECONDS: u64 = 300;
-/// Address space that one may have, bytes.
-const MEMORY_MAX_BYTES: u64 = 4 << 30;
 /// Most of what one says that is kept, bytes from its end.
 const SAID_BYTES: usize = 4096;
 /// Pause between two looks whether one that closed its output has ended.
 const LOOK: Duration = Duration::from_millis(2);
+
+/// What a program may take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// How long it may take.
+    time: Duration,
+    /// Processor time, seconds.
+    cpu_seconds: u64,
+    /// Address space, bytes.
+    memory_bytes: u64,
+}
+
+impl Limits {
+    /// For what nobody waits for but who asked.
+    pub(crate) const USUAL: Self =
+        Self { time: Duration::from_secs(600), cpu_seconds: 300, memory_bytes: 4 << 30 };
+    /// While others wait for the place.
+    pub(crate) const SHORT: Self =
+        Self { time: Duration::from_secs(60), cpu_seconds: 30, memory_bytes: 1 << 30 };
+}
 
 /// How a program ended.
 #[derive(Debug)]
@@ -96,14 +110,27 @@ pub(crate) struct Tree<'a> {
     pub(crate) at: &'a Path,
 }
 
-/// Runs a program until it ends, or kills it at the deadline. Blocks. Besides programs, libraries, their configuration
+/// Runs a program until it ends, or kills it when its time is up. Blocks. Besides programs, libraries, their configuration
 /// and what the kernel tells, it can reach only `reach` of the host's files, a file or the content of a directory, to
 /// read and to write; it has that as [`IMAGE`], too.
 ///
 /// # Errors
 /// [`IsolationError::Kernel`] when it cannot be run; not when it fails.
 pub(crate) fn run(command: &Command, reach: &File, what: &str) -> Result<Ended, IsolationError> {
-    run_until(command, reach, None, Instant::now() + DEADLINE).step(what)
+    run_within(Limits::USUAL, command, reach, what)
+}
+
+/// The same for one that may take no more than this.
+///
+/// # Errors
+/// As those of [`run`].
+pub(crate) fn run_within(
+    limits: Limits,
+    command: &Command,
+    reach: &File,
+    what: &str,
+) -> Result<Ended, IsolationError> {
+    run_confined(command, reach, None, limits).step(what)
 }
 
 /// The same for a program that reads a tree besides.
@@ -116,17 +143,18 @@ pub(crate) fn run_on(
     reach: &File,
     what: &str,
 ) -> Result<Ended, IsolationError> {
-    run_until(command, reach, Some(tree), Instant::now() + DEADLINE).step(what)
+    run_confined(command, reach, Some(tree), Limits::USUAL).step(what)
 }
 
-fn run_until(
+fn run_confined(
     command: &Command,
     reach: &File,
     tree: Option<&Tree<'_>>,
-    deadline: Instant,
+    limits: Limits,
 ) -> io::Result<Ended> {
+    let deadline = Instant::now() + limits.time;
     let (reader, writer) = io::pipe()?;
-    let mut command = limited(command).map_err(io::Error::other)?;
+    let mut command = limited(command, limits).map_err(io::Error::other)?;
     command.stdin(reach.try_clone()?).stdout(writer.try_clone()?).stderr(writer);
     let mut child = confined::spawn(&mut command, reach, tree)?;
     // Closes our copies of the writing end: while they are open, the reader would never see the end of the output.
@@ -142,10 +170,11 @@ fn run_until(
 
 /// The same with no environment but its own, and with limits that hold from its first instruction on: `prlimit` sets its
 /// own, then becomes the program.
-fn limited(command: &Command) -> Result<Command, IsolationError> {
+fn limited(command: &Command, limits: Limits) -> Result<Command, IsolationError> {
+    let Limits { cpu_seconds, memory_bytes, .. } = limits;
     let mut limited = Command::new(program("prlimit")?);
-    limited.arg("--core=0:0").arg(format!("--cpu={CPU_MAX_SECONDS}:{CPU_MAX_SECONDS}"));
-    limited.arg(format!("--as={MEMORY_MAX_BYTES}:{MEMORY_MAX_BYTES}")).arg("--");
+    limited.arg("--core=0:0").arg(format!("--cpu={cpu_seconds}:{cpu_seconds}"));
+    limited.arg(format!("--as={memory_bytes}:{memory_bytes}")).arg("--");
     limited.arg(command.get_program()).args(command.get_args());
     limited.env_clear().envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
     Ok(limited)
@@ -209,10 +238,9 @@ mod tests {
 
     #[test]
     fn one_that_does_not_end_is_ended() {
+        let limits = Limits { time: Duration::from_millis(200), ..Limits::SHORT };
         for line in ["exec sleep 1000", "exec sleep 1000 > /dev/null 2>&1", "while :; do echo x; done"] {
-            let ended =
-                run_until(&shell(line), &nothing(), None, Instant::now() + Duration::from_millis(200))
-                    .unwrap();
+            let ended = run_within(limits, &shell(line), &nothing(), "wait").unwrap();
             assert!(ended.status.is_none());
             assert!(ended.error("wait").to_string().contains("wait"));
         }
@@ -228,8 +256,11 @@ mod tests {
     }
 
     #[test]
-    fn memory_has_an_end() {
-        let ended = run(&shell("ulimit -v; ulimit -c"), &nothing(), "ask").unwrap();
-        assert_eq!(ended.said, format!("{}\n0\n", MEMORY_MAX_BYTES >> 10));
+    fn memory_and_processor_time_have_an_end() {
+        for limits in [Limits::USUAL, Limits::SHORT] {
+            let asked = shell("ulimit -v; ulimit -t; ulimit -c");
+            let ended = run_within(limits, &asked, &nothing(), "ask").unwrap();
+            assert_eq!(ended.said, format!("{}\n{}\n0\n", limits.memory_bytes >> 10, limits.cpu_seconds));
+        }
     }
 }

@@ -304,7 +304,7 @@ impl Actor {
                     Some(Message::Leave(to, ahead, reply)) => {
                         self.ahead = ahead;
                         let outcome = self.leave(&to).await;
-                        self.ahead = None;
+                        self.give_ahead_up().await;
                         let gone = outcome.is_ok();
                         answer(reply, outcome);
                         if gone {

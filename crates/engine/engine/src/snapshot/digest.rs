@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::engine::Engine;
 use crate::errors::{isolation_error, store_error};
+use crate::rooms::Who;
 
 /// What a digest counts in, bytes.
 pub(super) const BLOCK_BYTES: usize = 4096;
@@ -64,9 +65,11 @@ impl Engine {
     /// The digest of a snapshot, made now if it is not known yet.
     pub(super) async fn make_digest(&self, id: &SnapshotId) -> Result<String> {
         let stopping = || Error::new(Code::ShuttingDown, "the server is shutting down");
-        // One at a time, also of the same snapshot: its disk is replaced by a tidy one.
+        let record = self.snapshot(id).await?;
+        // Whoever asks: of one snapshot, whose disk is replaced by a tidy one, one at a time.
+        let who = Who::new(record.created_by.as_ref(), record.project.as_ref());
         let _turn = tokio::select! {
-            turn = self.inner.snapshots.digesting.acquire() => turn.or(Err(stopping()))?,
+            turn = self.inner.snapshots.digesting.wait(who) => turn,
             () = self.inner.shutdown.cancelled() => return Err(stopping()),
         };
         let record = self.snapshot(id).await?;

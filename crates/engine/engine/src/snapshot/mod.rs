@@ -33,7 +33,12 @@ pub(crate) use transfer::Pieces;
 use atoll_core::snapshot::SnapshotKind;
 use atoll_core::{Error, Result};
 use atoll_store::SnapshotRecord;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Mutex;
+
+use crate::rooms::{Limits, Rooms};
+
+/// Digests that are made at the same time. What is on a disk decides how long that takes: minutes, at worst.
+const DIGESTED_AT_ONCE: Limits = Limits { all: 4, of_key: 1 };
 
 /// Refuses a snapshot without memory, for a sandbox that is to go on from memory.
 pub(crate) fn check_memory(snapshot: &SnapshotRecord) -> Result<()> {
@@ -47,14 +52,14 @@ pub(crate) fn check_memory(snapshot: &SnapshotRecord) -> Result<()> {
 /// What the engine keeps for snapshots.
 #[derive(Debug)]
 pub(crate) struct Snapshots {
-    /// Held while a digest is made: one at a time.
-    digesting: Semaphore,
+    /// Held while a digest is made: one at a time of the snapshots of a key, and so of one snapshot.
+    digesting: Rooms,
     /// Held from the check of which snapshots some references point to until they point to another.
     naming: Mutex<()>,
 }
 
 impl Default for Snapshots {
     fn default() -> Self {
-        Self { digesting: Semaphore::new(1), naming: Mutex::default() }
+        Self { digesting: Rooms::new(DIGESTED_AT_ONCE), naming: Mutex::default() }
     }
 }

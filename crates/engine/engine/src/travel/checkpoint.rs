@@ -14,9 +14,11 @@ use atoll_core::sandbox::SandboxState;
 use atoll_core::snapshot::{Purpose, SnapshotState};
 use atoll_core::{Error, Result};
 use atoll_store::{SandboxRecord, SnapshotRecord};
+use tokio_util::sync::CancellationToken;
 
+use super::drain::LOOK_EVERY;
 use super::send::{Of, Upload};
-use super::{Travel, bound_here};
+use super::{Travel, bound_here, owner_of};
 use crate::engine::{Engine, Inner};
 use crate::errors::isolation_error;
 use crate::sandbox::SandboxShared;
@@ -74,6 +76,7 @@ impl Travel {
         let copied = async {
             let driver = sandbox.driver();
             driver.snapshot(&sandbox.id, &artifact.id).await?;
+            let _room = self.checking.wait(owner_of(&record)).await;
             driver.seal_artifact(&artifact.id).await?;
             driver.read_artifact(&artifact.id).await
         };
@@ -92,8 +95,10 @@ impl Travel {
         &self,
         engine: &Engine,
         sandbox: &Arc<SandboxShared>,
+        stop: &CancellationToken,
     ) -> Result<Option<Box<Upload>>> {
-        let mut artifact = held(&sandbox.record(), HOLDER, engine.now_ms())?;
+        let record = sandbox.record();
+        let mut artifact = held(&record, HOLDER, engine.now_ms())?;
         engine.begin_snapshot(&mut artifact).await?;
         let cloned = async {
             let driver = sandbox.driver();
@@ -102,7 +107,7 @@ impl Travel {
             driver.read_artifact(&artifact.id).await
         };
         let sent = match cloned.await {
-            Ok(disk) => self.send_ahead(&engine.inner, &sandbox.id, disk, &engine.inner.shutdown).await,
+            Ok(disk) => self.send_ahead(&engine.inner, &record, disk, stop).await,
             Err(error) => Err(isolation_error(&error)),
         };
         engine.undo_snapshot(&artifact).await;
@@ -112,19 +117,45 @@ impl Travel {
 
 impl Engine {
     /// Sends what a sandbox that runs has on its disk, before it stands still to move. It moves without, too. One with a
-    /// durability has a copy already.
+    /// durability has a copy already. That ends when the node is drained no more, or the sandbox is taken apart.
     pub(super) async fn send_ahead(&self, sandbox: &Arc<SandboxShared>) -> Option<Box<Upload>> {
         let travel = self.inner.travel.clone()?;
         let record = sandbox.record();
         if record.state != SandboxState::Running || record.spec.durability.is_some() {
             return None;
         }
-        let sent = Box::pin(travel.send_running_ahead(self, sandbox)).await.unwrap_or_else(|error| {
+        let (stop, over) = (self.inner.shutdown.child_token(), CancellationToken::new());
+        let sending = async {
+            let sent = Box::pin(travel.send_running_ahead(self, sandbox, &stop)).await;
+            over.cancel();
+            sent
+        };
+        let watching = async {
+            if over.run_until_cancelled(self.until_it_stays(sandbox)).await.is_some() {
+                stop.cancel();
+            }
+        };
+        let (sent, ()) = tokio::join!(sending, watching);
+        let sent = sent.unwrap_or_else(|error| {
             tracing::warn!(sandbox = %sandbox.id, %error, "all of a sandbox that moves is sent while it stands still");
             None
         });
         atoll_failpoint::fail_point!("engine.move.ahead");
         sent
+    }
+
+    /// Waits until there is no reason any more to send it ahead.
+    async fn until_it_stays(&self, sandbox: &SandboxShared) {
+        while self.is_draining() && !sandbox.dead.is_cancelled() {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Has nothing belong to what was sent of a sandbox ahead of a move that does not come.
+    pub(super) async fn give_ahead_up(&self, sandbox: &SandboxShared, ahead: Option<Box<Upload>>) {
+        if let (Some(travel), Some(upload)) = (&self.inner.travel, ahead) {
+            travel.give_up(&self.inner, &sandbox.id, &upload).await;
+        }
     }
 }
 

@@ -6,21 +6,22 @@
 //! taken apart here; the other wakes it if it ran. What cannot go stays, and why is written down. The sandbox's actor does
 //! all that begins with putting it to disk, so that nothing else happens to it meanwhile: see `sandbox/actor/travel.rs`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_core::id::SandboxId;
+use atoll_core::id::{NodeId, SandboxId};
 use atoll_core::sandbox::SandboxState;
 use futures::StreamExt as _;
 use tokio::time::Instant;
 
-use super::bound_here;
+use super::send::Upload;
+use super::{AGENTS, bound_here};
 use crate::engine::Engine;
 use crate::sandbox::{Message, SETTLE_MAX, SandboxShared};
 
 /// How often a node that is drained looks what it still has.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// For how many looks nothing takes a sandbox before it is said that nothing does: a node that starts is there soon.
 const NOWHERE_LOOKS: u32 = 5;
 /// How long commands may take to end, from when the node is drained; then they are ended.
@@ -49,14 +50,29 @@ struct Seen {
     said: BTreeMap<SandboxId, String>,
     /// For how many looks no node took one.
     nowhere: BTreeMap<SandboxId, u32>,
+    /// Those that were sent ahead, and did not go. They are not sent again before they do: what keeps them here for a moment,
+    /// again and again, would have all of each sent, and left in the object store, each time.
+    sent: BTreeSet<SandboxId>,
+}
+
+/// What a look at a sandbox came to.
+struct Looked {
+    id: SandboxId,
+    outcome: Outcome,
+    /// It was sent ahead, now or before.
+    sent: bool,
 }
 
 impl Seen {
     /// Takes in what became of all of them; gives those that stay for a reason that is not written down.
-    fn look(&mut self, all: Vec<(SandboxId, Outcome)>) -> Vec<(SandboxId, String)> {
+    fn look(&mut self, all: Vec<Looked>) -> Vec<(SandboxId, String)> {
         let before = std::mem::take(&mut self.nowhere);
+        self.sent.clear();
         let mut reasons = BTreeMap::new();
-        for (id, outcome) in all {
+        for Looked { id, outcome, sent } in all {
+            if sent && !matches!(outcome, Outcome::Went) {
+                self.sent.insert(id.clone());
+            }
             match outcome {
                 Outcome::Stays(why) => drop(reasons.insert(id, why)),
                 Outcome::Nowhere => {
@@ -66,7 +82,7 @@ impl Seen {
                     }
                     self.nowhere.insert(id, looks);
                 }
-                Outcome::Went | Outcome::Later => {}
+                Outcome::Went | Outcome::Later | Outcome::Busy => {}
             }
         }
         self.said.retain(|id, _| reasons.contains_key(id));
@@ -81,8 +97,10 @@ enum Outcome {
     /// No node can take it at this moment.
     Nowhere,
     Stays(String),
-    /// It is being made or taken apart, or a command runs: that ends first.
+    /// It is being made or taken apart: that ends first. Or the node is drained no more.
     Later,
+    /// A command runs in it for longer than a move waits, and may end by itself.
+    Busy,
 }
 
 impl Engine {
@@ -90,16 +108,17 @@ impl Engine {
         let all = self.inner.all_sandboxes();
         let clock = &self.inner.clock;
         let since = *seen.since.get_or_insert_with(|| clock.instant());
-        let said = &seen.said;
-        let outcomes: Vec<(SandboxId, Outcome)> = futures::stream::iter(all)
+        let sent = &seen.sent;
+        let looked: Vec<Looked> = futures::stream::iter(all)
             .map(|sandbox| async move {
-                let failed = said.contains_key(&sandbox.id);
-                (sandbox.id.clone(), self.move_one(&sandbox, since, failed).await)
+                let was_sent = sent.contains(&sandbox.id);
+                let (outcome, sent) = self.move_one(&sandbox, since, was_sent).await;
+                Looked { id: sandbox.id.clone(), outcome, sent }
             })
             .buffer_unordered(AT_ONCE_MAX_COUNT)
             .collect()
             .await;
-        for (id, why) in seen.look(outcomes) {
+        for (id, why) in seen.look(looked) {
             match self.inner.store.set_stays(&id, Some(&why)).await {
                 Ok(()) => drop(seen.said.insert(id, why)),
                 Err(error) => tracing::warn!(sandbox = %id, %error, "why it stays is not written down"),
@@ -107,38 +126,61 @@ impl Engine {
         }
     }
 
-    /// Of one that has `failed` to go nothing is sent ahead again: what fails each second would send all of it each time.
-    async fn move_one(&self, sandbox: &Arc<SandboxShared>, since: Instant, failed: bool) -> Outcome {
-        let patient = || self.inner.clock.since(since) < COMMANDS_MAX;
+    /// What became of it, and whether it was sent ahead, now or before.
+    async fn move_one(
+        &self,
+        sandbox: &Arc<SandboxShared>,
+        since: Instant,
+        was_sent: bool,
+    ) -> (Outcome, bool) {
+        let to = match self.destination(sandbox, since) {
+            Ok(node) => node,
+            Err(outcome) => return (outcome, was_sent),
+        };
+        if was_sent {
+            return (self.have_leave(sandbox, to, None).await, true);
+        }
+        let ahead = self.send_ahead(sandbox).await;
+        // That may have taken long: everything is looked at anew.
+        let mut to = self.destination(sandbox, since);
+        while ahead.is_some() && matches!(to, Err(Outcome::Busy)) {
+            tokio::time::sleep(LOOK_EVERY).await;
+            to = self.destination(sandbox, since);
+        }
+        let outcome = match to {
+            Ok(node) => self.have_leave(sandbox, node, ahead).await,
+            Err(outcome) => {
+                self.give_ahead_up(sandbox, ahead).await;
+                outcome
+            }
+        };
+        (outcome, true)
+    }
+
+    /// Where a sandbox can go at this moment, or what becomes of it.
+    fn destination(&self, sandbox: &SandboxShared, since: Instant) -> Result<NodeId, Outcome> {
         if !self.is_draining() {
-            return Outcome::Later;
+            return Err(Outcome::Later);
         }
         if let Some(outcome) = self.why_not(sandbox) {
-            return outcome;
+            return Err(outcome);
         }
         let record = sandbox.record();
         let to = self.place_away(&record);
         let with_memory = matches!(&to, Ok(Some(node)) if self.keeps_memory_at(&record, node));
-        if patient() && !with_memory && self.runs_for_long(sandbox) {
-            return Outcome::Later;
+        let is_patient = self.inner.clock.since(since) < COMMANDS_MAX;
+        if is_patient && !with_memory && self.runs_for_long(sandbox) {
+            return Err(Outcome::Busy);
         }
-        let ahead = match &to {
-            Ok(Some(_)) if !failed => self.send_ahead(sandbox).await,
-            _ => None,
-        };
-        // That may have taken long.
-        while ahead.is_some() && patient() && !with_memory && self.runs_for_long(sandbox) {
-            tokio::time::sleep(LOOK_EVERY).await;
+        match to {
+            Ok(Some(node)) => Ok(node),
+            Ok(None) => Err(Outcome::Nowhere),
+            Err(error) => Err(Outcome::Stays(error.message)),
         }
-        let to = if ahead.is_some() { self.place_away(&sandbox.record()) } else { to };
-        if !self.is_draining() {
-            return Outcome::Later;
-        }
-        let to = match to {
-            Ok(Some(node)) => node,
-            Ok(None) => return Outcome::Nowhere,
-            Err(error) => return Outcome::Stays(error.message),
-        };
+    }
+
+    /// Has its actor give it to another node, with what was sent ahead.
+    async fn have_leave(&self, sandbox: &SandboxShared, to: NodeId, ahead: Option<Box<Upload>>) -> Outcome {
         match sandbox.ask(|reply| Message::Leave(to.clone(), ahead, reply)).await {
             Ok(()) => {
                 tracing::info!(sandbox = %sandbox.id, node = %to, "a sandbox went to another node");
@@ -179,7 +221,7 @@ impl Engine {
             return stays(why);
         }
         if self.inner.agents.are_in(&sandbox.id) {
-            return stays("agents live in it, whose sessions do not move yet");
+            return stays(AGENTS);
         }
         if record.spec.build.is_some() {
             return stays("a template is built in it: that ends first");
@@ -196,7 +238,7 @@ mod tests {
     fn a_node_that_cannot_be_found_for_a_moment_is_no_reason_to_stay() {
         let id = SandboxId::from_parts(1, 1);
         let mut seen = Seen::default();
-        let mut look = |outcome| seen.look(vec![(id.clone(), outcome)]);
+        let mut look = |outcome| seen.look(vec![Looked { id: id.clone(), outcome, sent: false }]);
         for _ in 1..NOWHERE_LOOKS {
             assert!(look(Outcome::Nowhere).is_empty());
         }
@@ -206,5 +248,21 @@ mod tests {
         }
         assert_eq!(look(Outcome::Nowhere), [(id.clone(), "no other node can take it".to_owned())]);
         assert_eq!(look(Outcome::Stays("bound".to_owned())), [(id.clone(), "bound".to_owned())]);
+    }
+
+    #[test]
+    fn what_was_sent_ahead_and_did_not_go_is_not_sent_again() {
+        let id = SandboxId::from_parts(1, 1);
+        let looked = |outcome, sent| vec![Looked { id: id.clone(), outcome, sent }];
+        let mut seen = Seen::default();
+        seen.look(looked(Outcome::Busy, false));
+        assert!(!seen.sent.contains(&id));
+        // Why it stays may change with each look.
+        for outcome in [Outcome::Nowhere, Outcome::Later, Outcome::Stays("bound".to_owned())] {
+            seen.look(looked(outcome, true));
+            assert!(seen.sent.contains(&id));
+        }
+        seen.look(looked(Outcome::Went, true));
+        assert!(seen.sent.is_empty());
     }
 }

@@ -21,9 +21,9 @@ use atoll_objects::ObjectsError;
 use atoll_store::{SandboxRecord, SnapshotRecord};
 use futures::{StreamExt as _, TryStreamExt as _};
 
-use super::Travel;
 use super::index::{Extent, Index, Memory, PACKED_MAX_BYTES, Piece, digest};
 use super::logs::{sync_dir, unpack};
+use super::{Travel, owner_of};
 use crate::engine::{Engine, Inner};
 use crate::errors::{isolation_error, store_error};
 use crate::snapshot::objects_error;
@@ -88,12 +88,13 @@ impl Travel {
     }
 
     /// Fetches the output of a sandbox's execs to its place, unless something is there.
-    pub(crate) async fn fetch_logs(&self, inner: &Inner, id: &SandboxId) -> Result<()> {
+    pub(crate) async fn fetch_logs(&self, inner: &Inner, record: &SandboxRecord) -> Result<()> {
+        let id = &record.id;
         let place = inner.logs_dir(id);
         if tokio::fs::try_exists(&place).await.map_err(|error| broken(&error))? {
             return Ok(());
         }
-        let _turn = self.fetching.acquire().await;
+        let _turn = self.fetching.wait(owner_of(record)).await;
         let index = self.fetch_index(inner, id).await?;
         let (dir, bytes) = (self.dir.join(format!("{id}.logs")), index.logs.bytes);
         let packed = self.dir.join(format!("{id}.packed"));
@@ -191,12 +192,17 @@ impl Engine {
             )
             .hint("start it with --objects, as the other nodes"));
         };
-        let _turn = travel.fetching.acquire().await;
+        let turn = travel.fetching.wait(owner_of(sandbox)).await;
         let index = travel.fetch_index(&self.inner, &sandbox.id).await?;
         let mut artifact = super::checkpoint::held(sandbox, HOLDER, self.inner.now_ms())?;
         self.begin_snapshot(&mut artifact).await?;
         atoll_failpoint::fail_point!("engine.travel.fetching");
-        match Box::pin(self.fill_artifact(travel, sandbox, &index, &artifact.id)).await {
+        let made = async {
+            let without_memory = self.fill_artifact(travel, sandbox, &index, &artifact.id).await?;
+            drop(turn);
+            self.plan_with(travel, sandbox, &index, &artifact.id, without_memory).await
+        };
+        match Box::pin(made).await {
             Ok((plan, without_memory)) => {
                 atoll_failpoint::fail_point!("engine.travel.fetched");
                 Ok(Fetched { artifact, plan, without_memory })
@@ -208,29 +214,47 @@ impl Engine {
         }
     }
 
-    /// Gives how the sandbox is made from the artifact, and why without its memory if it had some.
+    /// Fetches disk and memory. Gives why the memory is not there if the sandbox had some.
     async fn fill_artifact(
         &self,
         travel: &Travel,
         sandbox: &SandboxRecord,
         index: &Index,
         artifact: &SnapshotId,
-    ) -> Result<(Plan, Option<String>)> {
+    ) -> Result<Option<String>> {
         let driver = self.inner.driver(sandbox.spec.isolation)?;
         let disk = driver.write_artifact(artifact, index.disk.bytes).await;
         let disk = Arc::new(disk.map_err(|error| isolation_error(&error))?);
         travel.fill(&sandbox.id, &index.disk, &disk).await?;
         drop(disk);
-        let mut without_memory = None;
-        if sandbox.paused == Some(PauseMode::Memory) {
-            let plan = self.plan_for(sandbox, DiskSource::Asleep(artifact.clone()))?;
-            match self.fetch_memory(travel, sandbox, &plan, index.memory.as_ref(), artifact).await? {
-                None => return Ok((plan, None)),
-                why => without_memory = why,
-            }
+        if sandbox.paused != Some(PauseMode::Memory) {
+            return Ok(None);
         }
+        let plan = self.plan_for(sandbox, DiskSource::Asleep(artifact.clone()))?;
+        self.fetch_memory(travel, sandbox, &plan, index.memory.as_ref(), artifact).await
+    }
+
+    /// Gives how the sandbox is made from an artifact that has its disk and, unless it goes on `without_memory`, the memory that
+    /// it was put to disk with.
+    async fn plan_with(
+        &self,
+        travel: &Travel,
+        sandbox: &SandboxRecord,
+        index: &Index,
+        artifact: &SnapshotId,
+        without_memory: Option<String>,
+    ) -> Result<(Plan, Option<String>)> {
+        if sandbox.paused == Some(PauseMode::Memory) && without_memory.is_none() {
+            return Ok((self.plan_for(sandbox, DiskSource::Asleep(artifact.clone()))?, None));
+        }
+        let driver = self.inner.driver(sandbox.spec.isolation)?;
         let was_open = index.memory.is_some() || without_memory.is_some();
-        check_disk(driver.as_ref(), artifact, was_open).await.map_err(|error| isolation_error(&error))?;
+        {
+            // A room that others have a share of: disks of one owner that take long hold up none of another's.
+            let _room = travel.checking.wait(owner_of(sandbox)).await;
+            let checked = check_disk(driver.as_ref(), artifact, was_open).await;
+            checked.map_err(|error| isolation_error(&error))?;
+        }
         let plan = self.plan_for(sandbox, DiskSource::Artifact(artifact.clone()))?;
         Ok((plan, without_memory))
     }

@@ -51,12 +51,13 @@ use atoll_core::id::SandboxId;
 use atoll_core::{Code, Error, Result};
 use atoll_objects::Objects;
 use atoll_store::{SandboxRecord, Store};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 
 use crate::clock::random;
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::errors::store_error;
+use crate::rooms::{Limits, Rooms, Who};
 
 pub(crate) use checkpoint::{HOLDER as COPY_HOLDER, begin as begin_copy, check as check_durability};
 pub(crate) use fetch::{Fetched, HOLDER};
@@ -70,8 +71,13 @@ pub(crate) const TO_BE: &str = "to be ";
 /// The reason of a sandbox whose copied memory may have gone on, while it is paused.
 pub(crate) const MEMORY_USED: &str =
     "to be woken without its memory, which may have gone on: its server ended as it woke";
-/// Copies that are made, or fetched, at the same time.
-const AT_ONCE_MAX_COUNT: usize = 2;
+/// Why a sandbox with agents does not move.
+pub(crate) const AGENTS: &str = "agents live in it, whose sessions do not move yet";
+/// Copies that are made, or fetched, at the same time. One owner has half of them: its large disks hold up no other's.
+const AT_ONCE: Limits = Limits { all: 4, of_key: 4 };
+/// Disks that came, or of which copies are made, and that are checked or put in order at the same time. What is on them
+/// decides how long that takes: minutes, at worst.
+const CHECKED_AT_ONCE: Limits = Limits { all: 6, of_key: 2 };
 
 /// The way of sandboxes to other nodes.
 #[derive(Debug)]
@@ -81,8 +87,9 @@ pub(crate) struct Travel {
     place: String,
     /// The directory here for what is on its way. Emptied at each start.
     dir: PathBuf,
-    sending: Semaphore,
-    fetching: Semaphore,
+    sending: Rooms,
+    fetching: Rooms,
+    checking: Rooms,
     /// Something may have come.
     pub(crate) arrivals: Notify,
     waking: arrive::Waking,
@@ -94,6 +101,7 @@ impl Travel {
         let (Some(objects), Some(_node)) = (&config.objects, store.lease()) else { return Ok(None) };
         let fresh = format!("{:016x}{:016x}", random()?, random()?);
         let place = store.kept_place(&fresh).await.map_err(store_error)?;
+        store.give_uploads_up().await.map_err(store_error)?;
         let dir = config.data_dir.join("travel");
         empty(&dir).await.map_err(|error| {
             tracing::error!(%error, "the directory for sandboxes on their way cannot be used");
@@ -103,8 +111,9 @@ impl Travel {
             objects: objects.clone(),
             place: format!("kept/{place}"),
             dir,
-            sending: Semaphore::new(AT_ONCE_MAX_COUNT),
-            fetching: Semaphore::new(AT_ONCE_MAX_COUNT),
+            sending: Rooms::new(AT_ONCE),
+            fetching: Rooms::new(AT_ONCE),
+            checking: Rooms::new(CHECKED_AT_ONCE),
             arrivals: Notify::new(),
             waking: arrive::Waking::default(),
         }))
@@ -122,6 +131,11 @@ async fn empty(dir: &Path) -> std::io::Result<()> {
         Ok(()) | Err(_) => {}
     }
     tokio::fs::create_dir(dir).await
+}
+
+/// Whose rooms a sandbox takes.
+fn owner_of(record: &SandboxRecord) -> Who {
+    Who::new(record.owner.as_ref(), record.project.as_ref())
 }
 
 /// Why a sandbox cannot be woken on another node, even from a copy.

@@ -2,10 +2,12 @@
 //!
 //! | step | row says | after a crash |
 //! |---|---|---|
-//! | begun, maybe while it runs | an upload of this name | its objects belong to it until the next begins |
+//! | begun, maybe while it runs | an upload of this name | given up at the next start, then collected |
 //! | pieces and index are there | the same | the same |
 //! | recorded | the copy, and that the sandbox is kept | whole |
 //! | what only the copy before had is removed | the same | collected |
+//!
+//! One that fails, is stopped, or was sent ahead of a move that did not come is given up: its objects are collected.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -21,9 +23,9 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::Travel;
 use super::index::{Extent, INDEX, INDEX_MAX_BYTES, Index, Memory, Piece};
 use super::pieces::{Known, Made, Part, Sizes, pack, packed_at_once, read_all};
+use super::{Travel, owner_of};
 use crate::clock::random;
 use crate::engine::{Engine, Inner};
 use crate::errors::{chain, isolation_error, store_error};
@@ -79,7 +81,8 @@ impl Travel {
         stop: &CancellationToken,
     ) -> Result<Option<u64>> {
         let id = &record.id;
-        let Some(Ok(_turn)) = stop.run_until_cancelled(self.sending.acquire()).await else { return Ok(None) };
+        let turn = self.sending.wait(owner_of(record));
+        let Some(_turn) = stop.run_until_cancelled(turn).await else { return Ok(None) };
         let (ahead, moment) = match of {
             Of::Asleep(ahead) => (ahead, None),
             Of::Moment { disk, taken_ms } => (None, Some((disk, taken_ms))),
@@ -94,11 +97,28 @@ impl Travel {
         };
         let Some(upload) = upload else { return Ok(None) };
         atoll_failpoint::fail_point!("engine.travel.begun");
+        let sent = Box::pin(self.send_for(&upload, inner, record, moment, stop)).await;
+        if !matches!(sent, Ok(Some(_))) {
+            self.give_up(inner, id, &upload).await;
+        }
+        sent
+    }
+
+    /// The same, for an upload that was begun. It is of a `moment`, or of a sandbox that is put to disk.
+    async fn send_for(
+        &self,
+        upload: &Upload,
+        inner: &Arc<Inner>,
+        record: &SandboxRecord,
+        moment: Option<(File, u64)>,
+        stop: &CancellationToken,
+    ) -> Result<Option<u64>> {
+        let id = &record.id;
         let (sources, taken_ms) = match moment {
             Some((disk, taken_ms)) => (Sources { disk, memory: None }, Some(taken_ms)),
             None => (sources(inner, record).await?, None),
         };
-        let sending = self.send_objects(inner, record, sources, &upload);
+        let sending = self.send_objects(inner, record, sources, upload);
         let Some(sent) = stop.run_until_cancelled(Box::pin(sending)).await else {
             return Ok(None);
         };
@@ -136,9 +156,27 @@ impl Travel {
         let name = format!("{:012x}{:016x}", inner.now_ms(), random()?);
         let before = inner.store.begin_upload(id, &name).await.map_err(store_error)?.copy;
         let reading = Box::pin(self.earlier(id, before.as_ref()));
-        let Some(earlier) = stop.run_until_cancelled(reading).await else { return Ok(None) };
+        let Some(earlier) = stop.run_until_cancelled(reading).await else {
+            self.give_name_up(inner, id, &name).await;
+            return Ok(None);
+        };
         let known = Known::new(earlier.as_ref().map(Index::uploads).unwrap_or_default());
         Ok(Some(Upload { name, before, earlier, known }))
+    }
+
+    /// Has nothing belong to an upload any more that comes to nothing. What cannot be written down now is by the next
+    /// upload, or at the next start.
+    pub(crate) async fn give_up(&self, inner: &Inner, id: &SandboxId, upload: &Upload) {
+        self.give_name_up(inner, id, &upload.name).await;
+    }
+
+    async fn give_name_up(&self, inner: &Inner, id: &SandboxId, upload: &str) {
+        if inner.shutdown.is_cancelled() {
+            return;
+        }
+        if let Err(error) = inner.store.give_upload_up(id, upload).await {
+            tracing::debug!(sandbox = %id, error = chain(&error), "an upload is given up later");
+        }
     }
 
     /// What the copy before consists of. Without that everything is sent anew.
@@ -160,16 +198,23 @@ impl Travel {
     pub(super) async fn send_ahead(
         &self,
         inner: &Inner,
-        id: &SandboxId,
+        record: &SandboxRecord,
         disk: File,
         stop: &CancellationToken,
     ) -> Result<Option<Box<Upload>>> {
-        let Some(Ok(_turn)) = stop.run_until_cancelled(self.sending.acquire()).await else { return Ok(None) };
+        let id = &record.id;
+        let turn = self.sending.wait(owner_of(record));
+        let Some(_turn) = stop.run_until_cancelled(turn).await else { return Ok(None) };
         let Some(upload) = self.begin(inner, id, stop).await? else { return Ok(None) };
         let sending = Box::pin(self.send_pieces(inner, id, disk, None, &upload));
-        let Some(sent) = stop.run_until_cancelled(sending).await else { return Ok(None) };
-        sent?;
-        Ok(Some(Box::new(upload)))
+        let sent = stop.run_until_cancelled(sending).await;
+        match sent {
+            Some(Ok(_all)) => Ok(Some(Box::new(upload))),
+            broken_off => {
+                self.give_up(inner, id, &upload).await;
+                broken_off.transpose().map(|_nothing| None)
+            }
+        }
     }
 
     /// Sends the pieces that are not there; gives all, and how much there is of each part.

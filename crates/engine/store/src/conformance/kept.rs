@@ -38,6 +38,16 @@ pub(super) async fn uploads(store: &Store) {
     store.set_stays(&record.id, Some("it has a volume")).await.unwrap();
     store.set_stays(&nobody, Some("it is not there")).await.unwrap();
     assert_eq!(store.kept(&record.id).await.unwrap().upload.as_deref(), Some("three"));
+    // What is given up cannot be finished. Of another one, or of the copy, that says nothing.
+    store.give_upload_up(&record.id, "two").await.unwrap();
+    assert_eq!(store.kept(&record.id).await.unwrap().upload.as_deref(), Some("three"));
+    store.give_upload_up(&record.id, "three").await.unwrap();
+    let late = store.finish_upload(&record, &copy("three", 6)).await;
+    assert!(matches!(late, Err(StoreError::Conflict)), "{late:?}");
+    store.begin_upload(&record.id, "four").await.unwrap();
+    store.give_uploads_up().await.unwrap();
+    let kept = store.kept(&record.id).await.unwrap();
+    assert_eq!((kept.upload, kept.copy), (None, Some(copy("two", 4))), "its copy stays");
     // The record goes with its sandbox.
     store.delete_sandbox(&record.id).await.unwrap();
     assert_eq!(store.kept(&record.id).await.unwrap(), Default::default());

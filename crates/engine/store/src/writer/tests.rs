@@ -9,6 +9,13 @@ async fn sql(store: &Store, sql: &'static str) {
     store.read(move |mut conn| Box::pin(async move { conn.execute(sql, Vec::new()).await })).await.unwrap();
 }
 
+/// The same as one statement alone, which begins no transaction: one that is read-only refuses that as well.
+async fn alone(store: &Store, sql: &'static str) {
+    let run = store
+        .write_one(move |mut conn| Box::pin(async move { conn.execute(sql, Vec::new()).await.map(drop) }));
+    run.await.unwrap();
+}
+
 /// An operation that keeps the writer until it is told to end: those that come meanwhile wait, and will be in one
 /// transaction.
 async fn occupied(store: &Store) -> (BoxFuture<'_, Result<(), StoreError>>, std::sync::mpsc::Sender<()>) {
@@ -68,13 +75,7 @@ async fn a_full_disk_is_unavailable_and_loses_nothing() {
 #[tokio::test]
 async fn what_cannot_be_written_says_so_until_something_reached_the_disk() {
     let store = Store::open(&StoreUrl::SqliteMemory).await.unwrap();
-    // As one statement alone, so that it begins no transaction, which is refused as well.
-    let run = async |sql: &'static str| {
-        let run = store.write_one(move |mut conn| {
-            Box::pin(async move { conn.execute(sql, Vec::new()).await.map(drop) })
-        });
-        run.await.unwrap();
-    };
+    let run = async |sql| alone(&store, sql).await;
     assert_eq!(store.unwritable().await, None);
     // SQLite says SQLITE_READONLY exactly as for a file that is.
     run("PRAGMA query_only = 1").await;
@@ -95,6 +96,40 @@ async fn what_cannot_be_written_says_so_until_something_reached_the_disk() {
     }
     assert_eq!(store.changes().await.unwrap().len(), 0, "the attempts left nothing");
     store.insert_sandbox(&conformance::sandbox(1, 1)).await.unwrap();
+}
+
+/// Who asks whether a server is ready needs no key, and may go away at once, each time.
+#[tokio::test]
+async fn what_is_tried_for_one_who_goes_away_is_found_out_all_the_same() {
+    let store = Store::open(&StoreUrl::SqliteMemory).await.unwrap();
+    alone(&store, "PRAGMA query_only = 1").await;
+    store.insert_sandbox(&conformance::sandbox(1, 1)).await.unwrap_err();
+    alone(&store, "PRAGMA query_only = 0").await;
+    // It is polled until it waits for the attempt, and then dropped.
+    assert!(futures::poll!(std::pin::pin!(store.unwritable())).is_pending());
+    let mut left = 600;
+    while store.writes.failing().is_some() {
+        left -= 1;
+        assert!(left > 0, "nobody noted what was found");
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+}
+
+/// A client whose own changes always fail, and who sends them all the time.
+#[tokio::test]
+async fn a_client_whose_changes_fail_makes_no_server_unready() {
+    let store = Store::open(&StoreUrl::SqliteMemory).await.unwrap();
+    let full = || {
+        StoreError::from(rusqlite::Error::SqliteFailure(
+            rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL),
+            None,
+        ))
+    };
+    for _ in 0..3 {
+        let failed = store.write::<(), _>(move |_conn| Box::pin(async move { Err(full()) })).await;
+        assert_eq!(failed.unwrap_err().unwritable(), Some(Unwritable::DiskFull));
+        assert_eq!(store.unwritable().await, None, "a small change reaches the disk");
+    }
 }
 
 #[tokio::test]
@@ -205,16 +240,25 @@ async fn a_writer_without_a_connection_says_so_until_it_can_open_one() {
     let connected = Arc::clone(&writer.connected);
     let writes = Writes::new("here".to_owned());
     let thread = thread::spawn(move || serve(None, open, messages, &connected, &writes));
+    let nothing = async || {
+        let nothing =
+            writer.run::<(), _>(Changes::One, Kept::Process, |_conn| Box::pin(async { Ok(()) })).await;
+        assert_eq!(nothing.is_ok(), writer.is_connected());
+    };
     for _ in 0..2 {
-        assert!(!writer.works().await);
+        nothing().await;
+        assert!(!writer.is_connected());
     }
     may_open.store(true, Ordering::Relaxed);
-    assert!(writer.works().await, "asking has it opened");
+    assert!(!writer.is_connected(), "nobody has asked for anything");
+    nothing().await;
+    assert!(writer.is_connected());
     // It keeps its connection.
     may_open.store(false, Ordering::Relaxed);
-    assert!(writer.works().await);
+    nothing().await;
+    assert!(writer.is_connected());
     writer.close().await;
-    assert!(!writer.works().await, "closed");
+    assert!(!writer.is_connected(), "closed");
     thread.join().unwrap();
 }
 

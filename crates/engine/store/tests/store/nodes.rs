@@ -347,12 +347,18 @@ mod tests {
             let exit = atoll_core::exec::Exit::sandbox_paused();
             one.finish_exec(&exec.id, &exit, None, 0, 0, 55).await.unwrap();
         }
+        // It dies while it makes the next copy.
+        one.begin_upload(&record.id, "v").await.unwrap();
+        two.give_uploads_up().await.unwrap();
+        assert_eq!(two.kept(&record.id).await.unwrap().upload.as_deref(), Some("v"), "of another node");
         let moved = once("it is taken over", async || {
             two.take_over(&record_of(&two, 1).await, &[IsolationLevel::Container], "why", 99).await.unwrap()
         });
         assert_eq!(moved.await, [], "nothing has failed");
         let back = two.sandbox(&record.id).await.unwrap().unwrap();
         assert_eq!((back.state, back.paused), (SandboxState::Paused, Some(PauseMode::Filesystem)));
+        let left = two.kept(&record.id).await.unwrap();
+        assert_eq!((left.upload, left.copy), (None, Some(copy)), "what its node sent belongs to nothing");
         assert_eq!((back.reason.as_deref(), back.kept_ms), (Some("why"), Some(99)));
         assert_eq!(back.restored, Some(Restored { checkpoint_ms: 50, at_ms: 99 }));
         assert_eq!(two.exec(&before.id).await.unwrap().unwrap().state, ExecState::Exited);

@@ -15,7 +15,7 @@ use atoll_core::id::NodeId;
 
 use super::*;
 use crate::sandbox::remove_logs;
-use crate::travel::{Fetched, bound_here};
+use crate::travel::{AGENTS, Fetched, bound_here};
 
 /// How long a copy may take of which a move waits for.
 const COPY_MAX: Duration = Duration::from_secs(1800);
@@ -100,7 +100,7 @@ impl Actor {
     /// Fetches the output of its execs if the sandbox came from another node. Says whether it is here.
     pub(super) async fn take_up_logs(&self) -> bool {
         let Some(travel) = self.inner.travel.as_ref().filter(|_| self.away) else { return !self.away };
-        let fetching = travel.fetch_logs(&self.inner, &self.record.id);
+        let fetching = travel.fetch_logs(&self.inner, &self.record);
         match tokio::time::timeout(LOGS_MAX, fetching).await {
             Ok(Ok(())) => return true,
             Ok(Err(error)) => {
@@ -120,7 +120,7 @@ impl Actor {
         self.shared.unless_unwanted(engine.obtain_images(&self.record)).await?;
         // Awake without it, its next copy would be without it, too, and the one that has it would go.
         if let Some(travel) = &self.inner.travel {
-            travel.fetch_logs(&self.inner, &self.record.id).await?;
+            travel.fetch_logs(&self.inner, &self.record).await?;
         }
         if self.unentered {
             exec::enter_open(&self.inner, &self.shared).await?;
@@ -153,6 +153,13 @@ impl Actor {
         Ok(())
     }
 
+    /// What was sent ahead, and is of no use because it did not come to a copy, belongs to nothing from now on.
+    pub(super) async fn give_ahead_up(&mut self) {
+        if let (Some(travel), Some(upload)) = (&self.inner.travel, self.ahead.take()) {
+            travel.give_up(&self.inner, &self.record.id, &upload).await;
+        }
+    }
+
     /// Waits, not for long, for the commands that run in it, unless they go along `with_memory`, and for requests that may still
     /// begin some. What comes now waits already.
     async fn let_commands_end(&self, with_memory: bool) {
@@ -182,6 +189,10 @@ impl Actor {
     async fn give(&mut self, to: &NodeId, ran: bool) -> Result<()> {
         if let Some(why) = bound_here(&self.record) {
             return Err(Error::new(Code::InvalidState, why));
+        }
+        // One may have come to live in it while it was sent ahead.
+        if self.inner.agents.are_in(&self.record.id) {
+            return Err(Error::new(Code::InvalidState, AGENTS));
         }
         let mode = match self.record.paused {
             Some(mode) if mode != PauseMode::Frozen => mode,
