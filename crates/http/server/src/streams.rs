@@ -16,7 +16,7 @@ mod links;
 
 use std::collections::HashMap;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -212,6 +212,8 @@ struct Taking {
     place: OnceLock<Place>,
     /// The request came by a link, or by an address that a key signed.
     link: OnceLock<LinkPlace>,
+    /// Anybody may have sent it: it takes no place of the key that stands behind it, also when there is none for it.
+    of_anybody: AtomicBool,
 }
 
 impl Turn {
@@ -229,6 +231,7 @@ impl Turn {
             keeps_short_ones: version == Version::HTTP_2,
             place: OnceLock::new(),
             link: OnceLock::new(),
+            of_anybody: AtomicBool::new(false),
         }))
     }
 
@@ -274,6 +277,7 @@ impl Turn {
             keeps_short_ones: true,
             place: OnceLock::from(own),
             link: OnceLock::from(link),
+            of_anybody: AtomicBool::new(true),
         })))
     }
 
@@ -283,7 +287,8 @@ impl Turn {
     /// # Errors
     /// [`Code::LimitExceeded`].
     pub(crate) fn admit_signed(&self, linked: &Linked, owner: Option<&KeyId>) -> Result<(), Error> {
-        let Taking { streams, most, place, link, .. } = &*self.0;
+        let Taking { streams, most, place, link, of_anybody, .. } = &*self.0;
+        of_anybody.store(true, Ordering::Relaxed);
         if place.get().is_none() {
             let (own, of_link) = streams.take_for_link(linked, owner, *most)?;
             // Second ones of the same request are given back.
@@ -304,8 +309,8 @@ impl Turn {
     }
 
     fn take(&self, whose: &Whose) -> Result<(), Error> {
-        let Taking { streams, most, reserve, place, .. } = &*self.0;
-        if place.get().is_none() {
+        let Taking { streams, most, reserve, place, of_anybody, .. } = &*self.0;
+        if place.get().is_none() && !of_anybody.load(Ordering::Relaxed) {
             let taken = streams.take(whose, most + reserve).ok_or_else(|| whose.refused(*most))?;
             // A second one of the same request is given back.
             drop(place.set(taken));
@@ -454,6 +459,26 @@ mod tests {
         assert_eq!(open(), 1, "the connection that it became has the place");
         drop(kept);
         assert_eq!(open(), 0);
+    }
+
+    #[test]
+    fn a_refusal_by_a_signed_address_takes_no_place_of_the_key_that_signed_it() {
+        let streams = Streams::default();
+        let (key, linked) = (KeyId::from_parts(1, 1), Linked::Object("obj_1".into()));
+        let turn = || Turn::new(streams.clone(), 1, &Method::GET, &HeaderMap::new(), Version::HTTP_2);
+        let (first, second) = (turn(), turn());
+        first.admit_signed(&linked, Some(&key)).unwrap();
+        assert_eq!(second.admit_signed(&linked, Some(&key)).unwrap_err().code, Code::LimitExceeded);
+        let whose = Whose::Key(key);
+        let told = "too many";
+        let refusal =
+            second.hold(Response::new(Body::from(told)), Some(told.len() as u64), Some(&whose)).unwrap();
+        assert!(
+            streams.take(&whose, 1).is_some(),
+            "a client that does not read the refusal holds nothing of the key's"
+        );
+        drop((first, refusal));
+        assert_eq!(streams.0.open.load(Ordering::Relaxed), 0);
     }
 
     #[test]
