@@ -11,10 +11,11 @@
 mod pace;
 mod queue;
 
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_core::id::{KeyId, ProjectId};
-use atoll_core::shares::Nested;
+use atoll_core::shares::{Step, Tree, steps};
 use tokio::sync::oneshot;
 
 use crate::authorize::Caller;
@@ -31,40 +32,22 @@ pub(crate) struct Limits {
     pub(crate) of_key: usize,
 }
 
-/// What has a share of all rooms.
+/// Who takes a room. Nothing that belongs to a key does so, but the key itself.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Party {
-    Project(ProjectId),
-    /// A key that belongs to no project.
-    Key(KeyId),
-    /// The server itself.
-    Server,
-}
-
-/// Who takes a room.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Who {
-    party: Party,
-    key: Option<KeyId>,
-}
+pub(crate) struct Who(Vec<Step<Infallible>>);
 
 impl Who {
-    /// A key, and the project that it belongs to; without a key, the server itself.
+    /// A key, and the project that it belongs to; without either, the server itself.
     pub(crate) fn new(key: Option<&KeyId>, project: Option<&ProjectId>) -> Self {
-        let party = match (key, project) {
-            (Some(_), Some(project)) => Party::Project(project.clone()),
-            (Some(key), None) => Party::Key(key.clone()),
-            (None, _) => Party::Server,
-        };
-        Self { party, key: key.cloned() }
+        Self(steps(key, project))
     }
 
     pub(crate) fn of(caller: &Caller) -> Self {
         Self::new(caller.key(), caller.project())
     }
 
-    pub(crate) const fn is_server(&self) -> bool {
-        matches!(self.party, Party::Server)
+    pub(crate) fn is_server(&self) -> bool {
+        self.0 == [Step::Nobody]
     }
 }
 
@@ -81,23 +64,16 @@ struct State {
 
 /// What is taken.
 #[derive(Debug, Clone, Default)]
-struct Taken(Nested<Party, Option<KeyId>>);
+struct Taken(Tree<Step<Infallible>>);
 
 impl Taken {
     fn take(&mut self, who: &Who, limits: Limits) -> bool {
         let Limits { all, of_key } = limits;
-        if self.0.own(&who.party, &who.key) >= of_key {
-            return false;
-        }
-        match who.party {
-            Party::Project(_) => self.0.take(&who.party, &who.key, 1, all),
-            // It is alone there: the party's share is its own.
-            Party::Key(_) | Party::Server => self.0.take_alone(&who.party, &who.key, 1, all),
-        }
+        self.0.own(&who.0) < of_key && self.0.take(&who.0, 1, all)
     }
 
     fn give_back(&mut self, who: &Who) {
-        self.0.give_back(&who.party, &who.key, 1);
+        self.0.give_back(&who.0, 1);
     }
 }
 
@@ -118,7 +94,7 @@ impl Place {
     /// Whether another key waits for a room, and would have one without this.
     pub(crate) fn is_wanted(&self) -> bool {
         let state = self.rooms.state();
-        let mut waiting = state.queue.those().filter(|who| who.key != self.who.key).peekable();
+        let mut waiting = state.queue.those().filter(|who| **who != self.who).peekable();
         if waiting.peek().is_none() {
             return false;
         }

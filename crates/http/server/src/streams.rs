@@ -1,8 +1,9 @@
 //! Answers that go on or are long: output that is followed, files, archives, pages of output, WebSockets. The server holds
 //! bytes of each for a client that does not read, on a connection of HTTP/2 for hundreds at once, so a key has only so
 //! many places for them, and so have the links to a sandbox's files, or to one object of a dialect, together. Of the places
-//! that there are for all links, those to what one owner has have a share, and of that share those to one sandbox's files,
-//! or to one object: anybody may have a link, and leaves places for the others. When many have ended, the memory that they had goes back to the kernel.
+//! that there are for all links, those to what one project or owner has have a share, and of that share those to one sandbox's
+//! files, or to one object: anybody may have a link, and leaves places for the others. When many have ended, the memory that
+//! they had goes back to the kernel.
 //!
 //! Each request has a [`Turn`]. When the request's right becomes known ([`GrantSlot::fill`]) and the request may change
 //! something, or asks for another protocol, it takes a place: a request that gets none has done nothing. It gives the
@@ -39,8 +40,8 @@ use crate::revocation::GrantSlot;
 use crate::serve::Slot;
 use crate::shared::App;
 
-pub(crate) use links::Linked;
 use links::{LinkPlace, Links};
+pub(crate) use links::{Linked, Owner};
 
 /// Answers of at most so many bytes are not counted: they are there as a whole, and soon gone.
 const SHORT_MAX_BYTES: u64 = 64 << 10;
@@ -147,7 +148,7 @@ impl Streams {
     fn take_for_link(
         &self,
         linked: &Linked,
-        owner: Option<&KeyId>,
+        owner: Owner<'_>,
         most: usize,
     ) -> Result<(Place, LinkPlace), Error> {
         let whose = Whose::LinksTo(linked.clone());
@@ -261,11 +262,11 @@ impl Turn {
         key.map(|key| Elsewhere::begin(streams, most, parts, key)).transpose()
     }
 
-    /// The turn of a request by a link to a file of a sandbox, which this key made.
+    /// The turn of a request by a link to a file of a sandbox, which this owner has.
     ///
     /// # Errors
     /// [`Code::LimitExceeded`].
-    pub(crate) fn by_link(app: &App, sandbox: &SandboxId, owner: Option<&KeyId>) -> Result<Self, Error> {
+    pub(crate) fn by_link(app: &App, sandbox: &SandboxId, owner: Owner<'_>) -> Result<Self, Error> {
         let (streams, most) = (app.streams.clone(), app.config.streams_of_key_max);
         let linked = Linked::Sandbox(sandbox.clone());
         let (own, link) = streams.take_for_link(&linked, owner, most)?;
@@ -286,7 +287,7 @@ impl Turn {
     ///
     /// # Errors
     /// [`Code::LimitExceeded`].
-    pub(crate) fn admit_signed(&self, linked: &Linked, owner: Option<&KeyId>) -> Result<(), Error> {
+    pub(crate) fn admit_signed(&self, linked: &Linked, owner: Owner<'_>) -> Result<(), Error> {
         let Taking { streams, most, place, link, of_anybody, .. } = &*self.0;
         of_anybody.store(true, Ordering::Relaxed);
         if place.get().is_none() {
@@ -467,8 +468,11 @@ mod tests {
         let (key, linked) = (KeyId::from_parts(1, 1), Linked::Object("obj_1".into()));
         let turn = || Turn::new(streams.clone(), 1, &Method::GET, &HeaderMap::new(), Version::HTTP_2);
         let (first, second) = (turn(), turn());
-        first.admit_signed(&linked, Some(&key)).unwrap();
-        assert_eq!(second.admit_signed(&linked, Some(&key)).unwrap_err().code, Code::LimitExceeded);
+        first.admit_signed(&linked, Owner { key: Some(&key), project: None }).unwrap();
+        assert_eq!(
+            second.admit_signed(&linked, Owner { key: Some(&key), project: None }).unwrap_err().code,
+            Code::LimitExceeded
+        );
         let whose = Whose::Key(key);
         let told = "too many";
         let refusal =
@@ -492,15 +496,18 @@ mod tests {
             (Method::PUT, Linked::Object("obj_1".into())),
         ] {
             let (first, second) = (turn(method.clone()), turn(method.clone()));
-            first.admit_signed(&linked, Some(&key)).unwrap();
-            assert_eq!(second.admit_signed(&linked, Some(&key)).unwrap_err().code, Code::LimitExceeded);
+            first.admit_signed(&linked, Owner { key: Some(&key), project: None }).unwrap();
+            assert_eq!(
+                second.admit_signed(&linked, Owner { key: Some(&key), project: None }).unwrap_err().code,
+                Code::LimitExceeded
+            );
             // A long answer, which would take the key's place otherwise.
             let whose = Whose::Key(key.clone());
             let answer = first.hold(Response::new(Body::empty()), None, Some(&whose)).unwrap();
             assert!(streams.take(&whose, 1).is_some(), "the key has all of its own");
             drop((answer, second));
             assert_eq!(streams.0.open.load(Ordering::Relaxed), 0);
-            turn(method).admit_signed(&linked, None).unwrap();
+            turn(method).admit_signed(&linked, Owner::default()).unwrap();
         }
     }
 
