@@ -60,7 +60,7 @@ impl Engine {
         let record = self.ready_snapshot(id).await?;
         let digest = self.make_digest(&record.id).await?;
         let driver = self.inner.driver(record.manifest.isolation)?;
-        let room = self.room_to_transfer(caller).await;
+        let room = self.room_to_transfer(caller).await?;
         let disk = driver.read_artifact(&record.id).await.map_err(|error| isolation_error(&error))?;
         let disk_bytes = disk.metadata().map_err(|error| unreadable(&error))?.len();
         let header = Header {
@@ -97,7 +97,7 @@ impl Engine {
         caller: &Caller,
     ) -> Result<SnapshotRecord> {
         self.check_references(caller.project(), &tags, caller).await?;
-        let room = self.room_to_transfer(caller).await;
+        let room = self.room_to_transfer(caller).await?;
         self.import_in(room, stream, tags, visibility, caller).await
     }
 
