@@ -109,7 +109,7 @@ pub fn steps<T>(key: Option<&KeyId>, project: Option<&ProjectId>) -> Vec<Step<T>
 pub struct Tree<K> {
     taken: usize,
     /// Of those that have some.
-    below: HashMap<K, Tree<K>>,
+    below: HashMap<K, Self>,
 }
 
 impl<K> Default for Tree<K> {
