@@ -4,10 +4,13 @@
 //! more than there is have equal parts, and one that comes later finds something, however much the others would take.
 //! Nobody waits here: what is refused is for the caller to do without, or to ask for again.
 //!
-//! [`Nested`] has two steps: owners have shares of all, and what belongs to an owner has shares of the owner's.
+//! [`Tree`] has several steps: projects have shares of all, keys have shares of their project's, and what belongs to a key has
+//! shares of the key's.
 
 use std::collections::HashMap;
 use std::hash::Hash;
+
+use crate::id::{KeyId, ProjectId};
 
 /// How much of something is taken, and by whom.
 #[derive(Debug, Clone)]
@@ -78,74 +81,100 @@ impl<K: Eq + Hash + Clone> Shares<K> {
     }
 }
 
-/// Shares of which each belongs to an owner: an owner leaves as much to the others as [`Shares`] say, and of what the owner
-/// may have, each of its own leaves as much to its others.
+/// A step on the way to whoever takes something: see [`Tree`].
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Step<T> {
+    /// A project.
+    Project(ProjectId),
+    /// A key.
+    Key(KeyId),
+    /// What belongs to no key.
+    Nobody,
+    /// What belongs to these.
+    Of(T),
+}
+
+/// The steps to a key: one of a project has a share of the project's, and one of none has a share of all. Without a key they
+/// lead to what belongs to none.
+#[must_use]
+pub fn steps<T>(key: Option<&KeyId>, project: Option<&ProjectId>) -> Vec<Step<T>> {
+    let key = key.map_or(Step::Nobody, |key| Step::Key(key.clone()));
+    project.map(|project| Step::Project(project.clone())).into_iter().chain([key]).collect()
+}
+
+/// Shares of shares. At each step those that are there leave as much to each other as [`Shares`] say, of what the step before
+/// may have: many keys of one project have no more together than a project, and many things of a key no more than a key.
+/// Whoever is at the last step may have all that the one before may have.
 #[derive(Debug, Clone)]
-pub struct Nested<O, K> {
-    owners: Shares<O>,
-    /// What each of these owners has, by what belongs to it.
-    own: HashMap<O, Shares<K>>,
+pub struct Tree<K> {
+    taken: usize,
+    /// Of those that have some.
+    below: HashMap<K, Self>,
 }
 
-impl<O, K> Default for Nested<O, K> {
+impl<K> Default for Tree<K> {
     fn default() -> Self {
-        Self { owners: Shares::default(), own: HashMap::new() }
+        Self { taken: 0, below: HashMap::new() }
     }
 }
 
-impl<O: Eq + Hash + Clone, K: Eq + Hash + Clone> Nested<O, K> {
-    /// Takes so much for `who`, which belongs to `owner`, of `max` that there is for all; says whether there was enough. If
-    /// not, nothing is taken.
+impl<K: Eq + Hash + Clone> Tree<K> {
+    /// Takes so much for whoever is at the end of these steps, of `max` that there is for all; says whether there was enough.
+    /// If not, nothing is taken. No steps may go on from where others end.
     #[must_use]
-    pub fn take(&mut self, owner: &O, who: &K, count: usize, max: usize) -> bool {
-        // As much more as is asked for, so that of an odd number one has the larger half: of one place, that one.
-        let of_owner = self.owners.most(owner, max).saturating_add(count);
-        if !self.owners.take(owner, count, max) {
-            return false;
+    pub fn take(&mut self, steps: &[K], count: usize, max: usize) -> bool {
+        let Some(taken) = self.taken.checked_add(count).filter(|taken| *taken <= max) else { return false };
+        if let Some((next, rest)) = steps.split_first() {
+            let own = self.below.get(next).map_or(0, |below| below.taken);
+            if own.checked_add(count).is_none_or(|own| own > max - taken) {
+                return false;
+            }
+            // As much more as is asked for, so that of an odd number one has the larger half: of one place, that one.
+            let most = (max - (self.taken - own)) / 2;
+            let below = self.below.entry(next.clone()).or_default();
+            let is_taken = below.take(rest, count, most.saturating_add(count));
+            if below.taken == 0 {
+                self.below.remove(next);
+            }
+            if !is_taken {
+                return false;
+            }
         }
-        // The first that belongs to an owner always gets it here, so that no owner is kept that has nothing.
-        let taken = self.own.entry(owner.clone()).or_default().take(who, count, of_owner);
-        if !taken {
-            self.owners.give_back(owner, count);
-        }
-        taken
+        self.taken = taken;
+        true
     }
 
-    /// The same for `who` that is the only one of its owner: it may have all that the owner may have.
+    /// How much is taken at the end of these steps, and beyond.
     #[must_use]
-    pub fn take_alone(&mut self, owner: &O, who: &K, count: usize, max: usize) -> bool {
-        // What is not there for the owner is not there for it; of what is, it leaves nothing to others that there are none of.
-        self.owners.take(owner, count, max)
-            && self.own.entry(owner.clone()).or_default().take(who, count, usize::MAX)
-    }
-
-    /// How much `who` has now.
-    #[must_use]
-    pub fn own(&self, owner: &O, who: &K) -> usize {
-        self.own.get(owner).map_or(0, |own| own.own(who))
-    }
-
-    /// Gives back what `who` had taken, or a part of it.
-    pub fn give_back(&mut self, owner: &O, who: &K, count: usize) {
-        let Some(own) = self.own.get_mut(owner) else { return };
-        let count = count.min(own.own(who));
-        own.give_back(who, count);
-        if own.taken() == 0 {
-            self.own.remove(owner);
+    pub fn own(&self, steps: &[K]) -> usize {
+        match steps.split_first() {
+            None => self.taken,
+            Some((next, rest)) => self.below.get(next).map_or(0, |below| below.own(rest)),
         }
-        self.owners.give_back(owner, count);
+    }
+
+    /// Gives back what was taken at the end of these steps, or a part of it.
+    pub fn give_back(&mut self, steps: &[K], count: usize) {
+        let count = count.min(self.own(steps));
+        self.taken -= count;
+        let Some((next, rest)) = steps.split_first() else { return };
+        let Some(below) = self.below.get_mut(next) else { return };
+        below.give_back(rest, count);
+        if below.taken == 0 {
+            self.below.remove(next);
+        }
     }
 
     /// How much is taken.
     #[must_use]
     pub const fn taken(&self) -> usize {
-        self.owners.taken()
+        self.taken
     }
 
-    /// How many owners have some of it: those that gave all back are forgotten.
+    /// How many at the first step have some of it: those that gave all back are forgotten.
     #[must_use]
-    pub fn owners(&self) -> usize {
-        self.own.len()
+    pub fn takers(&self) -> usize {
+        self.below.len()
     }
 }
 
@@ -191,24 +220,44 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_one_owner_leaves_some_to_the_owners_others_and_to_other_owners() {
-        let mut nested = Nested::<u8, u8>::default();
+    fn what_belongs_to_one_leaves_some_to_the_others_of_the_same_and_to_others() {
+        let mut tree = Tree::<u8>::default();
         let mut fill =
-            |owner, who| std::iter::from_fn(|| nested.take(&owner, &who, 2, MAX).then_some(2)).sum::<usize>();
-        assert_eq!(fill(1, 1), MAX / 4, "half of what its owner may have");
-        assert_eq!(fill(1, 2), MAX / 8);
-        let rest: usize = (3..9).map(|who| fill(1, who)).sum();
+            |steps: &[u8]| std::iter::from_fn(|| tree.take(steps, 2, MAX).then_some(2)).sum::<usize>();
+        assert_eq!(fill(&[1, 1]), MAX / 4, "half of what its owner may have");
+        assert_eq!(fill(&[1, 2]), MAX / 8);
+        let rest: usize = (3..9).map(|who| fill(&[1, who])).sum();
         assert_eq!(MAX / 4 + MAX / 8 + rest, MAX / 2, "together they have what one owner may have");
-        assert_eq!(fill(2, 1), MAX / 8, "half of the half that is another owner's");
-        assert!(!nested.take(&3, &1, MAX, MAX));
-        assert_eq!(nested.owners(), 2, "whoever got nothing is not kept");
-        for (owner, who) in (1..9).map(|who| (1, who)).chain([(2, 1), (3, 1)]) {
-            nested.give_back(&owner, &who, MAX);
+        assert_eq!(fill(&[2, 1]), MAX / 8, "half of the half that is another owner's");
+        assert!(!tree.take(&[3, 1], MAX, MAX) && !tree.take(&[3, 1], usize::MAX, usize::MAX));
+        assert_eq!(tree.takers(), 2, "whoever got nothing is not kept");
+        for steps in (1..9).map(|who| [1, who]).chain([[2, 1], [3, 1]]) {
+            tree.give_back(&steps, MAX);
         }
-        assert_eq!((nested.taken(), nested.owners()), (0, 0));
-        assert!(nested.take(&1, &1, 1, 2) && !nested.take(&1, &1, 1, 2), "of one place, that one");
-        nested.give_back(&1, &1, 1);
-        assert!(nested.take_alone(&1, &1, MAX / 2, MAX) && !nested.take_alone(&1, &1, 1, MAX));
-        assert_eq!((nested.own(&1, &1), nested.taken()), (MAX / 2, MAX / 2), "all of its owner's");
+        assert_eq!((tree.taken(), tree.takers()), (0, 0));
+        assert!(tree.take(&[1, 1], 1, 2) && !tree.take(&[1, 1], 1, 2), "of one place, that one");
+        tree.give_back(&[1, 1], 1);
+        assert!(tree.take(&[1], MAX / 2, MAX) && !tree.take(&[1], 1, MAX));
+        assert_eq!((tree.own(&[1]), tree.own(&[1, 1])), (MAX / 2, 0), "where it ends, all that one may have");
+    }
+
+    #[test]
+    fn many_keys_of_a_project_have_what_one_project_may_have() {
+        let (project, key) = (ProjectId::from_parts(1, 1), |n| KeyId::from_parts(1, n));
+        let mut tree = Tree::<Step<u8>>::default();
+        let mut fill = |key: Option<&KeyId>, project: Option<&ProjectId>, what: u8| {
+            let mut steps = steps(key, project);
+            steps.push(Step::Of(what));
+            std::iter::from_fn(|| tree.take(&steps, 1, MAX).then_some(())).count()
+        };
+        assert_eq!(
+            fill(Some(&key(1)), Some(&project), 1),
+            MAX / 8,
+            "of a key's half of the project's half, a half"
+        );
+        let of_project: usize = (2..40).map(|n| fill(Some(&key(n)), Some(&project), 1)).sum();
+        assert!(MAX / 8 + of_project <= MAX / 2, "{of_project}");
+        assert!(fill(Some(&key(100)), None, 1) >= MAX / 8, "a key of no project has its share");
+        assert!(fill(None, None, 1) > 0, "and so has what is nobody's");
     }
 }

@@ -73,6 +73,8 @@ pub(crate) struct Inside {
     pub(crate) id: SandboxId,
     caller: EngineCaller,
     grant: Grant,
+    /// It came by an address that a key signed.
+    pub(crate) is_signed: bool,
 }
 
 impl FromRequestParts<App> for Inside {
@@ -86,18 +88,18 @@ impl FromRequestParts<App> for Inside {
             let id: SandboxId = id.ok_or_else(|| refused("a preview token is for a sandbox by its id"))?;
             let (caller, grant) = by_token(app.host.engine(), &token, &id).await?;
             app.host.fill(&parts.extensions, grant.clone())?;
-            return Ok(Self { app: app.clone(), id, caller, grant });
+            return Ok(Self { app: app.clone(), id, caller, grant, is_signed: false });
         }
         let on = On::<Exec>::from_request_parts(parts, app).await?;
         let (caller, grant) = (on.caller.engine().clone(), on.caller.grant().clone());
-        Ok(Self { app: app.clone(), id: on.id, caller, grant })
+        Ok(Self { app: app.clone(), id: on.id, caller, grant, is_signed: false })
     }
 }
 
 impl Inside {
     /// With the right that a signed address gives.
     pub(crate) fn signed(app: &App, id: SandboxId, caller: EngineCaller, grant: Grant) -> Self {
-        Self { app: app.clone(), id, caller, grant }
+        Self { app: app.clone(), id, caller, grant, is_signed: true }
     }
 
     pub(crate) fn engine(&self) -> &Engine {

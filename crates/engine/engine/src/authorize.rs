@@ -42,6 +42,11 @@ fn forbidden(needed: Scope) -> Error {
         .hint("use a key with a higher scope: read, exec, manage, admin")
 }
 
+/// The answer to a key that was good when its request came.
+pub(crate) fn gone() -> Error {
+    Error::new(Code::Unauthorized, "the API key does not work any more")
+}
+
 impl Engine {
     /// Decides whether a caller may do what it asks for, and finds the thing that it is about.
     ///
@@ -105,7 +110,6 @@ impl Engine {
     /// # Errors
     /// As [`Self::authorize`]; [`Code::Unauthorized`] when the credential is good no longer.
     pub fn recheck(&self, grant: &Grant, needs: Needs) -> Result<()> {
-        let gone = || Error::new(Code::Unauthorized, "the API key does not work any more");
         if grant.ended.as_ref().is_some_and(CancellationToken::is_cancelled) {
             return Err(gone());
         }

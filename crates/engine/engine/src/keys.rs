@@ -11,6 +11,7 @@ use atoll_core::{Code, Error, Result};
 use atoll_store::{KeyKind, KeyRecord, Login, LoginBy, Store, StoreError};
 use atoll_vault::ApiKey;
 
+use crate::authorize::gone;
 use crate::boxed;
 use crate::clock::random;
 use crate::engine::Engine;
@@ -177,7 +178,6 @@ impl Engine {
     /// # Errors
     /// [`Code::Unauthorized`].
     pub fn key_behind(&self, id: &KeyId) -> Result<VerifiedKey> {
-        let gone = || Error::new(Code::Unauthorized, "the API key does not work any more");
         self.verified_by_id(id).ok_or_else(gone)
     }
 

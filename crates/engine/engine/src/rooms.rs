@@ -3,22 +3,25 @@
 //! They are [shared](atoll_core::shares): a project has no more rooms than it leaves to others, as has a key of no project,
 //! and of a project's rooms a key has no more than it leaves to the project's other keys. Besides, one key has only so many.
 //! So whoever comes later finds a room, however many those have who came before. Those that find none wait in a queue, first
-//! come, first served; whoever may have none is passed over.
+//! come, first served; whoever may have none is passed over. However many requests of one key wait, the first of them alone is
+//! looked at.
 //!
 //! A room that is held by a client that hardly sends or takes anything is given up for those that wait: see [`Pace`].
 
 mod pace;
+mod queue;
 
-use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_core::id::{KeyId, ProjectId};
-use atoll_core::shares::Nested;
+use atoll_core::shares::{Step, Tree, steps};
 use tokio::sync::oneshot;
 
 use crate::authorize::Caller;
 
 pub(crate) use pace::Pace;
+use queue::Queue;
 
 /// How many rooms there are.
 #[derive(Debug, Clone, Copy)]
@@ -29,40 +32,22 @@ pub(crate) struct Limits {
     pub(crate) of_key: usize,
 }
 
-/// What has a share of all rooms.
+/// Who takes a room. Nothing that belongs to a key does so, but the key itself.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Party {
-    Project(ProjectId),
-    /// A key that belongs to no project.
-    Key(KeyId),
-    /// The server itself.
-    Server,
-}
-
-/// Who takes a room.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Who {
-    party: Party,
-    key: Option<KeyId>,
-}
+pub(crate) struct Who(Vec<Step<Infallible>>);
 
 impl Who {
-    /// A key, and the project that it belongs to; without a key, the server itself.
+    /// A key, and the project that it belongs to; without either, the server itself.
     pub(crate) fn new(key: Option<&KeyId>, project: Option<&ProjectId>) -> Self {
-        let party = match (key, project) {
-            (Some(_), Some(project)) => Party::Project(project.clone()),
-            (Some(key), None) => Party::Key(key.clone()),
-            (None, _) => Party::Server,
-        };
-        Self { party, key: key.cloned() }
+        Self(steps(key, project))
     }
 
     pub(crate) fn of(caller: &Caller) -> Self {
         Self::new(caller.key(), caller.project())
     }
 
-    pub(crate) const fn is_server(&self) -> bool {
-        matches!(self.party, Party::Server)
+    pub(crate) fn is_server(&self) -> bool {
+        self.0 == [Step::Nobody]
     }
 }
 
@@ -74,34 +59,21 @@ pub(crate) struct Rooms(Arc<Mutex<State>>);
 struct State {
     limits: Limits,
     taken: Taken,
-    queue: VecDeque<Waiting>,
-}
-
-#[derive(Debug)]
-struct Waiting {
-    who: Who,
-    tell: oneshot::Sender<Place>,
+    queue: Queue<Place>,
 }
 
 /// What is taken.
 #[derive(Debug, Clone, Default)]
-struct Taken(Nested<Party, Option<KeyId>>);
+struct Taken(Tree<Step<Infallible>>);
 
 impl Taken {
     fn take(&mut self, who: &Who, limits: Limits) -> bool {
         let Limits { all, of_key } = limits;
-        if self.0.own(&who.party, &who.key) >= of_key {
-            return false;
-        }
-        match who.party {
-            Party::Project(_) => self.0.take(&who.party, &who.key, 1, all),
-            // It is alone there: the party's share is its own.
-            Party::Key(_) | Party::Server => self.0.take_alone(&who.party, &who.key, 1, all),
-        }
+        self.0.own(&who.0) < of_key && self.0.take(&who.0, 1, all)
     }
 
     fn give_back(&mut self, who: &Who) {
-        self.0.give_back(&who.party, &who.key, 1);
+        self.0.give_back(&who.0, 1);
     }
 }
 
@@ -114,8 +86,7 @@ pub(crate) struct Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.rooms.state().taken.give_back(&self.who);
-        self.rooms.serve();
+        self.rooms.give_back(&self.who);
     }
 }
 
@@ -123,31 +94,35 @@ impl Place {
     /// Whether another key waits for a room, and would have one without this.
     pub(crate) fn is_wanted(&self) -> bool {
         let state = self.rooms.state();
-        let mut waiting = state
-            .queue
-            .iter()
-            .filter(|next| next.who.key != self.who.key && !next.tell.is_closed())
-            .peekable();
+        let mut waiting = state.queue.those().filter(|who| **who != self.who).peekable();
         if waiting.peek().is_none() {
             return false;
         }
         let mut without = state.taken.clone();
         without.give_back(&self.who);
-        waiting.any(|next| without.take(&next.who, state.limits))
+        waiting.any(|who| without.take(who, state.limits))
     }
 }
 
 impl Rooms {
     pub(crate) fn new(limits: Limits) -> Self {
-        Self(Arc::new(Mutex::new(State { limits, taken: Taken::default(), queue: VecDeque::new() })))
+        Self(Arc::new(Mutex::new(State { limits, taken: Taken::default(), queue: Queue::default() })))
     }
 
     /// Waits for a room. Nothing is left of a wait that is given up.
     pub(crate) async fn wait(&self, who: Who) -> Place {
         loop {
             let (tell, told) = oneshot::channel();
-            self.state().queue.push_back(Waiting { who: who.clone(), tell });
-            self.serve();
+            let ticket = {
+                let mut state = self.state();
+                let State { limits, taken, queue } = &mut *state;
+                // Those that wait may have none now, so whoever comes takes none from them.
+                if !queue.has(&who) && taken.take(&who, *limits) {
+                    return self.place(who);
+                }
+                queue.push(&who, tell)
+            };
+            let _waits = Waits { rooms: self, who: &who, ticket };
             // It stays in the queue until it is told.
             if let Ok(place) = told.await {
                 return place;
@@ -166,23 +141,26 @@ impl Rooms {
         Place { rooms: self.clone(), who }
     }
 
-    /// Gives rooms to those that wait and may have one.
-    fn serve(&self) {
+    /// Takes back the room that `who` had, and gives rooms to those that wait and may have one. Meanwhile nobody comes who
+    /// would be before them.
+    fn give_back(&self, who: &Who) {
         let mut unwanted = Vec::new();
         let mut state = self.state();
-        let limits = state.limits;
-        for _ in 0..state.queue.len() {
-            let Some(next) = state.queue.pop_front() else { break };
-            if next.tell.is_closed() {
+        let State { limits, taken, queue } = &mut *state;
+        taken.give_back(who);
+        let mut from = 0;
+        while let Some((ticket, who)) = queue.next(from) {
+            from = ticket.saturating_add(1);
+            if !taken.take(who, *limits) {
                 continue;
             }
-            if !state.taken.take(&next.who, limits) {
-                state.queue.push_back(next);
-                continue;
-            }
-            if let Err(place) = next.tell.send(self.place(next.who)) {
-                unwanted.push(place);
-            }
+            let who = who.clone();
+            let tell = queue.remove(&who, ticket);
+            let place = self.place(who);
+            unwanted.extend(match tell {
+                Some(tell) => tell.send(place).err(),
+                None => Some(place),
+            });
         }
         drop(state);
         // Each is given back, which needs the lock, and serves others.
@@ -192,6 +170,20 @@ impl Rooms {
     fn state(&self) -> MutexGuard<'_, State> {
         // Counts, and a queue of which each change is one step: a panic leaves them usable as they are.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One that waits: it leaves the queue when the wait ends, or is given up.
+struct Waits<'a> {
+    rooms: &'a Rooms,
+    who: &'a Who,
+    ticket: u64,
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        // What it takes out holds no room.
+        drop(self.rooms.state().queue.remove(self.who, self.ticket));
     }
 }
 
@@ -260,6 +252,33 @@ mod tests {
         drop((first, second, third));
         drop(own.await);
         let state = rooms.state();
-        assert_eq!((state.taken.0.taken(), state.queue.len()), (0, 0), "nothing is left");
+        assert_eq!((state.taken.0.taken(), state.queue.those().count()), (0, 0), "nothing is left");
+    }
+
+    #[tokio::test]
+    async fn however_many_of_one_key_wait_one_is_looked_at_and_each_comes_in_its_turn() {
+        let rooms = Rooms::new(Limits { all: 4, of_key: 1 });
+        let who = |n| Who::new(Some(&key(n)), None);
+        let (first, second) = (rooms.wait(who(0)).await, rooms.wait(who(1)).await);
+        let third = rooms.wait(who(2)).await;
+        let mut greedy: Vec<_> = (0..500).map(|_| Box::pin(rooms.wait(who(0)))).collect();
+        let mut late = Box::pin(rooms.wait(who(3)));
+        for one in &mut greedy {
+            assert!(futures::poll!(one).is_pending());
+        }
+        assert!(futures::poll!(&mut late).is_pending());
+        assert_eq!(rooms.state().queue.those().count(), 2, "each key is looked at once");
+        drop(second);
+        let std::task::Poll::Ready(late) = futures::poll!(&mut late) else { panic!("it has a share") };
+        // The one in front is given up, and the next one is in its place.
+        drop(greedy.remove(0));
+        drop((first, third, late));
+        assert!(futures::poll!(&mut greedy[1]).is_pending(), "its key may have one, and another came before");
+        let std::task::Poll::Ready(own) = futures::poll!(&mut greedy[0]) else { panic!("it is its turn") };
+        drop(own);
+        drop(greedy.remove(1).await);
+        drop(greedy);
+        let state = rooms.state();
+        assert_eq!((state.taken.0.taken(), state.queue.those().count()), (0, 0), "nothing is left");
     }
 }

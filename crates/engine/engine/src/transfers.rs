@@ -12,10 +12,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use atoll_core::Result;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::authorize::Caller;
+use crate::authorize::{Caller, gone};
 use crate::boxed;
 use crate::engine::Engine;
 use crate::rooms::{Limits, Pace, Place, Rooms, Who};
@@ -106,9 +107,15 @@ impl Transfers {
 impl Engine {
     /// Waits until this caller may transfer something that holds a thread while its client, or a registry, is waited for.
     /// Whoever waits here must hold no thread.
+    ///
+    /// # Errors
+    /// [`Code::Unauthorized`] when the caller's key has ended meanwhile: it may have waited for long, with many requests.
+    ///
+    /// [`Code::Unauthorized`]: atoll_core::Code::Unauthorized
     #[boxed]
-    pub async fn room_to_transfer(&self, caller: &Caller) -> Room {
-        self.inner.transfers.room(Who::of(caller)).await
+    pub async fn room_to_transfer(&self, caller: &Caller) -> Result<Room> {
+        let room = self.inner.transfers.room(Who::of(caller)).await;
+        self.caller_now(caller).map(|_still| room).ok_or_else(gone)
     }
 }
 

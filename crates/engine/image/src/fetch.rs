@@ -20,6 +20,7 @@ use crate::digest::Digest;
 use crate::error::{ImageError, Result};
 use crate::files::file_names;
 use crate::flow::Flow;
+use crate::limits::FLOW_MIN_BYTES;
 use crate::manifest::Descriptor;
 use crate::progress::{LayerEvent, Phase, Progress};
 use crate::registry::{Failure, Registry, starts_at, transient};
@@ -179,7 +180,9 @@ impl Blob {
                 // What an earlier attempt left may be damaged: once more from the start.
                 Err(Failure::Fatal(ImageError::DigestMismatch { .. })) if had > 0 => self.discard(),
                 Err(failure) => {
-                    if let Err(error) = patience.wait(registry.host(), failure, sink.bytes > had).await {
+                    // A registry that sends a little and breaks off, again and again, brings nothing.
+                    let moves = sink.bytes.saturating_sub(had) >= FLOW_MIN_BYTES;
+                    if let Err(error) = patience.wait(registry.host(), failure, moves).await {
                         break Err(error);
                     }
                 }

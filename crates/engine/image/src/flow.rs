@@ -1,5 +1,6 @@
 //! How fast a registry has to send. Who pulls chooses the registry, and what is pulled holds a place among the transfers and
-//! a lock on its blob: so one that sends a byte now and then is given up, as one that stalls is.
+//! a lock on its blob: so one that sends a byte now and then is given up, as one that stalls is. One that breaks off after a
+//! few bytes has so many attempts as one that sends nothing ([`crate::retry`]).
 
 use std::time::Duration;
 

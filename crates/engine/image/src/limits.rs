@@ -52,7 +52,7 @@ pub const FLOW_MIN_BYTES: u64 = 1 << 20;
 pub const FLOW_WINDOW: Duration = Duration::from_secs(60);
 /// Time to make a connection.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Attempts in a row that brought nothing, after which a registry counts as unavailable.
+/// Attempts in a row that brought less than [`FLOW_MIN_BYTES`], after which a registry counts as unavailable.
 pub const ATTEMPTS_MAX_COUNT: u32 = 5;
 /// Attempts for one blob, with progress or without.
 pub const ATTEMPTS_TOTAL_MAX_COUNT: u32 = 200;

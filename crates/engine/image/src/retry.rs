@@ -6,7 +6,7 @@ use crate::error::{ImageError, Result};
 use crate::limits::{ATTEMPTS_MAX_COUNT, ATTEMPTS_TOTAL_MAX_COUNT, BACKOFF_MAX, BACKOFF_MIN};
 use crate::registry::Failure;
 
-/// Counts attempts. Those that brought something do not use up patience.
+/// Counts attempts. Those that brought much do not use up patience.
 #[derive(Debug, Default)]
 pub(crate) struct Patience {
     fruitless: u32,

@@ -27,6 +27,8 @@ enum Fault {
     TooLong,
     /// Every answer with a layer is 503.
     Unavailable,
+    /// Every answer with a layer ends after a few bytes.
+    Drip,
 }
 
 /// The registries of these tests are here.
@@ -106,6 +108,7 @@ fn serve(mut client: TcpStream, upstream: &str, seen: &Seen, fault: Fault) {
                 let _closed = client.read(&mut [0]);
                 return;
             }
+            Fault::Drip => answer.truncate(start + MIB / 16),
             Fault::Corrupt => answer[half] ^= 1,
             Fault::TooLong => {
                 let text = String::from_utf8_lossy(&answer[..start]).to_lowercase();
@@ -200,6 +203,18 @@ async fn a_registry_that_stays_away_is_given_up() {
     let error = setting.pull().await.unwrap_err();
     assert_eq!(error.to_core().code, Code::RegistryUnavailable, "{error}");
     assert_eq!(setting.proxy.ranges().len(), 5, "a bounded number of attempts");
+}
+
+#[tokio::test]
+async fn a_registry_that_breaks_off_after_a_little_is_given_up_and_what_came_is_kept() {
+    let setting = Setting::new(Fault::Drip);
+    for attempts in [5, 10] {
+        let error = setting.pull().await.unwrap_err();
+        assert_eq!(error.to_core().code, Code::RegistryUnavailable, "{error}");
+        assert_eq!(setting.proxy.ranges().len(), attempts, "it would be whole after 64");
+    }
+    let second = offset(setting.proxy.ranges()[5].as_ref());
+    assert!(second > MIB / 16, "the second pull went on: {second}");
 }
 
 #[tokio::test]

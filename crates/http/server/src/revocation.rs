@@ -9,7 +9,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use atoll_core::id::KeyId;
 use atoll_core::{Code, Error};
 use atoll_engine::{Caller, Engine, Grant};
 use axum::body::{Body, HttpBody};
@@ -19,7 +18,7 @@ use http::Extensions;
 use http_body::{Frame, SizeHint};
 use tokio::sync::SetOnce;
 
-use crate::streams::{Linked, Turn};
+use crate::streams::{Linked, Owner, Turn};
 
 /// The right by which a request is answered, once it is known.
 #[derive(Debug, Clone, Default)]
@@ -49,9 +48,9 @@ impl GrantSlot {
     /// [`Code::LimitExceeded`]; [`Code::SandboxNotFound`].
     pub(crate) fn fill_signed(extensions: &Extensions, grant: Grant, engine: &Engine) -> Result<(), Error> {
         let Some(sandbox) = grant.sandbox() else { return Self::fill(extensions, grant) };
-        let owner = engine.sandbox(sandbox)?.owner;
-        let linked = Linked::Sandbox(sandbox.clone());
-        Self::fill_linked(extensions, grant, &linked, owner.as_ref())
+        let (record, linked) = (engine.sandbox(sandbox)?, Linked::Sandbox(sandbox.clone()));
+        let owner = Owner { key: record.owner.as_ref(), project: record.project.as_ref() };
+        Self::fill_linked(extensions, grant, &linked, owner)
     }
 
     /// The same for a request by an address of an object that a dialect keeps, with the right of the key that signed it and
@@ -64,15 +63,17 @@ impl GrantSlot {
         grant: Grant,
         object: &str,
     ) -> Result<(), Error> {
-        let owner = grant.caller().and_then(Caller::key).cloned();
-        Self::fill_linked(extensions, grant, &Linked::Object(object.into()), owner.as_ref())
+        let signer = grant.caller().cloned();
+        let signer = signer.as_ref();
+        let owner = Owner { key: signer.and_then(Caller::key), project: signer.and_then(Caller::project) };
+        Self::fill_linked(extensions, grant, &Linked::Object(object.into()), owner)
     }
 
     fn fill_linked(
         extensions: &Extensions,
         grant: Grant,
         linked: &Linked,
-        owner: Option<&KeyId>,
+        owner: Owner<'_>,
     ) -> Result<(), Error> {
         let admitted = extensions.get::<Turn>().map_or(Ok(()), |turn| turn.admit_signed(linked, owner));
         Self::note(extensions, grant);

@@ -1,8 +1,9 @@
 //! Answers that go on or are long: output that is followed, files, archives, pages of output, WebSockets. The server holds
 //! bytes of each for a client that does not read, on a connection of HTTP/2 for hundreds at once, so a key has only so
 //! many places for them, and so have the links to a sandbox's files, or to one object of a dialect, together. Of the places
-//! that there are for all links, those to what one owner has have a share, and of that share those to one sandbox's files,
-//! or to one object: anybody may have a link, and leaves places for the others. When many have ended, the memory that they had goes back to the kernel.
+//! that there are for all links, those to what one project or owner has have a share, and of that share those to one sandbox's
+//! files, or to one object: anybody may have a link, and leaves places for the others. When many have ended, the memory that
+//! they had goes back to the kernel.
 //!
 //! Each request has a [`Turn`]. When the request's right becomes known ([`GrantSlot::fill`]) and the request may change
 //! something, or asks for another protocol, it takes a place: a request that gets none has done nothing. It gives the
@@ -16,7 +17,7 @@ mod links;
 
 use std::collections::HashMap;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -39,8 +40,8 @@ use crate::revocation::GrantSlot;
 use crate::serve::Slot;
 use crate::shared::App;
 
-pub(crate) use links::Linked;
 use links::{LinkPlace, Links};
+pub(crate) use links::{Linked, Owner};
 
 /// Answers of at most so many bytes are not counted: they are there as a whole, and soon gone.
 const SHORT_MAX_BYTES: u64 = 64 << 10;
@@ -147,7 +148,7 @@ impl Streams {
     fn take_for_link(
         &self,
         linked: &Linked,
-        owner: Option<&KeyId>,
+        owner: Owner<'_>,
         most: usize,
     ) -> Result<(Place, LinkPlace), Error> {
         let whose = Whose::LinksTo(linked.clone());
@@ -212,6 +213,8 @@ struct Taking {
     place: OnceLock<Place>,
     /// The request came by a link, or by an address that a key signed.
     link: OnceLock<LinkPlace>,
+    /// Anybody may have sent it: it takes no place of the key that stands behind it, also when there is none for it.
+    of_anybody: AtomicBool,
 }
 
 impl Turn {
@@ -229,6 +232,7 @@ impl Turn {
             keeps_short_ones: version == Version::HTTP_2,
             place: OnceLock::new(),
             link: OnceLock::new(),
+            of_anybody: AtomicBool::new(false),
         }))
     }
 
@@ -258,11 +262,11 @@ impl Turn {
         key.map(|key| Elsewhere::begin(streams, most, parts, key)).transpose()
     }
 
-    /// The turn of a request by a link to a file of a sandbox, which this key made.
+    /// The turn of a request by a link to a file of a sandbox, which this owner has.
     ///
     /// # Errors
     /// [`Code::LimitExceeded`].
-    pub(crate) fn by_link(app: &App, sandbox: &SandboxId, owner: Option<&KeyId>) -> Result<Self, Error> {
+    pub(crate) fn by_link(app: &App, sandbox: &SandboxId, owner: Owner<'_>) -> Result<Self, Error> {
         let (streams, most) = (app.streams.clone(), app.config.streams_of_key_max);
         let linked = Linked::Sandbox(sandbox.clone());
         let (own, link) = streams.take_for_link(&linked, owner, most)?;
@@ -274,6 +278,7 @@ impl Turn {
             keeps_short_ones: true,
             place: OnceLock::from(own),
             link: OnceLock::from(link),
+            of_anybody: AtomicBool::new(true),
         })))
     }
 
@@ -282,8 +287,9 @@ impl Turn {
     ///
     /// # Errors
     /// [`Code::LimitExceeded`].
-    pub(crate) fn admit_signed(&self, linked: &Linked, owner: Option<&KeyId>) -> Result<(), Error> {
-        let Taking { streams, most, place, link, .. } = &*self.0;
+    pub(crate) fn admit_signed(&self, linked: &Linked, owner: Owner<'_>) -> Result<(), Error> {
+        let Taking { streams, most, place, link, of_anybody, .. } = &*self.0;
+        of_anybody.store(true, Ordering::Relaxed);
         if place.get().is_none() {
             let (own, of_link) = streams.take_for_link(linked, owner, *most)?;
             // Second ones of the same request are given back.
@@ -304,8 +310,8 @@ impl Turn {
     }
 
     fn take(&self, whose: &Whose) -> Result<(), Error> {
-        let Taking { streams, most, reserve, place, .. } = &*self.0;
-        if place.get().is_none() {
+        let Taking { streams, most, reserve, place, of_anybody, .. } = &*self.0;
+        if place.get().is_none() && !of_anybody.load(Ordering::Relaxed) {
             let taken = streams.take(whose, most + reserve).ok_or_else(|| whose.refused(*most))?;
             // A second one of the same request is given back.
             drop(place.set(taken));
@@ -457,6 +463,29 @@ mod tests {
     }
 
     #[test]
+    fn a_refusal_by_a_signed_address_takes_no_place_of_the_key_that_signed_it() {
+        let streams = Streams::default();
+        let (key, linked) = (KeyId::from_parts(1, 1), Linked::Object("obj_1".into()));
+        let turn = || Turn::new(streams.clone(), 1, &Method::GET, &HeaderMap::new(), Version::HTTP_2);
+        let (first, second) = (turn(), turn());
+        first.admit_signed(&linked, Owner { key: Some(&key), project: None }).unwrap();
+        assert_eq!(
+            second.admit_signed(&linked, Owner { key: Some(&key), project: None }).unwrap_err().code,
+            Code::LimitExceeded
+        );
+        let whose = Whose::Key(key);
+        let told = "too many";
+        let refusal =
+            second.hold(Response::new(Body::from(told)), Some(told.len() as u64), Some(&whose)).unwrap();
+        assert!(
+            streams.take(&whose, 1).is_some(),
+            "a client that does not read the refusal holds nothing of the key's"
+        );
+        drop((first, refusal));
+        assert_eq!(streams.0.open.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
     fn who_has_a_signed_address_takes_no_place_of_the_key_that_signed_it() {
         let streams = Streams::default();
         let key = KeyId::from_parts(1, 1);
@@ -467,15 +496,18 @@ mod tests {
             (Method::PUT, Linked::Object("obj_1".into())),
         ] {
             let (first, second) = (turn(method.clone()), turn(method.clone()));
-            first.admit_signed(&linked, Some(&key)).unwrap();
-            assert_eq!(second.admit_signed(&linked, Some(&key)).unwrap_err().code, Code::LimitExceeded);
+            first.admit_signed(&linked, Owner { key: Some(&key), project: None }).unwrap();
+            assert_eq!(
+                second.admit_signed(&linked, Owner { key: Some(&key), project: None }).unwrap_err().code,
+                Code::LimitExceeded
+            );
             // A long answer, which would take the key's place otherwise.
             let whose = Whose::Key(key.clone());
             let answer = first.hold(Response::new(Body::empty()), None, Some(&whose)).unwrap();
             assert!(streams.take(&whose, 1).is_some(), "the key has all of its own");
             drop((answer, second));
             assert_eq!(streams.0.open.load(Ordering::Relaxed), 0);
-            turn(method).admit_signed(&linked, None).unwrap();
+            turn(method).admit_signed(&linked, Owner::default()).unwrap();
         }
     }
 

@@ -101,6 +101,8 @@ pub(crate) struct Envd {
     pub(crate) caller: Caller,
     /// The user inside; the sandbox's own when the caller names none.
     pub(crate) user: Option<String>,
+    /// It came by an address that a key signed.
+    pub(crate) is_signed: bool,
 }
 
 impl FromRequestParts<App> for Envd {
@@ -110,7 +112,7 @@ impl FromRequestParts<App> for Envd {
         let sandbox = sandbox_of(parts).ok_or_else(|| Failure::not_found("no sandbox is named"))?;
         let caller = Caller::of(app.host.engine(), &parts.headers, &sandbox).await?;
         app.host.fill(&parts.extensions, caller.grant.clone())?;
-        Ok(Self { app: app.clone(), sandbox, caller, user: user(&parts.headers) })
+        Ok(Self { app: app.clone(), sandbox, caller, user: user(&parts.headers), is_signed: false })
     }
 }
 
@@ -142,7 +144,8 @@ impl Envd {
     }
 
     pub(crate) async fn guest(&self) -> Result<GuestLease, Error> {
-        self.engine().guest(self.id()).await
+        let guest = self.engine().guest(self.id()).await?;
+        Ok(if self.is_signed { guest.of_anybody() } else { guest })
     }
 
     /// The user that owns new files when the request names no other.

@@ -124,7 +124,7 @@ async fn pull(engine: &Engine, image: &str, caller: &EngineCaller) -> Result<(),
     let host = atoll_image::registry_of(image).map_err(|error| error.to_core())?;
     let credentials = engine.registry_credentials(&host).await?;
     let (images, image, runtime) = (engine.images().clone(), image.to_owned(), Handle::current());
-    let room = engine.room_to_transfer(caller).await;
+    let room = engine.room_to_transfer(caller).await?;
     // Its future borrows across waits in ways that the compiler cannot prove to be `Send`.
     let pulled = tokio::task::spawn_blocking(move || {
         let _room = room;

@@ -16,6 +16,7 @@ use atoll_core::limits::{
 use atoll_core::{Code, Error, Result};
 use atoll_store::{BuildRecord, Page, Whereabouts};
 use tokio::io::AsyncRead;
+use tokio_util::sync::CancellationToken;
 
 use super::context;
 use super::drive::drive;
@@ -279,30 +280,28 @@ fn too_many() -> Error {
     Error::new(Code::LimitExceeded, message).hint("wait for some to end, or cancel them")
 }
 
-/// Receives the context of a build into `dir`. Nothing is left there of one that is refused, or whose build ends meanwhile.
+/// Receives the context of a build into `dir`, until the build ends. Nothing is left there of one that is refused; of one whose
+/// build ends meanwhile the build's task removes what there is, which waits for this.
 async fn take_context(live: &Live, dir: &Path, stream: impl AsyncRead + Unpin) -> Result<Arc<ContextIndex>> {
-    let mut record = live.watch();
-    // An error means that its task has ended.
-    let ended = async { drop(record.wait_for(|record| record.state.is_final()).await) };
     let received = tokio::select! {
         biased;
-        () = ended => Err(Error::new(Code::InvalidState, "the build ended before its context was here")),
+        () = live.cancel.cancelled() => Err(context::ended()),
         received = context::receive(dir, stream) => received,
     };
     let unpacked = match received {
-        Ok(archive) => unpack(dir.to_owned(), archive).await,
+        Ok(archive) => unpack(dir.to_owned(), archive, live.cancel.clone()).await,
         Err(error) => Err(error),
     };
-    // A build that ended while this was unpacked has removed what there was then.
-    if unpacked.is_err() || live.record().state.is_final() {
+    if unpacked.is_err() {
         drop(tokio::fs::remove_dir_all(dir).await);
     }
     unpacked
 }
 
-async fn unpack(dir: PathBuf, archive: File) -> Result<Arc<ContextIndex>> {
-    let unpacked =
-        tokio::task::spawn_blocking(move || context::unpack(&dir, context::buffered(archive)).map(Arc::new));
+async fn unpack(dir: PathBuf, archive: File, stop: CancellationToken) -> Result<Arc<ContextIndex>> {
+    let unpacked = tokio::task::spawn_blocking(move || {
+        context::unpack(&dir, context::buffered(archive), &stop).map(Arc::new)
+    });
     unpacked.await.unwrap_or_else(|error| {
         tracing::error!(%error, "unpacking a context panicked");
         Err(Error::new(Code::Internal, "the context could not be unpacked"))

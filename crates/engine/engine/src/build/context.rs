@@ -13,10 +13,13 @@ use std::path::{Path, PathBuf};
 use atoll_build::context::{ContextIndex, Entry};
 use atoll_build::copy::clean;
 use atoll_core::error::shorten;
-use atoll_core::limits::{BUILD_CONTEXT_MAX_BYTES, BUILD_CONTEXT_MAX_COUNT, PATH_MAX_BYTES};
+use atoll_core::limits::{
+    BUILD_CONTEXT_MAX_BYTES, BUILD_CONTEXT_MAX_COUNT, BUILD_CONTEXT_NAMES_MAX_BYTES, PATH_MAX_BYTES,
+};
 use atoll_core::{Code, Error, Result};
 use tar::EntryType;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _, BufWriter};
+use tokio_util::sync::CancellationToken;
 
 use crate::archive::members;
 
@@ -33,6 +36,11 @@ pub(super) fn content_path(dir: &Path, digest: &[u8; 32]) -> PathBuf {
 
 fn invalid(what: impl std::fmt::Display) -> Error {
     Error::new(Code::BuildContextInvalid, format!("the context: {what}"))
+}
+
+/// The build ended before its context was here.
+pub(super) fn ended() -> Error {
+    Error::new(Code::InvalidState, "the build ended before its context was here")
 }
 
 fn host(error: &io::Error) -> Error {
@@ -85,14 +93,14 @@ pub(super) fn buffered(archive: File) -> impl Read {
     io::BufReader::with_capacity(BLOCK_BYTES, archive)
 }
 
-/// Reads an archive into `dir`, which is made. Blocking.
+/// Reads an archive into `dir`, which is made, until `stop`: a few bytes may describe a sparse file of gigabytes. Blocking.
 ///
 /// # Errors
-/// [`Code::BuildContextInvalid`], [`Code::TooLarge`], [`Code::HostDiskFull`].
-pub(super) fn unpack(dir: &Path, stream: impl Read) -> Result<ContextIndex> {
+/// [`Code::BuildContextInvalid`], [`Code::TooLarge`], [`Code::HostDiskFull`]; [`Code::InvalidState`] when it was stopped.
+pub(super) fn unpack(dir: &Path, stream: impl Read, stop: &CancellationToken) -> Result<ContextIndex> {
     fs::create_dir_all(dir).map_err(|error| host(&error))?;
-    let mut unpacker =
-        Unpacker { dir, index: ContextIndex::default(), bytes: 0, block: vec![0; BLOCK_BYTES] };
+    let (index, block) = (ContextIndex::default(), vec![0; BLOCK_BYTES]);
+    let mut unpacker = Unpacker { dir, stop, index, bytes: 0, names_bytes: 0, block };
     members(stream, |error| unreadable(&error), |entry| unpacker.entry(entry))?;
     Ok(unpacker.index)
 }
@@ -107,13 +115,22 @@ fn unreadable(error: &io::Error) -> Error {
 
 struct Unpacker<'a> {
     dir: &'a Path,
+    stop: &'a CancellationToken,
     index: ContextIndex,
+    /// Of the contents.
     bytes: u64,
+    /// Of the names, and of what links lead to: the index is in memory until the build has ended.
+    names_bytes: usize,
     block: Vec<u8>,
 }
 
 impl Unpacker<'_> {
+    fn check_wanted(&self) -> Result<()> {
+        if self.stop.is_cancelled() { Err(ended()) } else { Ok(()) }
+    }
+
     fn entry(&mut self, entry: &mut tar::Entry<'_, impl Read>) -> Result<()> {
+        self.check_wanted()?;
         let kind = entry.header().entry_type();
         if matches!(kind, EntryType::XGlobalHeader) {
             return Ok(());
@@ -164,18 +181,34 @@ impl Unpacker<'_> {
     /// Enters an entry with the directories above it.
     fn insert(&mut self, path: String, entry: Entry) -> Result<()> {
         for (at, _) in path.match_indices('/') {
-            let above =
-                self.index.entries.entry(path[..at].to_owned()).or_insert(Entry::Directory { mode: 0o755 });
-            if !matches!(above, Entry::Directory { .. }) {
-                return Err(invalid(format_args!(
-                    "'{}' is below something that is no directory",
-                    shorten(&path)
-                )));
+            match self.index.entries.get(&path[..at]) {
+                Some(Entry::Directory { .. }) => {}
+                Some(_) => {
+                    return Err(invalid(format_args!(
+                        "'{}' is below something that is no directory",
+                        shorten(&path)
+                    )));
+                }
+                None => self.enter(path[..at].to_owned(), Entry::Directory { mode: 0o755 })?,
             }
         }
         let full = !matches!(entry, Entry::Directory { .. }) && self.index.below(&path).next().is_some();
         if full {
             return Err(invalid(format_args!("'{}' is a directory and something else", shorten(&path))));
+        }
+        self.enter(path, entry)
+    }
+
+    /// Enters one. A name of a few thousand bytes can make as many directories, each with a name that is as long.
+    fn enter(&mut self, path: String, entry: Entry) -> Result<()> {
+        let target_bytes = match &entry {
+            Entry::Link { target } => target.len(),
+            Entry::File { .. } | Entry::Directory { .. } => 0,
+        };
+        self.names_bytes += path.len() + target_bytes;
+        if self.names_bytes > BUILD_CONTEXT_NAMES_MAX_BYTES {
+            let most = BUILD_CONTEXT_NAMES_MAX_BYTES >> 20;
+            return Err(too_large(format!("the names in the context have more than {most} MiB together")));
         }
         self.index.entries.insert(path, entry);
         if self.index.entries.len() > BUILD_CONTEXT_MAX_COUNT {
@@ -192,6 +225,7 @@ impl Unpacker<'_> {
         let mut hasher = blake3::Hasher::new();
         let mut size = 0_u64;
         loop {
+            self.check_wanted()?;
             let len = content.read(&mut self.block).map_err(|error| unreadable(&error))?;
             if len == 0 {
                 break;
@@ -234,6 +268,11 @@ fn member(name: &[u8]) -> Result<String> {
 mod tests {
     use super::*;
     use tar::{Builder, Header};
+
+    /// Reads an archive that nobody stops.
+    fn unpack(dir: &Path, stream: impl Read) -> Result<ContextIndex> {
+        super::unpack(dir, stream, &CancellationToken::new())
+    }
 
     fn archive(members: &[(EntryType, &str, &str)]) -> Vec<u8> {
         let mut builder = Builder::new(Vec::new());
@@ -305,5 +344,44 @@ mod tests {
         }
         let dir = tempfile::Builder::new().prefix("atoll-context").tempdir().unwrap();
         assert!(unpack(dir.path(), &b"no archive at all, but long enough to be one"[..]).is_err());
+    }
+    /// Stops something when it is read.
+    struct Stops(CancellationToken);
+
+    impl Read for Stops {
+        fn read(&mut self, _buf: &mut [u8]) -> io::Result<usize> {
+            self.0.cancel();
+            Ok(0)
+        }
+    }
+
+    #[test]
+    fn what_is_not_wanted_any_more_is_read_no_further() {
+        let dir = tempfile::Builder::new().prefix("atoll-context").tempdir().unwrap();
+        let tar = archive(&[(EntryType::Regular, "a", "one")]);
+        let (stop, stopped) = (CancellationToken::new(), CancellationToken::new());
+        stopped.cancel();
+        assert_eq!(super::unpack(dir.path(), &tar[..], &stopped).unwrap_err().code, Code::InvalidState);
+        // In the middle of the content.
+        let (begins, rest) = tar.split_at(513);
+        let stream = begins.chain(Stops(stop.clone())).chain(rest);
+        assert_eq!(super::unpack(dir.path(), stream, &stop).unwrap_err().code, Code::InvalidState);
+    }
+
+    #[test]
+    fn names_have_so_many_bytes_together() {
+        let mut builder = Builder::new(Vec::new());
+        for n in 10..30 {
+            let mut header = Header::new_gnu();
+            header.set_mode(0o644);
+            header.set_size(0);
+            // Two thousand directories, whose names have as many bytes each, on average.
+            builder.append_data(&mut header, format!("{n}{}", "/a".repeat(2000)), io::empty()).unwrap();
+        }
+        let tar = builder.into_inner().unwrap();
+        let dir = tempfile::Builder::new().prefix("atoll-context").tempdir().unwrap();
+        let error = unpack(dir.path(), &tar[..]).unwrap_err();
+        assert!(error.code == Code::TooLarge && error.message.contains("names"), "{error}");
+        assert!(tar.len() < 1 << 20, "of a small archive");
     }
 }

@@ -35,7 +35,8 @@ enum Outcome {
     Stopped,
 }
 
-/// Drives a build to its end. It has the place among builds that have not ended.
+/// Drives a build to its end. It has the place among builds that have not ended, until nothing of it is left: neither a thread
+/// that unpacks its context, nor what that made.
 pub(super) async fn drive(engine: Engine, live: Arc<Live>, recipe: Recipe, caller: Caller, place: Place) {
     let shutdown = engine.inner.shutdown.clone();
     let outcome = tokio::select! {
@@ -53,8 +54,10 @@ pub(super) async fn drive(engine: Engine, live: Arc<Live>, recipe: Recipe, calle
     }
     finish(&engine, &live, outcome, &caller).await;
     engine.inner.builds.live().remove(&live.id);
-    drop(place);
+    live.cancel.cancel();
+    live.until_no_upload().await;
     drop(tokio::fs::remove_dir_all(engine.inner.build_dir(&live.id).join("context")).await);
+    drop(place);
     if !stopped {
         engine.tidy_build_cache();
     }

@@ -54,7 +54,7 @@ pub(super) struct Live {
     record: watch::Sender<BuildRecord>,
     pub(super) upload: watch::Sender<Upload>,
     pub(super) journal: Journal,
-    /// Fires when it is to end.
+    /// Fires when it is to end, and when it has ended: what still comes for it ends then.
     pub(super) cancel: CancellationToken,
     /// Its login at one registry, whose host is named first.
     pub(super) login: Option<(String, ImageLogin)>,
@@ -98,6 +98,13 @@ impl Live {
             }
             free
         })
+    }
+
+    /// Waits until nobody sends its context.
+    pub(super) async fn until_no_upload(&self) {
+        let mut upload = self.upload.subscribe();
+        // The sender is here: it does not go away.
+        drop(upload.wait_for(|upload| !matches!(upload, Upload::Coming)).await);
     }
 
     pub(super) fn end_upload(&self, outcome: &Result<Arc<ContextIndex>>) {

@@ -28,9 +28,18 @@ pub struct GuestLease {
     client: GuestClient,
     using: InUse,
     downloads: Arc<Downloads>,
+    /// What it sends is for whoever has a link.
+    of_anybody: bool,
 }
 
 impl GuestLease {
+    /// The same for a request by a link, or by an address that a key signed: what is read by it leaves memory to those that have
+    /// a key.
+    #[must_use]
+    pub fn of_anybody(self) -> Self {
+        Self { of_anybody: true, ..self }
+    }
+
     /// The sandbox.
     #[must_use]
     pub fn sandbox(&self) -> &SandboxId {
@@ -44,7 +53,7 @@ impl GuestLease {
     /// Memory for what the guest is to send to a client.
     pub(super) fn hold_download(&self) -> Result<Held, GuestError> {
         let sandbox = self.shared();
-        self.downloads.hold(&sandbox.id, sandbox.owner()).ok_or(GuestError::NoRoom)
+        self.downloads.hold(&sandbox.id, &sandbox.owner(), self.of_anybody).ok_or(GuestError::NoRoom)
     }
 
     /// Resolves when the sandbox dies, is taken apart, or is paused without its memory.
@@ -85,7 +94,8 @@ impl Engine {
         let sandbox = self.inner.sandbox(sandbox)?;
         let using = sandbox.usable().await?;
         let client = wait_for_guest(&sandbox).await?;
-        Ok(GuestLease { client, using, downloads: Arc::clone(&self.inner.downloads) })
+        let downloads = Arc::clone(&self.inner.downloads);
+        Ok(GuestLease { client, using, downloads, of_anybody: false })
     }
 
     /// Whether a sandbox is paused, in any mode.

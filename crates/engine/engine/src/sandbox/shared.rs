@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_core::Result;
-use atoll_core::id::{ExecId, KeyId, SandboxId};
+use atoll_core::id::{ExecId, SandboxId};
 use atoll_core::limits::PORT_CONNECTIONS_MAX_COUNT;
 use atoll_core::sandbox::SandboxState;
 use atoll_guest_protocol::client::GuestClient;
@@ -31,6 +31,7 @@ use crate::service::Services;
 use crate::trace::TraceConfig;
 use crate::usage::Meter;
 
+use super::downloads::Owner;
 use super::freezer::Freezer;
 pub(crate) use message::Message;
 use unwanted::Unwanted;
@@ -177,9 +178,10 @@ impl SandboxShared {
         record
     }
 
-    /// The key that has it, if one does.
-    pub(super) fn owner(&self) -> Option<KeyId> {
-        self.record.borrow().owner.clone()
+    /// Who has it.
+    pub(super) fn owner(&self) -> Owner {
+        let record = self.record.borrow();
+        Owner { key: record.owner.clone(), project: record.project.clone() }
     }
 
     /// Whether its agent does not answer.

@@ -128,7 +128,7 @@ impl Engine {
         };
         self.check_references(caller.project(), &tags, caller).await?;
         // Before the answer of the object store is there: it is a connection, and what waits for room holds none.
-        let room = self.room_to_transfer(caller).await;
+        let room = self.room_to_transfer(caller).await?;
         let stream =
             objects.get(&object_name(area, &digest)?).await.map_err(|error| missing(&error, from))?;
         let imported = self.import_in(room, StreamReader::new(stream), tags, visibility, caller).await?;

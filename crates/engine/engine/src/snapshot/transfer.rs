@@ -3,6 +3,7 @@
 mod wire;
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_core::id::SnapshotId;
@@ -22,7 +23,7 @@ use crate::errors::isolation_error;
 use crate::transfers::Room;
 
 pub(crate) use wire::Pieces;
-use wire::{Header, Patience, Reader, fill, invalid, open, received, unreadable, write};
+use wire::{Header, Patience, Queue, Reader, fill, invalid, open, received, unreadable, write_to};
 
 /// Pieces that wait to be sent.
 const QUEUE_MAX_COUNT: usize = 16;
@@ -59,7 +60,7 @@ impl Engine {
         let record = self.ready_snapshot(id).await?;
         let digest = self.make_digest(&record.id).await?;
         let driver = self.inner.driver(record.manifest.isolation)?;
-        let room = self.room_to_transfer(caller).await;
+        let room = self.room_to_transfer(caller).await?;
         let disk = driver.read_artifact(&record.id).await.map_err(|error| isolation_error(&error))?;
         let disk_bytes = disk.metadata().map_err(|error| unreadable(&error))?.len();
         let header = Header {
@@ -70,12 +71,15 @@ impl Engine {
         };
         let patience = patience.map(|of_chunk| Patience { of_chunk, pace: room.pace() });
         let (sender, receiver) = mpsc::channel(QUEUE_MAX_COUNT);
+        let queue = Queue::new(receiver);
+        // The reader alone keeps it: when the reader has gone, the writer ends.
+        let known = Arc::downgrade(&queue);
         let writing = tokio::task::spawn_blocking(move || {
-            let written = write(&header, &disk, Pieces::new(sender).waiting(patience));
+            let written = write_to(&known, &header, &disk, Pieces::new(sender).waiting(patience));
             drop(room);
             written.inspect_err(|error| tracing::debug!(%error, "an export broke off"))
         });
-        let export: Export = Box::pin(received(receiver, writing));
+        let export: Export = Box::pin(received(queue, writing));
         Ok((SnapshotRecord { digest: Some(digest), ..record }, export))
     }
 
@@ -93,7 +97,7 @@ impl Engine {
         caller: &Caller,
     ) -> Result<SnapshotRecord> {
         self.check_references(caller.project(), &tags, caller).await?;
-        let room = self.room_to_transfer(caller).await;
+        let room = self.room_to_transfer(caller).await?;
         self.import_in(room, stream, tags, visibility, caller).await
     }
 

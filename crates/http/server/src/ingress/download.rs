@@ -18,7 +18,7 @@ use crate::error::ApiError;
 use crate::revocation::{GrantSlot, UntilRevoked};
 use crate::routes::read_path;
 use crate::shared::App;
-use crate::streams::Turn;
+use crate::streams::{Owner, Turn};
 
 /// What an answer may do in a browser: nothing.
 const INERT: &str = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:";
@@ -29,11 +29,12 @@ pub(super) async fn download(app: &App, token: &str, headers: &HeaderMap) -> Res
         || Error::new(Code::Unauthorized, "the link is not valid, or no longer").hint("ask for a new one");
     let access = app.engine.verify_access(token).map_err(|_why| refused())?;
     let Target::File { path, media_type, inline } = access.target().clone() else { return Err(refused()) };
-    let owner = app.engine.sandbox(access.sandbox())?.owner;
-    let turn = Turn::by_link(app, access.sandbox(), owner.as_ref())?;
+    let record = app.engine.sandbox(access.sandbox())?;
+    let owner = Owner { key: record.owner.as_ref(), project: record.project.as_ref() };
+    let turn = Turn::by_link(app, access.sandbox(), owner)?;
     let name = path.rsplit('/').next().unwrap_or_default().to_owned();
-    let mut response =
-        read_path(app, access.sandbox(), path, headers).await.map_err(|ApiError(error)| error)?;
+    let lease = app.engine.guest(access.sandbox()).await?.of_anybody();
+    let mut response = read_path(lease, path, headers).await.map_err(|ApiError(error)| error)?;
     let out = response.headers_mut();
     out.insert(CONTENT_DISPOSITION, disposition(&name, inline));
     out.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

@@ -3,7 +3,7 @@
 use atoll_api::{Chmod, FileEntry, FileList, Mkdir, MoveFile};
 use atoll_core::id::SandboxId;
 use atoll_core::{Code, Error, Result, spec};
-use atoll_engine::guest_error;
+use atoll_engine::{GuestLease, guest_error};
 use atoll_guest_protocol::messages;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -63,17 +63,11 @@ pub(crate) async fn read_file(
     headers: HeaderMap,
 ) -> ApiResult<Response> {
     let path = path("path", query.path)?;
-    read_path(&app, caller.sandbox(), path, &headers).await
+    read_path(app.engine.guest(caller.sandbox()).await?, path, &headers).await
 }
 
 /// Answers with the bytes of a file, whole or as the head asks for.
-pub(crate) async fn read_path(
-    app: &App,
-    sandbox: &SandboxId,
-    path: String,
-    headers: &HeaderMap,
-) -> ApiResult<Response> {
-    let lease = app.engine.guest(sandbox).await?;
+pub(crate) async fn read_path(lease: GuestLease, path: String, headers: &HeaderMap) -> ApiResult<Response> {
     let look = headers.contains_key(RANGE) || headers.contains_key(IF_NONE_MATCH);
     let mut file = OpenFile::open(lease, path, look).await?;
     let tag = etag(file.info());

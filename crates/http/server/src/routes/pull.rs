@@ -157,10 +157,14 @@ where
     F: FnOnce(Arc<Board>, Room) -> Fut + Send + 'static,
     Fut: Future<Output = atoll_image::Result<Vec<Arc<Image>>>>,
 {
-    let Some(room) = app.unless_draining(app.engine.room_to_transfer(&by)).await else {
-        // The client may have gone.
-        drop(lines.send(Err(shutting_down())).await);
-        return;
+    let room = match app.unless_draining(app.engine.room_to_transfer(&by)).await {
+        Some(Ok(room)) => room,
+        refused => {
+            let error = refused.and_then(Result::err).unwrap_or_else(shutting_down);
+            // The client may have gone.
+            drop(lines.send(Err(error)).await);
+            return;
+        }
     };
     let board = Arc::new(Board::default());
     let stop = CancellationToken::new();

@@ -171,3 +171,29 @@ async fn downloads_hold_so_much_memory_and_leave_some_to_other_sandboxes() {
     drop(open);
     assert_eq!(harness.get(&path(&first.id)).await.status, 200);
 }
+
+#[tokio::test]
+async fn downloads_by_links_leave_memory_to_who_has_a_key() {
+    let harness = Harness::start().await;
+    let sandbox = harness.sandbox(json!({})).await;
+    let path = format!("/v1/sandboxes/{}/files?path=/data", sandbox.id);
+    assert_eq!(harness.send(harness.request(Method::PUT, &path).body("x")).await.status, 200);
+    let wanted = json!({ "file": { "path": "/data" } });
+    let link = harness.post(&format!("/v1/sandboxes/{}/access", sandbox.id), wanted).await;
+    let token = link.body["token"].as_str().unwrap().to_owned();
+    let by_link = async || {
+        let request = harness.bare(Method::GET, "/v1/download/data").header("x-atoll-token", &token);
+        harness.send(request).await.status
+    };
+    assert_eq!(by_link().await, 200);
+    let lease = harness.engine.guest(&sandbox.id.parse().unwrap()).await.unwrap().of_anybody();
+    let mut open = Vec::new();
+    while let Ok(reader) = lease.read(Read { path: "/data".into(), offset: 0, length: 0 }).await {
+        open.push(reader);
+        assert!(open.len() < 2048, "more than all sandboxes together may have");
+    }
+    assert_eq!(by_link().await, 429, "all that links to this sandbox may hold is held");
+    assert_eq!(harness.get(&path).await.status, 200, "a key reads the same file");
+    drop(open);
+    assert_eq!(by_link().await, 200);
+}

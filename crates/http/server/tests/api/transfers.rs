@@ -2,9 +2,12 @@
 //! key's way.
 
 use std::io;
+use std::task::Poll;
 
+use atoll_core::Code;
 use atoll_core::key::Scope;
 use atoll_core::limits::BUILDS_OPEN_MAX_COUNT;
+use atoll_engine::Caller;
 use axum::body::Bytes;
 use futures::stream;
 use reqwest::{Body, Method};
@@ -109,4 +112,22 @@ fn contexts_that_do_not_come_leave_builds_and_threads_to_others() {
         }
     });
     runtime.shutdown_background();
+}
+
+#[tokio::test]
+async fn a_key_that_has_ended_gets_none_of_the_room_that_it_waited_for() {
+    let harness = Harness::start().await;
+    let key = harness.engine.create_key("brief", Scope::Manage, None).await.unwrap();
+    let caller = Caller::of(&harness.engine.verify_key(key.secret.reveal()).unwrap());
+    let mut held = Vec::new();
+    let waits = loop {
+        let mut next = Box::pin(harness.engine.room_to_transfer(&caller));
+        match futures::poll!(&mut next) {
+            Poll::Ready(room) => held.push(room.unwrap()),
+            Poll::Pending => break next,
+        }
+    };
+    harness.engine.delete_key(key.record.id.as_str()).await.unwrap();
+    held.clear();
+    assert_eq!(waits.await.unwrap_err().code, Code::Unauthorized);
 }

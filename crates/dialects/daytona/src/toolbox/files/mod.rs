@@ -43,7 +43,8 @@ fn fail(error: Error) -> Failure {
 
 /// The guest agent of the sandbox. Wakes the sandbox if need be.
 async fn guest(inside: &Inside) -> Result<GuestLease> {
-    sandboxes::awake(inside.engine(), inside.id()).await.map_err(fail)
+    let guest = sandboxes::awake(inside.engine(), inside.id()).await.map_err(fail)?;
+    Ok(if inside.is_signed { guest.of_anybody() } else { guest })
 }
 
 /// The user that owns new files.

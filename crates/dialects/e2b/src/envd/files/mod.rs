@@ -58,7 +58,7 @@ async fn admitted(parts: &mut Parts, app: &App, operation: Operation) -> Result<
     let key = app.host.engine().key_behind(&key).map_err(|error| Failure::of(&error))?;
     let caller = Caller::with_key(app.host.engine(), &key, &sandbox).await?;
     app.host.fill_signed(&parts.extensions, caller.grant.clone())?;
-    Ok((Envd { app: app.clone(), sandbox, caller, user }, query))
+    Ok((Envd { app: app.clone(), sandbox, caller, user, is_signed: true }, query))
 }
 
 /// The answer when a file cannot be written.

@@ -16,6 +16,7 @@
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use atoll_core::snapshot::Manifest;
@@ -56,13 +57,37 @@ pub(super) struct Header {
 
 // === out ===
 
+/// What was written and waits for the reader. The reader has it, and the writer knows of it.
+#[derive(Debug)]
+pub(super) struct Queue(Mutex<mpsc::Receiver<io::Result<Bytes>>>);
+
+impl Queue {
+    pub(super) fn new(receiver: mpsc::Receiver<io::Result<Bytes>>) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(receiver)))
+    }
+
+    fn receiver(&self) -> MutexGuard<'_, mpsc::Receiver<io::Result<Bytes>>> {
+        // One call at a time: a panic leaves it usable as it is.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets what was not taken: the reader may be there for ever without taking it.
+    fn forget(&self) {
+        let mut receiver = self.receiver();
+        receiver.close();
+        while let Ok(piece) = receiver.try_recv() {
+            drop(piece);
+        }
+    }
+}
+
 /// What is written, and at the end the error of the writer, if there was one: it cannot send that itself to a reader that
 /// takes nothing.
 pub(super) fn received(
-    mut receiver: mpsc::Receiver<io::Result<Bytes>>,
+    queue: Arc<Queue>,
     writing: JoinHandle<io::Result<()>>,
 ) -> impl Stream<Item = io::Result<Bytes>> {
-    let pieces = futures::stream::poll_fn(move |context| receiver.poll_recv(context));
+    let pieces = futures::stream::poll_fn(move |context| queue.receiver().poll_recv(context));
     let end = futures::stream::once(writing).filter_map(|ended| {
         let error = match ended {
             Ok(written) => written.err(),
@@ -164,7 +189,19 @@ impl Write for Pieces {
     }
 }
 
-pub(super) fn write(header: &Header, disk: &File, pieces: Pieces) -> io::Result<()> {
+/// Writes a snapshot for the reader of `queue`. When that fails, as when nothing is taken, what waits there is forgotten: it is
+/// in memory, which is bounded by the rooms of those that write.
+pub(super) fn write_to(queue: &Weak<Queue>, header: &Header, disk: &File, pieces: Pieces) -> io::Result<()> {
+    let written = write(header, disk, pieces);
+    if written.is_err()
+        && let Some(queue) = queue.upgrade()
+    {
+        queue.forget();
+    }
+    written
+}
+
+fn write(header: &Header, disk: &File, pieces: Pieces) -> io::Result<()> {
     let mut out = zstd::Encoder::new(pieces, ZSTD_LEVEL)?;
     let text = serde_json::to_vec(header)?;
     let len = u32::try_from(text.len()).ok().filter(|len| *len <= HEADER_MAX_BYTES);
@@ -379,23 +416,29 @@ mod tests {
         while !writing.is_finished() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        let got: Vec<_> = received(receiver, writing).collect().await;
+        let got: Vec<_> = received(Queue::new(receiver), writing).collect().await;
         let [Ok(first), Err(error)] = got.as_slice() else { panic!("{}", got.len()) };
         assert_eq!((first.len(), error.kind()), (CHUNK_BYTES, io::ErrorKind::TimedOut));
     }
 
     #[tokio::test]
-    async fn an_export_whose_end_is_not_taken_ends_too() {
+    async fn an_export_whose_end_is_not_taken_ends_too_and_leaves_nothing_in_memory() {
         let (sender, receiver) = mpsc::channel(16);
+        let queue = Queue::new(receiver);
+        let known = Arc::downgrade(&queue);
         let header =
             Header { manifest: manifest(), disk_bytes: DISK_BYTES, digest: "blake3:0".into(), comment: None };
         let writing = tokio::task::spawn_blocking(move || {
             let patience = Patience { of_chunk: Duration::from_millis(50), pace: Pace::new(None) };
-            write(&header, &disk(), Pieces::new(sender).waiting(Some(patience)))
+            write_to(&known, &header, &disk(), Pieces::new(sender).waiting(Some(patience)))
         });
         // All of it fits into what waits for the reader.
-        assert_eq!(writing.await.unwrap().unwrap_err().kind(), io::ErrorKind::TimedOut);
-        drop(receiver);
+        while !writing.is_finished() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let got: Vec<_> = received(queue, writing).collect().await;
+        let [Err(error)] = got.as_slice() else { panic!("{}", got.len()) };
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 
     #[test]
