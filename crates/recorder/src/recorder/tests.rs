@@ -67,6 +67,30 @@ async fn what_is_recorded_is_there_after_a_stop_and_the_next_server_goes_on() {
 }
 
 #[tokio::test]
+async fn a_journal_that_has_ended_is_compressed_and_may_go_on_at_any_moment() {
+    const TIMES: usize = 20;
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = open(dir.path());
+    for time in 1..=TIMES {
+        recorder.begin(&sandbox(), None, Mode::On);
+        recorder.note(&sandbox(), text(time));
+        recorder.end(&sandbox());
+        let ends =
+            || whats(&recorder).iter().filter(|what| **what == What::Recorder(RecorderEvent::Ended)).count();
+        // The next one begins while this one is being compressed, before that, or after it.
+        while ends() < time {
+            tokio::task::yield_now().await;
+        }
+    }
+    recorder.close().await;
+    let report = report(&recorder);
+    assert_eq!((report.findings.len(), report.ended, report.gaps.len()), (0, true, 0));
+    let files = crate::pieces(recorder.dir(), &sandbox()).unwrap();
+    assert_eq!(files.len(), TIMES);
+    assert!(files.iter().all(crate::Piece::is_closed), "{files:?}");
+}
+
+#[tokio::test]
 async fn a_server_that_was_killed_is_a_gap() {
     let dir = tempfile::tempdir().unwrap();
     let killed = open(dir.path());
