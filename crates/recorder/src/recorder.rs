@@ -120,7 +120,7 @@ impl Recorder {
         let start = |name: &str| std::thread::Builder::new().name(name.to_owned());
         let threads = Threads {
             writes: start("recorder").spawn(move || run(&writes))?,
-            packs: start("recorder-packs").spawn(move || packer::run(&packs.packer))?,
+            packs: start("recorder-packs").spawn(move || packer::run(&packs))?,
         };
         Ok(Self {
             shared,

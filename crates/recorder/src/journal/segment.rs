@@ -106,19 +106,23 @@ impl Unpacked {
     }
 
     /// Compresses it. A crash leaves the open file, or both; nothing of it is dropped before all of it is on disk in the
-    /// other form.
+    /// other form. Does nothing if it is compressed already, or gone with its journal.
     ///
     /// # Errors
     /// What the file system says. Then it is as it was, and may be compressed later.
     pub(crate) fn pack(&self) -> io::Result<()> {
         let Self { dir, first } = self;
         let (open, closed) = (open_path(dir, *first), closed_path(dir, *first));
+        let mut from = match File::open(&open) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            from => from?,
+        };
         let draft = dir.join(format!("{first:0DIGITS$}.draft"));
         match fs::remove_file(&draft) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let file = pack(&mut File::open(&open)?, create(&draft)?)?;
+        let file = pack(&mut from, create(&draft)?)?;
         file.sync_all()?;
         fs::rename(&draft, &closed)?;
         fs::remove_file(&open)

@@ -6,6 +6,7 @@ use zeroize::Zeroizing;
 
 use super::*;
 use crate::event::{Lost, RecorderEvent};
+use crate::journal::{JournalWriter, Moment};
 use crate::limits::WAITING_MAX_COUNT;
 use crate::{Report, verify};
 
@@ -88,6 +89,33 @@ async fn a_journal_that_has_ended_is_compressed_and_may_go_on_at_any_moment() {
     let files = crate::pieces(recorder.dir(), &sandbox()).unwrap();
     assert_eq!(files.len(), TIMES);
     assert!(files.iter().all(crate::Piece::is_closed), "{files:?}");
+}
+
+#[tokio::test]
+async fn what_a_killed_server_left_uncompressed_is_compressed_if_it_had_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = open(dir.path());
+    let (ended, lives) = (sandbox(), SandboxId::from_parts(2, 2));
+    let now = Moment { wall_us: crate::now_us(), steady: Duration::ZERO };
+    for id in [&ended, &lives] {
+        let key = Arc::clone(&recorder.shared.key);
+        let (mut writer, _) = JournalWriter::open(dir.path(), id, None, key, Retention::default()).unwrap();
+        writer.append(&[by_server(now.wall_us, text(1))], now).unwrap();
+        writer.checkpoint(now).unwrap();
+        if *id == ended {
+            assert!(writer.end(now).unwrap().is_some(), "nothing compresses it now");
+        }
+    }
+    let is_closed = |id| crate::pieces(dir.path(), id).unwrap()[0].is_closed();
+    assert!(!is_closed(&ended));
+    packer::pack_left_over(&recorder.shared);
+    assert!(is_closed(&ended) && !is_closed(&lives));
+    assert_eq!((report(&recorder).findings.len(), report(&recorder).ended), (0, true));
+    // It may go on all the same.
+    recorder.begin(&ended, None, Mode::On);
+    recorder.end(&ended);
+    recorder.close().await;
+    assert!(crate::pieces(dir.path(), &ended).unwrap().iter().all(crate::Piece::is_closed));
 }
 
 #[tokio::test]

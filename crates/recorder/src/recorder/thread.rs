@@ -18,7 +18,7 @@ use crate::limits::{CHECKPOINT_AFTER, WAITING_ALL_MAX_COUNT};
 /// Pause after a write that failed.
 pub(super) const FAILED_PAUSE: Duration = Duration::from_millis(500);
 /// Pause between looks for journals that are too old.
-const SWEEP_EVERY: Duration = Duration::from_hours(1);
+pub(super) const SWEEP_EVERY: Duration = Duration::from_hours(1);
 /// A stop does not wait for longer for disks that are full.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
