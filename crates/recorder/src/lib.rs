@@ -7,7 +7,8 @@
 //!   queue of each journal ── one thread writes them down, many events with one write
 //!        │
 //!   TRACE_DIR/SANDBOX/00000000000000000001.log      the open segment
-//!                     00000000000000000001.log.zst  a closed one
+//!                     00000000000000000001.log.zst  a closed one: when the sandbox is gone another thread makes it, because
+//!                                                   answers wait for the one that writes
 //!        │
 //!   Reader (from any number on)   verify (offline, with the public key)   OCSF
 //! ```

@@ -1,5 +1,6 @@
-//! [`Recorder`]: takes events from anywhere, and has one thread write them down.
+//! [`Recorder`]: takes events from anywhere, and has one thread write them down, and another compress what is written.
 
+mod packer;
 mod queue;
 mod thread;
 
@@ -7,6 +8,7 @@ use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use atoll_core::id::SandboxId;
@@ -18,6 +20,7 @@ use crate::clip::clip;
 use crate::journal::{Reader, by_server};
 use crate::{Event, PublicKey, SigningKey, What, Witness};
 
+use packer::Packer;
 use queue::{Closing, Journal};
 use thread::{Work, run};
 
@@ -62,6 +65,7 @@ pub(crate) struct Shared {
     pub(crate) keep: Retention,
     journals: Mutex<HashMap<SandboxId, Arc<Journal>>>,
     pub(crate) work: Work,
+    pub(crate) packer: Packer,
     /// Sandboxes that must stand still because their strict journal cannot be written.
     pub(crate) failing: mpsc::UnboundedSender<SandboxId>,
     pub(crate) activity: broadcast::Sender<SandboxId>,
@@ -79,7 +83,13 @@ impl Shared {
 pub struct Recorder {
     shared: Arc<Shared>,
     inbox: Arc<Mutex<Option<mpsc::UnboundedReceiver<SandboxId>>>>,
-    thread: Arc<Mutex<Option<std::thread::JoinHandle<()>>>>,
+    threads: Arc<Mutex<Option<Threads>>>,
+}
+
+#[derive(Debug)]
+struct Threads {
+    writes: JoinHandle<()>,
+    packs: JoinHandle<()>,
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -88,10 +98,10 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Recorder {
-    /// Starts the thread that writes.
+    /// Starts the threads that write and compress.
     ///
     /// # Errors
-    /// When the directory or the thread cannot be made.
+    /// When the directory or a thread cannot be made.
     pub fn open(config: Config) -> io::Result<Self> {
         use std::os::unix::fs::DirBuilderExt as _;
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&config.dir)?;
@@ -102,15 +112,20 @@ impl Recorder {
             keep: config.keep,
             journals: Mutex::default(),
             work: Work::default(),
+            packer: Packer::default(),
             failing,
             activity: broadcast::channel(ACTIVITY_MAX_COUNT).0,
         });
-        let writes = Arc::clone(&shared);
-        let thread = std::thread::Builder::new().name("recorder".to_owned()).spawn(move || run(&writes))?;
+        let (writes, packs) = (Arc::clone(&shared), Arc::clone(&shared));
+        let start = |name: &str| std::thread::Builder::new().name(name.to_owned());
+        let threads = Threads {
+            writes: start("recorder").spawn(move || run(&writes))?,
+            packs: start("recorder-packs").spawn(move || packer::run(&packs))?,
+        };
         Ok(Self {
             shared,
             inbox: Arc::new(Mutex::new(Some(inbox))),
-            thread: Arc::new(Mutex::new(Some(thread))),
+            threads: Arc::new(Mutex::new(Some(threads))),
         })
     }
 
@@ -275,10 +290,14 @@ impl Recorder {
     }
 
     fn must_rest(&self, sandbox: &SandboxId) -> io::Result<()> {
-        if self.shared.is_open(sandbox) { Err(io::ErrorKind::ResourceBusy.into()) } else { Ok(()) }
+        if self.shared.is_open(sandbox) {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
+        self.shared.packer.let_go(sandbox);
+        Ok(())
     }
 
-    /// Writes everything down, says in each journal that the server stops, and ends the thread.
+    /// Writes everything down, says in each journal that the server stops, compresses what has ended, and ends the threads.
     pub async fn close(&self) {
         let journals: Vec<_> = lock(&self.shared.journals).drain().map(|(_, journal)| journal).collect();
         for journal in journals {
@@ -286,10 +305,17 @@ impl Recorder {
             self.shared.work.wake(&journal);
         }
         self.shared.work.stop();
-        let thread = lock(&self.thread).take();
-        let Some(thread) = thread else { return };
-        if tokio::task::spawn_blocking(move || thread.join()).await.is_err() {
-            tracing::error!("the recorder's thread panicked");
+        let threads = lock(&self.threads).take();
+        let Some(Threads { writes, packs }) = threads else { return };
+        let shared = Arc::clone(&self.shared);
+        let joined = tokio::task::spawn_blocking(move || {
+            let wrote = writes.join();
+            // Nothing has to be compressed after what was written last.
+            shared.packer.stop();
+            wrote.and(packs.join())
+        });
+        if !matches!(joined.await, Ok(Ok(()))) {
+            tracing::error!("a thread of the recorder panicked");
         }
     }
 

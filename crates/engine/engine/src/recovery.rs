@@ -26,6 +26,7 @@ use atoll_core::snapshot::Purpose;
 use atoll_core::{Error, Result};
 use atoll_isolation::IsolationError;
 use atoll_store::{SandboxFilter, SandboxRecord, StoreError};
+use futures::StreamExt as _;
 
 use crate::engine::Engine;
 use crate::errors::{isolation_error, store_error};
@@ -34,6 +35,8 @@ use crate::sandbox::{self, Origin, SandboxShared};
 
 /// Rows read at once.
 const PAGE: u32 = 1000;
+/// Sandboxes found again at the same time: while the driver looks for one on the host, others go on.
+const AT_ONCE_MAX_COUNT: usize = 8;
 
 impl Engine {
     pub(crate) async fn recover(&self) -> Result<()> {
@@ -55,27 +58,34 @@ impl Engine {
         let living = everywhere.map(|all| all.into_iter().filter(|id| !going.contains(id)).collect());
         self.recover_snapshots(living.as_ref()).await?;
         let rollbacks = self.inner.store.rollbacks().await.map_err(store_error)?;
-        for record in records {
-            let id = record.id.clone();
-            let recovered = match self.inner.store.unreadable_named("rollbacks", id.as_str()) {
-                Some(row) => Err(store_error(row.into())),
-                None => self.recover_one(record.clone(), rollbacks.get(&id).cloned()).await,
-            };
-            // One sandbox that resists must not keep the others down. It is shown, and can be deleted.
-            if let Err(error) = recovered {
-                tracing::error!(sandbox = %id, %error, "a sandbox could not be recovered");
-                let why = format!("it could not be taken up when the server started: {}", error.message);
-                if let Err(error) = self.start_actor(record, Origin::Unusable(why)) {
-                    tracing::error!(sandbox = %id, %error, "it cannot be shown either");
-                }
-            }
-        }
+        let recover = |record: SandboxRecord| {
+            let rollback = rollbacks.get(&record.id).cloned();
+            self.recover_or_show(record, rollback)
+        };
+        let recoveries: Vec<_> = records.into_iter().map(recover).collect();
+        futures::stream::iter(recoveries).buffer_unordered(AT_ONCE_MAX_COUNT).collect::<()>().await;
         if let Some(known) = known {
             self.remove_unknown(&known).await;
             self.remove_unknown_logs(&known).await;
         }
         self.recover_builds().await?;
         Ok(())
+    }
+
+    /// Takes up a sandbox. One that resists must not keep the others down: it is shown, and can be deleted.
+    async fn recover_or_show(&self, record: SandboxRecord, rollback: Option<SnapshotId>) {
+        let id = record.id.clone();
+        let recovered = match self.inner.store.unreadable_named("rollbacks", id.as_str()) {
+            Some(row) => Err(store_error(row.into())),
+            None => self.recover_one(record.clone(), rollback).await,
+        };
+        if let Err(error) = recovered {
+            tracing::error!(sandbox = %id, %error, "a sandbox could not be recovered");
+            let why = format!("it could not be taken up when the server started: {}", error.message);
+            if let Err(error) = self.start_actor(record, Origin::Unusable(why)) {
+                tracing::error!(sandbox = %id, %error, "it cannot be shown either");
+            }
+        }
     }
 
     /// A sandbox that was being fetched may have a part of its disk here: it is fetched anew. Before its artifact's row goes, which says

@@ -93,19 +93,40 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().create_new(true).append(true).mode(0o600).open(path)
 }
 
-/// Compresses a segment that the recorder writes no more. A crash leaves the open file, or both; nothing of it is
-/// dropped before all of it is on disk in the other form.
-pub(crate) fn close(dir: &Path, first: u64) -> io::Result<()> {
-    let (open, closed) = (open_path(dir, first), closed_path(dir, first));
-    let draft = dir.join(format!("{first:0DIGITS$}.draft"));
-    match fs::remove_file(&draft) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
+/// A segment that the recorder writes no more, and that is not compressed yet.
+#[derive(Debug)]
+pub(crate) struct Unpacked {
+    dir: PathBuf,
+    first: u64,
+}
+
+impl Unpacked {
+    pub(crate) fn new(dir: &Path, first: u64) -> Self {
+        Self { dir: dir.to_owned(), first }
     }
-    let file = pack(&mut File::open(&open)?, create(&draft)?)?;
-    file.sync_all()?;
-    fs::rename(&draft, &closed)?;
-    fs::remove_file(&open)
+
+    /// Compresses it. A crash leaves the open file, or both; nothing of it is dropped before all of it is on disk in the
+    /// other form. Does nothing if it is compressed already, or gone with its journal.
+    ///
+    /// # Errors
+    /// What the file system says. Then it is as it was, and may be compressed later.
+    pub(crate) fn pack(&self) -> io::Result<()> {
+        let Self { dir, first } = self;
+        let (open, closed) = (open_path(dir, *first), closed_path(dir, *first));
+        let mut from = match File::open(&open) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            from => from?,
+        };
+        let draft = dir.join(format!("{first:0DIGITS$}.draft"));
+        match fs::remove_file(&draft) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let file = pack(&mut from, create(&draft)?)?;
+        file.sync_all()?;
+        fs::rename(&draft, &closed)?;
+        fs::remove_file(&open)
+    }
 }
 
 /// Compresses one file into another. The size is told beforehand: most journals are small, and without it tables for large

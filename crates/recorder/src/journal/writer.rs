@@ -1,4 +1,5 @@
-//! The one writer of a journal. Blocking: only the recorder's thread calls it.
+//! The one writer of a journal. Blocking: only the recorder's thread calls it. It waits for the disk only where a long
+//! journal goes on with another segment: the end of a short one is compressed by another thread ([`Unpacked`]).
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -11,7 +12,7 @@ use atoll_core::id::SandboxId;
 use serde::Serialize;
 
 use super::checkpoint::{End, VERSION};
-use super::segment::{close, create, open_path};
+use super::segment::{Unpacked, create, open_path};
 use super::{Checkpoint, Header, Segment, list, read};
 use crate::abroad::{Way, has_arrived, way};
 use crate::chain::{Kind, Link, MAGIC, Next, decode, encode};
@@ -275,13 +276,18 @@ impl JournalWriter {
         Ok(())
     }
 
-    /// Ends the journal; nothing follows but events that a later server may have to add.
+    /// Ends the journal; nothing follows but events that a later server may have to add. When all of it is in its first
+    /// segment, the caller has that one to compress: nothing else needs it.
     ///
     /// # Errors
     /// What the file system says.
-    pub(crate) fn end(&mut self, now: Moment) -> io::Result<()> {
+    pub(crate) fn end(&mut self, now: Moment) -> io::Result<Option<Unpacked>> {
         self.append(&[by_server(now.wall_us, What::Recorder(RecorderEvent::Ended))], now)?;
-        self.finish(End::Journal, now)
+        if self.open.as_ref().is_none_or(|open| open.first > 1) {
+            return self.finish(End::Journal, now).map(|()| None);
+        }
+        self.sign_end(End::Journal, now)?;
+        Ok(self.take_segment())
     }
 
     /// Ends the open segment with a signed checkpoint and compresses it.
@@ -289,18 +295,28 @@ impl JournalWriter {
         if self.open.is_none() {
             return Ok(());
         }
+        self.sign_end(end, now)?;
+        self.close_segment()?;
+        self.retain(now)
+    }
+
+    /// Writes the signed checkpoint that ends the open segment.
+    fn sign_end(&mut self, end: End, now: Moment) -> io::Result<()> {
         let mut out = Vec::new();
         let link = self.checkpoint_into(&mut out, self.link, self.last(), now, end)?;
         self.write(&out)?;
         self.link = link;
         self.unsigned = 0;
-        self.close_segment()?;
-        self.retain(now)
+        Ok(())
+    }
+
+    /// The open segment, which is open no more.
+    fn take_segment(&mut self) -> Option<Unpacked> {
+        self.open.take().map(|open| Unpacked::new(&self.dir, open.first))
     }
 
     fn close_segment(&mut self) -> io::Result<()> {
-        let Some(open) = self.open.take() else { return Ok(()) };
-        close(&self.dir, open.first)
+        self.take_segment().map_or(Ok(()), |segment| segment.pack())
     }
 
     fn checkpoint_into(
@@ -361,7 +377,7 @@ impl JournalWriter {
         let segments = list(&self.dir)?;
         // One that was not compressed at its end, for want of room.
         for left in segments.iter().filter(|segment| !segment.closed) {
-            close(&self.dir, left.first)?;
+            Unpacked::new(&self.dir, left.first).pack()?;
         }
         let segments = list(&self.dir)?;
         let mut sizes = Vec::new();

@@ -6,6 +6,7 @@ use zeroize::Zeroizing;
 
 use super::*;
 use crate::event::{Lost, RecorderEvent};
+use crate::journal::{JournalWriter, Moment};
 use crate::limits::WAITING_MAX_COUNT;
 use crate::{Report, verify};
 
@@ -64,6 +65,57 @@ async fn what_is_recorded_is_there_after_a_stop_and_the_next_server_goes_on() {
     assert_eq!(whats[1004..], [What::Recorder(RecorderEvent::Ended)]);
     let report = report(&recorder);
     assert_eq!((report.findings.len(), report.ended, report.gaps.len()), (0, true, 0));
+}
+
+#[tokio::test]
+async fn a_journal_that_has_ended_is_compressed_and_may_go_on_at_any_moment() {
+    const TIMES: usize = 20;
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = open(dir.path());
+    for time in 1..=TIMES {
+        recorder.begin(&sandbox(), None, Mode::On);
+        recorder.note(&sandbox(), text(time));
+        recorder.end(&sandbox());
+        let ends =
+            || whats(&recorder).iter().filter(|what| **what == What::Recorder(RecorderEvent::Ended)).count();
+        // The next one begins while this one is being compressed, before that, or after it.
+        while ends() < time {
+            tokio::task::yield_now().await;
+        }
+    }
+    recorder.close().await;
+    let report = report(&recorder);
+    assert_eq!((report.findings.len(), report.ended, report.gaps.len()), (0, true, 0));
+    let files = crate::pieces(recorder.dir(), &sandbox()).unwrap();
+    assert_eq!(files.len(), TIMES);
+    assert!(files.iter().all(crate::Piece::is_closed), "{files:?}");
+}
+
+#[tokio::test]
+async fn what_a_killed_server_left_uncompressed_is_compressed_if_it_had_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = open(dir.path());
+    let (ended, lives) = (sandbox(), SandboxId::from_parts(2, 2));
+    let now = Moment { wall_us: crate::now_us(), steady: Duration::ZERO };
+    for id in [&ended, &lives] {
+        let key = Arc::clone(&recorder.shared.key);
+        let (mut writer, _) = JournalWriter::open(dir.path(), id, None, key, Retention::default()).unwrap();
+        writer.append(&[by_server(now.wall_us, text(1))], now).unwrap();
+        writer.checkpoint(now).unwrap();
+        if *id == ended {
+            assert!(writer.end(now).unwrap().is_some(), "nothing compresses it now");
+        }
+    }
+    let is_closed = |id| crate::pieces(dir.path(), id).unwrap()[0].is_closed();
+    assert!(!is_closed(&ended));
+    packer::pack_left_over(&recorder.shared);
+    assert!(is_closed(&ended) && !is_closed(&lives));
+    assert_eq!((report(&recorder).findings.len(), report(&recorder).ended), (0, true));
+    // It may go on all the same.
+    recorder.begin(&ended, None, Mode::On);
+    recorder.end(&ended);
+    recorder.close().await;
+    assert!(crate::pieces(dir.path(), &ended).unwrap().iter().all(crate::Piece::is_closed));
 }
 
 #[tokio::test]

@@ -16,9 +16,9 @@ use crate::journal::{JournalWriter, Moment, Opened, by_server, journals};
 use crate::limits::{CHECKPOINT_AFTER, WAITING_ALL_MAX_COUNT};
 
 /// Pause after a write that failed.
-const FAILED_PAUSE: Duration = Duration::from_millis(500);
+pub(super) const FAILED_PAUSE: Duration = Duration::from_millis(500);
 /// Pause between looks for journals that are too old.
-const SWEEP_EVERY: Duration = Duration::from_hours(1);
+pub(super) const SWEEP_EVERY: Duration = Duration::from_hours(1);
 /// A stop does not wait for longer for disks that are full.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -267,7 +267,11 @@ impl Pen {
             drop(shared.activity.send(self.journal.sandbox.clone()));
         }
         match self.closing {
-            Some(Closing::Ended) => writer.end(moment)?,
+            Some(Closing::Ended) => {
+                if let Some(segment) = writer.end(moment)? {
+                    shared.packer.take(&self.journal.sandbox, segment);
+                }
+            }
             Some(Closing::Paused) => writer.checkpoint(moment)?,
             None => {
                 let late = self.unsigned_since.is_some_and(|since| now >= since + CHECKPOINT_AFTER);
@@ -294,6 +298,7 @@ impl Pen {
             return Ok(());
         }
         let journal = &self.journal;
+        shared.packer.let_go(&journal.sandbox);
         let (mut writer, opened) = JournalWriter::open(
             &shared.dir,
             &journal.sandbox,

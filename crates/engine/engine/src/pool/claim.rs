@@ -37,6 +37,7 @@ impl Pool {
     /// Notes that a caller asked for a sandbox of this pool, and whether a member was ready for it.
     pub(super) fn asked(&mut self, is_hit: bool, now_ms: u64) {
         self.demand.arrived(now_ms, is_hit);
+        self.apart_ms = now_ms.saturating_sub(self.asked_ms);
         self.asked_ms = now_ms;
         *(if is_hit { &mut self.hits } else { &mut self.misses }) += 1;
     }

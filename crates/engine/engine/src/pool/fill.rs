@@ -18,8 +18,11 @@ use crate::exec::Ahead;
 /// Longest that a filler waits for creations to go first. If it waited longer, pools of a busy server would run dry for
 /// good.
 const STAND_BACK_MAX: Duration = Duration::from_secs(1);
-/// After a claim its client is about to run something: a pool that is at least half full waits this long.
+/// After a claim its client is about to run something: a pool that is at least half full waits this long, and so does one
+/// for which the next request is not to be expected before.
 const CLAIM_PAUSE_MS: u64 = 25;
+/// Requests that are so far apart come seldom: the next one is expected after the pause, and after a member was made.
+const SELDOM_MS: u64 = 4 * CLAIM_PAUSE_MS;
 /// Pause after a failure: doubles from the first to the last.
 const REST_FIRST_MS: u64 = 1000;
 const REST_LAST_MS: u64 = 60_000;
@@ -210,7 +213,8 @@ async fn stand_back(inner: &Inner, name: &PoolName) {
             let state = pools.lock();
             let Some(pool) = state.pools.get(name) else { return };
             let full = u32::try_from(pool.ready.len()).unwrap_or(u32::MAX).saturating_mul(2) >= pool.target;
-            if full { pool.asked_ms.saturating_add(CLAIM_PAUSE_MS) } else { 0 }
+            let seldom = pool.apart_ms >= SELDOM_MS;
+            if full || seldom { pool.asked_ms.saturating_add(CLAIM_PAUSE_MS) } else { 0 }
         };
         if again_ms <= inner.now_ms() {
             return;

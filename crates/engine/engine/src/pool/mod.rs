@@ -127,6 +127,8 @@ struct Pool {
     rest_ms: u64,
     /// When it was asked last.
     asked_ms: u64,
+    /// How long before that it was asked the time before.
+    apart_ms: u64,
     /// What the last round allowed.
     target: u32,
 }
@@ -149,6 +151,7 @@ impl Pool {
             rests_until_ms: 0,
             rest_ms: 0,
             asked_ms: 0,
+            apart_ms: 0,
             target: 0,
         }
     }

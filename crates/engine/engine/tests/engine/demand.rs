@@ -59,10 +59,33 @@ fn what_is_asked_for_again_within_a_minute_is_kept_ready_until_nobody_asks() {
     // Just before the pool would be given up, a client asks for this kind of sandbox again.
     clock.advance(ms(5 * MINUTE_MS - 1));
     assert!(waited(&world, &server, SandboxDraft::default()));
+    // The next one is not made while this client begins its first command.
+    clock.advance(ms(25));
     until_ready(&server, 1);
     assert_eq!(pools(&server)[0].hits, 1);
     clock.advance(ms(5 * MINUTE_MS));
     until("nothing waits", || pools(&server).is_empty() && world.on_host().len() == 4);
+    server.stop();
+}
+
+#[test]
+fn a_client_that_comes_seldom_is_left_alone_after_its_creation() {
+    let (world, clock) = world();
+    let server = world.start();
+    for _ in 0..2 {
+        server.create(SandboxDraft::default()).unwrap();
+    }
+    until_ready(&server, 1);
+    clock.advance(ms(100));
+    let made = world.host.calls("create");
+    assert!(waited(&world, &server, SandboxDraft::default()));
+    until("the next one is to be made", || pools(&server)[0].making == 1);
+    // Nothing of it is on the host before the pause is over.
+    clock.advance(ms(24));
+    assert!(!waited(&world, &server, of_disk(64)));
+    assert_eq!(world.host.calls("create"), made + 1, "the sandbox of another kind");
+    clock.advance(ms(1));
+    until_ready(&server, 1);
     server.stop();
 }
 
