@@ -92,6 +92,25 @@ async fn a_journal_that_has_ended_is_compressed_and_may_go_on_at_any_moment() {
 }
 
 #[tokio::test]
+async fn what_is_ended_and_begun_again_at_once_loses_nothing() {
+    const TIMES: usize = 50;
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = open(dir.path());
+    for time in 1..=TIMES {
+        recorder.begin(&sandbox(), None, Mode::On);
+        recorder.note(&sandbox(), text(time));
+        recorder.end(&sandbox());
+    }
+    recorder.close().await;
+    let ends = whats(&recorder).into_iter().filter(|what| *what == What::Recorder(RecorderEvent::Ended));
+    assert_eq!(ends.count(), TIMES);
+    for time in 1..=TIMES {
+        assert!(whats(&recorder).contains(&text(time)), "{time}");
+    }
+    assert_eq!((report(&recorder).findings.len(), report(&recorder).ended), (0, true));
+}
+
+#[tokio::test]
 async fn what_a_killed_server_left_uncompressed_is_compressed_if_it_had_ended() {
     let dir = tempfile::tempdir().unwrap();
     let recorder = open(dir.path());

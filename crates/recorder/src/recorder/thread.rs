@@ -1,10 +1,10 @@
 //! The thread that writes all journals.
 
 use std::collections::{HashMap, VecDeque};
-use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use std::{io, mem};
 
 use atoll_core::id::SandboxId;
 
@@ -67,7 +67,7 @@ impl Work {
         let nothing = |ready: &mut VecDeque<Arc<Journal>>| ready.is_empty() && !self.stops();
         let (mut ready, _late) =
             self.wakes.wait_timeout_while(ready, at_most, nothing).unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut *ready)
+        mem::take(&mut *ready)
     }
 }
 
@@ -98,17 +98,21 @@ struct Pen {
 pub(crate) fn run(shared: &Arc<Shared>) {
     let started = Instant::now();
     let mut pens: HashMap<SandboxId, Pen> = HashMap::new();
+    // Those that were begun while the one before, of the same sandbox, is not written to its end.
+    let mut later: Vec<Arc<Journal>> = Vec::new();
     let mut stop_at = None;
     let mut sweep_at = started;
     loop {
-        for journal in shared.work.next(pause(&pens)) {
+        let is_next = later.iter().any(|journal| !pens.contains_key(&journal.sandbox));
+        let ready = shared.work.next(if is_next { Duration::ZERO } else { pause(&pens) });
+        for journal in mem::take(&mut later).into_iter().chain(ready) {
             if journal.is_closed() {
                 continue;
             }
             let pen = pens.entry(journal.sandbox.clone()).or_insert_with(|| Pen::new(&journal));
-            // One that was ended, and begun again under the same id.
             if !Arc::ptr_eq(&pen.journal, &journal) {
-                *pen = Pen::new(&journal);
+                later.push(journal);
+                continue;
             }
             pen.take(shared);
             pen.wakes = true;
@@ -122,7 +126,9 @@ pub(crate) fn run(shared: &Arc<Shared>) {
             sweep(shared);
             sweep_aside(shared);
         }
-        if stops && (pens.is_empty() || now >= *stop_at.get_or_insert(now + STOP_PATIENCE)) {
+        if stops
+            && (pens.is_empty() && later.is_empty() || now >= *stop_at.get_or_insert(now + STOP_PATIENCE))
+        {
             let count = pens.values().map(|pen| pen.events.len()).sum::<usize>();
             if count > 0 {
                 tracing::error!(count, "events could not be written before the server stopped");
@@ -198,7 +204,7 @@ impl Pen {
 
     /// Whether there is something to do now. A disk that is full is not asked again all the time.
     fn is_due(&mut self, now: Instant, stops: bool) -> bool {
-        let woken = std::mem::take(&mut self.wakes);
+        let woken = mem::take(&mut self.wakes);
         match self.again_at {
             Some(at) => stops || now >= at,
             None => woken || stops || self.due().is_some_and(|due| now >= due),
@@ -230,7 +236,7 @@ impl Pen {
     /// Writes the events that were taken. Says whether the journal is closed.
     fn write(&mut self, shared: &Shared, now: Instant, moment: Moment) -> bool {
         let strict = self.journal.mode == Mode::Strict;
-        if std::mem::take(&mut self.lossy) && strict {
+        if mem::take(&mut self.lossy) && strict {
             drop(shared.failing.send(self.journal.sandbox.clone()));
         }
         match self.try_write(shared, now, moment) {
@@ -262,7 +268,7 @@ impl Pen {
         if !self.events.is_empty() {
             writer.append(&self.events, moment)?;
             self.events.clear();
-            self.journal.wrote(std::mem::take(&mut self.entered));
+            self.journal.wrote(mem::take(&mut self.entered));
             // This fails when there is no subscriber, which is fine.
             drop(shared.activity.send(self.journal.sandbox.clone()));
         }

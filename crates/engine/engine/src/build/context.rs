@@ -364,7 +364,7 @@ mod tests {
         assert_eq!(super::unpack(dir.path(), &tar[..], &stopped).unwrap_err().code, Code::InvalidState);
         // In the middle of the content.
         let (begins, rest) = tar.split_at(513);
-        let stream = begins.chain(Stops(stop.clone())).chain(rest);
+        let stream = Read::chain(begins, Stops(stop.clone())).chain(rest);
         assert_eq!(super::unpack(dir.path(), stream, &stop).unwrap_err().code, Code::InvalidState);
     }
 
