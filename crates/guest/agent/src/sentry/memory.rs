@@ -38,11 +38,20 @@ pub(super) struct Memory {
 struct Killed {
     pid: i32,
     at: Instant,
-    /// Memory in use when it was last seen alive, bytes: it goes on taking memory until the signal arrives.
+    /// Whether it was seen to be gone.
+    is_gone: bool,
+    /// Memory in use when it was first seen gone, bytes, or last seen alive: it goes on taking memory until the signal arrives.
     used: u64,
 }
 
 impl Killed {
+    /// Notes how much memory is in use. What was taken until it was seen gone is blamed on it.
+    fn seen(&mut self, lives: bool, used: u64) {
+        if !self.is_gone {
+            (self.is_gone, self.used) = (!lives, used);
+        }
+    }
+
     /// Whether its memory is still on the way back, so that no other process has to be killed.
     fn gives_back(self, used: u64, now: Instant) -> bool {
         used <= self.used.saturating_add(SLACK) && now.duration_since(self.at) < GIVES_BACK
@@ -80,15 +89,13 @@ impl Memory {
         }
         let now = Instant::now();
         if let Some(last) = killed.as_mut() {
-            if resident_bytes(last.pid).is_some() {
-                last.used = used;
-            }
+            last.seen(resident_bytes(last.pid).is_some(), used);
             if last.gives_back(used, now) {
                 return PAUSE_AFTER_KILL;
             }
         }
         if let Some(pid) = largest() {
-            *killed = Some(Killed { pid, at: now, used });
+            *killed = Some(Killed { pid, at: now, is_gone: false, used });
             // Counted before the kill: the driver, when it sees the process dead, shall know why.
             self.kills.fetch_add(1, Ordering::Relaxed);
             // It may have ended meanwhile.
@@ -132,10 +139,22 @@ mod tests {
     #[test]
     fn nobody_else_goes_while_memory_comes_back() {
         let at = Instant::now();
-        let killed = Killed { pid: 7, at, used: 1 << 30 };
+        let killed = Killed { pid: 7, at, is_gone: true, used: 1 << 30 };
         assert!(killed.gives_back(1 << 30, at), "it is just dying");
         assert!(killed.gives_back(1 << 29, at + GIVES_BACK / 2), "it takes its time");
         assert!(!killed.gives_back((1 << 30) + SLACK + 1, at), "somebody else takes more");
         assert!(!killed.gives_back(1 << 29, at + GIVES_BACK), "it never comes");
+    }
+
+    #[test]
+    fn what_it_took_until_it_was_gone_is_nobody_elses() {
+        let at = Instant::now();
+        let mut killed = Killed { pid: 7, at, is_gone: false, used: 1 << 30 };
+        killed.seen(true, 2 << 30);
+        assert!(killed.gives_back(2 << 30, at));
+        killed.seen(false, 3 << 30);
+        assert!(killed.gives_back(3 << 30, at), "it took that before the signal arrived");
+        killed.seen(false, 4 << 30);
+        assert!(!killed.gives_back(4 << 30, at), "that it did not");
     }
 }
