@@ -122,7 +122,9 @@ def test_stdin_that_is_sent_again_arrives_once(box):
 
 
 def test_no_stdin_and_interrupts(box, client):
-    quiet = client.devboxes.execute_async(box.id, command="cat; sleep 600")
+    # A shell goes on after an interrupt that comes in the moment in which a program ends by itself, as `cat` does here.
+    quiet = client.devboxes.execute_async(box.id, command="cat; echo ended; exec sleep 600")
+    until(lambda: client.devboxes.executions.retrieve(quiet.execution_id, devbox_id=box.id).stdout == "ended\n")
     with pytest.raises(BadRequestError, match="attach_stdin"):
         client.devboxes.executions.send_std_in(quiet.execution_id, devbox_id=box.id, text="x")
     client.devboxes.executions.send_std_in(quiet.execution_id, devbox_id=box.id, signal="INTERRUPT")
