@@ -20,15 +20,17 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use atoll_isolation::IsolationError;
-use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_flag,
-    fsconfig_set_string, fsmount, fsopen, open_tree,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
+    fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount,
+    open_tree,
 };
 
 use crate::step::{Step, failed};
 use crate::superblock::{self, Made};
+use crate::sys;
 
 /// The overlay's upper layer in a disk.
 const UPPER: &str = "upper";
@@ -178,6 +180,14 @@ pub fn prepare_disk(disk: BorrowedFd<'_>) -> Result<(), IsolationError> {
         _ => failed("empty a disk's work directory".to_owned(), error),
     })?;
     rustix::fs::mkdirat(&root, WORK, Mode::from_raw_mode(0o755)).step("empty a disk's work directory")
+}
+
+/// Attaches a mount at a directory, for the calling thread and what it starts alone: others do not see it there. It is
+/// detached when they have ended. The thread should do nothing else.
+pub(crate) fn attach_alone(mount: BorrowedFd<'_>, at: &Path) -> rustix::io::Result<()> {
+    sys::own_mounts()?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    move_mount(mount, c"", CWD, at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
 }
 
 /// The path of an open directory, for programs and calls that take only a path. Good as long as `dir` is open.

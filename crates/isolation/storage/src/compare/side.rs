@@ -1,7 +1,12 @@
 //! One side of a comparison: a snapshot mounted as a sandbox would see it, and its own layer.
+//!
+//! Before Linux 6.15 the kernel lets an overlay stand only on what is attached in the mount namespace of the thread that
+//! mounts it. So a thread with a namespace of its own does that, in which the disk is attached over `/`: there is one, and
+//! nothing that the thread opens is looked up through it. Nobody else sees it, and it is detached when the thread has ended.
 
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use atoll_core::id::SnapshotId;
@@ -12,7 +17,8 @@ use rustix::mount::{
     fsmount, fsopen,
 };
 
-use crate::step::Step;
+use crate::mounts::attach_alone;
+use crate::step::{Step, failed};
 use crate::{LoopDevice, Storage, Use, attach_read_only, mount_ext4, open_upper, path_of};
 
 /// Nothing may be written, run, be a device or give rights.
@@ -43,30 +49,33 @@ impl Side {
         artifact: Option<&SnapshotId>,
     ) -> Result<Self, IsolationError> {
         // The kernel wants the topmost first.
-        let mut lower: Vec<PathBuf> = layers.iter().rev().cloned().collect();
-        let (mut mounts, mut layer, mut device, mut disk_image) = (Vec::new(), None, None, None);
-        if let Some(artifact) = artifact {
-            let image = File::open(storage.artifact_disk(artifact)?).step("open the disk of a snapshot")?;
-            let attached = attach_read_only(&image)?;
-            let disk = mount_ext4(&attached.path(), Use::Reading)?;
-            // Opened once: what is compared, and what the overlay stands on, is this very directory.
-            let upper = open_upper(disk.as_fd())?;
-            lower.insert(0, path_of(upper.as_fd()));
-            layer = Some(upper);
-            mounts.push(disk);
-            device = Some(attached);
-            disk_image = Some(image);
-        }
-        let merged = match lower.as_slice() {
-            [only] => open_dir(only)?,
-            several => {
-                let overlay = mount_overlay(several)?;
-                let root = crate::freeze::root(overlay.as_fd())?;
-                mounts.insert(0, overlay);
-                root
-            }
+        let lower: Vec<PathBuf> = layers.iter().rev().cloned().collect();
+        let Some(artifact) = artifact else {
+            let (merged, overlay) = merge(None, &lower)?;
+            let mounts = overlay.into_iter().collect();
+            return Ok(Self { merged, layer: None, image: None, _mounts: mounts, _device: None });
         };
-        Ok(Self { merged, layer, image: disk_image, _mounts: mounts, _device: device })
+        let image = File::open(storage.artifact_disk(artifact)?).step("open the disk of a snapshot")?;
+        let device = attach_read_only(&image)?;
+        let disk = mount_ext4(&device.path(), Use::Reading)?;
+        // Opened once: what is compared, and what the overlay stands on, is this very directory.
+        let layer = open_upper(disk.as_fd())?;
+        let top = Top { disk: disk.as_fd(), layer: layer.as_fd() };
+        let (merged, overlay) = merge(Some(&top), &lower)?;
+        let mounts = overlay.into_iter().chain([disk]).collect();
+        Ok(Self { merged, layer: Some(layer), image: Some(image), _mounts: mounts, _device: Some(device) })
+    }
+}
+
+/// What is seen through all layers, the topmost first; with the overlay, if there is more than one.
+fn merge(top: Option<&Top<'_>>, lower: &[PathBuf]) -> Result<(OwnedFd, Option<OwnedFd>), IsolationError> {
+    match (top, lower) {
+        (Some(top), []) => Ok((open_dir(&path_of(top.layer))?, None)),
+        (None, [only]) => Ok((open_dir(only)?, None)),
+        _ => {
+            let overlay = mount_overlay(top, lower)?;
+            Ok((crate::freeze::root(overlay.as_fd())?, Some(overlay)))
+        }
     }
 }
 
@@ -75,23 +84,48 @@ fn open_dir(path: &Path) -> Result<OwnedFd, IsolationError> {
     rustix::fs::openat(CWD, path, flags, Mode::empty()).step("open one side of a comparison")
 }
 
-fn mount_overlay(layers: &[PathBuf]) -> Result<OwnedFd, IsolationError> {
-    let step = "mount a snapshot on its image";
-    let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).step(step)?;
-    let mut held = Vec::new();
-    for layer in layers {
-        // A short path, however long the layer's own is: mount options have a maximum length.
-        let dir = open_dir(layer)?;
-        let place = path_of(dir.as_fd());
-        held.push(dir);
+/// What lies on the layers of an image.
+struct Top<'a> {
+    /// The disk of a snapshot, attached nowhere.
+    disk: BorrowedFd<'a>,
+    /// The snapshot's own layer, on the disk.
+    layer: BorrowedFd<'a>,
+}
+
+fn mount_overlay(top: Option<&Top<'_>>, layers: &[PathBuf]) -> Result<OwnedFd, IsolationError> {
+    let mount = || {
+        if let Some(top) = top {
+            attach_alone(top.disk, Path::new("/")).step("attach the disk of a snapshot")?;
+        }
+        overlay(top.map(|top| top.layer), layers)
+    };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("atoll-compare".to_owned()).spawn_scoped(scope, mount);
+        let thread = thread.step("start a thread that mounts")?;
+        let panicked =
+            |_panic| Err(failed(MOUNT.to_owned(), io::Error::other("the thread that mounts it panicked")));
+        thread.join().unwrap_or_else(panicked)
+    })
+}
+
+const MOUNT: &str = "mount a snapshot on its image";
+
+fn overlay(top: Option<BorrowedFd<'_>>, layers: &[PathBuf]) -> Result<OwnedFd, IsolationError> {
+    let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).step(MOUNT)?;
+    // Short paths, however long those of the layers are: mount options have a maximum length.
+    let mut places: Vec<PathBuf> = top.iter().map(|top| path_of(top.as_fd())).collect();
+    // Opened here: the thread's mounts are others than those of the process, though they look the same.
+    let held = layers.iter().map(|layer| open_dir(layer)).collect::<Result<Vec<_>, _>>()?;
+    places.extend(held.iter().map(|layer| path_of(layer.as_fd())));
+    for place in places {
         fsconfig_set_string(&context, "lowerdir+", place.as_os_str()).map_err(|error| match error {
             rustix::io::Errno::INVAL => {
                 IsolationError::Unavailable("comparing snapshots needs Linux 6.8 or newer".to_owned())
             }
-            other => crate::step::failed(step.to_owned(), other.into()),
+            other => failed(MOUNT.to_owned(), other.into()),
         })?;
     }
-    fsconfig_set_flag(&context, "ro").step(step)?;
-    fsconfig_create(&context).step(step)?;
-    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, HARMLESS).step(step)
+    fsconfig_set_flag(&context, "ro").step(MOUNT)?;
+    fsconfig_create(&context).step(MOUNT)?;
+    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, HARMLESS).step(MOUNT)
 }

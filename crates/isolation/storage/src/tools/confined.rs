@@ -24,14 +24,12 @@ use landlock::{
     ABI, Access as _, AccessFs, CompatLevel, Compatible as _, PathBeneath, Ruleset, RulesetAttr as _,
     RulesetCreatedAttr as _, RulesetError, RulesetStatus, Scope, path_beneath_rules,
 };
-use rustix::fs::CWD;
 use rustix::io::Errno;
-use rustix::mount::{MountPropagationFlags, MoveMountFlags, mount_change, move_mount};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
 use super::Tree;
-use crate::sys;
+use crate::mounts::attach_alone;
 
 /// Paths that every program needs to read: itself, its libraries, its configuration, what the kernel tells of devices
 /// and mounts. Paths that do not exist are passed over.
@@ -124,7 +122,7 @@ pub(super) fn spawn(command: &mut Command, reach: &File, tree: Option<&Tree<'_>>
     let filter = filter().map_err(io::Error::other)?;
     let confined = || {
         if let Some(tree) = tree {
-            see_alone(tree)?;
+            attach_alone(tree.mount, tree.at)?;
         }
         drop_capabilities(tree.map_or(CapabilitySet::empty(), |_| CapabilitySet::DAC_READ_SEARCH))?;
         restrict_files(reach, tree).map_err(io::Error::other)?;
@@ -136,13 +134,6 @@ pub(super) fn spawn(command: &mut Command, reach: &File, tree: Option<&Tree<'_>>
             std::thread::Builder::new().name("atoll-tool".to_owned()).spawn_scoped(scope, confined)?;
         thread.join().unwrap_or_else(|_panic| Err(io::Error::other("the thread that starts it panicked")))
     })
-}
-
-/// Mounts the tree for this thread and what it starts.
-fn see_alone(tree: &Tree<'_>) -> io::Result<()> {
-    sys::own_mounts()?;
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
-    Ok(move_mount(tree.mount, c"", CWD, tree.at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
 }
 
 /// Takes all capabilities from this thread, and from what it starts, `but` these.
