@@ -6,12 +6,13 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use atoll_core::id::SnapshotId;
 use atoll_isolation::IsolationError;
 use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
     fsmount, fsopen,
@@ -94,8 +95,9 @@ struct Top<'a> {
 
 fn mount_overlay(top: Option<&Top<'_>>, layers: &[PathBuf]) -> Result<OwnedFd, IsolationError> {
     let mount = || {
-        if let Some(top) = top {
-            attach_alone(top.disk, Path::new("/")).step("attach the disk of a snapshot")?;
+        match top {
+            Some(top) => attach_alone(top.disk, Path::new("/")).step("attach the disk of a snapshot")?,
+            None => crate::sys::own_mounts().step(MOUNT)?,
         }
         overlay(top.map(|top| top.layer), layers)
     };
@@ -111,21 +113,28 @@ fn mount_overlay(top: Option<&Top<'_>>, layers: &[PathBuf]) -> Result<OwnedFd, I
 const MOUNT: &str = "mount a snapshot on its image";
 
 fn overlay(top: Option<BorrowedFd<'_>>, layers: &[PathBuf]) -> Result<OwnedFd, IsolationError> {
-    let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).step(MOUNT)?;
-    // Short paths, however long those of the layers are: mount options have a maximum length.
-    let mut places: Vec<PathBuf> = top.iter().map(|top| path_of(top.as_fd())).collect();
     // Opened here: the thread's mounts are others than those of the process, though they look the same.
     let held = layers.iter().map(|layer| open_dir(layer)).collect::<Result<Vec<_>, _>>()?;
-    places.extend(held.iter().map(|layer| path_of(layer.as_fd())));
-    for place in places {
-        fsconfig_set_string(&context, "lowerdir+", place.as_os_str()).map_err(|error| match error {
-            rustix::io::Errno::INVAL => {
-                IsolationError::Unavailable("comparing snapshots needs Linux 6.8 or newer".to_owned())
-            }
-            other => failed(MOUNT.to_owned(), other.into()),
-        })?;
+    // Short paths, however long those of the layers are: mount options have a maximum length. The directory is the
+    // thread's own, as its mounts are.
+    let numbers = top.into_iter().chain(held.iter().map(AsFd::as_fd)).map(|dir| dir.as_raw_fd().to_string());
+    let numbers: Vec<String> = numbers.collect();
+    rustix::process::chdir("/proc/self/fd").step(MOUNT)?;
+    let made =
+        match stand_on(&numbers.iter().map(|number| ("lowerdir+", number.as_str())).collect::<Vec<_>>()) {
+            // Before Linux 6.8 there is one option for all, of 255 bytes.
+            Err(Errno::INVAL) => stand_on(&[("lowerdir", numbers.join(":").as_str())]),
+            made => made,
+        };
+    made.step(MOUNT)
+}
+
+fn stand_on(options: &[(&str, &str)]) -> rustix::io::Result<OwnedFd> {
+    let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for (name, value) in options {
+        fsconfig_set_string(&context, *name, *value)?;
     }
-    fsconfig_set_flag(&context, "ro").step(MOUNT)?;
-    fsconfig_create(&context).step(MOUNT)?;
-    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, HARMLESS).step(MOUNT)
+    fsconfig_set_flag(&context, "ro")?;
+    fsconfig_create(&context)?;
+    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, HARMLESS)
 }
