@@ -183,7 +183,9 @@ pub fn prepare_disk(disk: BorrowedFd<'_>) -> Result<(), IsolationError> {
 }
 
 /// Attaches a mount at a directory, for the calling thread and what it starts alone: others do not see it there. It is
-/// detached when they have ended. The thread should do nothing else.
+/// detached when they have ended. The thread should do nothing else. `at` must be reached through attached mounts alone: since
+/// Linux 6.15 the kernel attaches it also within one that is attached nowhere, such as that of the disks, where all see it and
+/// nothing detaches it any more.
 pub(crate) fn attach_alone(mount: BorrowedFd<'_>, at: &Path) -> rustix::io::Result<()> {
     sys::own_mounts()?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;

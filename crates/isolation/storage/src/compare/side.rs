@@ -22,6 +22,9 @@ use crate::mounts::attach_alone;
 use crate::step::{Step, failed};
 use crate::{LoopDevice, Storage, Use, attach_read_only, mount_ext4, open_upper, path_of};
 
+const MOUNT: &str = "mount a snapshot on its image";
+/// Longest value of a mount option, as the kernel takes it.
+const OPTION_MAX_BYTES: usize = 255;
 /// Nothing may be written, run, be a device or give rights.
 const HARMLESS: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_RDONLY
     .union(MountAttrFlags::MOUNT_ATTR_NOSUID)
@@ -110,8 +113,6 @@ fn mount_overlay(top: Option<&Top<'_>>, layers: &[PathBuf]) -> Result<OwnedFd, I
     })
 }
 
-const MOUNT: &str = "mount a snapshot on its image";
-
 fn overlay(top: Option<BorrowedFd<'_>>, layers: &[PathBuf]) -> Result<OwnedFd, IsolationError> {
     // Opened here: the thread's mounts are others than those of the process, though they look the same.
     let held = layers.iter().map(|layer| open_dir(layer)).collect::<Result<Vec<_>, _>>()?;
@@ -120,12 +121,17 @@ fn overlay(top: Option<BorrowedFd<'_>>, layers: &[PathBuf]) -> Result<OwnedFd, I
     let numbers = top.into_iter().chain(held.iter().map(AsFd::as_fd)).map(|dir| dir.as_raw_fd().to_string());
     let numbers: Vec<String> = numbers.collect();
     rustix::process::chdir("/proc/self/fd").step(MOUNT)?;
-    let made =
-        match stand_on(&numbers.iter().map(|number| ("lowerdir+", number.as_str())).collect::<Vec<_>>()) {
-            // Before Linux 6.8 there is one option for all, of 255 bytes.
-            Err(Errno::INVAL) => stand_on(&[("lowerdir", numbers.join(":").as_str())]),
-            made => made,
-        };
+    let each: Vec<_> = numbers.iter().map(|number| ("lowerdir+", number.as_str())).collect();
+    let all = numbers.join(":");
+    let made = match stand_on(&each) {
+        // Before Linux 6.8 there is one option for all.
+        Err(Errno::INVAL) if all.len() <= OPTION_MAX_BYTES => stand_on(&[("lowerdir", &all)]),
+        Err(Errno::INVAL) => {
+            let why = format!("comparing snapshots on {} layers needs Linux 6.8 or newer", layers.len());
+            return Err(IsolationError::Unavailable(why));
+        }
+        made => made,
+    };
     made.step(MOUNT)
 }
 
