@@ -219,18 +219,16 @@ impl Engine {
 
     async fn remove_unknown(&self, known: &BTreeSet<SandboxId>) {
         for driver in self.inner.drivers.values() {
-            let found = match driver.scan().await {
+            let found = match driver.sandboxes().await {
                 Ok(found) => found,
                 Err(error) => {
                     tracing::error!(%error, "a driver cannot look for what is left over");
                     continue;
                 }
             };
-            let unknown: BTreeSet<SandboxId> =
-                found.into_iter().map(|resource| resource.sandbox).filter(|id| !known.contains(id)).collect();
-            for id in unknown {
+            for id in found.difference(known) {
                 tracing::info!(sandbox = %id, "removing what belongs to no known sandbox");
-                if let Err(error) = sandbox::destroy(driver.as_ref(), &id).await {
+                if let Err(error) = sandbox::destroy(driver.as_ref(), id).await {
                     tracing::error!(sandbox = %id, %error, "left-over parts could not be removed");
                 }
             }
