@@ -17,6 +17,9 @@
 //! | `failed` | anything | its remains removed, the record kept |
 //! | unreadable, or what resists | anything | left as it is; shown as `failed` if it can be; the next start tries again |
 //! | no row | anything | removed: a creation died before its row, or a deletion after it |
+//!
+//! What is found here is all that a start waits for. The actors take up the rest (network, guest, execs) behind it, with
+//! turns at the networks: who uses a sandbox waits until its actor has done that.
 
 use std::collections::BTreeSet;
 

@@ -141,7 +141,7 @@ pub fn in_use() -> std::io::Result<Vec<(u32, String)>> {
         let name = line.split_ascii_whitespace().nth(3).and_then(|name| name.strip_prefix("loop"));
         let Some(number) = name.and_then(|number| number.parse().ok()) else { continue };
         // Free devices have no such file. Of others one read gets it whole: no file of sysfs is longer than a page.
-        let mut text = vec![0; rustix::param::page_size()];
+        let mut text = vec![0_u8; rustix::param::page_size()];
         let read = File::open(format!("/sys/block/loop{number}/loop/backing_file"))
             .and_then(|mut file| file.read(&mut text));
         let Ok(count) = read else { continue };
