@@ -112,12 +112,10 @@ async fn remove_foreign(store: &Store, drivers: &[Arc<dyn Isolation>]) -> Result
     let own = store.own_sandbox_ids().await.map_err(|error| failed(chain(&error)))?;
     let own: BTreeSet<_> = own.into_iter().collect();
     for driver in drivers {
-        let found = driver.scan().await.map_err(|error| failed(chain(&error)))?;
-        let foreign: BTreeSet<_> =
-            found.into_iter().map(|one| one.sandbox).filter(|id| !own.contains(id)).collect();
-        for id in foreign {
+        let found = driver.sandboxes().await.map_err(|error| failed(chain(&error)))?;
+        for id in found.difference(&own) {
             tracing::warn!(sandbox = %id, "removing what is not this node's any more");
-            driver.destroy(&id).await.map_err(|error| failed(chain(&error)))?;
+            driver.destroy(id).await.map_err(|error| failed(chain(&error)))?;
         }
     }
     Ok(())

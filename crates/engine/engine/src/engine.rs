@@ -47,6 +47,9 @@ use crate::travel::Travel;
 use crate::usage;
 use crate::volumes::VolumeTable;
 
+/// Networks of sandboxes that are taken up at the same time: each takes a thread for as long as it is opened.
+const NETWORKS_AT_ONCE: usize = 8;
+
 /// Counts, for metrics.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -137,6 +140,9 @@ pub(crate) struct Inner {
     /// Cancelled when the server begins to let go of its clients.
     pub(crate) draining: CancellationToken,
     pub(crate) table: Mutex<Table>,
+    /// Turns at opening the networks of sandboxes that are taken up. None before the engine has started: until then the
+    /// processors find what there is, and a caller waits only for the sandbox that it uses.
+    pub(crate) network_turns: Semaphore,
     /// How many sandboxes were taken up: see [`Engine::taken_up`].
     pub(crate) taken_up: watch::Sender<u64>,
     used: Mutex<Usage>,
@@ -201,6 +207,7 @@ impl Engine {
             shutdown: CancellationToken::new(),
             draining: CancellationToken::new(),
             table: Mutex::default(),
+            network_turns: Semaphore::new(0),
             taken_up: watch::Sender::default(),
             used: Mutex::default(),
         }));
@@ -216,6 +223,7 @@ impl Engine {
         engine.start_cluster();
         engine.start_travel();
         images::start(&engine);
+        engine.inner.network_turns.add_permits(NETWORKS_AT_ONCE);
         Ok(engine)
     }
 

@@ -17,6 +17,9 @@
 //! | `failed` | anything | its remains removed, the record kept |
 //! | unreadable, or what resists | anything | left as it is; shown as `failed` if it can be; the next start tries again |
 //! | no row | anything | removed: a creation died before its row, or a deletion after it |
+//!
+//! What is found here is all that a start waits for. The actors take up the rest (network, guest, execs) behind it, with
+//! turns at the networks: who uses a sandbox waits until its actor has done that.
 
 use std::collections::BTreeSet;
 
@@ -219,18 +222,16 @@ impl Engine {
 
     async fn remove_unknown(&self, known: &BTreeSet<SandboxId>) {
         for driver in self.inner.drivers.values() {
-            let found = match driver.scan().await {
+            let found = match driver.sandboxes().await {
                 Ok(found) => found,
                 Err(error) => {
                     tracing::error!(%error, "a driver cannot look for what is left over");
                     continue;
                 }
             };
-            let unknown: BTreeSet<SandboxId> =
-                found.into_iter().map(|resource| resource.sandbox).filter(|id| !known.contains(id)).collect();
-            for id in unknown {
+            for id in found.difference(known) {
                 tracing::info!(sandbox = %id, "removing what belongs to no known sandbox");
-                if let Err(error) = sandbox::destroy(driver.as_ref(), &id).await {
+                if let Err(error) = sandbox::destroy(driver.as_ref(), id).await {
                     tracing::error!(sandbox = %id, %error, "left-over parts could not be removed");
                 }
             }

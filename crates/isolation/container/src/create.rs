@@ -83,11 +83,15 @@ impl Inner {
         membership: Membership,
         listener: OwnedFd,
     ) -> Result<i32, IsolationError> {
+        let record = self.records.of(&plan.id);
+        let marked = if plan.layers.is_empty() { record.mark_bare() } else { record.unmark_bare() };
+        marked?;
         let slot = self.claim_slot()?;
         let launch = self.launch(plan, userns, &disk, membership, listener, slot.netns)?;
         let child = spawn::spawn(&launch)?;
         // This comes first, so that `destroy` takes its exit status even if a later step fails.
-        self.live.insert(&plan.id, Arc::new(Instance::new(child.pidfd, Some(disk), Some(slot.gate))));
+        let instance = Instance::new(child.pidfd, child.pid, Some(disk), Some(slot.gate));
+        self.live.insert(&plan.id, Arc::new(instance));
         self.check_gate(plan)?;
         Ok(child.pid)
     }

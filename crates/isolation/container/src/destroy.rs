@@ -2,6 +2,7 @@
 //! waits for the kernel to let go, removes the cgroups and, last, the directory with the claims and the
 //! disk. Taking the disk apart is left to [`crate::trash`].
 
+use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -74,15 +75,23 @@ impl Inner {
 
     /// Everything that carries a sandbox's id.
     pub(crate) fn scan(&self) -> Result<Vec<Resource>, IsolationError> {
-        let mut found = Vec::new();
-        for (sandbox, name) in self.cgroups.scan()? {
-            found.push(Resource { sandbox, kind: "cgroup", name });
-        }
-        let with_cgroups: std::collections::BTreeSet<_> = found.iter().map(|r| r.sandbox.clone()).collect();
+        let mut found = self.parts()?;
+        let with_cgroups = found.iter().filter(|part| part.kind == "cgroup");
+        let with_cgroups: BTreeSet<_> = with_cgroups.map(|part| part.sandbox.clone()).collect();
         for sandbox in with_cgroups {
             for pid in self.cgroups.pids(&sandbox)? {
                 found.push(Resource { sandbox: sandbox.clone(), kind: "process", name: pid.to_string() });
             }
+        }
+        found.sort();
+        Ok(found)
+    }
+
+    /// The same, but for processes, which are in cgroups that are found.
+    pub(crate) fn parts(&self) -> Result<Vec<Resource>, IsolationError> {
+        let mut found = Vec::new();
+        for (sandbox, name) in self.cgroups.scan()? {
+            found.push(Resource { sandbox, kind: "cgroup", name });
         }
         for sandbox in self.records.list()? {
             let name = self.records.of(&sandbox).dir().display().to_string();
@@ -106,7 +115,6 @@ impl Inner {
                 name,
             }));
         }
-        found.sort();
         Ok(found)
     }
 }

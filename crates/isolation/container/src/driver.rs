@@ -1,5 +1,6 @@
 //! What the engine asks of containers, by concern.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
@@ -38,6 +39,10 @@ impl Isolation for ContainerIsolation {
     }
 
     async fn set_execution(&self, id: &SandboxId, execution: &Execution) -> Result<(), IsolationError> {
+        // Looks at memory only, where nothing has to be changed: not worth another thread.
+        if self.inner.has_execution(id, execution)? {
+            return Ok(());
+        }
         let (id, execution) = (id.clone(), execution.clone());
         self.blocking(move |inner| inner.set_execution(&id, &execution)).await
     }
@@ -47,6 +52,10 @@ impl Isolation for ContainerIsolation {
     }
 
     async fn set_layers(&self, id: &SandboxId, layers: &[PlannedLayer]) -> Result<bool, IsolationError> {
+        // One look at a name: not worth another thread.
+        if layers.is_empty() && self.inner.has_no_layers(id)? {
+            return Ok(true);
+        }
         let (id, layers) = (id.clone(), layers.to_vec());
         self.blocking(move |inner| inner.set_layers(&id, &layers)).await?;
         Ok(true)
@@ -70,6 +79,11 @@ impl Isolation for ContainerIsolation {
 
     async fn scan(&self) -> Result<Vec<Resource>, IsolationError> {
         self.blocking(Inner::scan).await
+    }
+
+    async fn sandboxes(&self) -> Result<BTreeSet<SandboxId>, IsolationError> {
+        let parts = self.blocking(Inner::parts).await?;
+        Ok(parts.into_iter().map(|part| part.sandbox).collect())
     }
 
     async fn close(&self) {

@@ -52,12 +52,14 @@ impl Inner {
 
     /// The network namespace of a live instance.
     fn netns(&self, id: &SandboxId) -> Result<OwnedFd, IsolationError> {
-        let process = self.records.of(id).read_process().ok_or(IsolationError::Gone)?;
-        let path = format!("/proc/{}/ns/net", process.pid);
+        let instance = self.live.get(id).ok_or(IsolationError::Gone)?;
+        let path = format!("/proc/{}/ns/net", instance.pid());
         let netns = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
             .step("open the network namespace of a sandbox")?;
         // A process that lives now has had its number all the time: what was opened is its own.
-        self.living(id)?;
+        if instance.is_dead() {
+            return Err(IsolationError::Gone);
+        }
         Ok(netns)
     }
 }

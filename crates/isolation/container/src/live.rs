@@ -15,6 +15,7 @@ use crate::spawn::{self, Exit};
 #[derive(Debug)]
 pub(crate) struct Instance {
     pidfd: OwnedFd,
+    pid: i32,
     /// The mount of its disk, so that its last process does not end by unmounting it. Absent when
     /// another server made the instance.
     disk: Mutex<Option<Disk>>,
@@ -27,9 +28,10 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
-    pub(crate) fn new(pidfd: OwnedFd, disk: Option<Disk>, gate: Option<Gate>) -> Self {
+    /// `pid` is the number of the process that `pidfd` is.
+    pub(crate) fn new(pidfd: OwnedFd, pid: i32, disk: Option<Disk>, gate: Option<Gate>) -> Self {
         let (disk, gate) = (Mutex::new(disk), Mutex::new(gate));
-        Self { pidfd, disk, gate, exit: Mutex::new(None), freezing: Mutex::new(()) }
+        Self { pidfd, pid, disk, gate, exit: Mutex::new(None), freezing: Mutex::new(()) }
     }
 
     /// The mount that keeps its disk mounted besides its processes.
@@ -64,7 +66,7 @@ impl Instance {
 
     /// Takes up a process that was written down; `None` when it has ended.
     pub(crate) fn find(process: Process) -> Result<Option<Self>, IsolationError> {
-        Ok(process.open()?.map(|pidfd| Self::new(pidfd, None, None)))
+        Ok(process.open()?.map(|pidfd| Self::new(pidfd, process.pid, None, None)))
     }
 
     /// Whether it has ended.
@@ -84,6 +86,11 @@ impl Instance {
             *exit = spawn::reap(&self.pidfd);
         }
         *exit
+    }
+
+    /// The process's number. It is this process's as long as this has not [ended](Self::is_dead).
+    pub(crate) const fn pid(&self) -> i32 {
+        self.pid
     }
 
     /// The process as a descriptor.

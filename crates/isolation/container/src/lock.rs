@@ -109,19 +109,29 @@ impl Inner {
         Ok(())
     }
 
+    /// Whether the kernel enforces this policy already in a sandbox that lives.
+    pub(crate) fn has_execution(
+        &self,
+        id: &SandboxId,
+        execution: &Execution,
+    ) -> Result<bool, IsolationError> {
+        self.living(id)?;
+        self.check_execution(execution)?;
+        let Ok(witness) = &self.witness else { return Ok(true) };
+        Ok(match witness.gate(id) {
+            Some(now) => now.revision == revision(execution),
+            // The witness does not watch it: enough where no program is to be held back.
+            None => execution.is_open(),
+        })
+    }
+
     /// Sees to it that the kernel enforces this policy in a sandbox that lives.
     pub(crate) fn set_execution(&self, id: &SandboxId, execution: &Execution) -> Result<(), IsolationError> {
-        let instance = self.living(id)?;
-        self.check_execution(execution)?;
+        if self.has_execution(id, execution)? {
+            return Ok(());
+        }
         let Ok(witness) = &self.witness else { return Ok(()) };
-        let now = witness.gate(id);
-        if now.as_ref().is_some_and(|now| now.revision == revision(execution)) {
-            return Ok(());
-        }
-        // The witness does not watch it, and no program is to be held back.
-        if now.is_none() && execution.is_open() {
-            return Ok(());
-        }
+        let instance = self.living(id)?;
         let facts = witness.facts(id).unwrap_or_default();
         let layers: Vec<_> = facts.layers.into_iter().map(|layer| layer.dir).collect();
         let disk = match instance.disk_mount().step("copy a file descriptor")? {

@@ -4,6 +4,7 @@
 //! <dir>/sandboxes/<id>/
 //!   uid-<first id>   empty; its name is the claim on a range of ids
 //!   frozen           empty; there while a snapshot holds the disk still
+//!   bare             empty; while it is there no agent layer is mounted
 //!   guest.sock       where the guest agent listens
 //!   process.json     which process is the guest agent
 //! ```
@@ -12,7 +13,7 @@
 //! may enter `<dir>`; the guest never sees it.
 
 use std::fs::{self, DirBuilder, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -27,6 +28,8 @@ use crate::step::Step;
 
 /// Largest `process.json`, bytes.
 const RECORD_MAX_BYTES: u64 = 4096;
+/// Room for what it has, so that it is read at once, bytes.
+const RECORD_CAPACITY_BYTES: usize = 256;
 /// Connections that wait for the guest: the host has one, and one more while it replaces that.
 const BACKLOG: i32 = 8;
 
@@ -89,6 +92,25 @@ impl Record {
         self.dir.join("frozen").try_exists().is_ok_and(|there| there)
     }
 
+    /// Writes down that no agent layer is mounted. A directory without this, as older servers left them, says nothing.
+    pub(crate) fn mark_bare(&self) -> Result<(), IsolationError> {
+        File::create(self.dir.join("bare")).step("write down that a sandbox has no agent layers")?;
+        Ok(())
+    }
+
+    /// Takes that back: before the first layer is mounted, so that a server that is killed in between leaves nothing false.
+    pub(crate) fn unmark_bare(&self) -> Result<(), IsolationError> {
+        match fs::remove_file(self.dir.join("bare")) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other.step("write down that a sandbox may have agent layers"),
+        }
+    }
+
+    /// Whether it is written down. When it is not, layers may be mounted.
+    pub(crate) fn is_bare(&self) -> bool {
+        self.dir.join("bare").try_exists().is_ok_and(|there| there)
+    }
+
     /// Makes the directory. Fails when there is one.
     pub(crate) fn create(&self) -> Result<(), IsolationError> {
         DirBuilder::new().mode(0o700).create(&self.dir).step("make the directory of a sandbox")
@@ -109,7 +131,7 @@ impl Record {
     /// Forgets everything but the disk: what belonged to the process that was.
     pub(crate) fn clear_run(&self) -> Result<(), IsolationError> {
         let step = || "forget the process of a sandbox";
-        for name in ["process.json", "process.json.new", "guest.sock"] {
+        for name in ["process.json", "process.json.new", "guest.sock", "bare"] {
             match fs::remove_file(self.dir.join(name)) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 other => other.step(step())?,
@@ -141,9 +163,10 @@ impl Record {
 
     /// The process, if it was written down.
     pub(crate) fn read_process(&self) -> Option<Process> {
-        let path = self.dir.join("process.json");
-        let small = fs::metadata(&path).is_ok_and(|meta| meta.len() <= RECORD_MAX_BYTES);
-        let text = small.then(|| fs::read(path).ok()).flatten()?;
+        let file = File::open(self.dir.join("process.json")).ok()?;
+        let mut text = Vec::with_capacity(RECORD_CAPACITY_BYTES);
+        // What is longer is no record: it is cut off here.
+        file.take(RECORD_MAX_BYTES).read_to_end(&mut text).ok()?;
         serde_json::from_slice(&text).ok()
     }
 

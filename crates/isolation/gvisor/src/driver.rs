@@ -1,5 +1,6 @@
 //! What the engine asks of gVisor's sandboxes, by concern.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 
 use async_trait::async_trait;
@@ -44,6 +45,11 @@ impl Isolation for GvisorIsolation {
 
     async fn scan(&self) -> Result<Vec<Resource>, IsolationError> {
         self.blocking(Inner::scan).await
+    }
+
+    async fn sandboxes(&self) -> Result<BTreeSet<SandboxId>, IsolationError> {
+        let parts = self.blocking(Inner::parts).await?;
+        Ok(parts.into_iter().map(|part| part.sandbox).collect())
     }
 }
 

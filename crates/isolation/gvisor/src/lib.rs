@@ -292,17 +292,25 @@ impl Inner {
         Ok(())
     }
 
+    /// Everything that carries a sandbox's id.
     fn scan(&self) -> Result<Vec<Resource>, IsolationError> {
-        let mut found = Vec::new();
-        let mut with_cgroups = BTreeSet::new();
-        for (sandbox, name) in self.cgroups.scan()? {
-            with_cgroups.insert(sandbox.clone());
-            found.push(Resource { sandbox, kind: "cgroup", name });
-        }
+        let mut found = self.parts()?;
+        let with_cgroups = found.iter().filter(|part| part.kind == "cgroup");
+        let with_cgroups: BTreeSet<_> = with_cgroups.map(|part| part.sandbox.clone()).collect();
         for sandbox in with_cgroups {
             for pid in self.cgroups.pids(&sandbox)? {
                 found.push(Resource { sandbox: sandbox.clone(), kind: "process", name: pid.to_string() });
             }
+        }
+        found.sort();
+        Ok(found)
+    }
+
+    /// The same, but for processes, which are in cgroups that are found.
+    fn parts(&self) -> Result<Vec<Resource>, IsolationError> {
+        let mut found = Vec::new();
+        for (sandbox, name) in self.cgroups.scan()? {
+            found.push(Resource { sandbox, kind: "cgroup", name });
         }
         for sandbox in sandboxes(&self.config.dir)? {
             let name = self.record(&sandbox).dir.display().to_string();
@@ -319,7 +327,6 @@ impl Inner {
         }
         let probing = self.probing().clone();
         found.retain(|resource| !probing.contains(&resource.sandbox));
-        found.sort();
         Ok(found)
     }
 }

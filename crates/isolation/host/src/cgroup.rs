@@ -28,6 +28,7 @@ use self::files::{
 };
 use self::limits::{limit_memory, tcp_memory};
 use crate::layout::{Controller, Hierarchy, Layout};
+use crate::process;
 use crate::step::{Step, failed};
 
 /// Period of the CPU limit, microseconds: the kernel's default.
@@ -441,7 +442,7 @@ impl Cgroups {
     #[must_use]
     pub fn contains(&self, id: &SandboxId, pid: i32) -> bool {
         let ours = format!("/{}", self.path(id));
-        let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        let text = process::read_file(&format!("/proc/{pid}/cgroup")).unwrap_or_default();
         text.lines().any(|line| line.ends_with(&ours) || line.contains(&format!("{ours}/")))
     }
 }

@@ -1,7 +1,8 @@
 //! Processes that a server wrote down, for a later server to find them again.
 #![expect(unsafe_code, reason = "registers a descriptor with the runtime")]
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
 
 use atoll_isolation::IsolationError;
@@ -12,6 +13,10 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::step::Step;
+
+/// What a file about a process usually has at most, and what is read of one at most, bytes.
+const FILE_USUAL_BYTES: usize = 4096;
+const FILE_MAX_BYTES: u64 = 1 << 20;
 
 /// The first process of a sandbox, or its virtual machine. The start time tells it from another that later got
 /// the same number.
@@ -30,7 +35,7 @@ impl Process {
     /// # Errors
     /// When there is none.
     pub fn read(pid: i32) -> io::Result<Self> {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        let stat = read_file(&format!("/proc/{pid}/stat"))?;
         // The command in parentheses may hold anything; the start time is the 20th field after it.
         let fields = stat.rsplit_once(") ").map(|(_, rest)| rest).unwrap_or_default();
         let start_time = fields.split(' ').nth(19).and_then(|field| field.parse().ok());
@@ -52,6 +57,13 @@ impl Process {
         let same = Self::read(self.pid).is_ok_and(|now| now == self);
         Ok((same && !is_dead(&pidfd)).then_some(pidfd))
     }
+}
+
+/// Reads a file of `/proc`: at once, where the usual way asks for its size, which is 0, and begins with a few bytes.
+pub(crate) fn read_file(path: &str) -> io::Result<String> {
+    let mut text = String::with_capacity(FILE_USUAL_BYTES);
+    File::open(path)?.take(FILE_MAX_BYTES).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// Whether a process has ended.

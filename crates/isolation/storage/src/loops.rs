@@ -1,6 +1,7 @@
 //! Images on loop devices that free themselves with their last user.
 
 use std::fs::File;
+use std::io::Read as _;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
@@ -139,8 +140,13 @@ pub fn in_use() -> std::io::Result<Vec<(u32, String)>> {
     for line in std::fs::read_to_string("/proc/partitions")?.lines() {
         let name = line.split_ascii_whitespace().nth(3).and_then(|name| name.strip_prefix("loop"));
         let Some(number) = name.and_then(|number| number.parse().ok()) else { continue };
-        // Free devices have no such file.
-        if let Ok(text) = std::fs::read_to_string(format!("/sys/block/loop{number}/loop/backing_file")) {
+        // Free devices have no such file. Of others one read gets it whole: no file of sysfs is longer than a page.
+        let mut text = vec![0_u8; rustix::param::page_size()];
+        let read = File::open(format!("/sys/block/loop{number}/loop/backing_file"))
+            .and_then(|mut file| file.read(&mut text));
+        let Ok(count) = read else { continue };
+        text.truncate(count);
+        if let Ok(text) = String::from_utf8(text) {
             found.push((number, text.trim_end().to_owned()));
         }
     }

@@ -17,6 +17,7 @@
 //!    one keeps its disk, byte for byte, and nothing else: no process, no cgroup, no mount, no memory.
 //! 5. **Limits are enforced or refused**, never ignored: [`IsolationError::Unenforceable`].
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -389,6 +390,14 @@ pub trait Isolation: Lifecycle + StandingStill + Artifacts + Gates {
     /// # Errors
     /// [`IsolationError::Kernel`].
     async fn scan(&self) -> Result<Vec<Resource>, IsolationError>;
+
+    /// The sandboxes that have anything on the host: the ids that [`Self::scan`] lists, without a look at each process.
+    ///
+    /// # Errors
+    /// [`IsolationError::Kernel`].
+    async fn sandboxes(&self) -> Result<BTreeSet<SandboxId>, IsolationError> {
+        Ok(self.scan().await?.into_iter().map(|resource| resource.sandbox).collect())
+    }
 
     /// Ends the driver's background tasks. Instances go on. The caller calls nothing else afterwards.
     async fn close(&self) {}

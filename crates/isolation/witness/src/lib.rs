@@ -107,7 +107,7 @@ impl Witness {
         let store = Store::open(dir)?;
         let free = Arc::new(Free::default());
         let bell = Doorbell::new().map_err(|error| Missing::refused("make an epoll", error))?;
-        let mut watched = HashMap::new();
+        let (mut watched, mut starting) = (HashMap::new(), store.starting()?);
         for (cgroup, slot, sandbox) in store.boxes()? {
             free.take(slot);
             let (facts, gate) = (store.kept(&sandbox, "json"), Mutex::new(store.kept(&sandbox, "gate")));
@@ -115,7 +115,7 @@ impl Witness {
             bell.add(&ring).map_err(|error| Missing::refused("watch a ring", error))?;
             let carried = store.was_carried(cgroup);
             let reading = Mutex::new(Reading { taken_over: !carried, late: carried });
-            let starting = Mutex::new(Some(store.starting(cgroup)?));
+            let starting = Mutex::new(Some(starting.remove(&cgroup).unwrap_or_default()));
             let one = Watched { sandbox, cgroup, slot, facts, ring, reading, gate, starting };
             watched.insert(cgroup, Arc::new(one));
         }

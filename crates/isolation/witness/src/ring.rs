@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -81,20 +82,38 @@ impl Drop for Mapping {
 pub(crate) struct Ring {
     /// The kernel's object.
     pub(crate) map: OwnedFd,
+    /// Our position, one page.
     consumer: Mapping,
-    /// The producer's position, one page, then the data, twice.
+    /// The producer's position, one page.
     producer: Mapping,
+    /// The records, twice, one behind the other: so that one which goes over the end lies in one piece.
+    records: OnceLock<Mapping>,
     bytes: usize,
-    page: usize,
 }
 
 impl Ring {
-    /// Maps a ring of `bytes`.
+    /// Opens a ring of `bytes`, and maps its positions. Its records are mapped by [`Self::map_records`] or
+    /// [`Self::next`]: the kernel enters every one of their pages then, which is most of what a ring costs, and a server
+    /// that starts finds the rings of most sandboxes empty.
     pub(crate) fn open(map: OwnedFd, bytes: usize) -> io::Result<Self> {
         let page = rustix::param::page_size();
         let consumer = Mapping::new(&map, page, 0, true)?;
-        let producer = Mapping::new(&map, page + 2 * bytes, page, false)?;
-        Ok(Self { map, consumer, producer, bytes, page })
+        let producer = Mapping::new(&map, page, page, false)?;
+        Ok(Self { map, consumer, producer, records: OnceLock::new(), bytes })
+    }
+
+    /// Maps the records, unless they are mapped.
+    pub(crate) fn map_records(&self) -> io::Result<()> {
+        self.records()?;
+        Ok(())
+    }
+
+    fn records(&self) -> io::Result<&Mapping> {
+        if let Some(mapped) = self.records.get() {
+            return Ok(mapped);
+        }
+        let mapped = Mapping::new(&self.map, 2 * self.bytes, 2 * rustix::param::page_size(), false)?;
+        Ok(self.records.get_or_init(|| mapped))
     }
 
     /// Takes the next record without giving its room back; `None` when there is none that is finished. `position` is
@@ -105,9 +124,17 @@ impl Ring {
             if *position >= end {
                 return None;
             }
+            let records = match self.records() {
+                Ok(records) => records,
+                // They wait there for the next look.
+                Err(error) => {
+                    tracing::error!(%error, "the records of a sandbox cannot be mapped");
+                    return None;
+                }
+            };
             let mask = self.bytes as u64 - 1;
-            let at = self.page + usize::try_from(*position & mask).ok()?;
-            let header = self.producer.length(at).load(Ordering::Acquire);
+            let at = usize::try_from(*position & mask).ok()?;
+            let header = records.length(at).load(Ordering::Acquire);
             if header & BUSY != 0 {
                 return None;
             }
@@ -119,7 +146,7 @@ impl Ring {
             }
             *position += ((length + HEADER_BYTES + 7) & !7) as u64;
             if header & DISCARDED == 0 {
-                self.producer.copy(at + HEADER_BYTES, record, length);
+                records.copy(at + HEADER_BYTES, record, length);
                 return Some(());
             }
         }

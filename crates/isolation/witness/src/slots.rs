@@ -48,7 +48,9 @@ pub(crate) fn make(free: &Free, rings: &OwnedFd) -> Result<Slot, Missing> {
         let full = std::io::Error::other(format!("{SLOTS_MAX} sandboxes are watched already"));
         Missing::refused("watch one more sandbox", full)
     })?;
-    let ring = find_or_make(rings, number).map_err(|error| Missing::refused("make a ring", error));
+    let mapped = |ring: Ring| ring.map_records().map(|()| ring);
+    let ring = find_or_make(rings, number).and_then(mapped);
+    let ring = ring.map_err(|error| Missing::refused("make a ring", error));
     if ring.is_err() {
         free.give_back(number);
     }

@@ -1,7 +1,8 @@
 //! The objects in the kernel: maps, programs, links, and the table of sandboxes, all pinned.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::io;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -27,6 +28,8 @@ const ID_AT: usize = 16;
 const ID_BYTES: usize = 40;
 /// Largest file of facts, bytes.
 const FACTS_MAX_BYTES: u64 = 16 << 20;
+/// What most have at most, so that one is read at once, bytes.
+const FACTS_USUAL_BYTES: usize = 4096;
 
 /// Execs of one sandbox that may be starting at a time: a share of the room in the table of all sandboxes.
 const STARTING_MAX_COUNT: usize = 128;
@@ -274,14 +277,20 @@ impl Store {
         Ok(())
     }
 
-    /// Execs of a sandbox whose start an earlier server announced and, because it was killed, never took back.
-    pub(crate) fn starting(&self, cgroup: u64) -> Result<BTreeSet<String>, Missing> {
+    /// Execs whose start an earlier server announced and, because it was killed, never took back: by their sandbox's
+    /// cgroup.
+    pub(crate) fn starting(&self) -> Result<HashMap<u64, BTreeSet<String>>, Missing> {
         let told = rows::<{ START_KEY_BYTES as usize }, 4>(&self.maps.starts)
             .map_err(|error| Missing::refused("read which execs start", error))?;
-        let own = told.iter().filter(|(key, _)| key[..8] == cgroup.to_ne_bytes());
-        let names =
-            own.filter_map(|(key, _)| std::ffi::CStr::from_bytes_until_nul(&key[8..]).ok()?.to_str().ok());
-        Ok(names.map(str::to_owned).collect())
+        let mut starting = HashMap::<u64, BTreeSet<String>>::new();
+        for (key, _) in told {
+            let (cgroup, name) = key.split_at(8);
+            let name = std::ffi::CStr::from_bytes_until_nul(name).ok().and_then(|name| name.to_str().ok());
+            if let (Ok(cgroup), Some(name)) = (<[u8; 8]>::try_from(cgroup), name) {
+                starting.entry(u64::from_ne_bytes(cgroup)).or_default().insert(name.to_owned());
+            }
+        }
+        Ok(starting)
     }
 
     /// The ring of a slot.
@@ -359,10 +368,11 @@ impl Store {
 
     /// The value that was written down; the default when the file is torn or absent.
     pub(crate) fn kept<T: DeserializeOwned + Default>(&self, sandbox: &SandboxId, what: &str) -> T {
-        let path = self.file(sandbox, what);
-        let small = std::fs::metadata(&path).is_ok_and(|meta| meta.len() <= FACTS_MAX_BYTES);
-        let text = small.then(|| std::fs::read(path).ok()).flatten().unwrap_or_default();
-        serde_json::from_slice(&text).unwrap_or_default()
+        let mut text = Vec::with_capacity(FACTS_USUAL_BYTES);
+        let read = File::open(self.file(sandbox, what))
+            .and_then(|file| file.take(FACTS_MAX_BYTES).read_to_end(&mut text));
+        // What is longer is cut off, and so torn.
+        read.ok().and_then(|_count| serde_json::from_slice(&text).ok()).unwrap_or_default()
     }
 
     /// Removes it.

@@ -4,9 +4,8 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use atoll_failpoint::fail_point;
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::{NetworkError, PROXY_ADDRESS, RESOLVER_ADDRESS, Step, redirect, steer};
+use crate::{NetworkError, PROXY_ADDRESS, RESOLVER_ADDRESS, Step, openers, redirect, steer};
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
@@ -35,18 +34,12 @@ pub struct Gate {
 }
 
 /// Opens a gate in a namespace that has none: its earlier gate went with the server that held it. Blocks
-/// for about half a millisecond.
+/// for about half a millisecond, longer where others wait for the same.
 ///
 /// # Errors
 /// [`NetworkError`].
 pub fn open_gate(netns: BorrowedFd<'_>) -> Result<Gate, NetworkError> {
-    let netns = netns.try_clone_to_owned().step("copy a file descriptor")?;
-    let inside = move || {
-        move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network))
-            .step("enter a network namespace")?;
-        open_here(netns.as_fd())
-    };
-    crate::slot::on_a_thread(inside)
+    openers::open(netns)
 }
 
 /// Opens a gate in the namespace of this thread, which is `netns`.

@@ -32,6 +32,7 @@
 
 mod gate;
 mod netlink;
+mod openers;
 mod redirect;
 mod slot;
 mod steer;

@@ -18,7 +18,7 @@ pub(crate) fn make() -> Result<Slot, NetworkError> {
 }
 
 /// Runs work that changes the thread it runs on.
-pub(crate) fn on_a_thread<T: Send + 'static>(
+fn on_a_thread<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, NetworkError> + Send + 'static,
 ) -> Result<T, NetworkError> {
     let thread = std::thread::Builder::new()

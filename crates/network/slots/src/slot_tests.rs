@@ -124,6 +124,20 @@ fn without_a_gate_there_is_no_traffic_and_a_new_gate_opens_the_way_again() {
 }
 
 #[test]
+fn gates_that_are_opened_at_the_same_time_are_each_in_their_own_namespace() {
+    let slots: Vec<OwnedFd> = (0..12).map(|_| make().unwrap().netns).collect();
+    let gates: Vec<Gate> = std::thread::scope(|scope| {
+        let opened: Vec<_> =
+            slots.iter().map(|netns| scope.spawn(move || open_gate(netns.as_fd()).unwrap())).collect();
+        opened.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    for (netns, gate) in slots.iter().zip(&gates) {
+        let (_arrived, wanted) = through(netns, gate, "192.0.2.1:80");
+        assert_eq!(wanted, "192.0.2.1:80".parse().unwrap());
+    }
+}
+
+#[test]
 fn the_way_without_bpf_leads_to_the_same_place() {
     // A namespace whose BPF link is cut, with rules instead.
     let Slot { netns, gate } = make().unwrap();

@@ -65,6 +65,9 @@ pub(crate) fn read(segment: &Segment) -> io::Result<Vec<u8>> {
     let size = if segment.closed {
         zstd::Decoder::new(file)?.take(UNPACKED_MAX_BYTES + 1).read_to_end(&mut bytes)?
     } else {
+        // So that it is read at once. Most are short, and a server that starts reads one of each sandbox.
+        let there = file.metadata()?.len().min(UNPACKED_MAX_BYTES);
+        bytes.reserve(usize::try_from(there).unwrap_or_default());
         file.take(UNPACKED_MAX_BYTES + 1).read_to_end(&mut bytes)?
     };
     if size as u64 > UNPACKED_MAX_BYTES {

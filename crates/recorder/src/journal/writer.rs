@@ -146,11 +146,11 @@ impl JournalWriter {
             fs::rename(&segment.path, beside)?;
             return Ok(Opened { cut: size, ..opened });
         }
+        let file = OpenOptions::new().append(true).open(&segment.path)?;
         if opened.cut > 0 {
             fs::write(beside, &bytes[usize::try_from(found.good).unwrap_or_default()..])?;
+            file.set_len(found.good)?;
         }
-        let file = OpenOptions::new().append(true).open(&segment.path)?;
-        file.set_len(found.good)?;
         self.open = Some(OpenSegment { file, first: segment.first, size: found.good, dirty: false });
         if found.closes {
             self.close_segment()?;
@@ -164,6 +164,7 @@ impl JournalWriter {
         let Some(mut rest) = bytes.strip_prefix(MAGIC) else { return found };
         found.good = MAGIC.len() as u64;
         self.next = first;
+        let mut events = Vec::new();
         while let Next::Frame(frame) = decode(rest) {
             rest = &rest[frame.size..];
             found.good += frame.size as u64;
@@ -178,12 +179,7 @@ impl JournalWriter {
                 Kind::Event => {
                     self.next += 1;
                     self.unsigned += 1;
-                    if let Ok(event) = serde_json::from_slice::<Numbered>(frame.payload) {
-                        self.last_at_us = event.event.at_us;
-                        let what = event.event.what;
-                        found.opened.clean = what == What::Recorder(RecorderEvent::Paused);
-                        found.opened.ended = what == What::Recorder(RecorderEvent::Ended);
-                    }
+                    events.push(frame.payload);
                 }
                 Kind::Checkpoint => {
                     self.unsigned = 0;
@@ -192,6 +188,13 @@ impl JournalWriter {
                 }
             }
             self.link = self.link.after(frame.kind, frame.payload);
+        }
+        // Only the last one that can be read says how the journal stopped.
+        let last = events.iter().rev().find_map(|event| serde_json::from_slice::<Numbered>(event).ok());
+        if let Some(Numbered { event, .. }) = last {
+            self.last_at_us = event.at_us;
+            found.opened.clean = event.what == What::Recorder(RecorderEvent::Paused);
+            found.opened.ended = event.what == What::Recorder(RecorderEvent::Ended);
         }
         found
     }

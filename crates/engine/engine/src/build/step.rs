@@ -73,7 +73,8 @@ impl Run<'_> {
         numbered: &Numbered<'_>,
     ) -> Result<(), BuildFailure> {
         let placed = |error| at(step.place, error);
-        let denials = || self.engine.network(sandbox).map(|view| view.denials).unwrap_or_default();
+        let gateway = &self.engine.inner.gateway;
+        let denials = || gateway.network(sandbox).map(|view| view.denials).unwrap_or_default();
         let before = denials();
         let view = self.engine.create_exec(sandbox, draft, self.caller).await.map_err(placed)?;
         let exec = view.record.id.to_string();

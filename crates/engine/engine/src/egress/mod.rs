@@ -7,6 +7,7 @@
 use atoll_core::id::{ProjectId, SandboxId};
 use atoll_core::network::{NetworkView, Transferred};
 use atoll_core::policy::{EgressMode, EgressPolicy};
+use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::SandboxSpec;
 use atoll_core::trace::TraceMode;
 use atoll_core::{Code, Error, Result};
@@ -28,12 +29,16 @@ pub struct EgressConfig {
 }
 
 impl Engine {
-    /// What can be seen of a sandbox's network.
+    /// What can be seen of a sandbox's network. Waits for that of one that runs and is being taken up.
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`], [`Code::InvalidState`] when it has none at the moment.
-    pub fn network(&self, id: &SandboxId) -> Result<NetworkView> {
+    #[boxed]
+    pub async fn network(&self, id: &SandboxId) -> Result<NetworkView> {
         let sandbox = self.inner.sandbox(id)?;
+        if sandbox.state() == SandboxState::Running {
+            sandbox.settled().await;
+        }
         self.inner.gateway.network(&sandbox.id).ok_or_else(|| {
             Error::new(Code::InvalidState, "the sandbox has no network now")
                 .hint("it is being made or deleted, or it failed")

@@ -21,4 +21,4 @@ pub use output::{OutputEvent, OutputReader};
 pub(crate) use session::wait_ended;
 pub(crate) use shared::ExecShared;
 pub use shared::ExecView;
-pub(crate) use take_up::{enter_open, enter_started, tidy_up};
+pub(crate) use take_up::{enter_open, enter_started, tidy_up, tidy_up_but};

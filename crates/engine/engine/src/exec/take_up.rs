@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_core::exec::ExecState;
+use atoll_core::id::ExecId;
 use atoll_core::{Code, Error, Result};
 use atoll_guest_protocol::client::{GuestClient, GuestError};
 use atoll_guest_protocol::messages::{ExecInfo, SignalExec};
@@ -23,16 +24,22 @@ const TRIES_MAX_COUNT: u32 = 16;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Starts the session of every exec that has not ended. Each waits for a connection; one that the guest never
-/// heard of vanishes then.
-pub(crate) async fn enter_open(inner: &Arc<Inner>, sandbox: &Arc<SandboxShared>) -> Result<()> {
-    for record in inner.store.open_execs(&sandbox.id).await.map_err(store_error)? {
+/// heard of vanishes then. Gives their ids.
+pub(crate) async fn enter_open(inner: &Arc<Inner>, sandbox: &Arc<SandboxShared>) -> Result<Vec<ExecId>> {
+    let open = inner.store.open_execs(&sandbox.id).await.map_err(store_error)?;
+    let ids = ids_of(&open);
+    for record in open {
         // Its start was counted in a process that could not record it any more.
         if sandbox.meter.is_after_mark(record.created_ms) {
             sandbox.meter.count_exec(record.started_by.as_ref());
         }
         enter_started(inner, sandbox, record).await?;
     }
-    Ok(())
+    Ok(ids)
+}
+
+fn ids_of(execs: &[ExecRecord]) -> Vec<ExecId> {
+    execs.iter().map(|exec| exec.id.clone()).collect()
 }
 
 /// Starts the session of an exec that is recorded and runs already: started by an earlier server, or before its sandbox
@@ -56,9 +63,16 @@ pub(crate) async fn enter_started(
 /// connection that breaks meanwhile is no reason to give the sandbox up.
 pub(crate) async fn tidy_up(inner: &Inner, sandbox: &SandboxShared) -> Result<()> {
     let open = inner.store.open_execs(&sandbox.id).await.map_err(store_error)?;
+    tidy_up_but(sandbox, &ids_of(&open)).await
+}
+
+/// The same, where it is known which execs are recorded as open. One that ended since is left to its session.
+///
+/// The guest ends what is not among these: while nothing can begin in the sandbox.
+pub(crate) async fn tidy_up_but(sandbox: &SandboxShared, open: &[ExecId]) -> Result<()> {
     for _ in 0..TRIES_MAX_COUNT {
         let client = wait_for_guest(sandbox).await?;
-        match compare_on(&client, &open).await {
+        match compare_on(&client, open).await {
             Ok(known) => {
                 // What the guest never heard of is gone when this returns: a retry of it begins anew.
                 let unknown =
@@ -82,10 +96,10 @@ pub(crate) async fn tidy_up(inner: &Inner, sandbox: &SandboxShared) -> Result<()
     Err(Error::new(Code::GuestUnavailable, "the connection to the sandbox breaks off again and again"))
 }
 
-async fn compare_on(client: &GuestClient, open: &[ExecRecord]) -> Result<Vec<ExecInfo>, GuestError> {
+async fn compare_on(client: &GuestClient, open: &[ExecId]) -> Result<Vec<ExecInfo>, GuestError> {
     let known = client.list_execs().await?;
     for info in &known {
-        if open.iter().any(|exec| exec.id.as_str() == info.exec_id) {
+        if open.iter().any(|exec| exec.as_str() == info.exec_id) {
             continue;
         }
         // Its end is recorded and the guest had not been told; or its start was given up, and it runs although no row

@@ -11,6 +11,7 @@ use atoll_core::spec::SandboxDraft;
 use atoll_engine::{Caller, ExecQuery};
 use atoll_guest_protocol::client::GuestClient;
 use atoll_guest_protocol::messages::StartExec;
+use atoll_isolation::fake::Connect;
 use atoll_isolation::{Death, Gates as _, Lifecycle as _};
 
 use crate::support::{World, argv, assert_bytes, exec_row, ms, named, numbers, plan, row, until};
@@ -157,6 +158,28 @@ fn running_sandboxes_survive_every_crash() {
         assert_eq!(server.kill_exec(exec).record.exit.unwrap().reason, ExitReason::Killed);
     }
     for id in &ids {
+        server.delete(id);
+    }
+    world.assert_empty(&server);
+}
+
+#[test]
+fn guests_that_do_not_answer_keep_no_other_sandbox_from_its_network() {
+    // More than have a turn at the same time.
+    const COUNT: u64 = 20;
+    let world = World::new();
+    let server = world.start();
+    let ids: Vec<_> = (0..COUNT).map(|n| server.create(named(&format!("s{n}"))).unwrap().id).collect();
+    server.kill();
+    world.host.set_connect(Connect::Silent);
+    let before = world.host.calls("gate");
+    let server = world.start();
+    until("each has its network", || world.host.calls("gate") == before + COUNT);
+    server.kill();
+    world.host.set_connect(Connect::Works);
+    let server = world.start();
+    for id in &ids {
+        server.exec(id, argv(&["true"])).unwrap();
         server.delete(id);
     }
     world.assert_empty(&server);

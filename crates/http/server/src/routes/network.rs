@@ -16,5 +16,5 @@ pub(crate) async fn get_network(
     caller: OnSandbox<Read>,
     State(app): State<App>,
 ) -> ApiResult<Json<NetworkView>> {
-    Ok(Json(app.engine.network(caller.sandbox())?))
+    Ok(Json(app.engine.network(caller.sandbox()).await?))
 }

@@ -12,6 +12,7 @@ pub async fn makes_runs_and_removes(harness: &dyn Harness) {
     assert_eq!(sandbox.see("echo hello; echo x > /tmp/file; cat /tmp/file").await, "hello\nx");
     let found = sandbox.driver.scan().await.unwrap();
     assert!(found.iter().any(|resource| resource.sandbox == sandbox.id), "not in {found:?}");
+    assert!(sandbox.driver.sandboxes().await.unwrap().contains(&sandbox.id));
     let usage = sandbox.driver.usage(&sandbox.id).await.unwrap();
     assert!(usage.cpu_us > 0 && usage.memory_bytes > 0 && usage.pids > 0, "{usage:?}");
     assert!(usage.memory_peak_bytes >= usage.memory_bytes && usage.oom_kills == 0, "{usage:?}");

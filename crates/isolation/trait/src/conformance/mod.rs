@@ -261,6 +261,7 @@ impl Sandbox {
 
 /// Nothing on the host carries this id.
 pub async fn assert_clean(driver: &dyn Isolation, id: &SandboxId) {
+    assert!(!driver.sandboxes().await.unwrap().contains(id));
     let left: Vec<_> = driver.scan().await.unwrap().into_iter().filter(|r| r.sandbox == *id).collect();
     assert!(left.is_empty(), "left behind: {left:?}");
 }

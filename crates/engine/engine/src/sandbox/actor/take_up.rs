@@ -14,7 +14,7 @@ impl Actor {
             usage::load(&self.inner, &self.shared, &self.record).await?;
             exec::enter_open(&self.inner, &self.shared).await
         };
-        if let Err(error) = taken_up.await {
+        if let Err(error) = taken_up.await.map(drop) {
             self.fail(&error.message).await;
         }
     }
@@ -69,7 +69,11 @@ impl Actor {
         }
     }
 
+    /// Opens the network again, when it is this sandbox's turn: turns are given once the server has found all that there is.
     pub(super) async fn take_up_network(&self) {
+        let turn = self.inner.shutdown.run_until_cancelled(self.inner.network_turns.acquire()).await;
+        // It is not opened when the server stops before.
+        let Some(Ok(_turn)) = turn else { return };
         if let Err(error) = self.inner.open_network(&self.shared).await {
             // It goes on without a network: closed, not open.
             tracing::error!(sandbox = %self.record.id, %error, "the network of a sandbox could not be taken up");
@@ -87,8 +91,8 @@ impl Actor {
                 usage::load(&self.inner, &self.shared, &self.record).await?;
                 let client = link::connect_awake(&self.shared).await?;
                 self.start_link(client);
-                exec::enter_open(&self.inner, &self.shared).await?;
-                exec::tidy_up(&self.inner, &self.shared).await
+                let open = exec::enter_open(&self.inner, &self.shared).await?;
+                exec::tidy_up_but(&self.shared, &open).await
             } => taken_up,
         };
         if let Err(error) = taken_up {

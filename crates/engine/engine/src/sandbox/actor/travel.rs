@@ -123,7 +123,7 @@ impl Actor {
             travel.fetch_logs(&self.inner, &self.record).await?;
         }
         if self.unentered {
-            exec::enter_open(&self.inner, &self.shared).await?;
+            drop(exec::enter_open(&self.inner, &self.shared).await?);
             self.unentered = false;
         }
         // A part of an earlier attempt.
