@@ -30,7 +30,7 @@ use self::limits::{limit_memory, tcp_memory};
 use crate::layout::{Controller, Hierarchy, Layout};
 use crate::step::{Step, failed};
 
-/// Period of the CPU limit, microseconds: the kernel's default.
+/// Period of the CPU limit, microseconds: what the kernel gives a new cgroup of version 1, where nothing else sets it.
 const CPU_PERIOD_US: u64 = 100_000;
 /// Depth of cgroups below a sandbox's that are cleaned up; the guest makes one level.
 const DEPTH_MAX: u32 = 64;
@@ -200,7 +200,6 @@ impl Cgroups {
         if cpu.unified {
             write(dir.as_fd(), "cpu.max", &format!("{quota} {CPU_PERIOD_US}")).step("limit the CPU")?;
         } else {
-            write(dir.as_fd(), "cpu.cfs_period_us", &CPU_PERIOD_US.to_string()).step("limit the CPU")?;
             write(dir.as_fd(), "cpu.cfs_quota_us", &quota.to_string()).step("limit the CPU")?;
         }
         let memory = self.with(Controller::Memory)?;
