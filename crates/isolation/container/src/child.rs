@@ -51,7 +51,7 @@ pub(crate) struct Launch {
     pub(crate) binds: Vec<(OwnedFd, std::ffi::CString)>,
     /// Volumes and agent layers.
     pub(crate) volumes: Vec<Attachment>,
-    /// Small files to put in place, e.g. `etc/hostname`.
+    /// Small files to put in place in `etc`, e.g. `hostname`.
     pub(crate) files: Vec<(&'static CStr, Vec<u8>)>,
     /// The machine id, for a root that has one.
     pub(crate) machine_id: Vec<u8>,
@@ -194,8 +194,8 @@ const LINKS: [(&CStr, &CStr); 6] = [
     (c"/proc/kcore", c"core"),
 ];
 
-/// Where the machine id is.
-const MACHINE_ID: &CStr = c"etc/machine-id";
+/// The machine id, in `etc`.
+const MACHINE_ID: &CStr = c"machine-id";
 
 const NO_LINKS: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
 
@@ -284,11 +284,12 @@ fn build_root(launch: &Launch) -> Result<OwnedFd> {
         attach_volume(launch, root.as_fd(), volume)?;
     }
     at(15);
-    for (path, content) in &launch.files {
-        put_file(root.as_fd(), path, content)?;
+    let etc = directory(root.as_fd(), c"etc")?;
+    for (name, content) in &launch.files {
+        put_file(etc.as_fd(), name, content)?;
     }
-    if has_file(root.as_fd(), MACHINE_ID)? {
-        put_file(root.as_fd(), MACHINE_ID, &launch.machine_id)?;
+    if has_file(etc.as_fd(), MACHINE_ID)? {
+        put_file(etc.as_fd(), MACHINE_ID, &launch.machine_id)?;
     }
     Ok(root)
 }
@@ -381,26 +382,23 @@ fn fill_dev(launch: &Launch, dev: BorrowedFd<'_>) -> Result<()> {
     mount_on(&shm, c"tmpfs", MountFlags::NOSUID | MountFlags::NODEV, Some(&launch.shm_options))
 }
 
-/// Whether the root has a plain file there.
-fn has_file(root: BorrowedFd<'_>, path: &CStr) -> Result<bool> {
+/// Whether a directory has a plain file of this name.
+fn has_file(dir: BorrowedFd<'_>, name: &CStr) -> Result<bool> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    match openat2(root, path, flags, Mode::empty(), NO_LINKS) {
+    match openat2(dir, name, flags, Mode::empty(), NO_LINKS) {
         Ok(file) => Ok(FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) == FileType::RegularFile),
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-/// Writes a small file of the root, in place of anything that is there but a directory.
-fn put_file(root: BorrowedFd<'_>, path: &CStr, content: &[u8]) -> Result<()> {
+/// Writes a small file, in place of anything of its name that is there but a directory.
+fn put_file(dir: BorrowedFd<'_>, name: &CStr, content: &[u8]) -> Result<()> {
     let create = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let open = || openat2(root, path, create, Mode::from_raw_mode(0o644), NO_LINKS);
-    let etc = directory(root, c"etc")?;
+    let open = || openat2(dir, name, create, Mode::from_raw_mode(0o644), NO_LINKS);
     let file = match open() {
         Err(Errno::EXIST) => {
-            let name = path.to_bytes_with_nul();
-            let name = name.strip_prefix(b"etc/").and_then(|name| CStr::from_bytes_with_nul(name).ok());
-            rustix::fs::unlinkat(&etc, name.ok_or(Errno::INVAL)?, rustix::fs::AtFlags::empty())?;
+            rustix::fs::unlinkat(dir, name, rustix::fs::AtFlags::empty())?;
             open()?
         }
         other => other?,

@@ -248,14 +248,14 @@ fn overlay_options(layers: usize) -> Result<CString, IsolationError> {
     text(options)
 }
 
-/// Files that depend on the sandbox.
+/// Files in `/etc` that depend on the sandbox.
 fn host_files(hostname: &str) -> Vec<(&'static std::ffi::CStr, Vec<u8>)> {
     let hosts =
         format!("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.1.1\t{hostname}\n");
     vec![
-        (c"etc/hostname", format!("{hostname}\n").into_bytes()),
-        (c"etc/hosts", hosts.into_bytes()),
-        (c"etc/resolv.conf", format!("nameserver {RESOLVER_ADDRESS}\n").into_bytes()),
+        (c"hostname", format!("{hostname}\n").into_bytes()),
+        (c"hosts", hosts.into_bytes()),
+        (c"resolv.conf", format!("nameserver {RESOLVER_ADDRESS}\n").into_bytes()),
     ]
 }
 
