@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use atoll_failpoint::fail_point;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+use crate::settings::Settings;
 use crate::{NetworkError, PROXY_ADDRESS, RESOLVER_ADDRESS, Step, redirect, steer};
 
 /// Connections that wait to be accepted.
@@ -44,16 +45,16 @@ pub fn open_gate(netns: BorrowedFd<'_>) -> Result<Gate, NetworkError> {
     let inside = move || {
         move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network))
             .step("enter a network namespace")?;
-        open_here(netns.as_fd())
+        let settings = Settings::open().step("find the settings of a network namespace")?;
+        open_here(netns.as_fd(), &settings)
     };
     crate::slot::on_a_thread(inside)
 }
 
-/// Opens a gate in the namespace of this thread, which is `netns`.
-pub(crate) fn open_here(netns: BorrowedFd<'_>) -> Result<Gate, NetworkError> {
-    // A socket that connects has a mark that names its sender; the accepted socket is to have the same mark. The names
-    // below /proc/sys/net mean the network namespace of this thread.
-    std::fs::write("/proc/sys/net/ipv4/tcp_fwmark_accept", "1").step("have marks of connections kept")?;
+/// Opens a gate in the namespace of this thread, which is `netns` and has these settings.
+pub(crate) fn open_here(netns: BorrowedFd<'_>, settings: &Settings) -> Result<Gate, NetworkError> {
+    // A socket that connects has a mark that names its sender; the accepted socket is to have the same mark.
+    settings.set("tcp_fwmark_accept", "1").step("have marks of connections kept")?;
     let (tcp, steering) = match by_bpf(netns) {
         Ok(made) => made,
         Err(refused) => by_redirect(refused)?,

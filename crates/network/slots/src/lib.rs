@@ -33,6 +33,7 @@
 mod gate;
 mod netlink;
 mod redirect;
+mod settings;
 mod slot;
 mod steer;
 mod tap;
