@@ -233,7 +233,7 @@ fn run(launch: &Launch) -> Result<Errno> {
     take_on_limits(&launch.limits)?;
     give_up_privileges(launch)?;
     at(21);
-    sys::default_signal_actions();
+    // The agent sets what every signal does, before anything else.
     sys::SignalMask::EMPTY.restore();
     Ok(sys::exec_fd(agent.as_fd(), &launch.command.argv, &launch.command.envp))
 }
