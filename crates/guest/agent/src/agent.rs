@@ -240,6 +240,8 @@ async fn connection(agent: Rc<Agent>, stream: UnixStream) {
             operation = server::next_operation(&mut connection) => match operation {
                 Some(operation) => {
                     operations.spawn_local(handle(Rc::clone(&agent), Rc::clone(&door), operation));
+                    // It goes first: what it answers at once is sent with the head of the answer and wakes the host once.
+                    tokio::task::yield_now().await;
                 }
                 None => return,
             },

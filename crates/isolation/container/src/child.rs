@@ -9,7 +9,8 @@
 //! 1. Cgroups first, so that from then on the process can be found and killed by sandbox id.
 //! 2. Namespaces and mounts as the host's root. The user namespace is joined *last*, so that the mount,
 //!    network, pid, host name and IPC namespaces belong to the host and root inside has no power
-//!    over them.
+//!    over them. The mount namespace begins as a copy of an empty one ([`crate::base`]): no mount of the host is ever
+//!    in it but the clones that the server made.
 //! 3. From the overlay on, files are made with the sandbox's own ids: the disk is mapped, and the host's
 //!    root does not exist on it.
 //! 4. User namespace, filter, capabilities, descriptors, exec.
@@ -23,14 +24,12 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, mknodat, openat2};
 use rustix::io::{Errno, Result};
-use rustix::mount::{
-    MountFlags, MountPropagationFlags, MoveMountFlags, UnmountFlags, mount, mount_change, move_mount, unmount,
-};
+use rustix::mount::{MountFlags, MoveMountFlags, UnmountFlags, mount, move_mount, unmount};
 use rustix::process::{Resource, Rlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, LinkNameSpaceType, UnshareFlags};
 
 use crate::create::Command;
-use crate::{masks, sys};
+use crate::{base, masks, sys};
 
 /// Everything the child needs, made beforehand.
 #[derive(Debug)]
@@ -39,19 +38,19 @@ pub(crate) struct Launch {
     pub(crate) v1_tasks: Vec<OwnedFd>,
     /// Network namespace.
     pub(crate) netns: OwnedFd,
-    /// An existing empty directory of the host, covered in the child's mount namespace.
-    pub(crate) scratch: std::ffi::CString,
-    /// Mapped, detached clones of the layers, and the name each gets below `scratch`.
+    /// The mount namespace that the child's begins as.
+    pub(crate) base: std::sync::Arc<OwnedFd>,
+    /// Mapped, detached clones of the layers, and the place of each below [`base::PARTS`].
     pub(crate) layers: Vec<(OwnedFd, std::ffi::CString)>,
     /// The mapped, detached mount of the disk.
     pub(crate) disk: OwnedFd,
-    /// Options of the overlay; paths are relative to `scratch`.
+    /// Options of the overlay; paths are relative to [`base::PARTS`].
     pub(crate) overlay: std::ffi::CString,
     /// Mapped, detached clones to attach to directories of the root.
     pub(crate) binds: Vec<(OwnedFd, std::ffi::CString)>,
     /// Volumes and agent layers.
     pub(crate) volumes: Vec<Attachment>,
-    /// Small files to put in place, e.g. `etc/hostname`.
+    /// Small files to put in place in `etc`, e.g. `hostname`.
     pub(crate) files: Vec<(&'static CStr, Vec<u8>)>,
     /// The machine id, for a root that has one.
     pub(crate) machine_id: Vec<u8>,
@@ -107,8 +106,8 @@ const STEPS: [&str; 24] = [
     "join its cgroups",
     "set its OOM score",
     "join its network namespace",
-    "make mounts private",
-    "make the scratch mount",
+    "make its mount namespace",
+    "find the places of its disk and layers",
     "attach the layers",
     "take on the sandbox's ids",
     "mount the overlay",
@@ -194,8 +193,8 @@ const LINKS: [(&CStr, &CStr); 6] = [
     (c"/proc/kcore", c"core"),
 ];
 
-/// Where the machine id is.
-const MACHINE_ID: &CStr = c"etc/machine-id";
+/// The machine id, in `etc`.
+const MACHINE_ID: &CStr = c"machine-id";
 
 const NO_LINKS: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
 
@@ -223,10 +222,7 @@ fn run(launch: &Launch) -> Result<Errno> {
     join_namespaces(launch)?;
     let root = build_root(launch)?;
     at(16);
-    rustix::process::fchdir(&root)?;
-    rustix::process::pivot_root(c".", c".")?;
-    unmount(c".", UnmountFlags::DETACH)?;
-    rustix::process::chdir(c"/")?;
+    change_root(&root)?;
     at(17);
     rustix::system::sethostname(&launch.hostname)?;
     at(18);
@@ -237,7 +233,7 @@ fn run(launch: &Launch) -> Result<Errno> {
     take_on_limits(&launch.limits)?;
     give_up_privileges(launch)?;
     at(21);
-    sys::default_signal_actions();
+    // The agent sets what every signal does, before anything else.
     sys::SignalMask::EMPTY.restore();
     Ok(sys::exec_fd(agent.as_fd(), &launch.command.argv, &launch.command.envp))
 }
@@ -250,28 +246,26 @@ fn join_namespaces(launch: &Launch) -> Result<()> {
     rustix::thread::move_into_link_name_space(launch.netns.as_fd(), Some(LinkNameSpaceType::Network))
 }
 
-/// Builds the whole root below the scratch directory and returns it.
+/// Builds the whole root in its place and returns it.
 fn build_root(launch: &Launch) -> Result<OwnedFd> {
     let at = |step| launch.report.at(step);
     at(4);
-    mount_change(c"/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    rustix::thread::move_into_link_name_space(launch.base.as_fd(), Some(LinkNameSpaceType::Mount))?;
+    sys::unshare(UnshareFlags::NEWNS)?;
     at(5);
-    let nothing_runs = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    mount(c"atoll", launch.scratch.as_c_str(), c"tmpfs", nothing_runs, c"mode=0700,size=64k")?;
-    rustix::process::chdir(launch.scratch.as_c_str())?;
-    let scratch = open_place(c".")?;
+    rustix::process::chdir(base::PARTS)?;
+    let parts = open_place(c".")?;
     at(6);
-    attach(&launch.disk, c"disk")?;
+    attach(&launch.disk, base::DISK)?;
     for (layer, name) in &launch.layers {
         attach(layer, name)?;
     }
-    make_dir(CWD, c"root")?;
     at(7);
     sys::set_file_ids(launch.first_id);
     raise_capabilities()?;
     at(8);
-    mount(c"atoll", c"root", c"overlay", MountFlags::NODEV, launch.overlay.as_c_str())?;
-    let root = open_place(c"root")?;
+    mount(c"atoll", base::ROOT, c"overlay", MountFlags::NODEV, launch.overlay.as_c_str())?;
+    let root = open_place(base::ROOT)?;
     at(9);
     for (tree, name) in &launch.binds {
         let place = directory(root.as_fd(), name)?;
@@ -279,29 +273,37 @@ fn build_root(launch: &Launch) -> Result<OwnedFd> {
         move_mount(tree, c"", &place, c"", both_empty)?;
     }
     mount_system(launch, root.as_fd())?;
-    rustix::process::fchdir(&scratch)?;
+    rustix::process::fchdir(&parts)?;
     for volume in &launch.volumes {
         attach_volume(launch, root.as_fd(), volume)?;
     }
     at(15);
-    for (path, content) in &launch.files {
-        put_file(root.as_fd(), path, content)?;
+    let etc = directory(root.as_fd(), c"etc")?;
+    for (name, content) in &launch.files {
+        put_file(etc.as_fd(), name, content)?;
     }
-    if has_file(root.as_fd(), MACHINE_ID)? {
-        put_file(root.as_fd(), MACHINE_ID, &launch.machine_id)?;
+    if has_file(etc.as_fd(), MACHINE_ID)? {
+        put_file(etc.as_fd(), MACHINE_ID, &launch.machine_id)?;
     }
     Ok(root)
 }
 
-/// Opens a directory of the scratch mount.
+/// Makes `root` the root of this process and covers with it what it was built in, of which the parts go before.
+fn change_root(root: &OwnedFd) -> Result<()> {
+    unmount(base::PARTS, UnmountFlags::DETACH)?;
+    move_mount(root, c"", CWD, c"/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+    rustix::process::fchdir(root)?;
+    rustix::process::chroot(c".")
+}
+
+/// Opens a directory that the base has.
 fn open_place(name: &CStr) -> Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::openat(CWD, name, flags, Mode::empty())
 }
 
-/// Attaches a detached mount to a new directory of the working directory.
+/// Attaches a detached mount to its place in the working directory, that of the parts.
 fn attach(tree: &OwnedFd, name: &CStr) -> Result<()> {
-    make_dir(CWD, name)?;
     move_mount(tree, c"", CWD, name, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
 }
 
@@ -320,7 +322,7 @@ pub(crate) fn directory(root: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd> {
 }
 
 /// Attaches a volume to a directory of the root, making what is missing on the way. No link is followed. The working
-/// directory is the scratch mount.
+/// directory is that of the parts.
 fn attach_volume(launch: &Launch, root: BorrowedFd<'_>, volume: &Attachment) -> Result<()> {
     launch.report.at(STEP_PART);
     let part = volume.part.as_ref().map(|part| take_part(&volume.mount, part)).transpose()?;
@@ -336,9 +338,9 @@ fn attach_volume(launch: &Launch, root: BorrowedFd<'_>, volume: &Attachment) -> 
 /// A mount of one directory of a volume. Before Linux 6.15 the kernel makes one only of an attached mount: so the whole
 /// volume is attached for that moment, where no process runs but this one.
 fn take_part(volume: &OwnedFd, part: &CStr) -> Result<OwnedFd> {
-    attach(volume, c"volume")?;
-    let taken = atoll_isolation_storage::part_of(open_place(c"volume")?.as_fd(), part);
-    unmount(c"volume", UnmountFlags::DETACH)?;
+    attach(volume, base::VOLUME)?;
+    let taken = atoll_isolation_storage::part_of(open_place(base::VOLUME)?.as_fd(), part);
+    unmount(base::VOLUME, UnmountFlags::DETACH)?;
     taken
 }
 
@@ -381,26 +383,23 @@ fn fill_dev(launch: &Launch, dev: BorrowedFd<'_>) -> Result<()> {
     mount_on(&shm, c"tmpfs", MountFlags::NOSUID | MountFlags::NODEV, Some(&launch.shm_options))
 }
 
-/// Whether the root has a plain file there.
-fn has_file(root: BorrowedFd<'_>, path: &CStr) -> Result<bool> {
+/// Whether a directory has a plain file of this name.
+fn has_file(dir: BorrowedFd<'_>, name: &CStr) -> Result<bool> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    match openat2(root, path, flags, Mode::empty(), NO_LINKS) {
+    match openat2(dir, name, flags, Mode::empty(), NO_LINKS) {
         Ok(file) => Ok(FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) == FileType::RegularFile),
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-/// Writes a small file of the root, in place of anything that is there but a directory.
-fn put_file(root: BorrowedFd<'_>, path: &CStr, content: &[u8]) -> Result<()> {
+/// Writes a small file, in place of anything of its name that is there but a directory.
+fn put_file(dir: BorrowedFd<'_>, name: &CStr, content: &[u8]) -> Result<()> {
     let create = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let open = || openat2(root, path, create, Mode::from_raw_mode(0o644), NO_LINKS);
-    let etc = directory(root, c"etc")?;
+    let open = || openat2(dir, name, create, Mode::from_raw_mode(0o644), NO_LINKS);
     let file = match open() {
         Err(Errno::EXIST) => {
-            let name = path.to_bytes_with_nul();
-            let name = name.strip_prefix(b"etc/").and_then(|name| CStr::from_bytes_with_nul(name).ok());
-            rustix::fs::unlinkat(&etc, name.ok_or(Errno::INVAL)?, rustix::fs::AtFlags::empty())?;
+            rustix::fs::unlinkat(dir, name, rustix::fs::AtFlags::empty())?;
             open()?
         }
         other => other?,

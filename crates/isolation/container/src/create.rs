@@ -4,7 +4,6 @@
 use std::ffi::CString;
 use std::fmt::Write as _;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -18,6 +17,7 @@ use rustix::fs::CWD;
 use rustix::mount::{OpenTreeFlags, open_tree};
 
 use crate::Inner;
+use crate::base;
 use crate::child::{Attachment, Launch, Report};
 use crate::disk::Disk;
 use crate::layers;
@@ -29,7 +29,7 @@ use crate::sys;
 use crate::userns::UserNamespace;
 
 /// Layers of one image: the kernel's own limit for overlays.
-const LAYERS_MAX_COUNT: usize = 500;
+pub(crate) const LAYERS_MAX_COUNT: usize = 500;
 /// Group of terminals inside, as on every Linux since the beginning.
 const TTY_GROUP: u32 = 5;
 /// Terminals of one sandbox. All sandboxes of a host have 3,072 of them between them (`kernel.pty.max`, less what is kept
@@ -126,7 +126,7 @@ impl Inner {
             .iter()
             .rev()
             .enumerate()
-            .map(|(number, layer)| Ok((mapped_clone(layer, 0, userns.fd())?, text(format!("l{number}"))?)))
+            .map(|(number, layer)| Ok((mapped_clone(layer, 0, userns.fd())?, text(base::layer(number))?)))
             .collect::<Result<_, IsolationError>>()?;
         sys::mount_setattr(disk.mount.as_fd(), sys::ATTR_NODEV, Some(userns.fd()))
             .step("map the ids of a disk")?;
@@ -143,7 +143,7 @@ impl Inner {
         Ok(Launch {
             v1_tasks: membership.v1_tasks,
             netns,
-            scratch: self.scratch.clone(),
+            base: Arc::clone(&self.base),
             overlay: overlay_options(layers.len())?,
             layers,
             disk: disk.mount.try_clone().step("copy a file descriptor")?,
@@ -245,33 +245,26 @@ fn overlay_options(layers: usize) -> Result<CString, IsolationError> {
     for number in 0..layers {
         let separator = if number == 0 { "" } else { ":" };
         // Writing to a string cannot fail.
-        let _ = write!(options, "{separator}l{number}");
+        let _ = write!(options, "{separator}{}", base::layer(number));
     }
     // Volatile: as the disk does not survive the host, syncing it would be waiting for nothing.
     options.push_str(",upperdir=disk/upper,workdir=disk/work,volatile");
     text(options)
 }
 
-/// Files that depend on the sandbox.
+/// Files in `/etc` that depend on the sandbox.
 fn host_files(hostname: &str) -> Vec<(&'static std::ffi::CStr, Vec<u8>)> {
     let hosts =
         format!("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.1.1\t{hostname}\n");
     vec![
-        (c"etc/hostname", format!("{hostname}\n").into_bytes()),
-        (c"etc/hosts", hosts.into_bytes()),
-        (c"etc/resolv.conf", format!("nameserver {RESOLVER_ADDRESS}\n").into_bytes()),
+        (c"hostname", format!("{hostname}\n").into_bytes()),
+        (c"hosts", hosts.into_bytes()),
+        (c"resolv.conf", format!("nameserver {RESOLVER_ADDRESS}\n").into_bytes()),
     ]
 }
 
 pub(crate) fn text(value: String) -> Result<CString, IsolationError> {
     CString::new(value).map_err(std::io::Error::other).step("pass a text with a NUL to the kernel")
-}
-
-/// The directory below which the child builds a root, as the kernel wants it.
-pub(crate) fn scratch_path(path: &Path) -> Result<CString, IsolationError> {
-    CString::new(path.as_os_str().as_bytes())
-        .map_err(std::io::Error::other)
-        .step("use the directory of sandboxes")
 }
 
 /// Arguments and environment of the agent, as `execve` wants them.

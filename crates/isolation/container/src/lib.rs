@@ -4,7 +4,7 @@
 //! # Where things are
 //!
 //! [`create`](crate) makes an instance step by step, `child` runs in its first process before that becomes the guest
-//! agent, `destroy` removes and scans, `record` reads and writes the files about each sandbox, `disk`, `userns` and
+//! agent, in a copy of the mount namespace of `base`, `destroy` removes and scans, `record` reads and writes the files about each sandbox, `disk`, `userns` and
 //! `skeleton` make the parts of an instance (`atoll-isolation-host` has its cgroups), `probe` has the checks of `atoll
 //! doctor`.
 //!
@@ -14,6 +14,7 @@
 //! holds only a pidfd and the files of [`record`](crate). Things that wait in pools are anonymous kernel objects and
 //! vanish with the server; unused disk images are removed at the next start.
 
+mod base;
 mod child;
 mod create;
 mod destroy;
@@ -43,7 +44,8 @@ mod watch;
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use atoll_core::id::SandboxId;
@@ -151,7 +153,7 @@ struct Inner {
     records: Records,
     skeleton: Skeleton,
     doors: Doors,
-    scratch: CString,
+    base: Arc<OwnedFd>,
     cgroups: Cgroups,
     storage: Arc<Storage>,
     volumes: StoredVolumes,
@@ -206,7 +208,7 @@ impl ContainerIsolation {
             records,
             skeleton,
             doors,
-            scratch: create::scratch_path(&scratch)?,
+            base: Arc::new(base::make(path_text(&scratch)?)?),
             cgroups: Cgroups::open(&format!("atoll-{}", config.instance))?,
             userns: start_pool("atoll-userns", config.pools.user_namespaces, {
                 let ranges = Arc::clone(&ranges);
@@ -254,6 +256,13 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.cgroups.close();
     }
+}
+
+/// A path as the kernel wants it.
+fn path_text(path: &Path) -> Result<CString, IsolationError> {
+    CString::new(path.as_os_str().as_bytes())
+        .map_err(std::io::Error::other)
+        .step("use the directory of sandboxes")
 }
 
 fn start_pool<T: Send + 'static>(

@@ -16,8 +16,8 @@ use crate::sys;
 
 /// Stack of the child until it executes the agent.
 const STACK_BYTES: usize = 128 << 10;
-const NAMESPACES: libc::c_int =
-    libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWUTS | libc::CLONE_NEWIPC;
+/// Those that it is started in. It makes a mount namespace itself: see [`crate::base`].
+const NAMESPACES: libc::c_int = libc::CLONE_NEWPID | libc::CLONE_NEWUTS | libc::CLONE_NEWIPC;
 
 /// Puts the agent's program into a sealed anonymous file, from which every sandbox executes it: one copy in memory for
 /// all, which no process can change. No process inside can read it either: because of that the kernel guards the

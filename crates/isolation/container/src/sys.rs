@@ -149,21 +149,6 @@ pub(crate) fn close_on_exec_from(first: libc::c_uint) -> rustix::io::Result<()> 
     Ok(())
 }
 
-/// Sets every signal's action to the default. Only for a process whose action table is its own.
-pub(crate) fn default_signal_actions() {
-    /// Signal numbers that Linux has.
-    const LAST: libc::c_int = 64;
-    /// The kernel's `struct sigaction` of the default action: all zero, on every architecture.
-    const DEFAULT: [u64; 4] = [0; 4];
-    /// Bytes of the kernel's signal set.
-    const SET_BYTES: usize = 8;
-    for signal in 1..=LAST {
-        let old: *mut u64 = std::ptr::null_mut();
-        // SAFETY: the kernel reads one zeroed structure. KILL and STOP are refused, as they should be.
-        unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, DEFAULT.as_ptr(), old, SET_BYTES) };
-    }
-}
-
 /// The signals a thread holds back, to put them back later.
 pub(crate) struct SignalMask(u64);
 
@@ -272,7 +257,8 @@ pub(crate) struct Child {
 /// cgroup `cgroup` if there is one: entering it later would wait for a grace period of the whole kernel.
 ///
 /// Does not copy page tables, however large this process is. With `CLONE_VFORK` in `flags` this
-/// thread sleeps until the child has executed another program or ended.
+/// thread sleeps until the child has executed another program or ended. The child has none of this process's handlers of
+/// signals, which would run on its memory; signals that this process ignores it ignores, too.
 ///
 /// # Safety
 /// `entry` must be async-signal-safe and must not return; `argument` and `stack` must stay valid and
@@ -284,11 +270,13 @@ pub(crate) unsafe fn clone_sharing_memory(
     flags: libc::c_int,
     cgroup: Option<BorrowedFd<'_>>,
 ) -> io::Result<Child> {
+    const CLONE_CLEAR_SIGHAND: u64 = 0x1_0000_0000;
     const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
     let mut pidfd: libc::c_int = -1;
     // SAFETY: all-zero is the documented "nothing asked" of this plain struct.
     let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
-    args.flags = u64::from((flags | libc::CLONE_VM | libc::CLONE_PIDFD).cast_unsigned());
+    args.flags =
+        u64::from((flags | libc::CLONE_VM | libc::CLONE_PIDFD).cast_unsigned()) | CLONE_CLEAR_SIGHAND;
     args.pidfd = &raw mut pidfd as u64;
     args.exit_signal = u64::from(libc::SIGCHLD.cast_unsigned());
     args.stack = stack.base as u64 + Stack::GUARD_BYTES as u64;

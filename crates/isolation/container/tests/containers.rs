@@ -201,6 +201,28 @@ async fn a_file_in_place_of_a_mount_point_or_a_missing_layer() {
     }
 }
 
+/// A sandbox's root covers what it was built in. Root inside may change the root of a process, and so climb as far up as there
+/// is anything.
+#[tokio::test]
+async fn above_the_root_of_a_sandbox_there_is_nothing() {
+    let harness = containers();
+    let sandbox = Sandbox::create(&harness, Resources::default()).await;
+    let climb = r#"mkdir -p /tmp/below; perl -e 'opendir my $top, "/" or die; chroot "/tmp/below" or die; chdir $top or die;
+        chdir ".." for 1 .. 20; chroot "." or die; opendir my $here, "." or die;
+        print join " ", sort grep !/^\.\.?$/, readdir $here'"#;
+    let inside = sandbox.see("LC_ALL=C ls -A / | tr '\n' ' '").await;
+    assert_eq!(sandbox.see(climb).await, inside.trim());
+    assert_eq!(sandbox.see("grep -c ' / / ' /proc/self/mountinfo").await, "1");
+    // Nor is there anything for who enters its mount namespace from outside.
+    let pid = pids(&*sandbox.driver, &sandbox.id).await[0];
+    let entered = std::process::Command::new("nsenter")
+        .args(["-t", &pid.to_string(), "-m", "/bin/sh", "-c", "cd /; ls -A | LC_ALL=C sort | tr '\n' ' '"])
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&entered.stdout).trim(), inside.trim(), "{entered:?}");
+    sandbox.destroy().await;
+}
+
 #[tokio::test]
 async fn links_in_etc_are_replaced_not_followed() {
     let harness = containers();

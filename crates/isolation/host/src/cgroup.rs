@@ -12,7 +12,7 @@ pub(crate) mod files;
 mod limits;
 
 use std::collections::BTreeSet;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use atoll_core::id::SandboxId;
@@ -31,7 +31,7 @@ use crate::layout::{Controller, Hierarchy, Layout};
 use crate::process;
 use crate::step::{Step, failed};
 
-/// Period of the CPU limit, microseconds: the kernel's default.
+/// Period of the CPU limit, microseconds: what the kernel gives a new cgroup of version 1, where nothing else sets it.
 const CPU_PERIOD_US: u64 = 100_000;
 /// Depth of cgroups below a sandbox's that are cleaned up; the guest makes one level.
 const DEPTH_MAX: u32 = 64;
@@ -145,11 +145,24 @@ impl Cgroups {
         })
     }
 
+    /// A sandbox's cgroup in each hierarchy, in their order.
+    fn open_all(&self, id: &SandboxId) -> Result<Vec<OwnedFd>, IsolationError> {
+        self.layout.hierarchies.iter().map(|hierarchy| self.open_in(hierarchy, id)).collect()
+    }
+
+    /// The hierarchy with a controller, and which of [`Self::open_all`] is in it.
+    fn pick<'a>(
+        &'a self,
+        dirs: &'a [OwnedFd],
+        controller: Controller,
+    ) -> Result<(&'a Hierarchy, BorrowedFd<'a>), IsolationError> {
+        let mut all = self.layout.hierarchies.iter().zip(dirs);
+        let found = all.find(|(hierarchy, _)| hierarchy.controllers.contains(&controller));
+        found.map(|(hierarchy, dir)| (hierarchy, dir.as_fd())).ok_or_else(|| missing(controller))
+    }
+
     fn with(&self, controller: Controller) -> Result<&Hierarchy, IsolationError> {
-        self.layout.with(controller).ok_or_else(|| {
-            let name = controller.name();
-            IsolationError::Unenforceable(format!("this host has no cgroup controller '{name}'"))
-        })
+        self.layout.with(controller).ok_or_else(|| missing(controller))
     }
 
     /// Makes a sandbox's cgroups with limits; root inside is `first_id` outside.
@@ -174,18 +187,20 @@ impl Cgroups {
                 other => other.step("make a cgroup")?,
             }
         }
-        self.limit(id, resources)?;
-        let unified = self.layout.unified();
-        delegate(unified, &path, first_id).step("delegate a cgroup")?;
-        let v1 = self.layout.hierarchies.iter().filter(|h| !h.unified);
+        let dirs = self.open_all(id)?;
+        self.limit_in(&dirs, resources)?;
+        let v1 = self.layout.hierarchies.iter().zip(&dirs).filter(|(h, _)| !h.unified);
         let v1_tasks = v1
-            .map(|h| open_file(self.open_in(h, id)?.as_fd(), "tasks", OFlags::WRONLY).step("open a cgroup"))
+            .map(|(_, dir)| open_file(dir.as_fd(), "tasks", OFlags::WRONLY).step("open a cgroup"))
             .collect::<Result<_, _>>()?;
+        let unified = self.layout.unified();
+        let dir = self.open_in(unified, id)?;
+        delegate(dir.as_fd(), first_id).step("delegate a cgroup")?;
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
         // Handed over as it is, as an `O_PATH` descriptor: opening it anew and closing this one would make the kernel
         // take the detached mount apart now, which waits for a grace period.
         let delegated = open_tree(&unified.root, &path, flags).step("clone the mount of a cgroup")?;
-        let procs = open_file(self.open_in(unified, id)?.as_fd(), "cgroup.procs", OFlags::WRONLY);
+        let procs = open_file(dir.as_fd(), "cgroup.procs", OFlags::WRONLY);
         Ok(Membership { v1_tasks, procs: procs.step("open a cgroup")?, delegated })
     }
 
@@ -195,20 +210,21 @@ impl Cgroups {
     /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Unenforceable`],
     /// [`IsolationError::Kernel`].
     pub fn limit(&self, id: &SandboxId, resources: &Resources) -> Result<(), IsolationError> {
-        let cpu = self.with(Controller::Cpu)?;
+        self.limit_in(&self.open_all(id)?, resources)
+    }
+
+    fn limit_in(&self, dirs: &[OwnedFd], resources: &Resources) -> Result<(), IsolationError> {
         let quota = u64::from(resources.cpu_millis) * CPU_PERIOD_US / 1000;
-        let dir = self.open_in(cpu, id)?;
+        let (cpu, dir) = self.pick(dirs, Controller::Cpu)?;
         if cpu.unified {
-            write(dir.as_fd(), "cpu.max", &format!("{quota} {CPU_PERIOD_US}")).step("limit the CPU")?;
+            write(dir, "cpu.max", &format!("{quota} {CPU_PERIOD_US}")).step("limit the CPU")?;
         } else {
-            write(dir.as_fd(), "cpu.cfs_period_us", &CPU_PERIOD_US.to_string()).step("limit the CPU")?;
-            write(dir.as_fd(), "cpu.cfs_quota_us", &quota.to_string()).step("limit the CPU")?;
+            write(dir, "cpu.cfs_quota_us", &quota.to_string()).step("limit the CPU")?;
         }
-        let memory = self.with(Controller::Memory)?;
-        let dir = self.open_in(memory, id)?;
-        limit_memory(dir.as_fd(), memory.unified, resources.memory_bytes).step("limit the memory")?;
-        let pids = self.open_in(self.with(Controller::Pids)?, id)?;
-        write(pids.as_fd(), "pids.max", &resources.pids.to_string()).step("limit the processes")
+        let (memory, dir) = self.pick(dirs, Controller::Memory)?;
+        limit_memory(dir, memory.unified, resources.memory_bytes).step("limit the memory")?;
+        let (_, dir) = self.pick(dirs, Controller::Pids)?;
+        write(dir, "pids.max", &resources.pids.to_string()).step("limit the processes")
     }
 
     /// The limit that is in force, as the kernel writes it.
@@ -235,25 +251,25 @@ impl Cgroups {
     /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Unenforceable`],
     /// [`IsolationError::Kernel`].
     pub fn usage(&self, id: &SandboxId) -> Result<Usage, IsolationError> {
-        let read = |controller, v1: &str, v2: &str| {
-            let hierarchy = self.with(controller)?;
-            let dir = self.open_in(hierarchy, id)?;
-            number(dir.as_fd(), if hierarchy.unified { v2 } else { v1 }).step("measure a cgroup")
-        };
         // Part of the core of v2: there, whichever version has the CPU controller.
         let unified = self.open_in(self.layout.unified(), id)?;
         let cpu_us = field(unified.as_fd(), "cpu.stat", "usage_usec").step("measure a cgroup")?;
-        let memory_bytes = read(Controller::Memory, "memory.usage_in_bytes", "memory.current")?;
+        let memory = self.with(Controller::Memory)?;
+        let dir = self.open_in(memory, id)?;
+        let read = |v1: &str, v2: &str| {
+            number(dir.as_fd(), if memory.unified { v2 } else { v1 }).step("measure a cgroup")
+        };
+        let memory_bytes = read("memory.usage_in_bytes", "memory.current")?;
         // `memory.peak` is younger than v2 itself.
-        let peak =
-            read(Controller::Memory, "memory.max_usage_in_bytes", "memory.peak").unwrap_or(memory_bytes);
-        let pids = read(Controller::Pids, "pids.current", "pids.current")?;
+        let peak = read("memory.max_usage_in_bytes", "memory.peak").unwrap_or(memory_bytes);
+        let pids = self.open_in(self.with(Controller::Pids)?, id)?;
+        let pids = number(pids.as_fd(), "pids.current").step("measure a cgroup")?;
         Ok(Usage {
             cpu_us,
             memory_bytes,
             memory_peak_bytes: peak.max(memory_bytes),
             pids: u32::try_from(pids).unwrap_or(u32::MAX),
-            oom_kills: self.oom_kills(id)?,
+            oom_kills: oom_kills_in(memory, dir.as_fd())?,
             disk_bytes: 0,
         })
     }
@@ -265,8 +281,7 @@ impl Cgroups {
     /// [`IsolationError::Kernel`].
     pub fn oom_kills(&self, id: &SandboxId) -> Result<u64, IsolationError> {
         let memory = self.with(Controller::Memory)?;
-        let file = if memory.unified { "memory.events" } else { "memory.oom_control" };
-        field(self.open_in(memory, id)?.as_fd(), file, "oom_kill").step("count the kills for want of memory")
+        oom_kills_in(memory, self.open_in(memory, id)?.as_fd())
     }
 
     /// Stops everything in a sandbox; returns when it stands still. The v2 freezer is part of the core of v2, which
@@ -447,14 +462,23 @@ impl Cgroups {
     }
 }
 
+fn missing(controller: Controller) -> IsolationError {
+    let name = controller.name();
+    IsolationError::Unenforceable(format!("this host has no cgroup controller '{name}'"))
+}
+
+fn oom_kills_in(memory: &Hierarchy, dir: BorrowedFd<'_>) -> Result<u64, IsolationError> {
+    let file = if memory.unified { "memory.events" } else { "memory.oom_control" };
+    field(dir, file, "oom_kill").step("count the kills for want of memory")
+}
+
 /// Gives root inside the right to make cgroups below and move its processes among them.
-fn delegate(unified: &Hierarchy, path: &str, first_id: u32) -> rustix::io::Result<()> {
-    let dir = open_dir(unified.root.as_fd(), path)?;
-    write(dir.as_fd(), "cgroup.max.descendants", &DESCENDANTS_MAX.to_string())?;
-    write(dir.as_fd(), "cgroup.max.depth", NESTING_MAX)?;
+fn delegate(dir: BorrowedFd<'_>, first_id: u32) -> rustix::io::Result<()> {
+    write(dir, "cgroup.max.descendants", &DESCENDANTS_MAX.to_string())?;
+    write(dir, "cgroup.max.depth", NESTING_MAX)?;
     let (user, group) = (Some(Uid::from_raw(first_id)), Some(Gid::from_raw(first_id)));
     for name in [".", "cgroup.procs"] {
-        rustix::fs::chownat(&dir, name, user, group, AtFlags::SYMLINK_NOFOLLOW)?;
+        rustix::fs::chownat(dir, name, user, group, AtFlags::SYMLINK_NOFOLLOW)?;
     }
     Ok(())
 }

@@ -111,7 +111,7 @@ impl Witness {
         for (cgroup, slot, sandbox) in store.boxes()? {
             free.take(slot);
             let (facts, gate) = (store.kept(&sandbox, "json"), Mutex::new(store.kept(&sandbox, "gate")));
-            let ring = store.ring(slot)?;
+            let ring = Arc::new(store.ring(slot)?);
             bell.add(&ring).map_err(|error| Missing::refused("watch a ring", error))?;
             let carried = store.was_carried(cgroup);
             let reading = Mutex::new(Reading { taken_over: !carried, late: carried });
@@ -164,12 +164,13 @@ impl Witness {
         if lock(&self.shared.watched).contains_key(&cgroup) {
             return self.change_gate(sandbox, &gate);
         }
-        let Slot { number, ring } = self.shared.rings.claim()?;
-        if let Err(missing) = self.prepare(sandbox, &facts, &gate, number, &ring) {
+        let slot = self.shared.rings.claim()?;
+        if let Err(missing) = self.prepare(sandbox, &facts, &gate, &slot) {
             self.shared.store.forget_facts(sandbox);
-            self.shared.free.give_back(number);
+            self.shared.free.give_back(slot);
             return Err(missing);
         }
+        let Slot { number, ring } = slot;
         let reading = Mutex::new(Reading { late, ..Reading::default() });
         let kept = Mutex::new(gate.clone());
         let (sandbox, starting) = (sandbox.clone(), Mutex::new(Some(BTreeSet::new())));
@@ -180,18 +181,11 @@ impl Witness {
     }
 
     /// Empties a slot for a sandbox and writes down what the next server needs to know of it.
-    fn prepare(
-        &self,
-        sandbox: &SandboxId,
-        facts: &Facts,
-        gate: &Gate,
-        slot: u32,
-        ring: &ring::Ring,
-    ) -> Result<(), Missing> {
-        self.shared.store.reset(slot, ring);
+    fn prepare(&self, sandbox: &SandboxId, facts: &Facts, gate: &Gate, slot: &Slot) -> Result<(), Missing> {
+        self.shared.store.reset(slot.number, &slot.ring);
         self.shared.store.keep(sandbox, "json", facts)?;
         self.shared.store.keep(sandbox, "gate", gate)?;
-        self.shared.bell.add(ring).map_err(|error| Missing::refused("watch a ring", error))
+        self.shared.bell.add(&slot.ring).map_err(|error| Missing::refused("watch a ring", error))
     }
 
     /// Changes what may run in a sandbox, from its next start of a program on.
@@ -303,7 +297,8 @@ impl Witness {
             self.shared.bell.drain(&watched);
             lock(&self.shared.watched).remove(&watched.cgroup);
             self.shared.bell.remove(&watched.ring);
-            self.shared.free.give_back(watched.slot);
+            let slot = Slot { number: watched.slot, ring: Arc::clone(&watched.ring) };
+            self.shared.free.give_back(slot);
         }
         self.shared.store.forget_facts(sandbox);
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use atoll_core::id::SandboxId;
 use serde::{Deserialize, Serialize};
@@ -48,7 +48,7 @@ pub(crate) struct Watched {
     pub(crate) cgroup: u64,
     pub(crate) slot: u32,
     pub(crate) facts: Facts,
-    pub(crate) ring: Ring,
+    pub(crate) ring: Arc<Ring>,
     pub(crate) reading: Mutex<Reading>,
     /// Which programs may run in it: used to describe events. The kernel's tables have a copy of their own.
     pub(crate) gate: Mutex<Gate>,

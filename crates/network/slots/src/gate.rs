@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use atoll_failpoint::fail_point;
 
+use crate::settings::Settings;
 use crate::{NetworkError, PROXY_ADDRESS, RESOLVER_ADDRESS, Step, openers, redirect, steer};
 
 /// Connections that wait to be accepted.
@@ -42,11 +43,10 @@ pub fn open_gate(netns: BorrowedFd<'_>) -> Result<Gate, NetworkError> {
     openers::open(netns)
 }
 
-/// Opens a gate in the namespace of this thread, which is `netns`.
-pub(crate) fn open_here(netns: BorrowedFd<'_>) -> Result<Gate, NetworkError> {
-    // A socket that connects has a mark that names its sender; the accepted socket is to have the same mark. The names
-    // below /proc/sys/net mean the network namespace of this thread.
-    std::fs::write("/proc/sys/net/ipv4/tcp_fwmark_accept", "1").step("have marks of connections kept")?;
+/// Opens a gate in the namespace of this thread, which is `netns` and has these settings.
+pub(crate) fn open_here(netns: BorrowedFd<'_>, settings: &Settings) -> Result<Gate, NetworkError> {
+    // A socket that connects has a mark that names its sender; the accepted socket is to have the same mark.
+    settings.set("tcp_fwmark_accept", "1").step("have marks of connections kept")?;
     let (tcp, steering) = match by_bpf(netns) {
         Ok(made) => made,
         Err(refused) => by_redirect(refused)?,

@@ -34,6 +34,7 @@ mod gate;
 mod netlink;
 mod openers;
 mod redirect;
+mod settings;
 mod slot;
 mod steer;
 mod tap;

@@ -14,6 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::gate::{Gate, open_here};
+use crate::settings::Settings;
 use crate::{NetworkError, Step};
 
 /// Gates that are opened at the same time; more wait.
@@ -90,5 +91,6 @@ fn next() -> Option<Job> {
 /// Nothing is opened in the namespace of the job before: whatever keeps the thread from this one ends the job.
 fn open_in(netns: BorrowedFd<'_>) -> Result<Gate, NetworkError> {
     move_into_link_name_space(netns, Some(LinkNameSpaceType::Network)).step("enter a network namespace")?;
-    open_here(netns)
+    let settings = Settings::open().step("find the settings of a network namespace")?;
+    open_here(netns, &settings)
 }

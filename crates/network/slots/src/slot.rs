@@ -11,6 +11,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::thread::UnshareFlags;
 
 use crate::netlink::Routes;
+use crate::settings::Settings;
 use crate::{NetworkError, OWN_ADDRESS, Slot, Step, gate};
 
 pub(crate) fn make() -> Result<Slot, NetworkError> {
@@ -37,14 +38,13 @@ fn make_here() -> Result<Slot, NetworkError> {
     routes.raise_loopback().step("bring up the loopback interface")?;
     routes.add_address(OWN_ADDRESS).step("give a slot its address")?;
     routes.own_everything(Some(OWN_ADDRESS)).step("route everything to the gateway")?;
-    // The names below /proc/sys/net mean the calling thread's network namespace.
-    std::fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0")
-        .step("open all ports to unprivileged programs")?;
+    let settings = Settings::open().step("find the settings of a network namespace")?;
+    settings.set("ip_unprivileged_port_start", "0").step("open all ports to unprivileged programs")?;
     // All addresses are the namespace's own: the kernel would answer a ping to any of them as if it were there.
-    std::fs::write("/proc/sys/net/ipv4/icmp_echo_ignore_all", "1").step("leave pings without an answer")?;
+    settings.set("icmp_echo_ignore_all", "1").step("leave pings without an answer")?;
     let netns = rustix::fs::open("/proc/thread-self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .step("open the network namespace")?;
-    let gate = gate::open_here(netns.as_fd())?;
+    let gate = gate::open_here(netns.as_fd(), &settings)?;
     Ok(Slot { netns, gate })
 }
 

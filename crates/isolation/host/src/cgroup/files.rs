@@ -55,9 +55,16 @@ pub(crate) fn field(dir: BorrowedFd<'_>, name: &str, key: &str) -> io::Result<u6
         .ok_or_else(|| io::Error::other(format!("{name} has no {key}")))
 }
 
-/// Names as bytes: a name that a sandbox chooses need not be text.
+/// Links of a cgroup's directory that has no cgroup below it: its name and `.`. The kernel counts one more for each.
+const LINKS_MIN_COUNT: u64 = 2;
+
+/// Names as bytes: a name that a sandbox chooses need not be text. A cgroup with none below, as most are, is not listed:
+/// the kernel would tell of all its files, of which there are some sixty.
 pub(crate) fn subdirectories(dir: BorrowedFd<'_>) -> rustix::io::Result<Vec<CString>> {
     let mut names = Vec::new();
+    if rustix::fs::fstat(dir)?.st_nlink == LINKS_MIN_COUNT {
+        return Ok(names);
+    }
     for entry in Dir::read_from(dir)? {
         let entry = entry?;
         if entry.file_type() == FileType::Directory {

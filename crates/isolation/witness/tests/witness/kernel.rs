@@ -206,6 +206,26 @@ fn sandboxes_do_not_see_each_other_and_nobody_is_watched_outside() {
 }
 
 #[test]
+fn slots_that_are_used_again_and_again_tell_of_their_last_sandbox_only() {
+    let host = Host::new();
+    let witness = host.witness();
+    // More than are kept ready and mapped together: some of them get the slot of one before.
+    for round in 0..16 {
+        let sandbox = host.parent.sandbox();
+        sandbox.watch(&witness);
+        sandbox.run(&format!("/bin/true of-{round}; exit 0"));
+        witness.forget(&sandbox.id).unwrap();
+        let events = host.sink.of(&sandbox.id);
+        let words: Vec<_> = starts(&events).iter().filter_map(|(_, s)| s.argv.get(1).cloned()).collect();
+        let words: Vec<_> = words.iter().filter(|word| word.starts_with("of-")).collect();
+        assert_eq!(words, [&format!("of-{round}")]);
+        assert!(ended(&events, 0), "{events:#?}");
+    }
+    assert!(witness.sandboxes().is_empty());
+    witness.close();
+}
+
+#[test]
 fn who_floods_loses_its_own_and_the_gap_has_a_count() {
     let host = Host::new();
     let (witness, loud, quiet) = (host.witness(), host.parent.sandbox(), host.parent.sandbox());
