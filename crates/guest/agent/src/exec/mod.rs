@@ -207,7 +207,11 @@ impl Execs {
     }
 
     /// Takes up all children that ended; orphans of execs come to the agent, too.
+    ///
+    /// The cgroup of an exec that ends goes when the host has it forgotten: removing it takes the kernel a while, in which
+    /// the host would wait for the end. With an orphan the last process of an exec that has ended may have gone.
     pub(crate) fn reap(&self) {
+        let mut has_orphans = false;
         while let Some(ended) = sys::reap(-1, false) {
             let (execs, disowned) = (self.by_id.borrow(), self.disowned.borrow());
             let mut all = execs.values().chain(disowned.iter());
@@ -216,6 +220,8 @@ impl Execs {
                 if exec.ends_tree.get() {
                     tokio::task::spawn_local(until_gone(Rc::clone(exec)));
                 }
+            } else {
+                has_orphans = true;
             }
         }
         self.disowned.borrow_mut().retain(|exec| {
@@ -225,6 +231,9 @@ impl Execs {
             !exec.reaped()
         });
         self.lingering.borrow_mut().retain(|cgroup| !cgroup.remove());
+        if !has_orphans {
+            return;
+        }
         for exec in self.by_id.borrow().values().filter(|exec| exec.reaped()) {
             if exec.let_go() && exec.ends_tree.get() {
                 exec.changed.send_replace(());
