@@ -1,5 +1,10 @@
 //! Starting: the exec's row first, then the guest.
 
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Context;
+
 use atoll_core::code::InterpreterCall;
 use atoll_core::exec::{ExecState, Exit};
 use atoll_core::id::SandboxId;
@@ -9,6 +14,7 @@ use atoll_guest_protocol::client::{ExecStream, GuestClient, GuestError};
 use atoll_guest_protocol::messages::{Confine, ProfileStep, Reason, StartExec, TtySize};
 use atoll_isolation::Isolation;
 use atoll_store::{ExecRecord, Insertion, StoreError};
+use futures::future::maybe_done;
 
 use crate::errors::{chain, guest_error, store_error};
 use crate::log::LogWriter;
@@ -22,8 +28,15 @@ const START_TRIES_MAX_COUNT: u32 = 16;
 impl Session {
     /// `None`: it is not ours to run: another exec has the key, or it ended without running.
     pub(super) async fn insert_and_start(&mut self) -> Result<Option<ExecStream>> {
+        let sandbox = Arc::clone(&self.sandbox);
+        // It may read a file in place, or ask a guest: both are in nobody's way while the row is written.
+        let mut oom_kills = pin!(maybe_done(oom_kills(&sandbox)));
         let record = self.exec.inserted();
-        let inserted = self.inner.store.insert_exec(record).await.map_err(|error| {
+        let inserting = self.inner.store.insert_exec(record);
+        let inserted = beside(inserting, |cx| {
+            let _ = oom_kills.as_mut().poll(cx);
+        });
+        let inserted = inserted.await.map_err(|error| {
             if matches!(error, StoreError::NotFound) {
                 return SandboxId::not_found(self.sandbox.id.as_str());
             }
@@ -47,8 +60,8 @@ impl Session {
         );
         self.log = Some(log.within(self.share()));
         self.exec.progress.send_modify(|progress| progress.state = ExecState::Running);
-        let (started, oom_kills) = tokio::join!(self.start_in_guest(), oom_kills(&self.sandbox));
-        self.oom_kills_before = oom_kills;
+        let (started, ()) = tokio::join!(self.start_in_guest(), oom_kills.as_mut());
+        self.oom_kills_before = oom_kills.take_output().unwrap_or_default();
         atoll_failpoint::fail_point!("engine.exec.started");
         self.start_clocks();
         match started {
@@ -105,6 +118,19 @@ impl Session {
             tries += 1;
         }
     }
+}
+
+/// Waits for `first`. While it is not there, `others` is called each time, to go on with what has time until then.
+async fn beside<T>(first: impl Future<Output = T>, mut others: impl FnMut(&mut Context<'_>)) -> T {
+    let mut first = pin!(first);
+    poll_fn(|cx| {
+        let polled = first.as_mut().poll(cx);
+        if polled.is_pending() {
+            others(cx);
+        }
+        polled
+    })
+    .await
 }
 
 /// Starts an exec in the guest; what it is in, its kernel knows before.
