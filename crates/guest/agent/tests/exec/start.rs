@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 
+use atoll_guest_protocol::client::GuestError;
 use atoll_guest_protocol::messages::{Reason, StartExec};
 use bytes::Bytes;
 
@@ -98,6 +99,34 @@ async fn what_cannot_start_says_why() {
         assert_eq!(reason(client.start_exec(exec).await), expected, "{shown}");
     }
     assert_eq!(client.list_execs().await.unwrap(), [], "what did not start is not remembered");
+}
+
+#[tokio::test]
+async fn what_is_opened_starts_nothing_before_it_is_told_what() {
+    const GIVEN_UP: usize = 100;
+    let guest = Guest::start();
+    let client = guest.client().await;
+    // As by a host whose database fails while the guest stands still: the guest finds them opened and closed at once.
+    let agent = rustix::process::Pid::from_raw(guest.pid().cast_signed()).unwrap();
+    rustix::process::kill_process(agent, rustix::process::Signal::STOP).unwrap();
+    let mut opened = Vec::new();
+    for _ in 0..GIVEN_UP {
+        opened.push(client.open_exec().await.unwrap());
+    }
+    // So that the task of the connection sends what there is.
+    tokio::task::yield_now().await;
+    drop(opened);
+    tokio::task::yield_now().await;
+    rustix::process::kill_process(agent, rustix::process::Signal::CONT).unwrap();
+    assert_eq!(client.list_execs().await.unwrap(), []);
+    let (opened, other) = (client.open_exec().await.unwrap(), client.open_exec().await.unwrap());
+    assert_eq!(client.list_execs().await.unwrap(), []);
+    let output = finish(opened.start(shell("ex1", "echo hello; exit 3")).await.unwrap()).await;
+    assert_eq!((output.text().as_str(), output.exited.code), ("hello\n", code(3)));
+    assert_eq!(reason(other.start(argv("ex2", &["no-such-command"])).await), Reason::CommandNotFound);
+    let opened = client.open_exec().await.unwrap();
+    client.close();
+    assert_eq!(opened.start(argv("ex3", &["true"])).await.err(), Some(GuestError::Closed));
 }
 
 #[tokio::test]
