@@ -39,6 +39,8 @@ pub fn builder() -> Builder {
 pub struct Operation {
     /// Its name, the end of the path.
     pub name: String,
+    /// What the host announces that it will be about, before the request is there: any text, a hint.
+    pub announced: Option<String>,
     /// Records that the host sends.
     pub request: RecordReader,
     /// Records for the host.
@@ -48,9 +50,11 @@ pub struct Operation {
 impl Operation {
     fn new(request: Request<h2::RecvStream>, mut respond: SendResponse<Bytes>) -> Result<Self, h2::Error> {
         let name = request.uri().path().strip_prefix(PATH_PREFIX).unwrap_or_default().to_owned();
+        let announced = request.uri().query().map(str::to_owned);
         let response = respond.send_response(Response::new(()), false)?;
         Ok(Self {
             name,
+            announced,
             request: RecordReader::new(request.into_body()),
             response: RecordWriter::new(response),
         })

@@ -72,7 +72,7 @@ pub(crate) async fn begin(
 ) -> Result<Ahead> {
     let mut record = new_record(sandbox, spec, draft, None, inner.now_ms())?;
     let driver = inner.driver(spec.isolation)?;
-    let stream = client.open_exec().await.map_err(guest_error)?;
+    let stream = client.open_exec(record.id.as_str()).await.map_err(guest_error)?;
     let stream = start_exec(&**driver, stream, &record).await.map_err(guest_error)?;
     record.pid = Some(stream.pid);
     let log =
@@ -150,7 +150,7 @@ pub(crate) async fn run_to_end(
     // Nothing reads when it began.
     let record = new_record(sandbox, spec, draft, None, 0)?;
     let exec_id = record.id.to_string();
-    let stream = client.open_exec().await.map_err(guest_error)?;
+    let stream = client.open_exec(&exec_id).await.map_err(guest_error)?;
     let mut stream = start_exec(driver, stream, &record).await.map_err(guest_error)?;
     let code = match tokio::time::timeout(at_most, until_exit(&mut stream)).await {
         Ok(exited) => exited.map_err(guest_error)?.code,

@@ -41,7 +41,7 @@ mod tree;
 use input::Input;
 use output::Source;
 use streams::Streams;
-use tree::ExecCgroup;
+use tree::{AnnouncedCgroup, ExecCgroup};
 
 /// Execs that are remembered at once, ended ones too.
 const EXECS_MAX: usize = 1024;
@@ -241,21 +241,33 @@ impl Execs {
         }
     }
 
-    fn spawn(&self, request: StartExec) -> Result<Rc<Exec>, Failure> {
+    /// Makes the cgroup of an exec whose start the host announces, while nothing waits for it. Where that cannot be, the
+    /// start says why.
+    fn announce(&self, exec_id: &str) -> Option<AnnouncedCgroup> {
+        if !is_id(exec_id) || self.by_id.borrow().contains_key(exec_id) {
+            return None;
+        }
+        let cgroup = self.make_cgroup(exec_id).ok()??;
+        Some(AnnouncedCgroup::new(exec_id, cgroup))
+    }
+
+    fn spawn(&self, request: StartExec, announced: Option<AnnouncedCgroup>) -> Result<Rc<Exec>, Failure> {
         if self.by_id.borrow().len() >= EXECS_MAX {
             return Err(failure(
                 Reason::NoProcesses,
                 format!("the guest remembers {EXECS_MAX} execs already"),
             ));
         }
-        let id_ok = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-        if !(1..=ID_MAX_BYTES).contains(&request.exec_id.len()) || !request.exec_id.bytes().all(id_ok) {
+        if !is_id(&request.exec_id) {
             return Err(invalid("the exec's id is malformed"));
         }
         let program = prepare::program(&request)?;
         let streams = Streams::open(&request, &program)
             .map_err(|cause| errno("cannot open standard streams", cause))?;
-        let cgroup = self.make_cgroup(&request.exec_id)?;
+        let cgroup = match announced.and_then(|announced| announced.take(&request.exec_id)) {
+            None => self.make_cgroup(&request.exec_id)?,
+            made => made,
+        };
         let started = spawn::spawn(&program, streams.child(), cgroup.as_ref().map(ExecCgroup::fd));
         let pid = started.map_err(|(step, cause)| {
             cgroup.as_ref().map(ExecCgroup::remove);
@@ -369,6 +381,12 @@ impl Execs {
     }
 }
 
+/// Whether a text can be the id of an exec.
+fn is_id(text: &str) -> bool {
+    let is_ok = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    (1..=ID_MAX_BYTES).contains(&text.len()) && text.bytes().all(is_ok)
+}
+
 fn window_size(size: &TtySize) -> Result<Winsize, Failure> {
     let cell = |cells: u32| {
         u16::try_from(cells).map_err(|_large| invalid("a terminal has at most 65535 columns and rows"))
@@ -379,15 +397,17 @@ fn window_size(size: &TtySize) -> Result<Winsize, Failure> {
 /// `exec-start`.
 pub(crate) async fn start(
     agent: &Rc<Agent>,
+    announced: Option<&str>,
     request: &mut RecordReader,
     response: &mut RecordWriter,
 ) -> Result<Answer, Stop> {
+    let announced = announced.and_then(|exec_id| agent.execs.announce(exec_id));
     let wanted: StartExec = request.message().await?;
     let existing = agent.execs.by_id.borrow().get(&wanted.exec_id).map(Rc::clone);
     let exec = match existing {
         Some(exec) if exec.request == wanted => exec,
         Some(_) => return Err(failure(Reason::Conflict, "another exec has this id").into()),
-        None => agent.execs.spawn(wanted)?,
+        None => agent.execs.spawn(wanted, announced)?,
     };
     let offset = exec.window.borrow().base();
     output::stream(exec, offset, request, response).await

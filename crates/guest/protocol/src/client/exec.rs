@@ -36,8 +36,8 @@ pub struct ExecStream {
     ended: bool,
 }
 
-/// The open stream of an exec that is yet to be started. The guest has been woken, and listens on it. Dropping it
-/// closes the stream, and nothing was started.
+/// The open stream of an exec that is yet to be started. The guest has been woken, and listens on it. When this is
+/// dropped the stream closes, and nothing was started.
 #[derive(Debug)]
 pub struct OpenedExec {
     call: Call,
@@ -133,13 +133,15 @@ impl GuestClient {
         self.stream_exec("exec-start", &request).await
     }
 
-    /// Opens the stream of an exec, and does not say yet of which: for a host that knows that it will start one, and has
-    /// to wait for something else before.
+    /// Opens the stream of an exec that will have this id, and does not say yet what it is: for a host that has to wait
+    /// for something before the start. The guest prepares what it can for the id, which is one that may stand in an
+    /// address.
     ///
     /// # Errors
     /// [`GuestError::Closed`] or [`GuestError::Timeout`].
-    pub async fn open_exec(&self) -> Result<OpenedExec, GuestError> {
-        within(async { Ok(OpenedExec { call: self.start("exec-start").await? }) }).await
+    pub async fn open_exec(&self, exec_id: &str) -> Result<OpenedExec, GuestError> {
+        let operation = format!("exec-start?{exec_id}");
+        within(async { Ok(OpenedExec { call: self.start(&operation).await? }) }).await
     }
 
     /// Streams an exec from an offset.

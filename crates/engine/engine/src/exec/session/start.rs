@@ -7,7 +7,7 @@ use std::task::Context;
 
 use atoll_core::code::InterpreterCall;
 use atoll_core::exec::{ExecState, Exit};
-use atoll_core::id::SandboxId;
+use atoll_core::id::{ExecId, SandboxId};
 use atoll_core::profile::{ExecProfile, Profile, door};
 use atoll_core::{Code, Error, Result};
 use atoll_guest_protocol::client::{ExecStream, GuestError, OpenedExec};
@@ -31,7 +31,8 @@ impl Session {
     pub(super) async fn insert_and_start(&mut self) -> Result<Option<ExecStream>> {
         let sandbox = Arc::clone(&self.sandbox);
         let record = self.exec.inserted();
-        let mut opened = pin!(maybe_done(open_stream(&sandbox, record.idempotency_key.is_some())));
+        let fresh = record.idempotency_key.is_none().then(|| record.id.clone());
+        let mut opened = pin!(maybe_done(open_stream(&sandbox, fresh)));
         // It may read a file in place, or ask a guest: both are in nobody's way while the row is written.
         let mut oom_kills = pin!(maybe_done(oom_kills(&sandbox)));
         let inserting = self.inner.store.insert_exec(record);
@@ -117,7 +118,7 @@ impl Session {
                     let Ok((number, client)) = self.next_link(last).await else {
                         return Err(GuestError::Closed);
                     };
-                    Opened { number, stream: client.open_exec().await }
+                    Opened { number, stream: client.open_exec(self.exec.id().as_str()).await }
                 }
             };
             let started = match stream {
@@ -143,15 +144,13 @@ struct Opened {
     stream: Result<OpenedExec, GuestError>,
 }
 
-/// Opens a stream while the exec's row is written: the guest wakes up meanwhile. What is to be started is said on it when
-/// the row is there, and not before. A request with an idempotency key opens none: it may be a repeated one, and a client
-/// that repeats it all the time would have the guest woken for nothing.
-async fn open_stream(sandbox: &SandboxShared, is_keyed: bool) -> Option<Opened> {
-    if is_keyed {
-        return None;
-    }
+/// Opens a stream for a fresh exec while its row is written: the guest wakes up and prepares meanwhile. What is to be
+/// started is said on it when the row is there, and not before. A request with an idempotency key is none that is surely
+/// fresh: a client that repeats it all the time would have the guest woken for nothing.
+async fn open_stream(sandbox: &SandboxShared, fresh: Option<ExecId>) -> Option<Opened> {
+    let exec = fresh?;
     let link = sandbox.guest.borrow().clone()?;
-    Some(Opened { number: link.number, stream: link.client.open_exec().await })
+    Some(Opened { number: link.number, stream: link.client.open_exec(exec.as_str()).await })
 }
 
 /// Waits for `first`. While it is not there, `others` is called each time, to go on with what has time until then.
