@@ -87,7 +87,7 @@ pub struct ExecRecord {
     pub sandbox: SandboxId,
     /// A second request with the same key in the same sandbox gets this exec.
     pub idempotency_key: Option<IdempotencyKey>,
-    /// Digest of the request, to tell a retry from a key used twice.
+    /// Digest of the request, to tell a retry from a key used twice; empty where there is no key.
     pub request_digest: String,
     /// What runs.
     pub spec: ExecSpec,

@@ -252,13 +252,13 @@ async fn connection(agent: Rc<Agent>, stream: UnixStream) {
 
 async fn handle(agent: Rc<Agent>, door: Rc<Door>, operation: Operation) {
     agent.busy.notify_one();
-    let Operation { name, mut request, mut response } = operation;
+    let Operation { name, announced, mut request, mut response } = operation;
     let outcome = if name == "hello" {
         hello(&agent, &door, &mut request).await.map(|welcome| operations::Answer::message(&welcome))
     } else if door.stranger.borrow().is_some() {
         Err(Stop::Failure(failure(Reason::Denied, "say hello first")))
     } else {
-        operations::run(&agent, &name, &mut request, &mut response).await
+        operations::run(&agent, &name, announced.as_deref(), &mut request, &mut response).await
     };
     // A host that is gone by now misses nothing: it asks again after it has come back.
     let told = match outcome {

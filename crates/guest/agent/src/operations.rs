@@ -37,10 +37,12 @@ impl Answer {
     }
 }
 
-/// Runs one operation. Streamed records go to `response`; the final answer is returned.
+/// Runs one operation. Streamed records go to `response`; the final answer is returned. `announced` is what the host says
+/// that the request will be about.
 pub(crate) async fn run(
     agent: &Rc<Agent>,
     name: &str,
+    announced: Option<&str>,
     request: &mut RecordReader,
     response: &mut RecordWriter,
 ) -> Result<Answer, Stop> {
@@ -51,7 +53,7 @@ pub(crate) async fn run(
             let GetMetrics {} = request.message().await?;
             Ok(Answer::message(&system::metrics(agent.started)))
         }
-        "exec-start" => Box::pin(exec::start(agent, request, response)).await,
+        "exec-start" => Box::pin(exec::start(agent, announced, request, response)).await,
         "exec-attach" => Box::pin(exec::attach(agent, request, response)).await,
         "exec-stdin" => exec::write_stdin(agent, request).await,
         "exec-signal" => agent.execs.signal(&request.message().await?),

@@ -5,7 +5,9 @@
 //! One byte stream (a Unix socket for containers, vsock or virtio-serial for microVMs) carries
 //! HTTP/2 (crate `h2`), host as client, guest as server. HTTP/2 gives streams, flow control,
 //! cancellation and keep-alive; nothing of HTTP's semantics is used beyond a path that names the
-//! operation. Every operation is one HTTP/2 stream: `POST /atoll.guest.v1/<operation>`.
+//! operation. Every operation is one HTTP/2 stream: `POST /atoll.guest.v1/<operation>`. The host may
+//! announce in the query what it will be about (`exec-start?<id>`), before it sends the request: a
+//! hint, which guests may ignore.
 //!
 //! The body of either direction is a sequence of [`wire`] records: one kind byte, four bytes of
 //! big-endian length, the payload. Control records hold a protobuf [`messages`] value; data records

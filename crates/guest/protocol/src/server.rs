@@ -15,6 +15,9 @@ use crate::{CONNECTION_WINDOW_BYTES, FRAME_BYTES, PATH_PREFIX, STREAM_WINDOW_BYT
 const SEND_BUFFER_BYTES: usize = 1 << 20;
 /// Largest header block, bytes: the protocol has no headers of its own.
 const HEADERS_BYTES: u32 = 4096;
+/// Operations that the host may have begun and given up before the guest has looked at them, as when it stood still
+/// meanwhile: as many as it may have under way ([`STREAMS_MAX`]).
+const GIVEN_UP_MAX_COUNT: usize = 4096;
 
 /// How a guest accepts connections.
 #[must_use]
@@ -25,6 +28,7 @@ pub fn builder() -> Builder {
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_frame_size(FRAME_BYTES)
         .max_concurrent_streams(STREAMS_MAX)
+        .max_pending_accept_reset_streams(GIVEN_UP_MAX_COUNT)
         .max_header_list_size(HEADERS_BYTES)
         .max_send_buffer_size(SEND_BUFFER_BYTES);
     builder
@@ -35,6 +39,8 @@ pub fn builder() -> Builder {
 pub struct Operation {
     /// Its name, the end of the path.
     pub name: String,
+    /// What the host announces that it will be about, before the request is there: any text, a hint.
+    pub announced: Option<String>,
     /// Records that the host sends.
     pub request: RecordReader,
     /// Records for the host.
@@ -44,9 +50,11 @@ pub struct Operation {
 impl Operation {
     fn new(request: Request<h2::RecvStream>, mut respond: SendResponse<Bytes>) -> Result<Self, h2::Error> {
         let name = request.uri().path().strip_prefix(PATH_PREFIX).unwrap_or_default().to_owned();
+        let announced = request.uri().query().map(str::to_owned);
         let response = respond.send_response(Response::new(()), false)?;
         Ok(Self {
             name,
+            announced,
             request: RecordReader::new(request.into_body()),
             response: RecordWriter::new(response),
         })

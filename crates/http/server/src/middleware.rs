@@ -104,8 +104,9 @@ pub(crate) async fn around(State(around): State<Around>, mut request: Request, n
             let route = dialect.unwrap_or(route);
             app.metrics.request(&method, route, response.status().as_u16(), took);
             let recorded = incoming.answered(&app.engine, &grant_slot, &response, took);
-            recorded.await;
+            // Beside the recorder's thread, which writes the record meanwhile.
             log(&response, took);
+            recorded.await;
             response
         }
     });

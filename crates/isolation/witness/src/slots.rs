@@ -79,7 +79,6 @@ pub(crate) fn make(free: &Free, rings: &OwnedFd) -> Result<Slot, Missing> {
 fn undo(free: &Free, number: u32, error: std::io::Error) -> Missing {
     lock(&free.0).taken.remove(&number);
     Missing::refused("make a ring", error)
-    }
 }
 
 fn find_or_make(rings: &OwnedFd, number: u32) -> std::io::Result<Ring> {

@@ -72,7 +72,8 @@ pub(crate) async fn begin(
 ) -> Result<Ahead> {
     let mut record = new_record(sandbox, spec, draft, None, inner.now_ms())?;
     let driver = inner.driver(spec.isolation)?;
-    let stream = start_exec(&**driver, client, &record).await.map_err(guest_error)?;
+    let stream = client.open_exec(record.id.as_str()).await.map_err(guest_error)?;
+    let stream = start_exec(&**driver, stream, &record).await.map_err(guest_error)?;
     record.pid = Some(stream.pid);
     let log =
         LogWriter::fresh(&inner.log_dir(sandbox, &record.id), record.spec.keep_output_bytes, &inner.clock);
@@ -149,7 +150,8 @@ pub(crate) async fn run_to_end(
     // Nothing reads when it began.
     let record = new_record(sandbox, spec, draft, None, 0)?;
     let exec_id = record.id.to_string();
-    let mut stream = start_exec(driver, client, &record).await.map_err(guest_error)?;
+    let stream = client.open_exec(&exec_id).await.map_err(guest_error)?;
+    let mut stream = start_exec(driver, stream, &record).await.map_err(guest_error)?;
     let code = match tokio::time::timeout(at_most, until_exit(&mut stream)).await {
         Ok(exited) => exited.map_err(guest_error)?.code,
         Err(_) => {

@@ -53,9 +53,9 @@ impl Engine {
         let sandbox = self.inner.sandbox(sandbox)?;
         let _using = sandbox.usable().await?;
         let now = self.inner.now_ms();
-        let mut record = new_record(&sandbox.id, &sandbox.record().spec, draft, caller.key(), now)?;
+        let mut record = new_record(&sandbox.id, &sandbox.published().spec, draft, caller.key(), now)?;
         for _ in 0..CREATE_TRIES_MAX_COUNT {
-            record.pauses_before_ms = sandbox.record().pauses_ms;
+            record.pauses_before_ms = sandbox.published().pauses_ms;
             if let Some(view) = self.try_exec(&sandbox, record.clone()).await? {
                 return Ok(view);
             }
@@ -432,7 +432,8 @@ pub(crate) fn new_record(
     created_ms: u64,
 ) -> Result<ExecRecord> {
     let idempotency_key = draft.idempotency_key.clone();
-    let request_digest = digest(draft.clone(), spec)?;
+    // Only requests with one key are compared.
+    let request_digest = if idempotency_key.is_some() { digest(draft.clone(), spec)? } else { String::new() };
     let spec = ExecSpec::resolve(draft, spec)?;
     Ok(ExecRecord {
         id: Inner::new_exec_id(created_ms)?,

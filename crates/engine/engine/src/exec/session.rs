@@ -183,7 +183,7 @@ impl Session {
     fn start_clocks(&mut self) {
         let spec = &self.exec.inserted().spec;
         let began_ms = self.exec.inserted().created_ms;
-        let sandbox = self.sandbox.record();
+        let sandbox = self.sandbox.published();
         // In this order: what passes between the two shortens the exec's time, and does not lengthen it.
         let (instant, now) = (self.inner.clock.instant(), self.inner.now_ms());
         // What was paused since, as far as the clocks below will not notice it themselves.

@@ -178,6 +178,11 @@ impl SandboxShared {
         record
     }
 
+    /// The record as it was last published, which costs no copy. Its `last_active_ms` and `reason` may be behind.
+    pub(crate) fn published(&self) -> Arc<SandboxRecord> {
+        Arc::clone(&self.record.borrow())
+    }
+
     /// Who has it.
     pub(super) fn owner(&self) -> Owner {
         let record = self.record.borrow();

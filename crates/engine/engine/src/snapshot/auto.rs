@@ -24,7 +24,7 @@ pub(crate) async fn after_exec(inner: &Arc<Inner>, sandbox: &Arc<SandboxShared>,
 impl Engine {
     /// Takes a checkpoint and removes the oldest of its kind, if the sandbox wants that.
     pub(crate) async fn checkpoint_by_itself(&self, sandbox: &Arc<SandboxShared>, why: &str) -> Result<()> {
-        let Some(auto) = sandbox.record().spec.auto_checkpoints else { return Ok(()) };
+        let Some(auto) = sandbox.published().spec.auto_checkpoints else { return Ok(()) };
         if sandbox.dead.is_cancelled() {
             return Ok(());
         }

@@ -9,6 +9,8 @@ use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::{ResourcesDraft, SandboxUpdate};
 use atoll_core::usage::Usage;
 use atoll_engine::{Caller, SandboxQuery, UsageGroup, UsageQuery};
+use atoll_guest_protocol::client::GuestClient;
+use atoll_isolation::Gates as _;
 
 use crate::support::{World, argv, client_key, exec_row, named};
 
@@ -80,6 +82,27 @@ fn a_key_of_an_exec_that_never_ran_is_free() {
     let again = server.exec(&sandbox.id, draft).unwrap();
     assert_ne!(again.record.id, row.id);
     assert_eq!(server.run(server.store.exec(&row.id)).unwrap(), None);
+}
+
+#[test]
+fn what_cannot_be_recorded_is_not_started() {
+    const TRIES: usize = 50;
+    let world = World::new();
+    let server = world.start();
+    let id = server.sandbox().id;
+    // No row of an exec can be without that of its sandbox.
+    server.run(server.store.delete_sandbox(&id)).unwrap();
+    for _ in 0..TRIES {
+        assert_eq!(server.exec(&id, argv(&["sleep", "1000"])).unwrap_err().code, Code::SandboxNotFound);
+    }
+    assert_eq!(server.engine.stats().execs_running, 0);
+    server.kill();
+    let known = world.run(async {
+        let stream = world.host.driver().connect(&id).await.unwrap();
+        let (client, _) = GuestClient::connect(stream, id.as_str()).await.unwrap();
+        client.list_execs().await.unwrap()
+    });
+    assert_eq!(known, []);
 }
 
 #[test]

@@ -41,7 +41,7 @@ mod tree;
 use input::Input;
 use output::Source;
 use streams::Streams;
-use tree::ExecCgroup;
+use tree::{AnnouncedCgroup, ExecCgroup};
 
 /// Execs that are remembered at once, ended ones too.
 const EXECS_MAX: usize = 1024;
@@ -207,7 +207,11 @@ impl Execs {
     }
 
     /// Takes up all children that ended; orphans of execs come to the agent, too.
+    ///
+    /// The cgroup of an exec that ends goes when the host has it forgotten: removing it takes the kernel a while, in which
+    /// the host would wait for the end. With an orphan the last process of an exec that has ended may have gone.
     pub(crate) fn reap(&self) {
+        let mut has_orphans = false;
         while let Some(ended) = sys::reap(-1, false) {
             let (execs, disowned) = (self.by_id.borrow(), self.disowned.borrow());
             let mut all = execs.values().chain(disowned.iter());
@@ -216,6 +220,8 @@ impl Execs {
                 if exec.ends_tree.get() {
                     tokio::task::spawn_local(until_gone(Rc::clone(exec)));
                 }
+            } else {
+                has_orphans = true;
             }
         }
         self.disowned.borrow_mut().retain(|exec| {
@@ -225,6 +231,9 @@ impl Execs {
             !exec.reaped()
         });
         self.lingering.borrow_mut().retain(|cgroup| !cgroup.remove());
+        if !has_orphans {
+            return;
+        }
         for exec in self.by_id.borrow().values().filter(|exec| exec.reaped()) {
             if exec.let_go() && exec.ends_tree.get() {
                 exec.changed.send_replace(());
@@ -232,21 +241,33 @@ impl Execs {
         }
     }
 
-    fn spawn(&self, request: StartExec) -> Result<Rc<Exec>, Failure> {
+    /// Makes the cgroup of an exec whose start the host announces, while nothing waits for it. Where that cannot be, the
+    /// start says why.
+    fn announce(&self, exec_id: &str) -> Option<AnnouncedCgroup> {
+        if !is_id(exec_id) || self.by_id.borrow().contains_key(exec_id) {
+            return None;
+        }
+        let cgroup = self.make_cgroup(exec_id).ok()??;
+        Some(AnnouncedCgroup::new(exec_id, cgroup))
+    }
+
+    fn spawn(&self, request: StartExec, announced: Option<AnnouncedCgroup>) -> Result<Rc<Exec>, Failure> {
         if self.by_id.borrow().len() >= EXECS_MAX {
             return Err(failure(
                 Reason::NoProcesses,
                 format!("the guest remembers {EXECS_MAX} execs already"),
             ));
         }
-        let id_ok = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-        if !(1..=ID_MAX_BYTES).contains(&request.exec_id.len()) || !request.exec_id.bytes().all(id_ok) {
+        if !is_id(&request.exec_id) {
             return Err(invalid("the exec's id is malformed"));
         }
         let program = prepare::program(&request)?;
         let streams = Streams::open(&request, &program)
             .map_err(|cause| errno("cannot open standard streams", cause))?;
-        let cgroup = self.make_cgroup(&request.exec_id)?;
+        let cgroup = match announced.and_then(|announced| announced.take(&request.exec_id)) {
+            None => self.make_cgroup(&request.exec_id)?,
+            made => made,
+        };
         let started = spawn::spawn(&program, streams.child(), cgroup.as_ref().map(ExecCgroup::fd));
         let pid = started.map_err(|(step, cause)| {
             cgroup.as_ref().map(ExecCgroup::remove);
@@ -360,6 +381,12 @@ impl Execs {
     }
 }
 
+/// Whether a text can be the id of an exec.
+fn is_id(text: &str) -> bool {
+    let is_ok = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    (1..=ID_MAX_BYTES).contains(&text.len()) && text.bytes().all(is_ok)
+}
+
 fn window_size(size: &TtySize) -> Result<Winsize, Failure> {
     let cell = |cells: u32| {
         u16::try_from(cells).map_err(|_large| invalid("a terminal has at most 65535 columns and rows"))
@@ -370,15 +397,17 @@ fn window_size(size: &TtySize) -> Result<Winsize, Failure> {
 /// `exec-start`.
 pub(crate) async fn start(
     agent: &Rc<Agent>,
+    announced: Option<&str>,
     request: &mut RecordReader,
     response: &mut RecordWriter,
 ) -> Result<Answer, Stop> {
+    let announced = announced.and_then(|exec_id| agent.execs.announce(exec_id));
     let wanted: StartExec = request.message().await?;
     let existing = agent.execs.by_id.borrow().get(&wanted.exec_id).map(Rc::clone);
     let exec = match existing {
         Some(exec) if exec.request == wanted => exec,
         Some(_) => return Err(failure(Reason::Conflict, "another exec has this id").into()),
-        None => agent.execs.spawn(wanted)?,
+        None => agent.execs.spawn(wanted, announced)?,
     };
     let offset = exec.window.borrow().base();
     output::stream(exec, offset, request, response).await

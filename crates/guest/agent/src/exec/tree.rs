@@ -84,6 +84,30 @@ impl ExecCgroup {
     }
 }
 
+/// The cgroup of an exec that the host has announced. It goes when the exec is not started.
+#[derive(Debug)]
+pub(super) struct AnnouncedCgroup {
+    exec_id: String,
+    cgroup: Option<ExecCgroup>,
+}
+
+impl AnnouncedCgroup {
+    pub(super) fn new(exec_id: &str, cgroup: ExecCgroup) -> Self {
+        Self { exec_id: exec_id.to_owned(), cgroup: Some(cgroup) }
+    }
+
+    /// The cgroup, for the exec that is started, if it is that of this one.
+    pub(super) fn take(mut self, exec_id: &str) -> Option<ExecCgroup> {
+        if self.exec_id == exec_id { self.cgroup.take() } else { None }
+    }
+}
+
+impl Drop for AnnouncedCgroup {
+    fn drop(&mut self) {
+        self.cgroup.as_ref().map(ExecCgroup::remove);
+    }
+}
+
 /// Signals every process of the exec; gives how many there were. For `SIGKILL` nothing is left that
 /// could fork on, so it looks until nothing new appears.
 pub(super) fn signal(cgroup: Option<&ExecCgroup>, exec_id: &str, leader: i32, number: i32) -> usize {

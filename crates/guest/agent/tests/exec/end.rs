@@ -83,6 +83,25 @@ async fn a_cgroup_stays_while_a_forgotten_exec_has_processes() {
 }
 
 #[tokio::test]
+async fn a_cgroup_goes_when_its_exec_is_forgotten_or_the_last_process_has_ended() {
+    let guest = Guest::start_with_cgroup();
+    let client = guest.client().await;
+    assert_eq!(run(&client, argv("ex1", &["true"])).await.exited.code, code(0));
+    client.forget_exec("ex1").await.unwrap();
+    let output = run(&client, shell("ex2", "setsid sleep 1000 >/dev/null 2>&1 & echo $!")).await;
+    assert_eq!(guest.cgroups(), ["exec-ex2"]);
+    let pid: i32 = output.text().trim().parse().unwrap();
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(pid).unwrap(),
+        rustix::process::Signal::KILL,
+    )
+    .unwrap();
+    eventually(async || guest.cgroups().is_empty().then_some(())).await;
+    let killed = SignalExec { exec_id: "ex2".into(), signal: libc::SIGKILL, tree: true };
+    assert_eq!(reason(client.signal_exec(killed).await), Reason::ExecEnded);
+}
+
+#[tokio::test]
 async fn what_it_started_ends_with_it_when_that_is_asked_for() {
     let script = "setsid sleep 1000 >/dev/null 2>&1 & echo $!; exit 3";
     let pid_of = |output: &Output| output.text().trim().parse::<i32>().unwrap();

@@ -2,11 +2,12 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use atoll_guest_protocol::messages::{Reason, StartExec};
+use atoll_guest_protocol::client::GuestError;
+use atoll_guest_protocol::messages::{Reason, SignalExec, StartExec};
 use bytes::Bytes;
 
 use crate::code;
-use crate::common::{Guest, argv, finish, reason, run, shell};
+use crate::common::{Guest, argv, eventually, finish, reason, run, shell};
 
 #[tokio::test]
 async fn environment_user_and_working_directory() {
@@ -98,6 +99,64 @@ async fn what_cannot_start_says_why() {
         assert_eq!(reason(client.start_exec(exec).await), expected, "{shown}");
     }
     assert_eq!(client.list_execs().await.unwrap(), [], "what did not start is not remembered");
+}
+
+#[tokio::test]
+async fn what_is_opened_starts_nothing_before_it_is_told_what() {
+    const GIVEN_UP: usize = 100;
+    let guest = Guest::start();
+    let client = guest.client().await;
+    // As by a host whose database fails while the guest stands still: the guest finds them opened and closed at once.
+    let agent = rustix::process::Pid::from_raw(guest.pid().cast_signed()).unwrap();
+    rustix::process::kill_process(agent, rustix::process::Signal::STOP).unwrap();
+    let mut opened = Vec::new();
+    for number in 0..GIVEN_UP {
+        opened.push(client.open_exec(&format!("given-up{number}")).await.unwrap());
+    }
+    // So that the task of the connection sends what there is.
+    tokio::task::yield_now().await;
+    drop(opened);
+    tokio::task::yield_now().await;
+    rustix::process::kill_process(agent, rustix::process::Signal::CONT).unwrap();
+    assert_eq!(client.list_execs().await.unwrap(), []);
+    let (opened, other) = (client.open_exec("ex1").await.unwrap(), client.open_exec("ex2").await.unwrap());
+    assert_eq!(client.list_execs().await.unwrap(), []);
+    let output = finish(opened.start(shell("ex1", "echo hello; exit 3")).await.unwrap()).await;
+    assert_eq!((output.text().as_str(), output.exited.code), ("hello\n", code(3)));
+    assert_eq!(reason(other.start(argv("ex2", &["no-such-command"])).await), Reason::CommandNotFound);
+    let opened = client.open_exec("ex3").await.unwrap();
+    client.close();
+    assert_eq!(opened.start(argv("ex3", &["true"])).await.err(), Some(GuestError::Closed));
+}
+
+#[tokio::test]
+async fn the_cgroup_of_an_announced_exec_goes_if_the_exec_is_not_started() {
+    let guest = Guest::start_with_cgroup();
+    let client = guest.client().await;
+    let opened = client.open_exec("ex1").await.unwrap();
+    eventually(async || (guest.cgroups() == ["exec-ex1"]).then_some(())).await;
+    drop(opened);
+    eventually(async || guest.cgroups().is_empty().then_some(())).await;
+    // Another one is started after all.
+    for announced in ["ex1", "../evil", "ex2/evil", ""] {
+        let opened = client.open_exec(announced).await.unwrap();
+        let running = opened.start(argv("ex2", &["sleep", "1000"])).await.unwrap();
+        assert_eq!(guest.cgroups(), ["exec-ex2"], "announced: '{announced}'");
+        assert_eq!(guest.processes("ex2"), 1);
+        let killed = SignalExec { exec_id: "ex2".into(), signal: libc::SIGKILL, tree: true };
+        client.signal_exec(killed).await.unwrap();
+        finish(running).await;
+        client.forget_exec("ex2").await.unwrap();
+    }
+    // An exec that runs is not announced again: what it has stays.
+    let running = client.start_exec(argv("ex3", &["sleep", "1000"])).await.unwrap();
+    drop(client.open_exec("ex3").await.unwrap());
+    assert_eq!(client.list_execs().await.unwrap().len(), 1);
+    assert_eq!((guest.cgroups(), guest.processes("ex3")), (vec!["exec-ex3".to_owned()], 1));
+    drop(running);
+    let opened = client.open_exec("ex4").await.unwrap();
+    let output = finish(opened.start(shell("ex4", "cat /proc/self/cgroup")).await.unwrap()).await.text();
+    assert!(output.contains("/exec-ex4\n"), "{output}");
 }
 
 #[tokio::test]

@@ -36,6 +36,25 @@ pub struct ExecStream {
     ended: bool,
 }
 
+/// The open stream of an exec that is yet to be started. The guest has been woken, and listens on it. When this is
+/// dropped the stream closes, and nothing was started.
+#[derive(Debug)]
+pub struct OpenedExec {
+    call: Call,
+}
+
+impl OpenedExec {
+    /// As [`GuestClient::start_exec`], on this stream.
+    ///
+    /// # Errors
+    /// As [`GuestClient::start_exec`]. [`GuestError::Closed`] also when the connection has ended since the stream was
+    /// opened.
+    pub async fn start(self, request: StartExec) -> Result<ExecStream, GuestError> {
+        check_size(&request)?;
+        within(stream_on(self.call, &request)).await
+    }
+}
+
 /// Tells the guest which output the host has stored. Clones share the stream.
 #[derive(Debug, Clone)]
 pub struct AckHandle {
@@ -114,6 +133,17 @@ impl GuestClient {
         self.stream_exec("exec-start", &request).await
     }
 
+    /// Opens the stream of an exec that will have this id, and does not say yet what it is: for a host that has to wait
+    /// for something before the start. The guest prepares what it can for the id, which is one that may stand in an
+    /// address.
+    ///
+    /// # Errors
+    /// [`GuestError::Closed`] or [`GuestError::Timeout`].
+    pub async fn open_exec(&self, exec_id: &str) -> Result<OpenedExec, GuestError> {
+        let operation = format!("exec-start?{exec_id}");
+        within(async { Ok(OpenedExec { call: self.start(&operation).await? }) }).await
+    }
+
     /// Streams an exec from an offset.
     ///
     /// # Errors
@@ -131,18 +161,22 @@ impl GuestClient {
         operation: &str,
         request: &impl prost::Message,
     ) -> Result<ExecStream, GuestError> {
-        if request.encoded_len() > RECORD_MAX_BYTES {
-            return Err(too_large());
-        }
-        within(async {
-            let Call { mut writer, response, link } = self.start(operation).await?;
-            // A guest that refuses early says why in its answer.
-            writer.message(request).await.unwrap_or_default();
-            let mut reader = Call::reader(response, link).await?;
-            let Started { pid, offset } = reader.expect(Kind::Message).await?;
-            let acks = AckHandle { writer: Arc::new(Mutex::new(writer)) };
-            Ok(ExecStream { pid, offset, reader, acks, ended: false })
-        })
-        .await
+        check_size(request)?;
+        within(async { stream_on(self.start(operation).await?, request).await }).await
     }
+}
+
+fn check_size(request: &impl prost::Message) -> Result<(), GuestError> {
+    if request.encoded_len() > RECORD_MAX_BYTES { Err(too_large()) } else { Ok(()) }
+}
+
+/// Says on an open stream which exec it is for, and waits for the guest's first word.
+async fn stream_on(call: Call, request: &impl prost::Message) -> Result<ExecStream, GuestError> {
+    let Call { mut writer, response, link } = call;
+    // A guest that refuses early says why in its answer.
+    writer.message(request).await.unwrap_or_default();
+    let mut reader = Call::reader(response, link).await?;
+    let Started { pid, offset } = reader.expect(Kind::Message).await?;
+    let acks = AckHandle { writer: Arc::new(Mutex::new(writer)) };
+    Ok(ExecStream { pid, offset, reader, acks, ended: false })
 }

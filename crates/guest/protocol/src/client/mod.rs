@@ -29,7 +29,7 @@ mod exec;
 mod files;
 mod port;
 
-pub use exec::{AckHandle, ExecEvent, ExecStream};
+pub use exec::{AckHandle, ExecEvent, ExecStream, OpenedExec};
 pub use files::{ByteStream, FileReader, FileWriter, WatchStream};
 pub use port::{GuestPortListener, GuestPortStream, IncomingConnection};
 

@@ -223,7 +223,7 @@ impl Guest {
     }
 
     async fn handle(self: Arc<Self>, operation: Operation) {
-        let Operation { name, mut request, mut response } = operation;
+        let Operation { name, mut request, mut response, .. } = operation;
         let told = match self.run(&name, &mut request, &mut response).await {
             Ok(records) => response.finish_encoded(records).await,
             Err(Some(failure)) => response.fail(&failure).await,

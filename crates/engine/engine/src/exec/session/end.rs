@@ -15,6 +15,9 @@ use crate::errors::chain;
 
 /// Pause before telling the store again when it does not answer.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
+/// The guest is told that it may forget an exec this long after its end. It takes a processor for that, which the answer
+/// to whoever waits for the end needs first. Shorter than the shortest rest after which a sandbox dozes.
+const FORGET_AFTER: Duration = Duration::from_millis(2);
 /// Old execs are pruned each time that so many have ended: more than [`EXECS_KEPT_MAX_COUNT`] by this
 /// many may be there for a while.
 const PRUNE_EVERY_COUNT: u64 = 64;
@@ -71,6 +74,9 @@ impl Session {
         }
         self.sandbox.trace.exec_ended(self.exec.inserted(), &exit, self.cpu_us);
         atoll_failpoint::fail_point!("engine.exec.finished");
+        // Before the news: the task that is woken last runs next on this thread, and that is to be the one that waits for
+        // the end.
+        self.tidy();
         self.exec.progress.send_modify(|progress| {
             progress.state = state;
             progress.exit = Some(exit);
@@ -79,7 +85,6 @@ impl Session {
         });
         self.sandbox.meter.count_exec_cpu(self.exec.inserted().started_by.as_ref(), self.cpu_us);
         self.leave();
-        self.tidy();
     }
 
     /// Lets go without an end: the next process takes it up, or the node that has the sandbox now.
@@ -92,9 +97,9 @@ impl Session {
         self.sandbox.leave_exec(self.exec.id());
     }
 
-    /// After the end, in a task that no client waits for: the guest may forget the exec, and old execs go.
+    /// After the end was recorded, in a task that no client waits for: the guest may forget the exec, and old execs go.
     fn tidy(&self) {
-        let link = self.sandbox.guest.borrow().clone();
+        let guest = self.sandbox.guest.subscribe();
         let exec = self.exec.id().clone();
         let inner = Arc::clone(&self.inner);
         let sandbox = self.sandbox.id.clone();
@@ -103,7 +108,11 @@ impl Session {
         let prunes = self.sandbox.count_ended() % PRUNE_EVERY_COUNT == PRUNE_EVERY_COUNT - 1;
         self.inner.tracker.spawn(async move {
             // A guest that stands still does not answer, and the next process tells it again.
-            let forget = async { link?.client.forget_exec(exec.as_str()).await.err() };
+            let forget = async {
+                tokio::time::sleep(FORGET_AFTER).await;
+                let link = guest.borrow().clone();
+                link?.client.forget_exec(exec.as_str()).await.err()
+            };
             if let Some(Some(error)) = inner.shutdown.run_until_cancelled(forget).await {
                 tracing::debug!(%exec, error = chain(&error), "the guest was not told to forget an exec");
             }

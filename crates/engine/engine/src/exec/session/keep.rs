@@ -40,7 +40,7 @@ impl Session {
 
     /// Its part of what the sandbox's execs may keep together.
     pub(super) fn share(&self) -> LogShare {
-        let max = self.sandbox.record().spec.resources.output_max_bytes();
+        let max = self.sandbox.published().spec.resources.output_max_bytes();
         self.inner.logs.share(&self.sandbox.id, self.exec.id(), Some(max))
     }
 

@@ -1,17 +1,24 @@
 //! Starting: the exec's row first, then the guest.
 
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Context;
+
 use atoll_core::code::InterpreterCall;
 use atoll_core::exec::{ExecState, Exit};
-use atoll_core::id::SandboxId;
+use atoll_core::id::{ExecId, SandboxId};
 use atoll_core::profile::{ExecProfile, Profile, door};
 use atoll_core::{Code, Error, Result};
-use atoll_guest_protocol::client::{ExecStream, GuestClient, GuestError};
+use atoll_guest_protocol::client::{ExecStream, GuestError, OpenedExec};
 use atoll_guest_protocol::messages::{Confine, ProfileStep, Reason, StartExec, TtySize};
 use atoll_isolation::Isolation;
 use atoll_store::{ExecRecord, Insertion, StoreError};
+use futures::future::maybe_done;
 
 use crate::errors::{chain, guest_error, store_error};
 use crate::log::LogWriter;
+use crate::sandbox::SandboxShared;
 
 use super::super::shared::Started;
 use super::{Session, oom_kills};
@@ -22,8 +29,18 @@ const START_TRIES_MAX_COUNT: u32 = 16;
 impl Session {
     /// `None`: it is not ours to run: another exec has the key, or it ended without running.
     pub(super) async fn insert_and_start(&mut self) -> Result<Option<ExecStream>> {
+        let sandbox = Arc::clone(&self.sandbox);
         let record = self.exec.inserted();
-        let inserted = self.inner.store.insert_exec(record).await.map_err(|error| {
+        let fresh = record.idempotency_key.is_none().then(|| record.id.clone());
+        let mut opened = pin!(maybe_done(open_stream(&sandbox, fresh)));
+        // It may read a file in place, or ask a guest: both are in nobody's way while the row is written.
+        let mut oom_kills = pin!(maybe_done(oom_kills(&sandbox)));
+        let inserting = self.inner.store.insert_exec(record);
+        let inserted = beside(inserting, |cx| {
+            let _ = opened.as_mut().poll(cx);
+            let _ = oom_kills.as_mut().poll(cx);
+        });
+        let inserted = inserted.await.map_err(|error| {
             if matches!(error, StoreError::NotFound) {
                 return SandboxId::not_found(self.sandbox.id.as_str());
             }
@@ -47,8 +64,9 @@ impl Session {
         );
         self.log = Some(log.within(self.share()));
         self.exec.progress.send_modify(|progress| progress.state = ExecState::Running);
-        let (started, oom_kills) = tokio::join!(self.start_in_guest(), oom_kills(&self.sandbox));
-        self.oom_kills_before = oom_kills;
+        let opened = opened.take_output().flatten();
+        let (started, ()) = tokio::join!(self.start_in_guest(opened), oom_kills.as_mut());
+        self.oom_kills_before = oom_kills.take_output().unwrap_or_default();
         atoll_failpoint::fail_point!("engine.exec.started");
         self.start_clocks();
         match started {
@@ -90,12 +108,24 @@ impl Session {
     }
 
     /// Starting is idempotent in the guest, so a connection that broke meanwhile is no reason to give up.
-    async fn start_in_guest(&self) -> Result<ExecStream, GuestError> {
+    async fn start_in_guest(&self, mut opened: Option<Opened>) -> Result<ExecStream, GuestError> {
         let mut last = self.link;
         let mut tries = 1;
         loop {
-            let Ok((number, client)) = self.next_link(last).await else { return Err(GuestError::Closed) };
-            match start_exec(&**self.sandbox.driver(), &client, self.exec.inserted()).await {
+            let Opened { number, stream } = match opened.take() {
+                Some(opened) => opened,
+                None => {
+                    let Ok((number, client)) = self.next_link(last).await else {
+                        return Err(GuestError::Closed);
+                    };
+                    Opened { number, stream: client.open_exec(self.exec.id().as_str()).await }
+                }
+            };
+            let started = match stream {
+                Ok(stream) => start_exec(&**self.sandbox.driver(), stream, self.exec.inserted()).await,
+                Err(error) => Err(error),
+            };
+            match started {
                 // A connection that breaks inside a message looks like a broken protocol.
                 Err(GuestError::Closed | GuestError::Protocol(_)) if tries < START_TRIES_MAX_COUNT => {
                     last = number;
@@ -107,14 +137,43 @@ impl Session {
     }
 }
 
-/// Starts an exec in the guest; what it is in, its kernel knows before.
+/// A guest's stream on which an exec is to be started.
+struct Opened {
+    /// Of the link that it belongs to.
+    number: u64,
+    stream: Result<OpenedExec, GuestError>,
+}
+
+/// Opens a stream for a fresh exec while its row is written: the guest wakes up and prepares meanwhile. What is to be
+/// started is said on it when the row is there, and not before. A request with an idempotency key is none that is surely
+/// fresh: a client that repeats it all the time would have the guest woken for nothing.
+async fn open_stream(sandbox: &SandboxShared, fresh: Option<ExecId>) -> Option<Opened> {
+    let exec = fresh?;
+    let link = sandbox.guest.borrow().clone()?;
+    Some(Opened { number: link.number, stream: link.client.open_exec(exec.as_str()).await })
+}
+
+/// Waits for `first`. While it is not there, `others` is called each time, to go on with what has time until then.
+async fn beside<T>(first: impl Future<Output = T>, mut others: impl FnMut(&mut Context<'_>)) -> T {
+    let mut first = pin!(first);
+    poll_fn(|cx| {
+        let polled = first.as_mut().poll(cx);
+        if polled.is_pending() {
+            others(cx);
+        }
+        polled
+    })
+    .await
+}
+
+/// Starts an exec in the guest, on a stream that was opened for it; what it is in, its kernel knows before.
 pub(in crate::exec) async fn start_exec(
     driver: &dyn Isolation,
-    client: &GuestClient,
+    stream: OpenedExec,
     record: &ExecRecord,
 ) -> Result<ExecStream, GuestError> {
     let Some(profile) = &record.spec.profile else {
-        return client.start_exec(start_message(record)).await;
+        return stream.start(start_message(record)).await;
     };
     let (sandbox, exec) = (&record.sandbox, record.id.as_str());
     if let Err(error) = driver.exec_starts(sandbox, exec, &profile.name) {
@@ -124,7 +183,7 @@ pub(in crate::exec) async fn start_exec(
             message: format!("it cannot begin in the profile '{}': {error}", profile.name),
         });
     }
-    let started = client.start_exec(start_message(record)).await;
+    let started = stream.start(start_message(record)).await;
     // Where the connection broke it may begin yet: it is tried again, and what was told goes with the sandbox at the latest.
     if !matches!(started, Err(GuestError::Closed | GuestError::Protocol(_))) {
         driver.exec_started(sandbox, exec);
