@@ -320,7 +320,7 @@ impl Progress for Came {
 async fn pull_by_the_second(setting: &Setting, piece: usize) -> (Result<Arc<Image>, ImageError>, u64) {
     // As long as a task like this is at work, no clock of tokio's moves by itself.
     let (_ends, until_the_end) = mpsc::channel::<()>();
-    drop(tokio::task::spawn_blocking(move || drop(until_the_end.recv())));
+    drop(tokio::task::spawn_blocking(move || until_the_end.recv()));
     tokio::time::pause();
     let (came, mut seconds) = (Came(watch::Sender::new(0)), 0);
     let mut here = came.0.subscribe();
