@@ -178,7 +178,7 @@ impl Setting {
         Self { registry, proxy, dir, images }
     }
 
-    async fn pull(&self) -> Result<Arc<atoll_image::Image>, ImageError> {
+    async fn pull(&self) -> Result<Arc<Image>, ImageError> {
         let options = PullOptions { stall: Duration::from_secs(2), ..PullOptions::default() };
         self.images.pull(&format!("{}/app:1", self.proxy.host), &options, &NoProgress).await
     }
