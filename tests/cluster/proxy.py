@@ -1,5 +1,6 @@
 """Proxies that count what travels, and can cut their clients off."""
 
+import re
 import socket
 import threading
 import time
@@ -27,6 +28,9 @@ class Proxy:
         """Connects to the server behind the proxy."""
         raise NotImplementedError
 
+    def before(self, data, what):
+        """Called with each piece before it is passed on."""
+
     def cut(self):
         """Passes nothing on from now, as a network that drops all packets."""
         self.open.clear()
@@ -53,6 +57,7 @@ class Proxy:
         try:
             while data := source.recv(65536):
                 self.open.wait()
+                self.before(data, what)
                 if self.refusal and what == "sent":
                     source.sendall(self.refusal)
                     break
@@ -100,3 +105,27 @@ class BucketProxy(Proxy):
 
     def connect(self):
         return socket.create_connection(("127.0.0.1", self.bucket.port))
+
+
+class WithholdingProxy(BucketProxy):
+    """The same, but what is asked about the copies of some sandboxes is not passed on until they are let go."""
+
+    def __init__(self, bucket, address):
+        # The sandboxes, and those of them about which something was asked meanwhile.
+        self.withheld, self.held = frozenset(), set()
+        self.changed = threading.Condition()
+        super().__init__(bucket, address)
+
+    def withhold(self, sandboxes):
+        with self.changed:
+            self.withheld, self.held = frozenset(sandboxes), set()
+            self.changed.notify_all()
+
+    def before(self, data, what):
+        if what == "sent":
+            # Beside the parts of a copy there is the sandbox's journal, which has nothing to do with the places of copies.
+            asked = {name.decode() for name in re.findall(rb"/kept/[^/ ]+/([^/ ]+)/", data)}
+            with self.changed:
+                while asked & self.withheld:
+                    self.held |= asked & self.withheld
+                    self.changed.wait()

@@ -211,6 +211,9 @@ pub const BUILD_CONTEXT_MAX_BYTES: u64 = 4 << 30;
 pub const BUILD_CONTEXT_MAX_COUNT: usize = 200_000;
 /// Names of a context's entries, and what its links lead to, bytes of all together: they are in memory until the build ends.
 pub const BUILD_CONTEXT_NAMES_MAX_BYTES: usize = 32 << 20;
+/// Memory for what the contexts of all builds that have not ended consist of (names, kinds, digests), bytes. A project, or a key
+/// of none, has no more than it leaves to others.
+pub const BUILD_CONTEXTS_MEMORY_MAX_BYTES: usize = 256 << 20;
 /// A build to which nobody begins to send its context is given up after this, milliseconds.
 pub const BUILD_CONTEXT_WAIT_MS: u64 = 15 * 60 * 1000;
 /// A build whose context is not here as a whole after this is given up, milliseconds.

@@ -25,6 +25,7 @@ mod agents;
 mod backup;
 mod bad_input;
 mod build_bases;
+mod build_limits;
 mod build_mounts;
 mod build_starts;
 mod builds;

@@ -49,6 +49,11 @@ impl Who {
     pub(crate) fn is_server(&self) -> bool {
         self.0 == [Step::Nobody]
     }
+
+    /// The steps to it in a tree of [shares](atoll_core::shares).
+    pub(crate) fn steps(&self) -> &[Step<Infallible>] {
+        &self.0
+    }
 }
 
 /// The rooms. Clones share them.

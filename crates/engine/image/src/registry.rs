@@ -9,13 +9,14 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use reqwest::header::{
     ACCEPT, AUTHORIZATION, CONTENT_RANGE, HeaderMap, HeaderValue, RANGE, RETRY_AFTER, WWW_AUTHENTICATE,
 };
 use reqwest::{Client, Response, StatusCode, Url};
 use serde::Deserialize;
+use tokio::time::Instant;
 
 use crate::challenge::{Challenge, strongest};
 use crate::digest::Digest;

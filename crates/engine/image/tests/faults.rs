@@ -4,12 +4,16 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use atoll_core::Code;
-use atoll_image::{ImageError, Images, NoProgress, PullOptions, Reach, Settings};
+use atoll_image::limits::{FLOW_MIN_BYTES, FLOW_WINDOW};
+use atoll_image::{
+    Image, ImageError, Images, LayerEvent, NoProgress, Phase, Progress, PullOptions, Reach, Settings,
+};
 use atoll_testing::{Entry, Flavour, Layout, Registry, run};
+use tokio::sync::watch;
 
 const MIB: usize = 1 << 20;
 
@@ -29,6 +33,8 @@ enum Fault {
     Unavailable,
     /// Every answer with a layer ends after a few bytes.
     Drip,
+    /// An answer with a layer comes in pieces, as the test says.
+    Trickle,
 }
 
 /// The registries of these tests are here.
@@ -39,9 +45,13 @@ fn on_this_host() -> Settings {
 /// What was asked of the proxy about layers: the first line and the `Range` header.
 type Seen = Arc<Mutex<Vec<Option<String>>>>;
 
+/// How many bytes of a layer come next.
+type Pieces = Arc<Mutex<mpsc::Receiver<usize>>>;
+
 struct Proxy {
     host: String,
     seen: Seen,
+    pieces: mpsc::Sender<usize>,
 }
 
 impl Proxy {
@@ -51,13 +61,15 @@ impl Proxy {
         let host = listener.local_addr().unwrap().to_string();
         let (seen, upstream) = (Seen::default(), registry.host());
         let shared = Arc::clone(&seen);
+        let (pieces, told) = mpsc::channel();
+        let told = Arc::new(Mutex::new(told));
         std::thread::spawn(move || {
             for client in listener.incoming() {
-                let (seen, upstream) = (Arc::clone(&shared), upstream.clone());
-                std::thread::spawn(move || serve(client.unwrap(), &upstream, &seen, fault));
+                let (seen, upstream, told) = (Arc::clone(&shared), upstream.clone(), Arc::clone(&told));
+                std::thread::spawn(move || serve(client.unwrap(), &upstream, &seen, fault, &told));
             }
         });
-        Self { host, seen }
+        Self { host, seen, pieces }
     }
 
     fn ranges(&self) -> Vec<Option<String>> {
@@ -79,7 +91,7 @@ fn head_of(stream: &mut TcpStream) -> Option<String> {
     String::from_utf8(head).ok()
 }
 
-fn serve(mut client: TcpStream, upstream: &str, seen: &Seen, fault: Fault) {
+fn serve(mut client: TcpStream, upstream: &str, seen: &Seen, fault: Fault, pieces: &Pieces) {
     let Some(head) = head_of(&mut client) else {
         return;
     };
@@ -109,6 +121,7 @@ fn serve(mut client: TcpStream, upstream: &str, seen: &Seen, fault: Fault) {
                 return;
             }
             Fault::Drip => answer.truncate(start + MIB / 16),
+            Fault::Trickle => return send_in_pieces(&mut client, &answer, start, pieces),
             Fault::Corrupt => answer[half] ^= 1,
             Fault::TooLong => {
                 let text = String::from_utf8_lossy(&answer[..start]).to_lowercase();
@@ -125,6 +138,20 @@ fn serve(mut client: TcpStream, upstream: &str, seen: &Seen, fault: Fault) {
     }
     let _sent = client.write_all(&answer);
     let _shut = client.shutdown(Shutdown::Both);
+}
+
+/// Sends an answer whose body begins at `start`: the head, then of the body what the test says, until the test or the other
+/// side has enough.
+fn send_in_pieces(client: &mut TcpStream, answer: &[u8], start: usize, pieces: &Pieces) {
+    let (head, mut left) = answer.split_at(start);
+    client.write_all(head).unwrap();
+    for piece in pieces.lock().unwrap().iter() {
+        let (next, rest) = left.split_at(piece.min(left.len()));
+        if client.write_all(next).is_err() || rest.is_empty() {
+            return;
+        }
+        left = rest;
+    }
 }
 
 /// An image with one layer of some megabytes that cannot be compressed.
@@ -151,7 +178,7 @@ impl Setting {
         Self { registry, proxy, dir, images }
     }
 
-    async fn pull(&self) -> Result<Arc<atoll_image::Image>, ImageError> {
+    async fn pull(&self) -> Result<Arc<Image>, ImageError> {
         let options = PullOptions { stall: Duration::from_secs(2), ..PullOptions::default() };
         self.images.pull(&format!("{}/app:1", self.proxy.host), &options, &NoProgress).await
     }
@@ -275,4 +302,68 @@ async fn a_registry_that_stalls_holds_up_no_other_one_that_has_the_same_layer() 
     pulled.expect("it waited for the other registry").unwrap();
     // What the first one brought is there for the next pull; the other's own file is gone.
     assert_eq!((setting.files("partial"), setting.files("layers")), (1, 1));
+}
+
+/// How many bytes of the layer are here.
+struct Came(watch::Sender<u64>);
+
+impl Progress for Came {
+    fn layer(&self, event: LayerEvent<'_>) {
+        if event.phase == Phase::Download {
+            self.0.send_replace(event.done_bytes);
+        }
+    }
+}
+
+/// Pulls a layer of which so many bytes come each second, by a clock that stands still meanwhile. Gives what came of it, and
+/// for how many seconds the registry was waited for.
+async fn pull_by_the_second(setting: &Setting, piece: usize) -> (Result<Arc<Image>, ImageError>, u64) {
+    // As long as a task like this is at work, no clock of tokio's moves by itself.
+    let (_ends, until_the_end) = mpsc::channel::<()>();
+    drop(tokio::task::spawn_blocking(move || until_the_end.recv()));
+    tokio::time::pause();
+    let (came, mut seconds) = (Came(watch::Sender::new(0)), 0);
+    let mut here = came.0.subscribe();
+    let feed = async {
+        let mut sent = 0;
+        // Ten times as long as a registry has that sends nothing.
+        while seconds < 10 * FLOW_WINDOW.as_secs() {
+            setting.proxy.pieces.send(piece).unwrap();
+            sent += piece as u64;
+            // Whoever pulls waits for more when it has told of this.
+            here.wait_for(|bytes| *bytes >= sent).await.unwrap();
+            tokio::time::advance(Duration::from_secs(1)).await;
+            seconds += 1;
+        }
+    };
+    let (name, options) = (format!("{}/app:1", setting.proxy.host), PullOptions::default());
+    let pulled = tokio::select! {
+        pulled = setting.images.pull(&name, &options, &came) => pulled,
+        () = feed => panic!("it is waited for without end"),
+    };
+    (pulled, seconds)
+}
+
+/// Without the line of `Registry::chunk` that asks for a pace, this is waited for until the layer is whole: for a day.
+#[tokio::test]
+async fn a_registry_that_trickles_is_given_up_after_a_window_and_not_asked_again() {
+    let setting = Setting::new(Fault::Trickle);
+    let (pulled, seconds) = pull_by_the_second(&setting, 50).await;
+    let error = pulled.unwrap_err();
+    assert_eq!(error.to_core().code, Code::RegistryUnavailable, "{error}");
+    assert!(error.to_string().contains("less than 1 MiB in 60 seconds"), "{error}");
+    assert_eq!(seconds, FLOW_WINDOW.as_secs(), "it was never silent for as long as a stall");
+    assert_eq!(setting.proxy.ranges(), [None::<String>], "another attempt would be as slow");
+    assert_eq!((setting.files("partial"), setting.files("layers")), (1, 0), "what came is kept");
+}
+
+#[tokio::test]
+async fn a_registry_that_keeps_the_least_pace_is_waited_for_until_the_layer_is_whole() {
+    let setting = Setting::new(Fault::Trickle);
+    let least = usize::try_from(FLOW_MIN_BYTES.div_ceil(FLOW_WINDOW.as_secs())).unwrap();
+    let (pulled, seconds) = pull_by_the_second(&setting, least).await;
+    pulled.unwrap();
+    assert!(seconds > 3 * FLOW_WINDOW.as_secs(), "it was waited for in several windows: {seconds}");
+    assert_eq!(setting.proxy.ranges(), [None::<String>]);
+    assert_eq!((setting.files("partial"), setting.files("layers")), (0, 1));
 }

@@ -23,8 +23,7 @@ use atoll_core::sandbox::PauseMode;
 use atoll_failpoint::fail_point;
 use atoll_guest_protocol::control::Question;
 use atoll_isolation::{IsolationError, Plan, Woken};
-use atoll_isolation_storage::{DISK_FILE, filesystem};
-use tokio::sync::Semaphore;
+use atoll_isolation_storage::DISK_FILE;
 
 use crate::control::moment;
 use crate::create::{self, Started};
@@ -34,14 +33,10 @@ use crate::record::{Record, Size, read_json, write_json};
 use crate::step::Step;
 use crate::template;
 use crate::vmm::{self, Memory};
-use crate::{Inner, chain, is_there};
+use crate::{Inner, chain, is_there, order};
 
 /// How long a machine may take to write its disk out.
 const STILL_TIMEOUT: Duration = Duration::from_secs(60);
-/// Disks of machines that are put in order at the same time.
-static IN_ORDER: Semaphore = Semaphore::const_new(2);
-/// How long one waits for others.
-const PLACE_TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) const STATE_FILE: &str = "state";
 pub(crate) const STATE_DESCRIPTION: &str = "state.json";
 
@@ -249,7 +244,7 @@ impl Inner {
         image: &Path,
         disk: &Path,
     ) -> Result<(), IsolationError> {
-        self.put_in_order(disk).await;
+        order::put_in_order(disk).await;
         let model = self.model(template::size(&plan.resources));
         let saved = self.saved(&model).await?;
         record.write_size(model.size)?;
@@ -257,28 +252,6 @@ impl Inner {
         self.claim_uid(record)?;
         let start = Started { id: &plan.id, model: &model, memory: Memory::Copied(&saved), image, disk };
         self.start_sandbox(plan, start).await
-    }
-
-    /// Puts a disk in order that was not held still when its machine ended: of a journal that a power cut of the host tore,
-    /// the machine's kernel would mount nothing. A disk that this does not help is left to that kernel: the host need not
-    /// understand what a machine made of its disk.
-    ///
-    /// A kernel that is not honest can have each wake do this, for as long as it likes, while others wait until they may
-    /// start something. So few disks are put in order at once, and one that finds no place soon is left as it is.
-    async fn put_in_order(self: &Arc<Self>, disk: &Path) {
-        let (looked_at, left) = (disk.to_owned(), disk.to_owned());
-        let work = async {
-            if !self.blocking(move |_inner| filesystem::has_to_be_recovered(&looked_at)).await? {
-                return Ok(());
-            }
-            let place = tokio::time::timeout(PLACE_TIMEOUT, IN_ORDER.acquire()).await;
-            let place = place.map_err(io::Error::other).step("wait until other disks are in order")?;
-            let _place = place.map_err(io::Error::other).step("wait until other disks are in order")?;
-            self.blocking(move |_inner| filesystem::recover_soon(&left)).await
-        };
-        if let Err(error) = work.await {
-            tracing::warn!(disk = %disk.display(), error = chain(&error), "the disk of a machine is not put in order");
-        }
     }
 
     /// Starts a machine on its memory, lets it go on, and tells it the time.

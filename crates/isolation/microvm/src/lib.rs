@@ -14,7 +14,7 @@
 //! [`kernel`] prepares the guest's kernel, `initramfs` the archive that it starts with, `files` the images, `vmm`
 //! speaks to QEMU over `qmp`, [`launch`] jails it, `template` makes saved machines, `prepared` those of an image,
 //! `create`, `freeze`, `hibernate` and `snapshot` are the life of a sandbox, `machine` is a live one, `memory` copies
-//! it with its memory, `travel` takes it to another host, `mapped` finds that memory in a file, `throttle` limits how fast its disks are, `control` asks
+//! it with its memory, `order` puts the disk of one that was cut off in order, `travel` takes it to another host, `mapped` finds that memory in a file, `throttle` limits how fast its disks are, `control` asks
 //! it, `stream` connects to its agent, `record` reads and writes the files about each sandbox, `probe` has the checks
 //! of `atoll doctor`.
 //!
@@ -37,6 +37,7 @@ pub mod launch;
 mod machine;
 mod mapped;
 mod memory;
+mod order;
 mod prepared;
 mod probe;
 mod qmp;

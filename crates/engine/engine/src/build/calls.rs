@@ -4,7 +4,6 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use atoll_build::context::ContextIndex;
 use atoll_build::mounts::is_secret_id;
 use atoll_build::recipe::Recipe;
 use atoll_core::build::{BuildSpec, BuildState};
@@ -18,8 +17,9 @@ use atoll_store::{BuildRecord, Page, Whereabouts};
 use tokio::io::AsyncRead;
 use tokio_util::sync::CancellationToken;
 
-use super::context;
+use super::context::{self, Context};
 use super::drive::drive;
+use super::indexes::Share;
 use super::journal::BuildLog;
 use super::live::{BuildSecrets, Given, ImageLogin, Live};
 use crate::authorize::Caller;
@@ -153,8 +153,9 @@ impl Engine {
             ended_ms: None,
             created_by: caller.key.clone(),
         };
-        let place = self.inner.builds.open.take(&Who::of(caller)).ok_or_else(too_many)?;
-        let live = Live::new(&self.inner, record.clone(), needs_context, given);
+        let owner = Who::of(caller);
+        let place = self.inner.builds.open.take(&owner).ok_or_else(too_many)?;
+        let live = Live::new(&self.inner, owner, record.clone(), needs_context, given);
         self.inner.builds.live().insert(record.id.clone(), Arc::clone(&live));
         if let Err(error) = self.inner.store.insert_build(&record).await {
             self.inner.builds.live().remove(&record.id);
@@ -170,7 +171,8 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::BuildNotFound`]; [`Code::InvalidState`] when it does not wait for one, or ends before it is here;
-    /// [`Code::BuildContextInvalid`], [`Code::TooLarge`], [`Code::HostDiskFull`]: then it still waits.
+    /// [`Code::BuildContextInvalid`], [`Code::TooLarge`], [`Code::HostDiskFull`], and [`Code::LimitExceeded`] when the contexts
+    /// of other builds leave no memory for its index: then it still waits.
     pub async fn put_build_context(
         &self,
         id: &BuildId,
@@ -184,7 +186,8 @@ impl Engine {
         };
         let dir = self.inner.build_dir(id).join("context");
         let end = UploadEnd { live: Arc::clone(&live), done: false };
-        let outcome = take_context(&live, &dir, stream).await;
+        let share = self.inner.builds.indexes.begin(live.owner.clone());
+        let outcome = take_context(&live, &dir, stream, share).await;
         end.end(&outcome);
         outcome?;
         Ok(BuildView { record: live.record(), needs_context: true })
@@ -282,14 +285,19 @@ fn too_many() -> Error {
 
 /// Receives the context of a build into `dir`, until the build ends. Nothing is left there of one that is refused; of one whose
 /// build ends meanwhile the build's task removes what there is, which waits for this.
-async fn take_context(live: &Live, dir: &Path, stream: impl AsyncRead + Unpin) -> Result<Arc<ContextIndex>> {
+async fn take_context(
+    live: &Live,
+    dir: &Path,
+    stream: impl AsyncRead + Unpin,
+    share: Share,
+) -> Result<Arc<Context>> {
     let received = tokio::select! {
         biased;
         () = live.cancel.cancelled() => Err(context::ended()),
         received = context::receive(dir, stream) => received,
     };
     let unpacked = match received {
-        Ok(archive) => unpack(dir.to_owned(), archive, live.cancel.clone()).await,
+        Ok(archive) => unpack(dir.to_owned(), archive, share, live.cancel.clone()).await,
         Err(error) => Err(error),
     };
     if unpacked.is_err() {
@@ -298,9 +306,9 @@ async fn take_context(live: &Live, dir: &Path, stream: impl AsyncRead + Unpin) -
     unpacked
 }
 
-async fn unpack(dir: PathBuf, archive: File, stop: CancellationToken) -> Result<Arc<ContextIndex>> {
+async fn unpack(dir: PathBuf, archive: File, share: Share, stop: CancellationToken) -> Result<Arc<Context>> {
     let unpacked = tokio::task::spawn_blocking(move || {
-        context::unpack(&dir, context::buffered(archive), &stop).map(Arc::new)
+        context::unpack(&dir, context::buffered(archive), share, &stop).map(Arc::new)
     });
     unpacked.await.unwrap_or_else(|error| {
         tracing::error!(%error, "unpacking a context panicked");
@@ -315,7 +323,7 @@ struct UploadEnd {
 }
 
 impl UploadEnd {
-    fn end(mut self, outcome: &Result<Arc<ContextIndex>>) {
+    fn end(mut self, outcome: &Result<Arc<Context>>) {
         self.done = true;
         self.live.end_upload(outcome);
     }

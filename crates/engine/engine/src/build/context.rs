@@ -14,13 +14,15 @@ use atoll_build::context::{ContextIndex, Entry};
 use atoll_build::copy::clean;
 use atoll_core::error::shorten;
 use atoll_core::limits::{
-    BUILD_CONTEXT_MAX_BYTES, BUILD_CONTEXT_MAX_COUNT, BUILD_CONTEXT_NAMES_MAX_BYTES, PATH_MAX_BYTES,
+    BUILD_CONTEXT_MAX_BYTES, BUILD_CONTEXT_MAX_COUNT, BUILD_CONTEXT_NAMES_MAX_BYTES,
+    BUILD_CONTEXTS_MEMORY_MAX_BYTES, PATH_MAX_BYTES,
 };
 use atoll_core::{Code, Error, Result};
 use tar::EntryType;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _, BufWriter};
 use tokio_util::sync::CancellationToken;
 
+use super::indexes::Share;
 use crate::archive::members;
 
 /// Bytes read at once.
@@ -28,6 +30,17 @@ const BLOCK_BYTES: usize = 256 << 10;
 /// Largest archive: the contents, and for each entry what describes it.
 const ARCHIVE_MAX_BYTES: u64 = BUILD_CONTEXT_MAX_BYTES + (BUILD_CONTEXT_MAX_COUNT as u64) * (4 << 10);
 const PERMISSIONS: u32 = 0o7777;
+/// What an entry takes in memory besides its names, bytes.
+const ENTRY_BYTES: usize = size_of::<(String, Entry)>();
+
+/// A context that is here.
+#[derive(Debug, Default)]
+pub(super) struct Context {
+    /// What is in it.
+    pub(super) index: ContextIndex,
+    /// The memory that this takes. There is none of a build without a context.
+    _share: Option<Share>,
+}
 
 /// Where a content is.
 pub(super) fn content_path(dir: &Path, digest: &[u8; 32]) -> PathBuf {
@@ -93,16 +106,23 @@ pub(super) fn buffered(archive: File) -> impl Read {
     io::BufReader::with_capacity(BLOCK_BYTES, archive)
 }
 
-/// Reads an archive into `dir`, which is made, until `stop`: a few bytes may describe a sparse file of gigabytes. Blocking.
+/// Reads an archive into `dir`, which is made, until `stop`: a few bytes may describe a sparse file of gigabytes. Its index
+/// takes memory of `share`. Blocking.
 ///
 /// # Errors
-/// [`Code::BuildContextInvalid`], [`Code::TooLarge`], [`Code::HostDiskFull`]; [`Code::InvalidState`] when it was stopped.
-pub(super) fn unpack(dir: &Path, stream: impl Read, stop: &CancellationToken) -> Result<ContextIndex> {
+/// [`Code::BuildContextInvalid`], [`Code::TooLarge`], [`Code::HostDiskFull`]; [`Code::LimitExceeded`] when there is no memory
+/// left for it; [`Code::InvalidState`] when it was stopped.
+pub(super) fn unpack(
+    dir: &Path,
+    stream: impl Read,
+    share: Share,
+    stop: &CancellationToken,
+) -> Result<Context> {
     fs::create_dir_all(dir).map_err(|error| host(&error))?;
     let (index, block) = (ContextIndex::default(), vec![0; BLOCK_BYTES]);
-    let mut unpacker = Unpacker { dir, stop, index, bytes: 0, names_bytes: 0, block };
+    let mut unpacker = Unpacker { dir, stop, index, share, bytes: 0, names_bytes: 0, block };
     members(stream, |error| unreadable(&error), |entry| unpacker.entry(entry))?;
-    Ok(unpacker.index)
+    Ok(Context { index: unpacker.index, _share: Some(unpacker.share) })
 }
 
 /// The stream's own failure stands in the error; everything else is the form of the archive.
@@ -117,6 +137,7 @@ struct Unpacker<'a> {
     dir: &'a Path,
     stop: &'a CancellationToken,
     index: ContextIndex,
+    share: Share,
     /// Of the contents.
     bytes: u64,
     /// Of the names, and of what links lead to: the index is in memory until the build has ended.
@@ -205,10 +226,14 @@ impl Unpacker<'_> {
             Entry::Link { target } => target.len(),
             Entry::File { .. } | Entry::Directory { .. } => 0,
         };
-        self.names_bytes += path.len() + target_bytes;
+        let names_bytes = path.len() + target_bytes;
+        self.names_bytes += names_bytes;
         if self.names_bytes > BUILD_CONTEXT_NAMES_MAX_BYTES {
             let most = BUILD_CONTEXT_NAMES_MAX_BYTES >> 20;
             return Err(too_large(format!("the names in the context have more than {most} MiB together")));
+        }
+        if !self.share.grow(names_bytes + ENTRY_BYTES) {
+            return Err(crowded());
         }
         self.index.entries.insert(path, entry);
         if self.index.entries.len() > BUILD_CONTEXT_MAX_COUNT {
@@ -249,6 +274,16 @@ fn too_large(message: String) -> Error {
     Error::new(Code::TooLarge, message).hint("leave out what is not needed with a .dockerignore")
 }
 
+/// The memory of all contexts has a bound, too.
+fn crowded() -> Error {
+    let message = format!(
+        "the contexts of builds that have not ended have {} MiB of memory, of which a project or a key leaves as much to \
+         others as it has",
+        BUILD_CONTEXTS_MEMORY_MAX_BYTES >> 20
+    );
+    Error::new(Code::LimitExceeded, message).hint("send it again when some builds have ended, or cancel some")
+}
+
 /// A member's name in clean form.
 fn member(name: &[u8]) -> Result<String> {
     let shown = || shorten(&String::from_utf8_lossy(name));
@@ -266,12 +301,19 @@ fn member(name: &[u8]) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::indexes::Indexes;
     use super::*;
+    use crate::rooms::Who;
     use tar::{Builder, Header};
+
+    /// Of enough memory.
+    fn share() -> Share {
+        Indexes::new(usize::MAX).begin(Who::new(None, None))
+    }
 
     /// Reads an archive that nobody stops.
     fn unpack(dir: &Path, stream: impl Read) -> Result<ContextIndex> {
-        super::unpack(dir, stream, &CancellationToken::new())
+        super::unpack(dir, stream, share(), &CancellationToken::new()).map(|context| context.index)
     }
 
     fn archive(members: &[(EntryType, &str, &str)]) -> Vec<u8> {
@@ -361,11 +403,14 @@ mod tests {
         let tar = archive(&[(EntryType::Regular, "a", "one")]);
         let (stop, stopped) = (CancellationToken::new(), CancellationToken::new());
         stopped.cancel();
-        assert_eq!(super::unpack(dir.path(), &tar[..], &stopped).unwrap_err().code, Code::InvalidState);
+        assert_eq!(
+            super::unpack(dir.path(), &tar[..], share(), &stopped).unwrap_err().code,
+            Code::InvalidState
+        );
         // In the middle of the content.
         let (begins, rest) = tar.split_at(513);
         let stream = Read::chain(begins, Stops(stop.clone())).chain(rest);
-        assert_eq!(super::unpack(dir.path(), stream, &stop).unwrap_err().code, Code::InvalidState);
+        assert_eq!(super::unpack(dir.path(), stream, share(), &stop).unwrap_err().code, Code::InvalidState);
     }
 
     #[test]

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_build::context::ContextIndex;
 use atoll_build::recipe::Recipe;
 use atoll_core::build::{BuildEvent, BuildFailure, BuildState};
 use atoll_core::id::{BuildId, TemplateId};
@@ -12,6 +11,7 @@ use atoll_core::spec::TemplateSpec;
 use atoll_core::{Code, Error, Result};
 use atoll_store::{BuildRecord, TemplateRecord};
 
+use super::context::Context;
 use super::journal::Journal;
 use super::live::{Live, Upload};
 use super::run::Run;
@@ -76,7 +76,7 @@ async fn work(
     set_state(engine, live, BuildState::Running, Some(engine.now_ms())).await?;
     atoll_failpoint::fail_point!("engine.build.running");
     let limit_ms = live.record().spec.timeout_ms.unwrap_or(BUILD_TIMEOUT_DEFAULT_MS);
-    let run = Run::new(engine, live, recipe, &context, caller);
+    let run = Run::new(engine, live, recipe, &context.index, caller);
     match engine.inner.clock.timeout(Duration::from_millis(limit_ms), Box::pin(run.run())).await {
         Some(made) => {
             // It may have become another's meanwhile.
@@ -90,7 +90,7 @@ async fn work(
     }
 }
 
-async fn context(live: &Live) -> Result<Arc<ContextIndex>> {
+async fn context(live: &Live) -> Result<Arc<Context>> {
     let whole = Duration::from_millis(BUILD_CONTEXT_WHOLE_MS);
     let here = tokio::time::timeout(whole, until_here(live)).await;
     here.ok().flatten().ok_or_else(|| {
@@ -100,7 +100,7 @@ async fn context(live: &Live) -> Result<Arc<ContextIndex>> {
 }
 
 /// The context; nothing when nobody begins to send it. One that breaks off, or is refused, may be sent again.
-async fn until_here(live: &Live) -> Option<Arc<ContextIndex>> {
+async fn until_here(live: &Live) -> Option<Arc<Context>> {
     let mut upload = live.upload.subscribe();
     let wait = Duration::from_millis(BUILD_CONTEXT_WAIT_MS);
     loop {
@@ -108,8 +108,8 @@ async fn until_here(live: &Live) -> Option<Arc<ContextIndex>> {
         let begun = async { drop(upload.wait_for(|upload| !matches!(upload, Upload::Absent)).await) };
         tokio::time::timeout(wait, begun).await.ok()?;
         drop(upload.wait_for(|upload| !matches!(upload, Upload::Coming)).await);
-        if let Upload::Here(index) = &*upload.borrow() {
-            return Some(Arc::clone(index));
+        if let Upload::Here(context) = &*upload.borrow() {
+            return Some(Arc::clone(context));
         }
     }
 }

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use atoll_build::context::ContextIndex;
 use atoll_core::Result;
 use atoll_core::id::BuildId;
 use atoll_core::secret::Secret;
@@ -11,8 +10,10 @@ use atoll_store::BuildRecord;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::context::Context;
 use super::journal::Journal;
 use crate::engine::Inner;
+use crate::rooms::Who;
 
 /// Where the context is.
 #[derive(Debug, Clone)]
@@ -22,7 +23,7 @@ pub(super) enum Upload {
     /// It is coming.
     Coming,
     /// It is here, or there is none.
-    Here(Arc<ContextIndex>),
+    Here(Arc<Context>),
 }
 
 /// The login of a build at the registry of one image. Used for that build, and kept nowhere.
@@ -51,6 +52,8 @@ pub(super) struct Given {
 #[derive(Debug)]
 pub(super) struct Live {
     pub(super) id: BuildId,
+    /// Whose it is.
+    pub(super) owner: Who,
     record: watch::Sender<BuildRecord>,
     pub(super) upload: watch::Sender<Upload>,
     pub(super) journal: Journal,
@@ -63,10 +66,17 @@ pub(super) struct Live {
 }
 
 impl Live {
-    pub(super) fn new(inner: &Inner, record: BuildRecord, needs_context: bool, given: Given) -> Arc<Self> {
+    pub(super) fn new(
+        inner: &Inner,
+        owner: Who,
+        record: BuildRecord,
+        needs_context: bool,
+        given: Given,
+    ) -> Arc<Self> {
         let upload = if needs_context { Upload::Absent } else { Upload::Here(Arc::default()) };
         Arc::new(Self {
             id: record.id.clone(),
+            owner,
             journal: Journal::fresh(&inner.build_log_dir(&record.id), &inner.clock),
             record: watch::Sender::new(record),
             upload: watch::Sender::new(upload),
@@ -107,9 +117,9 @@ impl Live {
         drop(upload.wait_for(|upload| !matches!(upload, Upload::Coming)).await);
     }
 
-    pub(super) fn end_upload(&self, outcome: &Result<Arc<ContextIndex>>) {
+    pub(super) fn end_upload(&self, outcome: &Result<Arc<Context>>) {
         self.upload.send_replace(match outcome {
-            Ok(index) => Upload::Here(Arc::clone(index)),
+            Ok(context) => Upload::Here(Arc::clone(context)),
             Err(_) => Upload::Absent,
         });
     }

@@ -14,8 +14,8 @@
 //! leaves one.
 //!
 //! Who builds chooses what its steps wait for, and may never send a context. So builds that have not ended, and those that
-//! run, are in [rooms](crate::rooms): a key leaves some to others. A context is received without a thread, and one that is
-//! still coming ends with its build.
+//! run, are in [rooms](crate::rooms): a key leaves some to others, also of the [memory](indexes) for what their contexts consist
+//! of. A context is received without a thread, and one that is still coming ends with its build.
 //!
 //! A build belongs to the process that runs it: one that a crash interrupts is `failed` at the next start, its
 //! sandboxes are deleted, and building again goes on after the last step that was kept.
@@ -27,6 +27,7 @@ mod context;
 mod copy;
 mod drive;
 mod fetch;
+mod indexes;
 mod journal;
 mod live;
 mod mount;
@@ -40,7 +41,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_core::build::{BuildState, StepState};
 use atoll_core::id::BuildId;
-use atoll_core::limits::{BUILDS_OPEN_MAX_COUNT, BUILDS_RUNNING_MAX_COUNT};
+use atoll_core::limits::{BUILD_CONTEXTS_MEMORY_MAX_BYTES, BUILDS_OPEN_MAX_COUNT, BUILDS_RUNNING_MAX_COUNT};
 
 pub use cache::{CacheEntry, CachePruned};
 pub use calls::BuildView;
@@ -50,6 +51,7 @@ pub use live::{BuildSecrets, ImageLogin};
 use crate::engine::Inner;
 use crate::rooms::{Limits, Rooms};
 use cache::Pins;
+use indexes::Indexes;
 use live::Live;
 
 /// Counts of builds, for metrics.
@@ -71,6 +73,8 @@ pub(crate) struct Builds {
     open: Rooms,
     /// Rooms of those that run.
     running: Rooms,
+    /// Memory of their contexts' indexes.
+    indexes: Indexes,
     pins: Pins,
     /// What has ended.
     counts: Mutex<BuildStats>,
@@ -82,6 +86,7 @@ impl Default for Builds {
             live: Mutex::default(),
             open: shared(BUILDS_OPEN_MAX_COUNT),
             running: shared(BUILDS_RUNNING_MAX_COUNT),
+            indexes: Indexes::new(BUILD_CONTEXTS_MEMORY_MAX_BYTES),
             pins: Pins::default(),
             counts: Mutex::default(),
         }

@@ -26,6 +26,7 @@ use super::logs::{sync_dir, unpack};
 use super::{Travel, owner_of};
 use crate::engine::{Engine, Inner};
 use crate::errors::{isolation_error, store_error};
+use crate::rooms::Who;
 use crate::snapshot::objects_error;
 
 /// The name that holds the artifact of a sandbox that is fetched.
@@ -85,6 +86,19 @@ impl Travel {
         let written = tokio::task::spawn_blocking(move || write(&packed, &piece, &file)).await;
         written
             .unwrap_or_else(|_panicked| Err(Error::new(Code::Internal, "writing what was fetched broke off")))
+    }
+
+    /// Checks the disk of an artifact that was fetched for this owner, in a room of which others have a share: disks of one owner
+    /// that take long hold up none of another's.
+    async fn check(
+        &self,
+        owner: Who,
+        driver: &dyn Isolation,
+        artifact: &SnapshotId,
+        was_open: bool,
+    ) -> std::result::Result<(), IsolationError> {
+        let _room = self.checking.wait(owner).await;
+        check_disk(driver, artifact, was_open).await
     }
 
     /// Fetches the output of a sandbox's execs to its place, unless something is there.
@@ -249,12 +263,8 @@ impl Engine {
         }
         let driver = self.inner.driver(sandbox.spec.isolation)?;
         let was_open = index.memory.is_some() || without_memory.is_some();
-        {
-            // A room that others have a share of: disks of one owner that take long hold up none of another's.
-            let _room = travel.checking.wait(owner_of(sandbox)).await;
-            let checked = check_disk(driver.as_ref(), artifact, was_open).await;
-            checked.map_err(|error| isolation_error(&error))?;
-        }
+        let checked = travel.check(owner_of(sandbox), driver.as_ref(), artifact, was_open).await;
+        checked.map_err(|error| isolation_error(&error))?;
         let plan = self.plan_for(sandbox, DiskSource::Artifact(artifact.clone()))?;
         Ok((plan, without_memory))
     }
@@ -289,9 +299,54 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
-    use atoll_isolation::fake::FakeHost;
+    use std::path::PathBuf;
+    use std::task::Poll;
 
+    use atoll_core::id::KeyId;
+    use atoll_isolation::fake::FakeHost;
+    use atoll_objects::{Objects, ObjectsConfig};
+
+    use super::super::CHECKED_AT_ONCE;
     use super::*;
+
+    fn key(number: u64) -> Who {
+        Who::new(Some(&KeyId::from_parts(1, number)), None)
+    }
+
+    /// Nothing is asked of its object store.
+    fn travel() -> Travel {
+        let url = "s3://nowhere".to_owned();
+        let config = ObjectsConfig { url, endpoint: None, region: None, credentials: None, token: None };
+        Travel::new(Objects::open(&config).unwrap(), "kept/test".to_owned(), PathBuf::new())
+    }
+
+    /// Without the line of `Travel::check` that waits for a room the first key's last disk is tidied at once, too.
+    #[tokio::test]
+    async fn disks_of_one_owner_that_take_long_hold_up_none_of_anothers() {
+        let (host, travel) = (FakeHost::new(), travel());
+        let driver: Arc<dyn Isolation> = Arc::new(host.driver());
+        let artifacts: Vec<_> = (1..10).map(|number| SnapshotId::from_parts(1, number)).collect();
+        for artifact in &artifacts {
+            drop(driver.write_artifact(artifact, 1 << 20).await.unwrap());
+        }
+        let check = |owner, artifact| Box::pin(travel.check(key(owner), driver.as_ref(), artifact, true));
+        let of_key = CHECKED_AT_ONCE.of_key;
+        host.hold_seals(u32::try_from(of_key).unwrap());
+        let mut slow: Vec<_> = artifacts[..of_key + 1].iter().map(|artifact| check(1, artifact)).collect();
+        for one in &mut slow {
+            assert!(futures::poll!(one).is_pending());
+        }
+        assert_eq!(host.calls("seal_artifact"), of_key as u64, "one key has so many rooms at once");
+        let Poll::Ready(checked) = futures::poll!(check(2, &artifacts[of_key + 1])) else {
+            panic!("it waits for another owner's disks")
+        };
+        checked.unwrap();
+        host.let_seals_go_on();
+        for one in slow {
+            one.await.unwrap();
+        }
+        assert_eq!(host.calls("check_artifact"), of_key as u64 + 2);
+    }
 
     /// The fake refuses a disk that is all ones, and finds the same when it has tidied it.
     #[tokio::test]

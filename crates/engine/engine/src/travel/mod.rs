@@ -107,16 +107,20 @@ impl Travel {
             tracing::error!(%error, "the directory for sandboxes on their way cannot be used");
             Error::new(Code::Internal, "the directory for sandboxes on their way cannot be used")
         })?;
-        Ok(Some(Self {
-            objects: objects.clone(),
-            place: format!("kept/{place}"),
+        Ok(Some(Self::new(objects.clone(), format!("kept/{place}"), dir)))
+    }
+
+    fn new(objects: Objects, place: String, dir: PathBuf) -> Self {
+        Self {
+            objects,
+            place,
             dir,
             sending: Rooms::new(AT_ONCE),
             fetching: Rooms::new(AT_ONCE),
             checking: Rooms::new(CHECKED_AT_ONCE),
             arrivals: Notify::new(),
             waking: arrive::Waking::default(),
-        }))
+        }
     }
 
     /// The name of an object of a sandbox.

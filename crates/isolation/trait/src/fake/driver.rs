@@ -260,7 +260,16 @@ impl Artifacts for FakeIsolation {
     }
 
     async fn seal_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
-        let state = self.host.count("seal_artifact");
+        let held = {
+            let mut state = self.host.count("seal_artifact");
+            let is_held = state.held_seals > 0;
+            state.held_seals = state.held_seals.saturating_sub(1);
+            is_held.then(|| Arc::clone(&state.seals_go_on).notified_owned())
+        };
+        if let Some(until_it_goes_on) = held {
+            until_it_goes_on.await;
+        }
+        let state = self.host.lock();
         let found = state.artifacts.get(artifact).ok_or(IsolationError::NoArtifact)?;
         found.usage().map_err(|source| kernel("measure a snapshot", source))
     }

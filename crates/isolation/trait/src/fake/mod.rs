@@ -27,7 +27,7 @@ use std::time::Duration;
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::sandbox::PauseMode;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::{Death, IsolationError, Plan, Usage};
 
@@ -73,6 +73,8 @@ struct State {
     instances: BTreeMap<SandboxId, Instance>,
     artifacts: BTreeMap<SnapshotId, Artifact>,
     failing_snapshots: u32,
+    held_seals: u32,
+    seals_go_on: Arc<Notify>,
     failing_creates: u32,
     half_made: bool,
     failing_destroys: u32,
@@ -187,6 +189,16 @@ impl FakeHost {
     /// The next `times` snapshots fail and leave an artifact behind all the same.
     pub fn fail_snapshot(&self, times: u32) {
         self.lock().failing_snapshots = times;
+    }
+
+    /// The next `times` seals of artifacts, which are counted, do not go on before [`Self::let_seals_go_on`].
+    pub fn hold_seals(&self, times: u32) {
+        self.lock().held_seals = times;
+    }
+
+    /// Lets all seals that are held go on.
+    pub fn let_seals_go_on(&self) {
+        self.lock().seals_go_on.notify_waiters();
     }
 
     /// The memory of all artifacts cannot be used any more, as after a change of the programs that wrote it.
