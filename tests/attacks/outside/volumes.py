@@ -1,5 +1,7 @@
 """Attacks by volumes: links that are swapped while a sandbox starts, and places that are not for volumes."""
 
+import time
+
 from small import Small, link
 from verdict import held_if, must_refuse
 from world import Broken
@@ -7,7 +9,9 @@ from world import Broken
 # Two names of a volume change places all the time: a directory, and a link to somewhere else.
 SWAP = """chdir "/v"; mkdir "real"; mkdir "real/part"; mkdir "secret"; mkdir "secret/part"; open my $f, ">", "secret/part/key"; print $f "KEY"; close $f;
 symlink $ENV{TARGET}, "link"; print "swapping\\n"; $| = 1; while (1) { rename "real", "other"; rename "link", "real"; select undef, undef, undef, 0.001; rename "real", "link"; rename "other", "real"; select undef, undef, undef, 0.001 }"""
-TRIES_MAX = 60
+TRIES_MAX = 600
+# After a refusal: on a busy host the links may not change places between two tries.
+PAUSE_S = 0.01
 
 
 class Volume:
@@ -53,6 +57,7 @@ def swapped(world, target, subpath):
                 if answer.status >= 500 and not any(step in answer.text for step in ("directory of a volume", "attach the volume at")):
                     raise Broken(repr(answer))
                 refused += 1
+                time.sleep(PAUSE_S)
             else:
                 started += 1
                 seen = world.sh(volume.boxes[-1], "ls -A /part; cat /part/* /part/../key; echo x > /part/made", env={"BAIT": str(world.bait)})
