@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use atoll_core::spec::Resources;
 use atoll_guest_protocol::messages::StartExec;
 use atoll_isolation::RootFs;
-use atoll_isolation::conformance::{Sandbox, eventually, plan};
+use atoll_isolation::conformance::{Harness as _, Sandbox, eventually, plan};
 use common::{Containers, containers};
 
 /// Two sandboxes of one installation.
@@ -200,6 +200,20 @@ async fn cgroups_with_names_that_are_no_text_are_removed_too() {
     std::fs::create_dir(strange.join(std::ffi::OsStr::from_bytes(b"\xc3\x28"))).unwrap();
     sandbox.destroy().await;
     assert!(!cgroup.try_exists().unwrap());
+}
+
+/// A server that could not read in which cgroup the agent is would take a sandbox that lives for a dead one.
+#[tokio::test]
+async fn a_sandbox_whose_agent_is_in_a_cgroup_with_such_a_name_is_taken_up() {
+    let harness = containers();
+    let sandbox = Sandbox::create(&harness, Resources::default()).await;
+    let found = sandbox.driver.scan().await.unwrap();
+    let agent = found.iter().find(|part| part.sandbox == sandbox.id && part.kind == "process").unwrap();
+    let strange = cgroup(&harness, &sandbox).join(std::ffi::OsStr::from_bytes(b"\xff\xfe"));
+    std::fs::create_dir(&strange).unwrap();
+    std::fs::write(strange.join("cgroup.procs"), &agent.name).unwrap();
+    harness.open().await.adopt(&sandbox.id).await.unwrap();
+    sandbox.destroy().await;
 }
 
 #[tokio::test]

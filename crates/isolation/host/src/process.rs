@@ -59,11 +59,12 @@ impl Process {
     }
 }
 
-/// Reads a file of `/proc`: at once, where the usual way asks for its size, which is 0, and begins with a few bytes.
+/// Reads a file of `/proc`: at once, where the usual way asks for its size, which is 0, and begins with a few bytes. Names in it,
+/// of programs and of cgroups, may hold bytes that are no text: these are replaced.
 pub(crate) fn read_file(path: &str) -> io::Result<String> {
-    let mut text = String::with_capacity(FILE_USUAL_BYTES);
-    File::open(path)?.take(FILE_MAX_BYTES).read_to_string(&mut text)?;
-    Ok(text)
+    let mut bytes = Vec::with_capacity(FILE_USUAL_BYTES);
+    File::open(path)?.take(FILE_MAX_BYTES).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Whether a process has ended.

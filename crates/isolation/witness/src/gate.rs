@@ -36,7 +36,7 @@ pub struct Gate {
     /// leaves it at its default; [`Gate::after`] sets it.
     #[serde(default)]
     pub generation: u8,
-    /// A text by which the caller recognises the gate that it made: a digest.
+    /// A text by which the caller recognises the gate that it made: a digest. Empty from the beginning of a change to its end.
     #[serde(default)]
     pub revision: String,
 }

@@ -191,13 +191,19 @@ impl Witness {
     /// Changes what may run in a sandbox, from its next start of a program on.
     ///
     /// # Errors
-    /// [`Missing`]: nothing, or a part of it, has changed; calling again continues.
+    /// [`Missing`]: nothing, or a part of it, has changed; calling again, with this gate or another, continues. Until then
+    /// [`Self::gate`] has no revision where a part may have changed.
     pub fn change_gate(&self, sandbox: &SandboxId, gate: &Gate) -> Result<(), Missing> {
         let watched = self.find(sandbox).ok_or_else(|| {
             Missing::refused("change which programs may run", std::io::ErrorKind::NotFound.into())
         })?;
         let mut kept = lock(&watched.gate);
         let gate = gate.after(&kept);
+        // Until all is done the kernel may have a part of each gate: so neither is recognised, by this server after a failure or
+        // by the next one when this is killed in between.
+        let unsettled = Gate { revision: String::new(), ..kept.clone() };
+        self.shared.store.keep(sandbox, "gate", &unsettled)?;
+        *kept = unsettled;
         self.shared.store.change_gate(&watched, &gate)?;
         *kept = gate;
         Ok(())
@@ -294,8 +300,10 @@ impl Witness {
             lock(&self.shared.watched).values().filter(|w| w.sandbox == *sandbox).cloned().collect();
         for watched in found {
             self.shared.store.leave(&watched)?;
-            self.shared.bell.drain(&watched);
+            // Before the thread empties the ring for the last time: it must not come back to it as this sandbox's when the
+            // ring is another's, whose records it would throw away as late ones.
             lock(&self.shared.watched).remove(&watched.cgroup);
+            self.shared.bell.drain(&watched);
             self.shared.bell.remove(&watched.ring);
             let slot = Slot { number: watched.slot, ring: Arc::clone(&watched.ring) };
             self.shared.free.give_back(slot);

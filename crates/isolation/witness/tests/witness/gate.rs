@@ -56,6 +56,45 @@ fn what_may_not_run_is_killed_and_told_after_its_start() {
     assert!(!atoll_witness::is_mounted(&host.place()), "the mount is left");
 }
 
+#[test]
+fn a_change_that_cannot_be_written_down_changes_nothing() {
+    let host = Host::new();
+    let (witness, sandbox) = (host.witness(), host.parent.sandbox());
+    let held = Gate { revision: "held".to_owned(), ..image() };
+    let open = Gate { revision: "open".to_owned(), ..Gate::default() };
+    hold(&sandbox, &witness, held.clone());
+    // A directory, where the next server finds what may run.
+    let kept = host.place().with_extension("d").join(format!("{}.gate", sandbox.id));
+    std::fs::remove_file(&kept).unwrap();
+    std::fs::create_dir(&kept).unwrap();
+    witness.change_gate(&sandbox.id, &open).unwrap_err();
+    assert_eq!(sandbox.run("/bin/echo RAN; exit 0"), "");
+    assert_eq!(witness.gate(&sandbox.id), Some(held));
+    std::fs::remove_dir(&kept).unwrap();
+    witness.change_gate(&sandbox.id, &open).unwrap();
+    assert_eq!(sandbox.run("/bin/echo RAN; exit 0"), "RAN\n");
+    assert_eq!(witness.gate(&sandbox.id), Some(open));
+    witness.forget(&sandbox.id).unwrap();
+    witness.close();
+}
+
+#[test]
+fn a_change_that_broke_off_is_taken_for_neither_gate() {
+    let host = Host::new();
+    let (witness, sandbox) = (host.witness(), host.parent.sandbox());
+    hold(&sandbox, &witness, Gate { revision: "held".to_owned(), ..image() });
+    // Somebody else takes the sandbox out of the kernel's table: the rules are changed by then, when that is found.
+    let other = host.witness();
+    other.forget(&sandbox.id).unwrap();
+    let open = Gate { revision: "open".to_owned(), ..Gate::default() };
+    witness.change_gate(&sandbox.id, &open).unwrap_err();
+    assert_eq!(witness.gate(&sandbox.id).unwrap().revision, "");
+    witness.forget(&sandbox.id).unwrap();
+    for one in [witness, other] {
+        one.close();
+    }
+}
+
 fn sets(host: &Host) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(host.place()).unwrap().map(|entry| entry.unwrap().path());
     entries.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("set-")).collect()

@@ -6,4 +6,5 @@ mod fitted;
 mod gate;
 mod kernel;
 mod object;
+mod reuse;
 mod takeover;
