@@ -200,6 +200,11 @@ impl RecordWriter {
         drop(poll_fn(|cx| self.stream.poll_reset(cx)).await);
     }
 
+    /// Whether the peer has cut the stream, or the connection is gone.
+    pub async fn is_cut(&mut self) -> bool {
+        poll_fn(|cx| Poll::Ready(self.stream.poll_reset(cx).is_ready())).await
+    }
+
     #[cfg(feature = "client")]
     /// The stream itself, for hand-written futures.
     pub(crate) fn into_stream(self) -> SendStream<Bytes> {

@@ -61,15 +61,15 @@ fn id_of(view: &ExecView) -> Option<&str> {
     view.record.spec.tag.as_deref()?.strip_prefix(TAG)
 }
 
-fn running(inside: &Inside) -> Result<Vec<ExecView>> {
-    let mut running = inside.engine().running_execs(inside.id()).map_err(fail)?;
+async fn running(inside: &Inside) -> Result<Vec<ExecView>> {
+    let mut running = inside.engine().running_execs(inside.id()).await.map_err(fail)?;
     running.retain(|view| id_of(view).is_some());
     running.sort_unstable_by(|one, other| one.record.id.cmp(&other.record.id));
     Ok(running)
 }
 
-fn find(inside: &Inside, id: &str) -> Result<Option<ExecView>> {
-    Ok(running(inside)?.into_iter().find(|view| id_of(view) == Some(id)))
+async fn find(inside: &Inside, id: &str) -> Result<Option<ExecView>> {
+    Ok(running(inside).await?.into_iter().find(|view| id_of(view) == Some(id)))
 }
 
 fn missing(id: &str) -> Failure {
@@ -124,7 +124,7 @@ pub(super) async fn create(inside: Inside, Json(asked): Json<Create>) -> Result<
 
 /// The contexts that clients made.
 pub(super) async fn list(inside: Inside) -> Result<Json<Value>> {
-    let all = running(&inside)?;
+    let all = running(&inside).await?;
     let made = all.iter().filter(|view| id_of(view) != Some(DEFAULT));
     Ok(Json(json!({"contexts": made.map(shown).collect::<Vec<_>>()})))
 }
@@ -134,7 +134,7 @@ pub(super) async fn remove(inside: Inside, Path((_, id)): Path<(String, String)>
     if id == DEFAULT {
         return Err(Failure::bad_daemon("the default context cannot be deleted"));
     }
-    let view = find(&inside, &id)?.ok_or_else(|| missing(&id))?;
+    let view = find(&inside, &id).await?.ok_or_else(|| missing(&id))?;
     inside.engine().kill_exec(inside.id(), view.record.id.as_str()).await.map_err(fail)?;
     Ok(Json(json!({"message": "context deleted"})))
 }
@@ -210,7 +210,7 @@ async fn run(inside: &Inside, sink: &mut Sink, text: &str) -> (u16, String) {
     };
     let id = request.context_id.clone().filter(|id| !id.is_empty()).unwrap_or_else(|| DEFAULT.to_owned());
     let _turn = inside.app.turns.take(&format!("interpreter {}/{id}", inside.id())).await;
-    let context = match find(inside, &id) {
+    let context = match find(inside, &id).await {
         Ok(Some(view)) => Ok(view),
         Ok(None) if id == DEFAULT => start(inside, DEFAULT, None).await,
         Ok(None) => Err(missing(&id)),

@@ -48,8 +48,8 @@ fn fail(error: Error) -> Failure {
     Failure::of_daemon(&error)
 }
 
-fn running(inside: &Inside) -> Result<Vec<ExecView>> {
-    let mut running = inside.engine().running_execs(inside.id()).map_err(fail)?;
+async fn running(inside: &Inside) -> Result<Vec<ExecView>> {
+    let mut running = inside.engine().running_execs(inside.id()).await.map_err(fail)?;
     running.retain(|view| view.record.spec.tag.as_deref().is_some_and(|tag| tag.starts_with(TAG)));
     Ok(running)
 }
@@ -71,7 +71,8 @@ impl Server {
         }
         let project = paths::absolute(inside, &asked.path_to_project).await.map_err(fail)?;
         let tag = format!("{TAG}{} {project}", asked.language_id);
-        let found = running(inside)?.into_iter().find(|view| view.record.spec.tag.as_deref() == Some(&tag));
+        let found =
+            running(inside).await?.into_iter().find(|view| view.record.spec.tag.as_deref() == Some(&tag));
         Ok(Self { tag, project, exec: found })
     }
 }
@@ -83,7 +84,7 @@ pub(super) async fn start(inside: Inside, Json(asked): Json<Asked>) -> Result<St
     if server.exec.is_some() {
         return Ok(StatusCode::OK);
     }
-    if running(&inside)?.len() >= SERVERS_MAX {
+    if running(&inside).await?.len() >= SERVERS_MAX {
         let why = format!("more than {SERVERS_MAX} language servers run in this sandbox: stop one");
         return Err(Failure::conflict(why).from(Source::Daemon));
     }

@@ -97,15 +97,15 @@ fn id_of(view: &ExecView) -> Option<&str> {
 }
 
 /// The terminals that run.
-fn running(inside: &Inside) -> Result<Vec<ExecView>> {
-    let mut running = inside.engine().running_execs(inside.id()).map_err(fail)?;
+async fn running(inside: &Inside) -> Result<Vec<ExecView>> {
+    let mut running = inside.engine().running_execs(inside.id()).await.map_err(fail)?;
     running.retain(|view| id_of(view).is_some());
     running.sort_unstable_by(|one, other| one.record.id.cmp(&other.record.id));
     Ok(running)
 }
 
-fn find(inside: &Inside, id: &str) -> Result<ExecView> {
-    let found = running(inside)?.into_iter().find(|view| id_of(view) == Some(id));
+async fn find(inside: &Inside, id: &str) -> Result<ExecView> {
+    let found = running(inside).await?.into_iter().find(|view| id_of(view) == Some(id));
     found.ok_or_else(|| {
         let id = atoll_core::error::shorten(id);
         Failure::no_process(format!("PTY session {id} not found"))
@@ -152,7 +152,7 @@ async fn start(inside: &Inside, asked: Create) -> Result<ExecView> {
     };
     // Two requests at once would both find that there is no such terminal.
     let _turn = inside.app.turns.take(&format!("pty {}", inside.id())).await;
-    if find(inside, &id).is_ok() {
+    if find(inside, &id).await.is_ok() {
         return Err(Failure::conflict(format!("PTY session {id} already exists")).from(Source::Daemon));
     }
     let cwd = match asked.cwd.as_deref().filter(|cwd| !cwd.is_empty()) {
@@ -181,18 +181,18 @@ pub(super) async fn create(inside: Inside, Json(asked): Json<Create>) -> Result<
 
 /// The terminals.
 pub(super) async fn list(inside: Inside) -> Result<Json<Value>> {
-    let all: Vec<Value> = running(&inside)?.iter().map(|view| shown(&inside, view)).collect();
+    let all: Vec<Value> = running(&inside).await?.iter().map(|view| shown(&inside, view)).collect();
     Ok(Json(json!({"sessions": all})))
 }
 
 /// One terminal.
 pub(super) async fn read(inside: Inside, Path((_, id)): Path<(String, String)>) -> Result<Json<Value>> {
-    Ok(Json(shown(&inside, &find(&inside, &id)?)))
+    Ok(Json(shown(&inside, &find(&inside, &id).await?)))
 }
 
 /// Ends a terminal with all that runs in it.
 pub(super) async fn remove(inside: Inside, Path((_, id)): Path<(String, String)>) -> Result<Json<Value>> {
-    let view = find(&inside, &id)?;
+    let view = find(&inside, &id).await?;
     inside.engine().kill_exec(inside.id(), view.record.id.as_str()).await.map_err(fail)?;
     Ok(Json(json!({"message": "PTY session deleted"})))
 }
@@ -203,7 +203,7 @@ pub(super) async fn resize(
     Path((_, id)): Path<(String, String)>,
     Json(size): Json<TtySize>,
 ) -> Result<Json<Value>> {
-    let view = find(&inside, &id)?;
+    let view = find(&inside, &id).await?;
     let resized = inside.engine().resize_exec(inside.id(), view.record.id.as_str(), size).await;
     resized.map_err(|error| match error.code {
         Code::ExecEnded => Failure::gone("SESSION_ENDED", "the PTY session has ended"),
@@ -240,7 +240,7 @@ pub(super) async fn connect(
     Path((_, id)): Path<(String, String)>,
     request: Request,
 ) -> Result<Response> {
-    let found = find(&inside, &id);
+    let found = find(&inside, &id).await;
     attach(&inside, found, request).await
 }
 

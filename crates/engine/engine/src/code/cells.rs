@@ -147,7 +147,7 @@ impl Engine {
     #[boxed]
     pub async fn interrupt_context(&self, sandbox: &SandboxId, context: &str) -> Result<()> {
         let context = self.context(sandbox, context).await?;
-        let mut running = self.running_execs(sandbox)?;
+        let mut running = self.running_execs(sandbox).await?;
         running.retain(|exec| is_cell_of(&context.id, exec));
         // The newest first: those that wait must not begin when the one before them ends.
         running.sort_unstable_by(|one, other| other.record.id.cmp(&one.record.id));

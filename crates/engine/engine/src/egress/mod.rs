@@ -7,7 +7,7 @@
 use atoll_core::id::{ProjectId, SandboxId};
 use atoll_core::network::{NetworkView, Transferred};
 use atoll_core::policy::{EgressMode, EgressPolicy};
-use atoll_core::sandbox::SandboxState;
+use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::spec::SandboxSpec;
 use atoll_core::trace::TraceMode;
 use atoll_core::{Code, Error, Result};
@@ -29,14 +29,15 @@ pub struct EgressConfig {
 }
 
 impl Engine {
-    /// What can be seen of a sandbox's network. Waits for that of one that runs and is being taken up.
+    /// What can be seen of a sandbox's network. Waits for that of one that is being taken up, if it runs or is frozen.
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`], [`Code::InvalidState`] when it has none at the moment.
     #[boxed]
     pub async fn network(&self, id: &SandboxId) -> Result<NetworkView> {
         let sandbox = self.inner.sandbox(id)?;
-        if sandbox.state() == SandboxState::Running {
+        let record = sandbox.published();
+        if record.state == SandboxState::Running || record.paused == Some(PauseMode::Frozen) {
             sandbox.settled().await;
         }
         self.inner.gateway.network(&sandbox.id).ok_or_else(|| {

@@ -134,12 +134,17 @@ impl Engine {
         }
     }
 
-    /// The execs of a sandbox that run now, in no particular order, but for what its template starts and services.
+    /// The execs of a sandbox that run now, in no particular order, but for what its template starts and services. Waits
+    /// for those of one that is being taken up.
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`].
-    pub fn running_execs(&self, sandbox: &SandboxId) -> Result<Vec<ExecView>> {
-        let execs = self.inner.sandbox(sandbox)?.commands();
+    #[boxed]
+    pub async fn running_execs(&self, sandbox: &SandboxId) -> Result<Vec<ExecView>> {
+        let sandbox = self.inner.sandbox(sandbox)?;
+        // After a restart their sessions may still have to be taken up.
+        sandbox.settled().await;
+        let execs = sandbox.commands();
         let views = execs.iter().map(|exec| exec.view());
         Ok(views.filter(|view| !view.record.state.is_final()).collect())
     }

@@ -22,6 +22,11 @@ use super::shared::{ExecShared, Started};
 /// Connections on which it is tried, and the pause between.
 const TRIES_MAX_COUNT: u32 = 16;
 const PAUSE: Duration = Duration::from_millis(100);
+/// How long a guest may take for all that it is asked on one of them.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(60);
+/// How long execs that the guest does not list may take to vanish. One whose stream the guest serves all the same never
+/// does, and it is no reason to wait with the sandbox.
+const VANISH_WITHIN: Duration = Duration::from_secs(30);
 
 /// Starts the session of every exec that has not ended. Each waits for a connection; one that the guest never
 /// heard of vanishes then. Gives their ids.
@@ -68,18 +73,14 @@ pub(crate) async fn tidy_up(inner: &Inner, sandbox: &SandboxShared) -> Result<()
 
 /// The same, where it is known which execs are recorded as open. One that ended since is left to its session.
 ///
-/// The guest ends what is not among these: while nothing can begin in the sandbox.
+/// The guest ends what is not among these: while nothing can begin in the sandbox. It may stand still with all others
+/// meanwhile.
 pub(crate) async fn tidy_up_but(sandbox: &SandboxShared, open: &[ExecId]) -> Result<()> {
     for _ in 0..TRIES_MAX_COUNT {
         let client = wait_for_guest(sandbox).await?;
-        match compare_on(&client, open).await {
+        match sandbox.freezer.ask_awake(|| compare_on(&client, open)).await {
             Ok(known) => {
-                // What the guest never heard of is gone when this returns: a retry of it begins anew.
-                let unknown =
-                    |exec: &Arc<ExecShared>| !known.iter().any(|info| info.exec_id == exec.id().as_str());
-                for exec in sandbox.live_execs().iter().filter(|exec| unknown(exec)) {
-                    exec.over().await;
-                }
+                until_vanished(sandbox, &known).await;
                 return Ok(());
             }
             Err(GuestError::Closed | GuestError::Protocol(_)) => tokio::time::sleep(PAUSE).await,
@@ -96,7 +97,24 @@ pub(crate) async fn tidy_up_but(sandbox: &SandboxShared, open: &[ExecId]) -> Res
     Err(Error::new(Code::GuestUnavailable, "the connection to the sandbox breaks off again and again"))
 }
 
+/// What the guest never heard of is gone when this returns: a retry of it begins anew.
+async fn until_vanished(sandbox: &SandboxShared, known: &[ExecInfo]) {
+    let unknown = |exec: &Arc<ExecShared>| !known.iter().any(|info| info.exec_id == exec.id().as_str());
+    let vanished = async {
+        for exec in sandbox.live_execs().iter().filter(|exec| unknown(exec)) {
+            exec.over().await;
+        }
+    };
+    if tokio::time::timeout(VANISH_WITHIN, vanished).await.is_err() {
+        tracing::warn!(sandbox = %sandbox.id, "execs that the guest does not list do not vanish; going on without");
+    }
+}
+
 async fn compare_on(client: &GuestClient, open: &[ExecId]) -> Result<Vec<ExecInfo>, GuestError> {
+    tokio::time::timeout(ANSWERS_WITHIN, compare(client, open)).await.unwrap_or(Err(GuestError::Timeout))
+}
+
+async fn compare(client: &GuestClient, open: &[ExecId]) -> Result<Vec<ExecInfo>, GuestError> {
     let known = client.list_execs().await?;
     for info in &known {
         if open.iter().any(|exec| exec.as_str() == info.exec_id) {

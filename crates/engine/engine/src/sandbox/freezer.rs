@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use atoll_core::Result;
 use atoll_core::sandbox::SandboxState;
+use atoll_guest_protocol::client::GuestError;
 use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 
@@ -75,6 +76,28 @@ impl Freezer {
 
     pub(crate) fn is_frozen(&self) -> bool {
         self.frozen.load(Ordering::SeqCst)
+    }
+
+    /// Asks the guest something that it is to hear even if it stands still now, or while it is asked: its silence counts only
+    /// while it does not. `ask` is called again after each time that it stood still.
+    ///
+    /// # Errors
+    /// What `ask` fails with.
+    pub(crate) async fn ask_awake<T, F>(&self, ask: impl Fn() -> F) -> Result<T, GuestError>
+    where
+        F: Future<Output = Result<T, GuestError>>,
+    {
+        let mut state = self.subscribe();
+        loop {
+            // The sender lives as long as this.
+            drop(state.wait_for(|state| state.since.is_none()).await);
+            let answer = ask().await;
+            let stood_still = state.has_changed().unwrap_or(false);
+            match answer {
+                Err(GuestError::Timeout | GuestError::StoodStill) if stood_still => {}
+                answer => return answer,
+            }
+        }
     }
 
     pub(crate) fn set_reclaimed(&self) {
@@ -219,5 +242,58 @@ impl InUse {
 impl Drop for InUse {
     fn drop(&mut self) {
         self.sandbox.leave_use();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_guest_hears_what_it_is_asked_however_long_it_stands_still() {
+        let freezer = Freezer::new(Clock::default());
+        let (asked, answers) = (Cell::new(0), Cell::new(None));
+        let ask = || {
+            asked.set(asked.get() + 1);
+            let (answer, answered) = oneshot::channel();
+            answers.set(Some(answer));
+            async move { answered.await.unwrap() }
+        };
+        let answer = |with: Result<u8, GuestError>| answers.take().unwrap().send(with).unwrap();
+        freezer.set(true);
+        let mut heard = Box::pin(freezer.ask_awake(ask));
+        assert!(futures::poll!(&mut heard).is_pending());
+        assert_eq!(asked.get(), 0, "it stands still");
+        freezer.set(false);
+        assert!(futures::poll!(&mut heard).is_pending());
+        assert_eq!(asked.get(), 1);
+        // It stands still before it has answered.
+        freezer.set(true);
+        answer(Err(GuestError::Timeout));
+        assert!(futures::poll!(&mut heard).is_pending());
+        assert_eq!(asked.get(), 1, "it stands still again");
+        freezer.set(false);
+        assert!(futures::poll!(&mut heard).is_pending());
+        assert_eq!(asked.get(), 2);
+        answer(Ok(7));
+        assert_eq!(heard.await, Ok(7));
+    }
+
+    #[tokio::test]
+    async fn a_guest_that_is_silent_while_it_goes_on_is_not_asked_again() {
+        let freezer = Freezer::new(Clock::default());
+        let asked = Cell::new(0);
+        let ask = || {
+            asked.set(asked.get() + 1);
+            std::future::ready(Err::<(), _>(GuestError::Timeout))
+        };
+        freezer.set(true);
+        freezer.set(false);
+        assert_eq!(freezer.ask_awake(ask).await, Err(GuestError::Timeout));
+        assert_eq!(asked.get(), 1);
     }
 }

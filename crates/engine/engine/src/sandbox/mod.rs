@@ -26,6 +26,6 @@ pub(crate) use freezer::{InUse, Stillness};
 pub(crate) use lease::wait_for_guest;
 pub use lease::{GuestLease, SandboxMetrics};
 pub(crate) use link::connect;
-pub(crate) use shared::{Message, SandboxShared};
+pub(crate) use shared::{GuestLink, Message, SandboxShared};
 pub(crate) use teardown::{destroy, remove_logs};
 pub use transfer::{ByteStream, FileReader, FileWriter};

@@ -248,7 +248,7 @@ fn no_client_takes_the_name_of_a_run_of_a_service() {
         .exec(&id, ExecDraft { idempotency_key: client_key(&name), ..argv(&["sleep", "1000"]) })
         .unwrap();
     assert_eq!(
-        server.engine.running_execs(&id).unwrap().len(),
+        server.run(server.engine.running_execs(&id)).unwrap().len(),
         1,
         "the client's exec is a use of the sandbox"
     );

@@ -216,6 +216,8 @@ fn what_is_paused_is_paused_after_a_restart() {
     world.host.die(&dies, Death::Exited);
     let connects = world.host.calls("connect");
     let server = world.start();
+    // It is there before its network has been taken up, and says so then.
+    server.run(server.engine.network(&frozen)).unwrap();
     until("the frozen one is frozen", || world.host.is_frozen(&frozen));
     for id in [&frozen, &disk] {
         server.until_state(id, Some(SandboxState::Paused));

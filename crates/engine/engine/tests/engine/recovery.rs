@@ -14,7 +14,7 @@ use atoll_guest_protocol::messages::StartExec;
 use atoll_isolation::fake::Connect;
 use atoll_isolation::{Death, Gates as _, Lifecycle as _};
 
-use crate::support::{World, argv, assert_bytes, exec_row, ms, named, numbers, plan, row, until};
+use crate::support::{DEADLINE, World, argv, assert_bytes, exec_row, ms, named, numbers, plan, row, until};
 
 /// The state of a row's sandbox on the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,7 +148,11 @@ fn running_sandboxes_survive_every_crash() {
         server = world.start();
         for (id, exec) in ids.iter().zip(&execs) {
             assert_eq!(server.state(id), Some(SandboxState::Running));
-            // Even right after the start, a client is not told that the exec does not exist.
+            // Even right after the start, a client is not told that nothing runs, that the exec does not exist, or that there
+            // is no network.
+            let running = server.run(server.engine.running_execs(id)).unwrap();
+            assert!(running.iter().any(|view| view.record.id == exec.record.id), "{running:?}");
+            server.run(server.engine.network(id)).unwrap();
             let view = server.run(server.engine.exec(id, exec.record.id.as_str())).unwrap();
             assert_eq!(view.record.state, ExecState::Running);
             server.exec(id, argv(&["true"])).unwrap();
@@ -182,6 +186,33 @@ fn guests_that_do_not_answer_keep_no_other_sandbox_from_its_network() {
         server.exec(id, argv(&["true"])).unwrap();
         server.delete(id);
     }
+    world.assert_empty(&server);
+}
+
+/// The server asks such a guest for half a minute, or waits for what it lists, before it goes on without.
+#[test]
+fn a_sandbox_whose_guest_lets_its_taking_up_take_long_is_deleted_at_once() {
+    let world = World::new();
+    let server = world.start();
+    let [silent, hides] = [(); 2].map(|()| server.sandbox().id);
+    server.exec(&hides, argv(&["sleep", "1000"])).unwrap();
+    server.kill();
+    world.host.hide_execs(&hides);
+    let asked = world.host.calls("connect");
+    let server = world.start();
+    until("the guests are asked", || world.host.calls("connect") == asked + 2);
+    let deleted = server.run(async {
+        tokio::time::timeout(DEADLINE, server.engine.delete_sandbox(&hides)).await.expect("it is deleted")
+    });
+    deleted.unwrap();
+    server.exec(&silent, argv(&["true"])).unwrap();
+    server.kill();
+    world.host.set_connect(Connect::Silent);
+    let asked = world.host.calls("connect");
+    let server = world.start();
+    until("the guest is asked", || world.host.calls("connect") > asked);
+    server.delete(&silent);
+    assert_eq!(world.host.calls("connect"), asked + 1, "its guest is asked again and again");
     world.assert_empty(&server);
 }
 

@@ -242,12 +242,13 @@ impl Execs {
     }
 
     /// Makes the cgroup of an exec whose start the host announces, while nothing waits for it. Where that cannot be, the
-    /// start says why.
+    /// start says why. One that is there already is none of this announcement's, which would remove it: a host whose
+    /// connection broke announces an exec again, and what it said on the broken one may not have ended yet.
     fn announce(&self, exec_id: &str) -> Option<AnnouncedCgroup> {
         if !is_id(exec_id) || self.by_id.borrow().contains_key(exec_id) {
             return None;
         }
-        let cgroup = self.make_cgroup(exec_id).ok()??;
+        let cgroup = ExecCgroup::make_new(self.cgroup.get()?.as_fd(), exec_id).ok()??;
         Some(AnnouncedCgroup::new(exec_id, cgroup))
     }
 
@@ -403,6 +404,11 @@ pub(crate) async fn start(
 ) -> Result<Answer, Stop> {
     let announced = announced.and_then(|exec_id| agent.execs.announce(exec_id));
     let wanted: StartExec = request.message().await?;
+    // While the guest stood still the host may have said what to start, waited for an answer, and given the start up. It
+    // has told its client that the exec did not start.
+    if response.is_cut().await {
+        return Err(Stop::Gone);
+    }
     let existing = agent.execs.by_id.borrow().get(&wanted.exec_id).map(Rc::clone);
     let exec = match existing {
         Some(exec) if exec.request == wanted => exec,

@@ -33,14 +33,32 @@ pub(super) struct ExecCgroup {
 }
 
 impl ExecCgroup {
-    /// Makes the cgroup of an exec below the agent's own.
+    /// Makes the cgroup of an exec below the agent's own, or takes the one that is there: it is left over from an exec of
+    /// this id that could not be started, or was made for an announcement.
     pub(super) fn make(parent: BorrowedFd<'_>, exec_id: &str) -> Result<Self, Errno> {
-        let name = format!("exec-{exec_id}");
+        match Self::make_new(parent, exec_id)? {
+            Some(made) => Ok(made),
+            None => Self::open(parent, name_of(exec_id)),
+        }
+    }
+
+    /// Makes the cgroup of an exec below the agent's own. `None`: it is there already.
+    pub(super) fn make_new(parent: BorrowedFd<'_>, exec_id: &str) -> Result<Option<Self>, Errno> {
+        let name = name_of(exec_id);
         match rustix::fs::mkdirat(parent, &name, Mode::from_raw_mode(0o755)) {
-            // Left over from an exec of this id that could not be started.
-            Ok(()) | Err(Errno::EXIST) => {}
+            Ok(()) => {}
+            Err(Errno::EXIST) => return Ok(None),
             Err(error) => return Err(error),
         }
+        let opened = Self::open(parent, name.clone());
+        if opened.is_err() {
+            // Without a descriptor of it nobody would remove it, and the sandbox has a limited number.
+            rustix::fs::unlinkat(parent, &name, AtFlags::REMOVEDIR).unwrap_or_default();
+        }
+        opened.map(Some)
+    }
+
+    fn open(parent: BorrowedFd<'_>, name: String) -> Result<Self, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let directory = rustix::fs::openat(parent, &name, flags, Mode::empty())?;
         Ok(Self { parent: parent.try_clone_to_owned().or(Err(Errno::MFILE))?, name, directory })
@@ -82,6 +100,10 @@ impl ExecCgroup {
         let file = rustix::fs::openat(&self.directory, name, flags, Mode::empty()).ok()?;
         read_text(file.into())
     }
+}
+
+fn name_of(exec_id: &str) -> String {
+    format!("exec-{exec_id}")
 }
 
 /// The cgroup of an exec that the host has announced. It goes when the exec is not started.

@@ -1,6 +1,7 @@
 //! How a command begins: as whom, where, with what, and why it may not.
 
 use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
 
 use atoll_guest_protocol::client::GuestError;
 use atoll_guest_protocol::messages::{Reason, SignalExec, StartExec};
@@ -157,6 +158,71 @@ async fn the_cgroup_of_an_announced_exec_goes_if_the_exec_is_not_started() {
     let opened = client.open_exec("ex4").await.unwrap();
     let output = finish(opened.start(shell("ex4", "cat /proc/self/cgroup")).await.unwrap()).await.text();
     assert!(output.contains("/exec-ex4\n"), "{output}");
+}
+
+#[tokio::test]
+async fn what_was_given_up_while_the_guest_stood_still_does_not_begin() {
+    let guest = Guest::start();
+    let client = guest.client().await;
+    let opened = client.open_exec("ex1").await.unwrap();
+    // When this is answered the guest waits for what it is to start.
+    assert_eq!(client.list_execs().await.unwrap(), []);
+    let agent = rustix::process::Pid::from_raw(guest.pid().cast_signed()).unwrap();
+    rustix::process::kill_process(agent, rustix::process::Signal::STOP).unwrap();
+    let start = opened.start(argv("ex1", &["sleep", "1000"]));
+    assert!(tokio::time::timeout(Duration::from_millis(100), start).await.is_err(), "it stands still");
+    // So that the task of the connection says that it is given up.
+    tokio::task::yield_now().await;
+    rustix::process::kill_process(agent, rustix::process::Signal::CONT).unwrap();
+    assert_eq!(client.list_execs().await.unwrap(), []);
+    // The id is free.
+    let output = finish(client.start_exec(shell("ex1", "echo hello")).await.unwrap()).await;
+    assert_eq!(output.text(), "hello\n");
+}
+
+#[tokio::test]
+async fn an_exec_that_is_announced_twice_keeps_its_cgroup() {
+    let guest = Guest::start_with_cgroup();
+    let client = guest.client().await;
+    for gives_first_up in [true, false] {
+        // As by a host whose connection broke, while the guest has yet to see that.
+        let first = client.open_exec("ex1").await.unwrap();
+        let second = client.open_exec("ex1").await.unwrap();
+        assert_eq!(client.list_execs().await.unwrap(), []);
+        assert_eq!(guest.cgroups(), ["exec-ex1"]);
+        let (given_up, goes_on) = if gives_first_up { (first, second) } else { (second, first) };
+        drop(given_up);
+        if gives_first_up {
+            eventually(async || guest.cgroups().is_empty().then_some(())).await;
+        }
+        assert_eq!(client.list_execs().await.unwrap(), []);
+        let script = "cat /proc/self/cgroup; exit 3";
+        let output = finish(goes_on.start(shell("ex1", script)).await.unwrap()).await;
+        assert_eq!(output.exited.code, code(3));
+        assert!(output.text().contains("/exec-ex1\n"), "{}", output.text());
+        client.forget_exec("ex1").await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_agent_without_descriptors_leaves_no_cgroup() {
+    use rustix::process::{Resource, Rlimit, prlimit};
+    let guest = Guest::start_with_cgroup();
+    let client = guest.client().await;
+    let taken: Vec<u64> = std::fs::read_dir(format!("/proc/{}/fd", guest.pid()))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap())
+        .collect();
+    let free = (0..).find(|number| !taken.contains(number));
+    let agent = rustix::process::Pid::from_raw(guest.pid().cast_signed());
+    let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
+    let before = prlimit(agent, Resource::Nofile, Rlimit { current: free, maximum }).unwrap();
+    let opened = client.open_exec("ex1").await.unwrap();
+    assert_eq!(client.list_execs().await.unwrap(), []);
+    prlimit(agent, Resource::Nofile, before).unwrap();
+    assert!(guest.cgroups().is_empty(), "{:?}", guest.cgroups());
+    let output = finish(opened.start(shell("ex1", "cat /proc/self/cgroup")).await.unwrap()).await.text();
+    assert!(output.contains("/exec-ex1\n"), "{output}");
 }
 
 #[tokio::test]

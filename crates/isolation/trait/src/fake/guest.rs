@@ -1,7 +1,7 @@
 //! The fake's guest: the real protocol over an in-memory stream.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_core::id::ExecId;
@@ -48,6 +48,8 @@ pub(super) struct Guest {
     sandbox_id: String,
     boot_id: String,
     execs: Mutex<BTreeMap<String, Arc<Exec>>>,
+    /// It lists none of them.
+    hides_execs: AtomicBool,
     files: Mutex<Files>,
     next_pid: AtomicU32,
     order: watch::Sender<Order>,
@@ -72,6 +74,7 @@ impl Guest {
             sandbox_id: sandbox_id.to_owned(),
             boot_id: format!("fake-{sandbox_id}"),
             execs: Mutex::default(),
+            hides_execs: AtomicBool::new(false),
             files: Mutex::new(files),
             next_pid: AtomicU32::new(2),
             order: watch::Sender::new(Order::Serve(0)),
@@ -138,6 +141,10 @@ impl Guest {
     /// Breaks the connection that is served.
     pub(super) fn cut(&self) {
         self.newest();
+    }
+
+    pub(super) fn hide_execs(&self) {
+        self.hides_execs.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn send_garbage(&self) {
@@ -342,6 +349,9 @@ impl Guest {
     }
 
     fn list(&self) -> Bytes {
+        if self.hides_execs.load(Ordering::Relaxed) {
+            return answer(&ExecList { execs: Vec::new() });
+        }
         let execs = locked(&self.execs);
         let info = |(id, exec): (&String, &Arc<Exec>)| ExecInfo {
             exec_id: id.clone(),

@@ -240,6 +240,13 @@ impl FakeHost {
         }
     }
 
+    /// From now on the guest of an instance lists no exec, and serves their streams all the same.
+    pub fn hide_execs(&self, id: &SandboxId) {
+        if let Some(instance) = self.lock().instances.get(id) {
+            instance.guest.hide_execs();
+        }
+    }
+
     /// Sets what [`crate::Lifecycle::usage`] says.
     pub fn set_usage(&self, id: &SandboxId, usage: Usage) {
         if let Some(instance) = self.lock().instances.get_mut(id) {

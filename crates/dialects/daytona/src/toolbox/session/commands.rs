@@ -104,7 +104,7 @@ pub(crate) async fn run(
 /// Waits a moment for the commands that run in a session already.
 async fn patient(inside: &Inside, session: &str) -> Result<()> {
     let (tag, until) = (tag(session), Instant::now() + PATIENCE);
-    for view in inside.engine().running_execs(inside.id()).map_err(fail)? {
+    for view in inside.engine().running_execs(inside.id()).await.map_err(fail)? {
         if view.record.spec.tag.as_ref() == Some(&tag) {
             let left = until.saturating_duration_since(Instant::now());
             match inside.engine().wait_exec(inside.id(), view.record.id.as_str(), left).await {

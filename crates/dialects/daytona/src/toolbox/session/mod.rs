@@ -180,7 +180,7 @@ pub(super) async fn list(inside: Inside) -> Result<Json<Vec<Value>>> {
 pub(super) async fn remove(inside: Inside, Path((_, session)): Path<(String, String)>) -> Result<StatusCode> {
     let path = existing(&inside, &session).await?;
     let tag = tag(&session);
-    let running = inside.engine().running_execs(inside.id()).map_err(fail)?;
+    let running = inside.engine().running_execs(inside.id()).await.map_err(fail)?;
     let ours = running.iter().filter(|view| view.record.spec.tag.as_ref() == Some(&tag));
     let kills = ours.map(|view| inside.engine().kill_exec(inside.id(), view.record.id.as_str()));
     for killed in futures::future::join_all(kills).await {

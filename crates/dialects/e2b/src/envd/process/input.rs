@@ -36,14 +36,14 @@ fn mismatch(why: &str) -> Fault {
 
 /// `SendInput`.
 pub(super) async fn send(envd: &Envd, request: SendInputRequest) -> Result<Empty, Fault> {
-    let view = running(envd, request.process)?;
+    let view = running(envd, request.process).await?;
     write(envd, &view, request.input).await?;
     Ok(Empty {})
 }
 
 /// `CloseStdin`.
 pub(super) async fn close(envd: &Envd, request: CloseStdinRequest) -> Result<Empty, Fault> {
-    let view = running(envd, request.process)?;
+    let view = running(envd, request.process).await?;
     if view.record.spec.tty.is_some() {
         return Err(Fault::new(
             Kind::FailedPrecondition,
@@ -63,7 +63,7 @@ pub(super) async fn stream(
     let mut process = None;
     while let Some(request) = requests.next().await? {
         match request.event {
-            Some(StreamInput::Start(start)) => process = Some(running(envd, start.process)?),
+            Some(StreamInput::Start(start)) => process = Some(running(envd, start.process).await?),
             Some(StreamInput::Data(data)) => {
                 let view =
                     process.as_ref().ok_or_else(|| mismatch("the first message must name the process"))?;

@@ -36,7 +36,7 @@ const KEEPALIVE: Duration = Duration::from_secs(90);
 /// Serves one call.
 pub(crate) async fn call(envd: Envd, method: &str, request: Request) -> Response {
     match method {
-        "List" => unary(request, async |_: ListRequest| list(&envd)).await,
+        "List" => unary(request, async |_: ListRequest| list(&envd).await).await,
         "Start" => {
             let keepalive = keepalive(request.headers());
             match timeout(request.headers()) {
@@ -102,9 +102,9 @@ fn is_it(view: &ExecView, selector: &Selector) -> bool {
 }
 
 /// The running process that the client means.
-fn running(envd: &Envd, process: Option<ProcessSelector>) -> Result<ExecView, Fault> {
+async fn running(envd: &Envd, process: Option<ProcessSelector>) -> Result<ExecView, Fault> {
     let selector = selector(process)?;
-    let running = envd.engine().running_execs(envd.id()).map_err(|error| Fault::of(&error))?;
+    let running = envd.engine().running_execs(envd.id()).await.map_err(|error| Fault::of(&error))?;
     running.into_iter().find(|view| is_it(view, &selector)).ok_or_else(|| missing(&selector))
 }
 
@@ -112,7 +112,7 @@ fn running(envd: &Envd, process: Option<ProcessSelector>) -> Result<ExecView, Fa
 async fn running_or_retained(envd: &Envd, process: Option<ProcessSelector>) -> Result<ExecView, Fault> {
     let selector = selector(process)?;
     let fault = |error: &atoll_core::Error| Fault::of(error);
-    let running = envd.engine().running_execs(envd.id()).map_err(|error| fault(&error))?;
+    let running = envd.engine().running_execs(envd.id()).await.map_err(|error| fault(&error))?;
     if let Some(found) = running.into_iter().find(|view| is_it(view, &selector)) {
         return Ok(found);
     }
@@ -124,12 +124,12 @@ async fn running_or_retained(envd: &Envd, process: Option<ProcessSelector>) -> R
     ended.into_iter().find(|view| is_it(view, &selector) && lately(view)).ok_or_else(|| missing(&selector))
 }
 
-fn list(envd: &Envd) -> Result<ListResponse, Fault> {
+async fn list(envd: &Envd) -> Result<ListResponse, Fault> {
     let fault = |error: &atoll_core::Error| Fault::of(error);
     let record = envd.engine().sandbox(envd.id()).map_err(|error| fault(&error))?;
     let mut own = record.spec.exec_env();
     own.extend(info::variables(&record));
-    let running = envd.engine().running_execs(envd.id()).map_err(|error| fault(&error))?;
+    let running = envd.engine().running_execs(envd.id()).await.map_err(|error| fault(&error))?;
     let describe = |view: ExecView| {
         let record = view.record;
         let mut argv = record.spec.argv.into_iter();
@@ -148,7 +148,7 @@ fn list(envd: &Envd) -> Result<ListResponse, Fault> {
 }
 
 async fn update(envd: &Envd, request: UpdateRequest) -> Result<Empty, Fault> {
-    let view = running(envd, request.process)?;
+    let view = running(envd, request.process).await?;
     if let Some(size) = request.pty.and_then(|pty| pty.size) {
         let size = tty(&size);
         let resized = envd.engine().resize_exec(envd.id(), view.record.id.as_str(), size).await;
@@ -164,7 +164,7 @@ fn tty(size: &crate::wire::process::Size) -> TtySize {
 }
 
 async fn signal(envd: &Envd, request: SendSignalRequest) -> Result<Empty, Fault> {
-    let view = running(envd, request.process)?;
+    let view = running(envd, request.process).await?;
     let name = match Signal::try_from(request.signal) {
         Ok(Signal::Sigkill) => "KILL",
         Ok(Signal::Sigterm) => "TERM",

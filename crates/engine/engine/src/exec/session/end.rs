@@ -6,18 +6,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_core::exec::{ExecState, Exit, ExitContext, ExitReason, classify};
+use atoll_core::id::ExecId;
 use atoll_core::limits::EXECS_KEPT_MAX_COUNT;
+use atoll_guest_protocol::client::GuestError;
 use atoll_store::StoreError;
 
 use super::super::disk::blocking;
 use super::{End, SIGKILL, Session, oom_kills};
+use crate::engine::Inner;
 use crate::errors::chain;
+use crate::sandbox::{GuestLink, SandboxShared};
 
 /// Pause before telling the store again when it does not answer.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
 /// The guest is told that it may forget an exec this long after its end. It takes a processor for that, which the answer
 /// to whoever waits for the end needs first. Shorter than the shortest rest after which a sandbox dozes.
 const FORGET_AFTER: Duration = Duration::from_millis(2);
+/// Connections on which it is told.
+const FORGET_TRIES_MAX_COUNT: u32 = 4;
 /// Old execs are pruned each time that so many have ended: more than [`EXECS_KEPT_MAX_COUNT`] by this
 /// many may be there for a while.
 const PRUNE_EVERY_COUNT: u64 = 64;
@@ -99,35 +105,54 @@ impl Session {
 
     /// After the end was recorded, in a task that no client waits for: the guest may forget the exec, and old execs go.
     fn tidy(&self) {
-        let guest = self.sandbox.guest.subscribe();
-        let exec = self.exec.id().clone();
-        let inner = Arc::clone(&self.inner);
-        let sandbox = self.sandbox.id.clone();
-        // Clients look at what the template started long after it has ended.
-        let start = self.sandbox.services.start_key();
+        let (inner, sandbox) = (Arc::clone(&self.inner), Arc::clone(&self.sandbox));
+        let (exec, boot) = (self.exec.id().clone(), self.boot.clone());
         let prunes = self.sandbox.count_ended() % PRUNE_EVERY_COUNT == PRUNE_EVERY_COUNT - 1;
         self.inner.tracker.spawn(async move {
-            // A guest that stands still does not answer, and the next process tells it again.
-            let forget = async {
-                tokio::time::sleep(FORGET_AFTER).await;
-                let link = guest.borrow().clone();
-                link?.client.forget_exec(exec.as_str()).await.err()
-            };
-            if let Some(Some(error)) = inner.shutdown.run_until_cancelled(forget).await {
+            tokio::time::sleep(FORGET_AFTER).await;
+            if prunes {
+                prune(&inner, &sandbox).await;
+            }
+            // When the server stops before, the next process tells it; a guest of a later boot never heard of the exec.
+            let forgotten = boot.run_until_cancelled(forget(&sandbox, &exec));
+            if let Some(Some(Err(error))) = inner.shutdown.run_until_cancelled(forgotten).await {
                 tracing::debug!(%exec, error = chain(&error), "the guest was not told to forget an exec");
             }
-            if !prunes {
-                return;
-            }
-            match inner.store.prune_execs(&sandbox, EXECS_KEPT_MAX_COUNT as u64, start.as_ref()).await {
-                Ok(pruned) => {
-                    let remove = move || pruned.iter().try_for_each(|old| inner.logs.remove(&sandbox, old));
-                    if let Err(error) = blocking(remove).await {
-                        tracing::warn!(%error, "output of old execs could not be removed");
-                    }
-                }
-                Err(error) => tracing::warn!(error = chain(&error), "old execs could not be pruned"),
-            }
         });
+    }
+}
+
+/// Tells the guest that it may forget an exec, and so the exec's cgroup. It remembers a limited number, so it is told even if
+/// its sandbox was paused or began to doze just now: when it goes on.
+async fn forget(sandbox: &SandboxShared, exec: &ExecId) -> Result<(), GuestError> {
+    let mut guest = sandbox.guest.subscribe();
+    let mut last = 0;
+    for _ in 0..FORGET_TRIES_MAX_COUNT {
+        let newer = |link: &Option<GuestLink>| link.as_ref().is_some_and(|link| link.number > last);
+        let link = guest.wait_for(newer).await.ok().and_then(|link| link.clone());
+        let Some(link) = link else { break };
+        last = link.number;
+        match sandbox.freezer.ask_awake(|| link.client.forget_exec(exec.as_str())).await {
+            Err(GuestError::Closed | GuestError::Protocol(_)) => {}
+            told => return told,
+        }
+    }
+    Err(GuestError::Closed)
+}
+
+/// Removes the oldest execs of a sandbox that has more than are kept.
+async fn prune(inner: &Arc<Inner>, sandbox: &SandboxShared) {
+    // Clients look at what the template started long after it has ended.
+    let start = sandbox.services.start_key();
+    let id = sandbox.id.clone();
+    match inner.store.prune_execs(&id, EXECS_KEPT_MAX_COUNT as u64, start.as_ref()).await {
+        Ok(pruned) => {
+            let inner = Arc::clone(inner);
+            let remove = move || pruned.iter().try_for_each(|old| inner.logs.remove(&id, old));
+            if let Err(error) = blocking(remove).await {
+                tracing::warn!(%error, "output of old execs could not be removed");
+            }
+        }
+        Err(error) => tracing::warn!(error = chain(&error), "old execs could not be pruned"),
     }
 }

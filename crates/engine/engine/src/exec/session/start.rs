@@ -33,28 +33,18 @@ impl Session {
         let record = self.exec.inserted();
         let fresh = record.idempotency_key.is_none().then(|| record.id.clone());
         let mut opened = pin!(maybe_done(open_stream(&sandbox, fresh)));
-        // It may read a file in place, or ask a guest: both are in nobody's way while the row is written.
+        // It may read a file in place, or ask a guest: both are in nobody's way while the exec is recorded. It goes on until
+        // then, however long that takes: who asks a guest has its turn at that, for which others wait.
         let mut oom_kills = pin!(maybe_done(oom_kills(&sandbox)));
-        let inserting = self.inner.store.insert_exec(record);
-        let inserted = beside(inserting, |cx| {
+        let recorded = beside(self.record_start(), |cx| {
             let _ = opened.as_mut().poll(cx);
             let _ = oom_kills.as_mut().poll(cx);
         });
-        let inserted = inserted.await.map_err(|error| {
-            if matches!(error, StoreError::NotFound) {
-                return SandboxId::not_found(self.sandbox.id.as_str());
-            }
-            store_error(error)
-        })?;
-        if let Insertion::Existing(other) = inserted {
+        if let Some(other) = recorded.await? {
             self.exec.progress.send_modify(|progress| progress.state = ExecState::Lost);
             self.leave();
             self.exec.started.send_replace(Some(Started::Existing(other)));
             return Ok(None);
-        }
-        if let Err(error) = self.sandbox.trace.exec_starts(record).await {
-            self.unrecord().await?;
-            return Err(error);
         }
         atoll_failpoint::fail_point!("engine.exec.journalled");
         let log = LogWriter::fresh(
@@ -91,6 +81,25 @@ impl Session {
                 Err(self.start_error(error))
             }
         }
+    }
+
+    /// Writes the exec's row, and tells the journal that it starts. Gives the exec that has its key, if another has.
+    async fn record_start(&self) -> Result<Option<Box<ExecRecord>>> {
+        let record = self.exec.inserted();
+        let inserted = self.inner.store.insert_exec(record).await.map_err(|error| {
+            if matches!(error, StoreError::NotFound) {
+                return SandboxId::not_found(self.sandbox.id.as_str());
+            }
+            store_error(error)
+        })?;
+        if let Insertion::Existing(other) = inserted {
+            return Ok(Some(other));
+        }
+        if let Err(error) = self.sandbox.trace.exec_starts(record).await {
+            self.unrecord().await?;
+            return Err(error);
+        }
+        Ok(None)
     }
 
     async fn unrecord(&self) -> Result<()> {

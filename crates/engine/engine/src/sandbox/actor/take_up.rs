@@ -80,7 +80,8 @@ impl Actor {
         }
     }
 
-    /// Connects to a guest that an earlier process made and takes up its execs.
+    /// Connects to a guest that an earlier process made and takes up its execs. The guest may let that take long: it is
+    /// given up when somebody wants the sandbox deleted.
     pub(super) async fn take_up(&mut self) {
         self.take_up_network().await;
         let taken_up = tokio::select! {
@@ -88,11 +89,9 @@ impl Actor {
             // Nothing is lost: the next process takes it up.
             () = self.inner.shutdown.cancelled() => return,
             taken_up = async {
+                // Also of one that is about to be deleted: what it used is told with its end.
                 usage::load(&self.inner, &self.shared, &self.record).await?;
-                let client = link::connect_awake(&self.shared).await?;
-                self.start_link(client);
-                let open = exec::enter_open(&self.inner, &self.shared).await?;
-                exec::tidy_up_but(&self.shared, &open).await
+                self.shared.unless_unwanted(self.meet_guest()).await
             } => taken_up,
         };
         if let Err(error) = taken_up {
@@ -103,6 +102,13 @@ impl Actor {
                 tracing::error!(sandbox = %self.record.id, %error, "lost execs could not be recorded");
             }
         }
+    }
+
+    async fn meet_guest(&self) -> Result<()> {
+        let client = link::connect_awake(&self.shared).await?;
+        self.start_link(client);
+        let open = exec::enter_open(&self.inner, &self.shared).await?;
+        exec::tidy_up_but(&self.shared, &open).await
     }
 
     /// Takes up the rest of a sandbox that stands still with all others, once it does not. Says whether it was deleted
