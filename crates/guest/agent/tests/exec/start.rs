@@ -205,27 +205,6 @@ async fn an_exec_that_is_announced_twice_keeps_its_cgroup() {
 }
 
 #[tokio::test]
-async fn an_agent_without_descriptors_leaves_no_cgroup() {
-    use rustix::process::{Resource, Rlimit, prlimit};
-    let guest = Guest::start_with_cgroup();
-    let client = guest.client().await;
-    let taken: Vec<u64> = std::fs::read_dir(format!("/proc/{}/fd", guest.pid()))
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap())
-        .collect();
-    let free = (0..).find(|number| !taken.contains(number));
-    let agent = rustix::process::Pid::from_raw(guest.pid().cast_signed());
-    let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
-    let before = prlimit(agent, Resource::Nofile, Rlimit { current: free, maximum }).unwrap();
-    let opened = client.open_exec("ex1").await.unwrap();
-    assert_eq!(client.list_execs().await.unwrap(), []);
-    prlimit(agent, Resource::Nofile, before).unwrap();
-    assert!(guest.cgroups().is_empty(), "{:?}", guest.cgroups());
-    let output = finish(opened.start(shell("ex1", "cat /proc/self/cgroup")).await.unwrap()).await.text();
-    assert!(output.contains("/exec-ex1\n"), "{output}");
-}
-
-#[tokio::test]
 async fn the_users_permissions_decide() {
     let guest = Guest::start();
     let client = guest.client().await;
