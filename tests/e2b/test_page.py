@@ -158,7 +158,7 @@ def test_what_does_not_start_fails_the_build():
     assert any(line.startswith("[finalize] START") for line in lines)
     # A start command may also end with success; its output is in the log.
     lines.clear()
-    once = base().set_start_cmd("echo done once", "true")
+    once = base().set_start_cmd("echo done once; touch /tmp/done", "test -e /tmp/done")
     Template.build(once, broken, on_build_logs=lambda entry: lines.append(entry.message))
     assert "done once" in lines
     assert call("DELETE", f"/templates/{broken}")[0] == 204

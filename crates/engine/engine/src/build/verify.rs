@@ -16,6 +16,8 @@ use crate::clock::random;
 
 /// How long a start command is watched where nothing says when it is ready.
 const LOOK: Duration = Duration::from_secs(1);
+/// And where something does: what it wrote when it got ready may still be on its way, or its end.
+const LOOK_READY: Duration = Duration::from_millis(100);
 
 impl Run<'_> {
     /// Makes a sandbox of the template, and deletes it.
@@ -67,7 +69,7 @@ impl Run<'_> {
     ) -> Result<()> {
         let Some(exec) = self.engine.start_exec(sandbox).await? else { return Ok(()) };
         let exec = exec.record.id.to_string();
-        let look = if template.ready.is_some() { Duration::ZERO } else { LOOK };
+        let look = if template.ready.is_some() { LOOK_READY } else { LOOK };
         let exit = self.engine.wait_exec(sandbox, &exec, look).await?.record.exit;
         if let Some(code) = exit.map(|exit| exit.code)
             && code != Some(0)
