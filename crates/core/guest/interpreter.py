@@ -144,6 +144,13 @@ class Kernel:
         self.file.flush()
         return name
 
+    def drop(self):
+        """Who removes the same context at the same time may have been faster."""
+        try:
+            os.unlink(self.file.name)
+        except FileNotFoundError:
+            pass
+
     def make(self):
         language, cwd = REQUEST["language"], REQUEST.get("cwd")
         body = {"language": language} if cwd is None else {"language": language, "cwd": cwd}
@@ -161,7 +168,7 @@ def create():
     try:
         kernel.find()
     except BaseException:
-        os.unlink(kernel.file.name)
+        kernel.drop()
         raise
 
 
@@ -184,7 +191,7 @@ def remove():
         status, text = ask("DELETE", "/contexts/%s" % name)
         if status >= 300 and status != 404:
             raise refused(status, text)
-    os.unlink(kernel.file.name)
+    kernel.drop()
 
 
 def client(pid):
