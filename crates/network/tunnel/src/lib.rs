@@ -151,6 +151,26 @@ mod tests {
         })
     }
 
+    /// Whether no stream has data or another end after its end: only news of its window may follow. Where it has, it is a
+    /// matter of time what its reader finds first.
+    fn ends_are_ends(mut bytes: &[u8]) -> bool {
+        const DATA: u8 = 0;
+        const ENDS: u8 = 4 | 8;
+        let mut ended = std::collections::BTreeSet::new();
+        while let Some((&[_, kind, _, flags, ref numbers @ ..], rest)) = bytes.split_first_chunk::<12>() {
+            let (stream, length) = numbers.split_at(4);
+            if ended.contains(stream) && (kind == DATA || flags & ENDS != 0) {
+                return false;
+            }
+            if flags & ENDS != 0 {
+                ended.insert(stream.to_vec());
+            }
+            let length = u32::from_be_bytes(length.try_into().unwrap()) as usize;
+            bytes = if kind == DATA { rest.get(length..).unwrap_or_default() } else { rest };
+        }
+        true
+    }
+
     #[test]
     fn what_a_client_asks_for_does_not_depend_on_how_it_is_cut() {
         // A frame has twelve bytes at least, and asks with three; streams that nothing has taken yet are not more than these.
@@ -169,7 +189,7 @@ mod tests {
             let (cut, still_lasts) = ports(bytes, 1 + bytes.len() % 7);
             assert_eq!(still_lasts, lasts);
             // What breaks a connection breaks its streams: whether one has been read before is a matter of time.
-            if lasts {
+            if lasts && ends_are_ends(bytes) {
                 assert_eq!(cut, whole);
             }
         });
