@@ -288,13 +288,17 @@ fn taken_over() -> Failure {
     )
 }
 
-/// Lets this process have as many descriptors as it may: every connection of every sandbox takes some. Commands in
-/// sandboxes begin with fewer, see the agent.
+/// Descriptors that the server asks for, as its unit for systemd does: each sandbox takes eleven, every connection some.
+const DESCRIPTORS: u64 = 1 << 20;
+
+/// Lets this process have as many descriptors as it may. Commands in sandboxes begin with fewer, see the agent.
 fn raise_descriptors() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
-    {
+    let raise = |limit| setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit });
+    let allowed = getrlimit(Resource::Nofile).maximum;
+    let wanted = allowed.map(|allowed| allowed.max(DESCRIPTORS));
+    // Only who has CAP_SYS_RESOURCE may have more than it was given, and nobody more than `fs.nr_open`.
+    if let Err(error) = raise(wanted).or_else(|_refused| raise(allowed)) {
         tracing::warn!(%error, "the limit of open files cannot be raised");
     }
 }

@@ -291,6 +291,15 @@ pub(crate) fn value_bytes(map: &OwnedFd) -> io::Result<u32> {
     Ok(info[VALUE])
 }
 
+/// Most entries that a map was made for; of a ring, its bytes.
+pub(crate) fn entries(map: &OwnedFd) -> io::Result<u32> {
+    /// What comes behind the bytes of values.
+    const ENTRIES: usize = 4;
+    let mut info = [0_u32; 5];
+    get_info(map, &mut info)?;
+    Ok(info[ENTRIES])
+}
+
 /// How often the kernel did not run a program because it ran already on that processor.
 pub(crate) fn missed(program: &OwnedFd) -> io::Result<u64> {
     /// Where `recursion_misses` lies in `struct bpf_prog_info`.

@@ -167,7 +167,7 @@ impl Witness {
         let slot = self.shared.rings.claim()?;
         if let Err(missing) = self.prepare(sandbox, &facts, &gate, &slot) {
             self.shared.store.forget_facts(sandbox);
-            self.shared.free.give_back(slot);
+            self.give_back(slot);
             return Err(missing);
         }
         let Slot { number, ring } = slot;
@@ -306,10 +306,29 @@ impl Witness {
             self.shared.bell.drain(&watched);
             self.shared.bell.remove(&watched.ring);
             let slot = Slot { number: watched.slot, ring: Arc::clone(&watched.ring) };
-            self.shared.free.give_back(slot);
+            self.give_back(slot);
         }
         self.shared.store.forget_facts(sandbox);
         Ok(())
+    }
+
+    /// Makes a slot free. Where many rings are now of no sandbox, a thread that lives for nothing else removes some.
+    fn give_back(&self, slot: Slot) {
+        if !self.shared.free.give_back(slot) {
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        let thin_out = move || {
+            let rings = shared.store.rings();
+            if let Err(error) = slots::thin_out(&shared.free, rings, || shared.stop.load(Ordering::Acquire)) {
+                tracing::warn!(%error, "rings of sandboxes that are gone stay for now");
+            }
+            shared.free.thinned();
+        };
+        if let Err(error) = std::thread::Builder::new().name("witness-away".to_owned()).spawn(thin_out) {
+            tracing::warn!(%error, "rings of sandboxes that are gone stay for now");
+            self.shared.free.thinned();
+        }
     }
 
     /// Every sandbox that is in the kernel's table, with the name under which `bpftool` finds it.

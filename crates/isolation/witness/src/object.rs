@@ -13,10 +13,11 @@ pub(crate) static OBJECT: &[u8] = include_bytes!("../bpf/witness.bpf.o");
 
 /// Sandboxes that can be watched at a time.
 pub(crate) const SLOTS_MAX: u32 = 4096;
-/// Bytes of a sandbox's ring: about four thousand records, which is what a busy build makes in four seconds.
-pub(crate) const RING_BYTES: u32 = 1 << 20;
+/// Bytes of a sandbox's ring: about a thousand records, which is what a busy build makes in a second. The kernel sets all
+/// of it aside when it is made, for a sandbox that does nothing, too.
+pub(crate) const RING_BYTES: u32 = 1 << 18;
 /// The reader is woken when so much waits in one ring, bytes.
-pub(crate) const WAKE_ABOVE_BYTES: u64 = 1 << 18;
+pub(crate) const WAKE_ABOVE_BYTES: u64 = 1 << 16;
 /// Bytes of the programs' `struct box`, `struct known`, `struct listener`, `struct executed`, `struct config`.
 pub(crate) const BOX_BYTES: u32 = 80;
 const KNOWN_BYTES: u32 = 72;
@@ -170,6 +171,11 @@ pub(crate) fn make_maps(config: &[u8]) -> Result<Maps, Missing> {
     bpf::update(&maps.config, &0_u32.to_ne_bytes(), config, false)
         .map_err(|error| Missing::refused("configure the programs", error))?;
     Ok(maps)
+}
+
+/// The table of rings: like `template`, but for their size, of which each may have its own.
+pub(crate) fn make_rings(template: &OwnedFd) -> io::Result<OwnedFd> {
+    make_map("rings", template)
 }
 
 fn make_map(name: &str, template: &OwnedFd) -> io::Result<OwnedFd> {

@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
+use crate::bpf;
+
 /// Bits of a record's length that are flags: still being written; given up.
 const BUSY: u32 = 1 << 31;
 const DISCARDED: u32 = 1 << 30;
@@ -92,10 +94,11 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Opens a ring of `bytes`, and maps its positions. Its records are mapped by [`Self::map_records`] or
+    /// Opens a ring, of the size that it was made with, and maps its positions. Its records are mapped by [`Self::map_records`] or
     /// [`Self::next`]: the kernel enters every one of their pages then, which is most of what a ring costs, and a server
     /// that starts finds the rings of most sandboxes empty.
-    pub(crate) fn open(map: OwnedFd, bytes: usize) -> io::Result<Self> {
+    pub(crate) fn open(map: OwnedFd) -> io::Result<Self> {
+        let bytes = bpf::entries(&map)? as usize;
         let page = rustix::param::page_size();
         let consumer = Mapping::new(&map, page, 0, true)?;
         let producer = Mapping::new(&map, page, page, false)?;

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use crate::fitted::{Cache, Fitted};
 use crate::gate::{self, ExecKey, Gate, Key, TRACED};
 use crate::level::Missing;
-use crate::object::{self, BOX_BYTES, Hook, Maps, PROGRAMS, RING_BYTES, START_KEY_BYTES};
+use crate::object::{self, BOX_BYTES, Hook, Maps, PROGRAMS, START_KEY_BYTES};
 use crate::pins::Pins;
 use crate::ring::{Counters, Ring};
 use crate::watched::Watched;
@@ -146,6 +146,11 @@ impl Store {
 
     pub(crate) fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// The map of rings.
+    pub(crate) fn rings(&self) -> &OwnedFd {
+        &self.maps.rings
     }
 
     /// Another descriptor of the map of rings, for the thread that makes rings.
@@ -437,7 +442,7 @@ pub(crate) fn ring_of(rings: &OwnedFd, slot: u32) -> io::Result<Option<Ring>> {
         return Ok(None);
     }
     let map = bpf::map_by_id(u32::from_ne_bytes(id))?;
-    Ring::open(map, RING_BYTES as usize).map(Some)
+    Ring::open(map).map(Some)
 }
 
 /// What an earlier server pinned: all of it, or an error.

@@ -99,18 +99,26 @@ impl Server {
     /// Stops it, removes everything that is left, and fails if anything was.
     pub(crate) async fn stop(mut self) -> Result<()> {
         // A part that failed half-way left sandboxes, and they would outlive the server.
-        self.delete_all().await?;
+        let emptied = self.delete_all().await;
         kill_process(self.pid()?, Signal::TERM)?;
         let ended = tokio::time::timeout(STOP_DEADLINE, self.child.wait()).await;
         ended.context("the server does not stop")??;
-        let doctor = Command::new(&self.program)
-            .args(["doctor", "--leaks", "--remove", "--data-dir"])
-            .arg(self.data.path().join("data"))
-            .output()
-            .await?;
-        let said = String::from_utf8_lossy(&doctor.stdout).into_owned();
-        if !doctor.status.success() {
-            bail!("something was left behind: {said}{}", String::from_utf8_lossy(&doctor.stderr));
+        if emptied.is_err() {
+            // Where it has no descriptors left, say, it takes no connection.
+            self.run(&["purge", "--yes"]).await?;
+            return emptied;
+        }
+        self.run(&["doctor", "--leaks", "--remove"]).await
+    }
+
+    /// Has the program clean up after the server.
+    async fn run(&self, command: &[&str]) -> Result<()> {
+        let data = self.data.path().join("data");
+        let output = Command::new(&self.program).args(command).arg("--data-dir").arg(data).output().await?;
+        if !output.status.success() {
+            let [said, complained] =
+                [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+            bail!("something was left behind: {said}{complained}");
         }
         Ok(())
     }
