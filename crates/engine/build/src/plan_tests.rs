@@ -249,7 +249,7 @@ fn a_short_text_cannot_ask_for_much_memory() {
 fn a_short_text_cannot_ask_for_much_work() {
     let copy = "FROM a\nCOPY . /x/\n";
     let sources = format!("FROM a\nCOPY {}/x/\n", "f*e* ".repeat(900));
-    for (file, ignore) in [(copy, "a*b\n".repeat(900)), (&sources, String::new())] {
+    for (file, ignore) in [(copy, "a*b\n".repeat(900)), (sources.as_str(), String::new())] {
         let refused = within(file, &ignore, &Budget::new(1_000_000, usize::MAX)).unwrap_err();
         assert!(refused.code == atoll_core::Code::TooLarge, "{refused}");
         assert!(refused.message.contains("too many patterns"), "{refused}");
