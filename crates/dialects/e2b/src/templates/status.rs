@@ -267,7 +267,8 @@ pub(super) async fn logs_of(
         }
     };
     read(app.host.engine(), &begun, take).await?;
-    Ok(axum::Json(json!({"logs": wanted.page(kept.into())})))
+    let told: Vec<Value> = wanted.page(Vec::from(kept));
+    Ok(axum::Json(json!({"logs": told})))
 }
 
 #[cfg(test)]
