@@ -214,6 +214,10 @@ pub const BUILD_CONTEXT_NAMES_MAX_BYTES: usize = 32 << 20;
 /// Memory for what the contexts of all builds that have not ended consist of (names, kinds, digests), bytes. A project, or a key
 /// of none, has no more than it leaves to others.
 pub const BUILD_CONTEXTS_MEMORY_MAX_BYTES: usize = 256 << 20;
+/// Names of files and values of variables in the steps of one build, bytes: they are in memory while it runs.
+pub const BUILD_PLAN_MAX_BYTES: usize = 128 << 20;
+/// Comparisons of characters, of the patterns of one build with the names in its context: half a minute or so of a thread.
+pub const BUILD_PLAN_MAX_WORK: u64 = 30_000_000_000;
 /// A build to which nobody begins to send its context is given up after this, milliseconds.
 pub const BUILD_CONTEXT_WAIT_MS: u64 = 15 * 60 * 1000;
 /// A build whose context is not here as a whole after this is given up, milliseconds.

@@ -1,5 +1,7 @@
 //! The entries of a log that a client wants, and their order: for logs of sandboxes and of builds.
 
+use std::collections::VecDeque;
+
 use serde::Deserialize;
 
 use crate::error::{Failure, Result};
@@ -80,6 +82,17 @@ impl Selection {
             && self.search.as_ref().is_none_or(|search| text().contains(search))
     }
 
+    /// Keeps one more entry, the oldest first, as far as an answer has it.
+    pub(crate) fn keep<T>(&self, kept: &mut VecDeque<T>, one: impl FnOnce() -> T) {
+        if self.forward && kept.len() >= self.limit {
+            return;
+        }
+        kept.push_back(one());
+        if kept.len() > self.limit {
+            kept.pop_front();
+        }
+    }
+
     /// The entries of one answer, in the order that the client asked for; `entries` are the oldest first.
     pub(crate) fn page<T>(&self, mut entries: Vec<T>) -> Vec<T> {
         if !self.forward {
@@ -113,6 +126,15 @@ mod tests {
     fn the_newest_come_first_unless_asked_otherwise() {
         assert_eq!(of("limit=2").unwrap().page(vec![1, 2, 3]), [3, 2]);
         assert_eq!(of("direction=forward&limit=2").unwrap().page(vec![1, 2, 3]), [1, 2]);
+        for (query, page) in
+            [("limit=2", vec![3, 2]), ("direction=forward&limit=2", vec![1, 2]), ("limit=0", vec![])]
+        {
+            let (wanted, mut kept) = (of(query).unwrap(), VecDeque::new());
+            (1..=3).for_each(|one| wanted.keep(&mut kept, || one));
+            assert!(kept.len() <= 2, "{query}");
+            let told: Vec<i32> = wanted.page(Vec::from(kept));
+            assert_eq!(told, page, "{query}");
+        }
         let later = of("direction=forward&cursor=5&level=warn&search=b").unwrap();
         let takes = |at, level, text: &str| later.takes(at, level, || text.to_owned());
         assert!(takes(5, "error", "abc"));

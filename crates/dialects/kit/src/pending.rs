@@ -8,14 +8,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use atoll_core::id::KeyId;
+use atoll_core::shares::Shares;
 use atoll_core::{Code, Error};
 
 use crate::sentence;
 
-/// Failed work that is remembered.
+/// Failed work that is remembered, of all keys and of one.
 const REMEMBERED_MAX_COUNT: usize = 1000;
-/// Work at once.
-const UNDER_WAY_MAX_COUNT: usize = 32;
+const REMEMBERED_OF_KEY_MAX_COUNT: usize = 100;
+/// Work at once, of all keys. A key leaves as much to others as it has: 32 alone.
+const UNDER_WAY_MAX_COUNT: usize = 64;
 
 /// A thing that is being made, as the client sees it.
 pub trait Pending: Clone + Send + 'static {
@@ -36,8 +38,28 @@ struct Item<T> {
 #[derive(Debug)]
 struct Shelf<T> {
     by_id: BTreeMap<String, Item<T>>,
+    /// What is under way, by the key that began it.
+    under_way: Shares<KeyId>,
     /// Failed ones, the oldest first.
     failed: VecDeque<String>,
+}
+
+impl<T> Shelf<T> {
+    /// Forgets the oldest failed work, of one key or of all.
+    fn forget_oldest(&mut self, owner: Option<&KeyId>) {
+        let is_of = |id: &String| self.by_id.get(id).is_none_or(|item| item.is_seen_by(owner));
+        if let Some(at) = self.failed.iter().position(is_of)
+            && let Some(id) = self.failed.remove(at)
+        {
+            self.by_id.remove(&id);
+        }
+    }
+
+    /// How much failed work of a key is remembered.
+    fn failed_of(&self, owner: &KeyId) -> usize {
+        let is_of = |id: &&String| self.by_id.get(*id).is_some_and(|item| item.owner == *owner);
+        self.failed.iter().filter(is_of).count()
+    }
 }
 
 /// Work that is under way or has failed. Each entry is visible to the API key that began it, and to keys that see
@@ -55,7 +77,8 @@ impl<T> Clone for Works<T> {
 
 impl<T> Default for Works<T> {
     fn default() -> Self {
-        Self { shelf: Arc::new(Mutex::new(Shelf { by_id: BTreeMap::new(), failed: VecDeque::new() })) }
+        let shelf = Shelf { by_id: BTreeMap::new(), under_way: Shares::default(), failed: VecDeque::new() };
+        Self { shelf: Arc::new(Mutex::new(shelf)) }
     }
 }
 
@@ -66,16 +89,17 @@ impl<T: Pending> Works<T> {
 
     fn begin(&self, view: T, owner: KeyId) -> Result<(), Error> {
         let mut shelf = self.shelf();
-        let count = shelf.by_id.values().filter(|item| !item.failed).count();
-        if count >= UNDER_WAY_MAX_COUNT {
-            return Err(Error::new(Code::LimitExceeded, format!("{count} snapshots are being made already")));
+        if !shelf.under_way.take(&owner, 1, UNDER_WAY_MAX_COUNT) {
+            let message = "too many snapshots are being made already, and a key leaves some to others";
+            return Err(Error::new(Code::LimitExceeded, message).hint("try again when some are done"));
         }
         shelf.by_id.insert(view.id().to_owned(), Item { view, owner, failed: false });
         Ok(())
     }
 
-    fn end(&self, id: &str, failure: Option<&Error>) {
+    fn end(&self, id: &str, owner: &KeyId, failure: Option<&Error>) {
         let mut shelf = self.shelf();
+        shelf.under_way.give_back(owner, 1);
         let Some(error) = failure else {
             shelf.by_id.remove(id);
             return;
@@ -84,10 +108,11 @@ impl<T: Pending> Works<T> {
         item.failed = true;
         item.view.fail(sentence(error));
         shelf.failed.push_back(id.to_owned());
-        if shelf.failed.len() > REMEMBERED_MAX_COUNT
-            && let Some(oldest) = shelf.failed.pop_front()
-        {
-            shelf.by_id.remove(&oldest);
+        if shelf.failed_of(owner) > REMEMBERED_OF_KEY_MAX_COUNT {
+            shelf.forget_oldest(Some(owner));
+        }
+        if shelf.failed.len() > REMEMBERED_MAX_COUNT {
+            shelf.forget_oldest(None);
         }
     }
 
@@ -129,7 +154,7 @@ impl<T: Pending> Works<T> {
         making: impl Future<Output = Result<R, Error>> + Send + 'static,
     ) -> Result<Option<Result<R, Error>>, Error> {
         let (works, id) = (self.clone(), view.id().to_owned());
-        works.begin(view, owner)?;
+        works.begin(view, owner.clone())?;
         let making = tokio::spawn(async move {
             let outcome = tokio::spawn(making).await;
             let outcome = outcome
@@ -137,7 +162,7 @@ impl<T: Pending> Works<T> {
             if let Err(error) = &outcome {
                 tracing::info!(%error, "a snapshot could not be made");
             }
-            works.end(&id, outcome.as_ref().err());
+            works.end(&id, &owner, outcome.as_ref().err());
             outcome
         });
         Ok(tokio::time::timeout(wait, making).await.ok().and_then(Result::ok))
@@ -189,6 +214,42 @@ mod tests {
         assert_eq!(works.under_way(None), [view("a")]);
         assert_eq!((works.under_way(Some(&other)), works.find("a", Some(&other))), (vec![], None));
         assert_eq!((works.forget("a", Some(&other)), works.forget("a", Some(&mine))), (None, Some(false)));
+    }
+
+    #[tokio::test]
+    async fn a_key_leaves_some_to_others() {
+        let works = Works::<View>::default();
+        let (one, other) = (KeyId::from_parts(1, 1), KeyId::from_parts(1, 2));
+        let begin = async |key: &KeyId, id: String| {
+            let never = std::future::pending::<Result<(), Error>>();
+            works.run(view(&id), key.clone(), Duration::ZERO, never).await.is_ok()
+        };
+        let mut begun = 0;
+        while begin(&one, begun.to_string()).await {
+            begun += 1;
+        }
+        assert_eq!(begun, UNDER_WAY_MAX_COUNT / 2);
+        assert!(begin(&other, "other's".to_owned()).await);
+        works.end("0", &one, None);
+        assert!(begin(&one, "again".to_owned()).await, "a place is given back");
+    }
+
+    #[tokio::test]
+    async fn failures_of_one_key_push_out_none_of_anothers() {
+        let works = Works::<View>::default();
+        let (one, other) = (KeyId::from_parts(1, 1), KeyId::from_parts(1, 2));
+        let fail = async |key: &KeyId, id: String| {
+            let fails = async { Err::<(), _>(Error::new(Code::Timeout, "too late")) };
+            let ended = works.run(view(&id), key.clone(), Duration::from_secs(60), fails).await.unwrap();
+            assert!(ended.unwrap().is_err());
+        };
+        fail(&other, "other's".to_owned()).await;
+        for number in 0..=REMEMBERED_MAX_COUNT {
+            fail(&one, number.to_string()).await;
+        }
+        assert!(works.find("other's", None).is_some());
+        let newest = REMEMBERED_MAX_COUNT.to_string();
+        assert!(works.find("0", None).is_none() && works.find(&newest, Some(&one)).is_some());
     }
 
     #[tokio::test]

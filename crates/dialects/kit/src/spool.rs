@@ -26,6 +26,23 @@ pub async fn receive_with(
     max_bytes: u64,
     mut seen: impl FnMut(&[u8]),
 ) -> Result<u64, Error> {
+    let taken = |piece: &[u8]| {
+        seen(piece);
+        Ok(())
+    };
+    receive_while(path, body, max_bytes, taken).await
+}
+
+/// The same, as long as `takes` says of each piece that there is room for it.
+///
+/// # Errors
+/// As [`receive`]; what `takes` says.
+pub async fn receive_while(
+    path: &Path,
+    body: Body,
+    max_bytes: u64,
+    mut takes: impl FnMut(&[u8]) -> Result<(), Error>,
+) -> Result<u64, Error> {
     let broken = |error: std::io::Error| {
         tracing::error!(%error, "what a client sent cannot be kept");
         Error::new(Code::Internal, "what was sent cannot be kept")
@@ -44,7 +61,7 @@ pub async fn receive_with(
                 format!("what was sent is larger than {max_bytes} bytes"),
             ));
         }
-        seen(&piece);
+        takes(&piece)?;
         file.write_all(&piece).await.map_err(broken)?;
     }
     file.flush().await.map_err(broken)?;

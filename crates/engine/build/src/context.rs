@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use atoll_core::error::shorten;
 use atoll_core::{Code, Error, Result};
 
+use crate::budget::Budget;
+
 /// Most links that one path may lead through.
 const LINKS_MAX_COUNT: u32 = 40;
 
@@ -41,11 +43,11 @@ pub struct ContextIndex {
 
 impl ContextIndex {
     /// Follows links in a path that is in clean form, the last one too. Gives `None` when there is nothing; the
-    /// empty path is the root.
+    /// empty path is the root. The way is counted: links can make it long.
     ///
     /// # Errors
     /// [`Code::BuildContextInvalid`] when a link leads outside or in circles.
-    pub fn resolve(&self, path: &str) -> Result<Option<String>> {
+    pub fn resolve(&self, path: &str, budget: &Budget) -> Result<Option<String>> {
         let mut left: Vec<String> = path.split('/').rev().map(str::to_owned).collect();
         let mut place: Vec<String> = Vec::new();
         let mut links = 0;
@@ -61,6 +63,7 @@ impl ContextIndex {
                 _ => place.push(part),
             }
             let here = place.join("/");
+            budget.work(here.len() + 1);
             match self.entries.get(&here) {
                 None => return Ok(None),
                 Some(Entry::Link { target }) => {
@@ -87,9 +90,9 @@ impl ContextIndex {
     ///
     /// # Errors
     /// As [`Self::resolve`].
-    pub fn link(&self, path: &str) -> Result<Option<String>> {
+    pub fn link(&self, path: &str, budget: &Budget) -> Result<Option<String>> {
         let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
-        let Some(directory) = self.resolve(directory)? else { return Ok(None) };
+        let Some(directory) = self.resolve(directory, budget)? else { return Ok(None) };
         let here = if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") };
         Ok(matches!(self.entries.get(&here), Some(Entry::Link { .. })).then_some(here))
     }
@@ -134,21 +137,22 @@ mod tests {
         let index = ContextIndex {
             entries: entries.into_iter().map(|(path, entry)| (path.to_owned(), entry)).collect(),
         };
-        let found = |path: &str| index.resolve(path).unwrap();
+        let budget = Budget::default();
+        let found = |path: &str| index.resolve(path, &budget).unwrap();
         assert_eq!(found("l/f").as_deref(), Some("a/f"));
         assert_eq!(found("a/up").as_deref(), Some("a/f"));
         assert_eq!(found("").as_deref(), Some(""));
         assert_eq!((found("a/g"), found("a/f/g")), (None, None));
         for bad in ["out", "abs", "c1"] {
-            assert_eq!(index.resolve(bad).unwrap_err().code, Code::BuildContextInvalid, "{bad}");
+            assert_eq!(index.resolve(bad, &budget).unwrap_err().code, Code::BuildContextInvalid, "{bad}");
         }
         // Links are given as they are, even if they lead outside; links on the way to them are followed.
         for (path, link) in
             [("abs", Some("abs")), ("l/up", Some("a/up")), ("c1", Some("c1")), ("l/f", None), ("n", None)]
         {
-            assert_eq!(index.link(path).unwrap().as_deref(), link, "{path}");
+            assert_eq!(index.link(path, &budget).unwrap().as_deref(), link, "{path}");
         }
-        assert_eq!(index.link("out/x").unwrap_err().code, Code::BuildContextInvalid);
+        assert_eq!(index.link("out/x", &budget).unwrap_err().code, Code::BuildContextInvalid);
         assert_eq!(index.below("a").map(|(path, _)| path).collect::<Vec<_>>(), ["f", "up"]);
     }
 }

@@ -6,6 +6,7 @@ use atoll_core::error::shorten;
 use atoll_core::{Code, Error, Result};
 
 use crate::Ignore;
+use crate::budget::Budget;
 use crate::context::{ContextIndex, Entry};
 use crate::glob;
 use crate::place::Place;
@@ -31,10 +32,10 @@ pub fn is_pattern(source: &str) -> bool {
     glob::is_pattern(source)
 }
 
-/// Whether a clean path matches a clean pattern, as `COPY` reads it: `*` stays inside one part.
+/// Whether a clean path matches a clean pattern, as `COPY` reads it: `*` stays inside one part. What that takes is counted.
 #[must_use]
-pub fn matches(pattern: &str, path: &str) -> bool {
-    glob::matches(pattern, path, false)
+pub fn matches(pattern: &str, path: &str, budget: &Budget) -> bool {
+    glob::matches(pattern, path, false, budget)
 }
 
 /// An absolute path of a sandbox: `path` as seen from `workdir`, without `.` and `..`.
@@ -133,24 +134,59 @@ pub struct Files<'a> {
     pub ignore: &'a Ignore,
     /// A link that a source names is copied as a link, even if it leads outside.
     pub keep_links: bool,
+    /// What is left for the plan.
+    pub budget: &'a Budget,
+}
+
+/// What is selected so far, by name: a later source replaces an earlier one of the same name, as it would on disk.
+struct Members<'a> {
+    place: Place,
+    budget: &'a Budget,
+    by_name: BTreeMap<String, MemberSource>,
+}
+
+impl Members<'_> {
+    fn insert(&mut self, name: String, from: MemberSource) -> Result<()> {
+        let bytes = match &from {
+            MemberSource::Inline(content) => content.len(),
+            MemberSource::Context(path, Entry::Link { target }) => path.len() + target.len(),
+            MemberSource::Context(path, Entry::File { .. } | Entry::Directory { .. }) => path.len(),
+        };
+        self.budget.keep(size_of::<Member>() + name.len() + bytes);
+        self.budget.check(self.place)?;
+        self.by_name.insert(name, from);
+        Ok(())
+    }
+
+    /// What is in a directory, but for what is left out.
+    fn insert_tree(&mut self, directory: &str, from: Files<'_>) -> Result<()> {
+        for (below, entry) in from.context.below(directory) {
+            let real = if directory.is_empty() { below.to_owned() } else { format!("{directory}/{below}") };
+            self.budget.work(real.len() + 1);
+            self.budget.check(self.place)?;
+            if !from.ignore.ignores_within(&real, self.budget) {
+                self.insert(below.to_owned(), MemberSource::Context(real, entry.clone()))?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Finds what the sources mean in the context.
 ///
 /// # Errors
 /// [`Code::BuildFileNotFound`] when there is none, [`Code::BuildContextInvalid`] when one leads outside,
-/// [`Code::BuildFileInvalid`] when several things are to become one file. All with the place.
+/// [`Code::BuildFileInvalid`] when several things are to become one file, [`Code::TooLarge`] when the budget is spent. All with
+/// the place.
 pub fn select(place: Place, sources: &[Source], destination: &str, from: Files<'_>) -> Result<Selection> {
-    let Files { context, ignore, .. } = from;
-    // By name: a later source replaces an earlier one of the same name, as it would on disk.
-    let mut members: BTreeMap<String, MemberSource> = BTreeMap::new();
+    let mut members = Members { place, budget: from.budget, by_name: BTreeMap::new() };
     let mut files = 0_usize;
     let mut trees = 0_usize;
     for source in sources {
         let path = match source {
             Source::Inline { name, content } => {
                 let name = name.rsplit('/').next().unwrap_or(name);
-                members.insert(name.to_owned(), MemberSource::Inline(content.clone()));
+                members.insert(name.to_owned(), MemberSource::Inline(content.clone()))?;
                 files += 1;
                 continue;
             }
@@ -158,26 +194,17 @@ pub fn select(place: Place, sources: &[Source], destination: &str, from: Files<'
             Source::Path(path) => path,
         };
         for found in found(place, path, from)? {
-            let entry = context.entries.get(&found.real);
+            let entry = from.context.entries.get(&found.real);
             match entry {
                 Some(Entry::File { .. } | Entry::Link { .. }) => {
                     let entry = entry.cloned().unwrap_or(Entry::Directory { mode: 0o755 });
-                    members.insert(found.name, MemberSource::Context(found.real, entry));
+                    members.insert(found.name, MemberSource::Context(found.real, entry))?;
                     files += 1;
                 }
                 // A directory, or the root: what is in it.
                 Some(Entry::Directory { .. }) | None => {
                     trees += 1;
-                    for (below, entry) in context.below(&found.real) {
-                        let real = if found.real.is_empty() {
-                            below.to_owned()
-                        } else {
-                            format!("{}/{below}", found.real)
-                        };
-                        if !ignore.ignores(&real) {
-                            members.insert(below.to_owned(), MemberSource::Context(real, entry.clone()));
-                        }
-                    }
+                    members.insert_tree(&found.real, from)?;
                 }
             }
         }
@@ -191,7 +218,9 @@ pub fn select(place: Place, sources: &[Source], destination: &str, from: Files<'
             ))
             .hint("end the destination with '/'"));
     }
-    let members = members.into_iter().map(|(name, from)| Member { name, from }).collect();
+    // What was told last may have been told without a budget.
+    from.budget.check(place)?;
+    let members = members.by_name.into_iter().map(|(name, from)| Member { name, from }).collect();
     Ok(Selection { members, single })
 }
 
@@ -203,7 +232,7 @@ struct Found {
 }
 
 fn found(place: Place, path: &str, from: Files<'_>) -> Result<Vec<Found>> {
-    let Files { context, ignore, keep_links } = from;
+    let Files { context, ignore, keep_links, budget } = from;
     let Some(wanted) = clean(path) else {
         return Err(place
             .error(Code::BuildContextInvalid, format_args!("'{}' lies outside of the context", shorten(path)))
@@ -211,25 +240,31 @@ fn found(place: Place, path: &str, from: Files<'_>) -> Result<Vec<Found>> {
     };
     let placed = |error: Error| Error { message: format!("{place}: {}", error.message), ..error };
     let found = |wanted: &str| -> Result<Option<Found>> {
-        let kept_link = if keep_links { context.link(wanted).map_err(placed)? } else { None };
+        let kept_link = if keep_links { context.link(wanted, budget).map_err(placed)? } else { None };
         let real = match kept_link {
             Some(link) => link,
-            None => match context.resolve(wanted).map_err(placed)? {
+            None => match context.resolve(wanted, budget).map_err(placed)? {
                 Some(real) => real,
                 None => return Ok(None),
             },
         };
         // A directory may be left out and still contain files that a `!` pattern brings back.
         let kept = real.is_empty()
-            || !ignore.ignores(&real)
-            || context.below(&real).any(|(below, _)| !ignore.ignores(&format!("{real}/{below}")));
+            || !ignore.ignores_within(&real, budget)
+            || context
+                .below(&real)
+                .any(|(below, _)| !ignore.ignores_within(&format!("{real}/{below}"), budget));
+        budget.check(place)?;
         let name = wanted.rsplit('/').next().unwrap_or_default().to_owned();
         Ok(kept.then_some(Found { name, real }))
     };
     let mut all = Vec::new();
     if is_pattern(&wanted) {
-        for candidate in context.entries.keys().filter(|candidate| matches(&wanted, candidate)) {
-            all.extend(found(candidate)?);
+        for candidate in context.entries.keys() {
+            budget.check(place)?;
+            if matches(&wanted, candidate, budget) {
+                all.extend(found(candidate)?);
+            }
         }
     } else {
         all.extend(found(&wanted)?);
@@ -272,7 +307,12 @@ mod tests {
             PLACE,
             &sources,
             destination,
-            Files { context: &context, ignore: &Ignore::parse(ignore), keep_links: false },
+            Files {
+                context: &context,
+                ignore: &Ignore::parse(ignore),
+                keep_links: false,
+                budget: &Budget::default(),
+            },
         )?;
         Ok((selection.members.into_iter().map(|member| member.name).collect(), selection.single))
     }
@@ -305,7 +345,8 @@ mod tests {
             context.entries.insert(name.to_owned(), Entry::Link { target: target.to_owned() });
         }
         let members = |source: &str, keep_links| {
-            let from = Files { context: &context, ignore: &Ignore::default(), keep_links };
+            let (ignore, budget) = (Ignore::default(), Budget::default());
+            let from = Files { context: &context, ignore: &ignore, keep_links, budget: &budget };
             let selection = select(PLACE, &[Source::Path(source.to_owned())], "/x/", from)?;
             let links = |member: Member| match member.from {
                 MemberSource::Context(_, Entry::Link { target }) => format!("{}→{target}", member.name),
@@ -326,7 +367,8 @@ mod tests {
     fn the_digest_follows_names_and_contents() {
         let digest = |files: &[(&str, &str)]| {
             let source = [Source::Path(".".to_owned())];
-            let from = Files { context: &context(files), ignore: &Ignore::default(), keep_links: false };
+            let (context, ignore, budget) = (context(files), Ignore::default(), Budget::default());
+            let from = Files { context: &context, ignore: &ignore, keep_links: false, budget: &budget };
             select(PLACE, &source, "/", from).unwrap().digest()
         };
         let first = digest(&[("a", "1"), ("b", "2")]);

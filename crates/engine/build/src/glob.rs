@@ -1,10 +1,12 @@
 //! Patterns of file names: `*`, `?`, `[a-z]` inside one part of a path, `**` for any number of parts.
 
-/// Whether a path matches a pattern. `**` is special only where `deep`.
-pub(crate) fn matches(pattern: &str, path: &str, deep: bool) -> bool {
+use crate::budget::Budget;
+
+/// Whether a path matches a pattern. `**` is special only where `deep`. What that takes is counted.
+pub(crate) fn matches(pattern: &str, path: &str, deep: bool, budget: &Budget) -> bool {
     let pattern: Vec<&str> = pattern.split('/').collect();
     let path: Vec<&str> = path.split('/').collect();
-    parts(&pattern, &path, deep)
+    parts(&pattern, &path, deep, budget)
 }
 
 /// Whether a text has characters that mean something in a pattern.
@@ -13,11 +15,12 @@ pub(crate) fn is_pattern(text: &str) -> bool {
 }
 
 /// Dynamic programming over the parts, so that `**/**/**/…` costs no more than the product of the lengths.
-fn parts(pattern: &[&str], path: &[&str], deep: bool) -> bool {
+fn parts(pattern: &[&str], path: &[&str], deep: bool, budget: &Budget) -> bool {
     // `row[i]`: the part of the pattern that was read so far matches the first `i` parts of the path.
     let mut row = vec![false; path.len() + 1];
     row[0] = true;
     for part in pattern {
+        budget.work(row.len());
         let mut next = vec![false; path.len() + 1];
         if deep && *part == "**" {
             let mut any = false;
@@ -27,7 +30,7 @@ fn parts(pattern: &[&str], path: &[&str], deep: bool) -> bool {
             }
         } else {
             for at in 0..path.len() {
-                next[at + 1] = row[at] && segment(part, path[at]);
+                next[at + 1] = row[at] && segment(part, path[at], budget);
             }
         }
         row = next;
@@ -43,7 +46,12 @@ enum Token {
     Class { negated: bool, ranges: Vec<(char, char)> },
 }
 
-fn segment(pattern: &str, text: &str) -> bool {
+fn segment(pattern: &str, text: &str, budget: &Budget) -> bool {
+    if !is_pattern(pattern) && !pattern.contains('\\') {
+        budget.work(pattern.len());
+        return pattern == text;
+    }
+    budget.work((pattern.len() + 1).saturating_mul(text.len() + 1));
     let tokens = tokens(pattern);
     let text: Vec<char> = text.chars().collect();
     let mut row = vec![false; text.len() + 1];
@@ -129,6 +137,10 @@ fn class(chars: &[char]) -> Option<(Token, usize)> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    fn matches(pattern: &str, path: &str, deep: bool) -> bool {
+        super::matches(pattern, path, deep, &Budget::default())
+    }
 
     #[test]
     fn patterns() {

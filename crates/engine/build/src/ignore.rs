@@ -3,6 +3,7 @@
 //! As in Docker: patterns are relative to the root of the context, one that matches a directory covers everything
 //! below it, `!` brings back, and the last that matches decides.
 
+use crate::budget::Budget;
 use crate::copy::clean;
 use crate::glob;
 
@@ -35,13 +36,23 @@ impl Ignore {
         Self { rules: rules.collect() }
     }
 
-    /// Whether a path of the context is left out. It is relative, with `/` between its parts.
+    /// Whether a path of the context is left out. It is relative, with `/` between its parts. It takes as long as it takes:
+    /// for whoever reads files of their own.
     #[must_use]
     pub fn ignores(&self, path: &str) -> bool {
+        self.ignores_within(path, &Budget::new(u64::MAX, usize::MAX))
+    }
+
+    /// The same, as far as the budget goes: when it is spent, the answer means nothing.
+    pub(crate) fn ignores_within(&self, path: &str, budget: &Budget) -> bool {
         let mut ignored = false;
         for rule in &self.rules {
+            if budget.is_spent() {
+                return true;
+            }
+            budget.work(1);
             // Only a rule that would change the result needs to be matched.
-            if rule.keep == ignored && covers(&rule.pattern, path) {
+            if rule.keep == ignored && covers(&rule.pattern, path, budget) {
                 ignored = !rule.keep;
             }
         }
@@ -56,9 +67,9 @@ impl Ignore {
 }
 
 /// Whether a pattern matches a path or a directory above it.
-fn covers(pattern: &str, path: &str) -> bool {
+fn covers(pattern: &str, path: &str, budget: &Budget) -> bool {
     let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
-    ends.into_iter().any(|end| glob::matches(pattern, &path[..end], true))
+    ends.into_iter().any(|end| glob::matches(pattern, &path[..end], true, budget))
 }
 
 #[cfg(test)]

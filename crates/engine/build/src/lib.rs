@@ -15,6 +15,7 @@
 //! `step 3` in a step list. The texts come from callers and are hostile: bounded by the limits of
 //! [`atoll_core::limits`], never a panic.
 
+mod budget;
 pub mod context;
 pub mod copy;
 #[cfg(test)]
@@ -32,6 +33,7 @@ pub mod recipe;
 mod steps;
 mod words;
 
+pub use budget::Budget;
 pub use ignore::Ignore;
 pub use parse::parse;
 pub use steps::from_steps;

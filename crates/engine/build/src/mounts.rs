@@ -12,7 +12,7 @@ use crate::graph::{self, Origin};
 use crate::key::Key;
 use crate::parse::{check_name, mode};
 use crate::place::Place;
-use crate::plan::{Stage, placed};
+use crate::plan::{Planner, Stage, placed};
 use crate::recipe::{Mount, MountKind, Source};
 
 /// Most mounts of one command.
@@ -196,8 +196,8 @@ impl Stage<'_> {
         Ok(match &mount.kind {
             MountKind::Bind { from: None, source } => {
                 let source = [Source::Path(self.expand(place, source)?)];
-                let (context, ignore) = (self.planner.context, self.planner.ignore);
-                let from = copy::Files { context, ignore, keep_links: false };
+                let Planner { context, ignore, budget, .. } = *self.planner;
+                let from = copy::Files { context, ignore, keep_links: false, budget };
                 let selection = copy::select(place, &source, &seen, from)?;
                 identity.push(selection.digest().to_vec());
                 Mounted::Context { selection, target: seen }

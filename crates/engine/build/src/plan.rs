@@ -12,6 +12,7 @@ use atoll_core::spec;
 use atoll_core::{Error, Result};
 
 use crate::Ignore;
+use crate::budget::Budget;
 use crate::context::ContextIndex;
 use crate::copy::Selection;
 use crate::graph::Origin;
@@ -196,6 +197,8 @@ pub struct Planner<'a> {
     pub ignore: &'a Ignore,
     /// Architecture as Docker names it, such as `amd64`.
     pub architecture: &'a str,
+    /// What the plan may take.
+    pub budget: &'a Budget,
 }
 
 impl Planner<'_> {
@@ -213,7 +216,16 @@ impl Planner<'_> {
         if !self.recipe.variables {
             return Ok(text.to_owned());
         }
-        words::expand(text, self.recipe.escape, variable).map_err(|why| place.invalid(why))
+        // Each value that is put in counts, also one that is dropped again: `${NAME:+}` is short and reads all of it.
+        let counted = |name: &str| {
+            let value = if self.budget.is_full() { None } else { variable(name) };
+            self.budget.keep(value.as_ref().map_or(0, String::len));
+            value
+        };
+        let value = words::expand(text, self.recipe.escape, &counted);
+        self.budget.keep(value.as_ref().map_or(0, String::len));
+        self.budget.check(place)?;
+        value.map_err(|why| place.invalid(why))
     }
 
     /// Values of the arguments before the first `FROM`.

@@ -23,6 +23,7 @@ impl Case<'_> {
             context: &context,
             ignore: &ignore,
             architecture: "amd64",
+            budget: &Budget::default(),
         };
         let graph = Graph::new(&recipe, &planner.bases()?, None)?;
         let mut plans: BTreeMap<usize, StagePlan> = BTreeMap::new();
@@ -177,6 +178,7 @@ fn a_platform_is_the_hosts() {
             context: &context,
             ignore: &ignore,
             architecture: "amd64",
+            budget: &Budget::default(),
         };
         planner.bases()
     };
@@ -194,7 +196,66 @@ fn arguments_that_nobody_asks_for() {
     let recipe = crate::parse("ARG A\nFROM a\nARG B\n").unwrap();
     let given = ["A", "B", "C", "http_proxy"].map(|name| (name.to_owned(), String::new())).into();
     let (context, ignore) = (ContextIndex::default(), Ignore::default());
-    let planner =
-        Planner { recipe: &recipe, given: &given, context: &context, ignore: &ignore, architecture: "amd64" };
+    let planner = Planner {
+        recipe: &recipe,
+        given: &given,
+        context: &context,
+        ignore: &ignore,
+        architecture: "amd64",
+        budget: &Budget::default(),
+    };
     assert_eq!(planner.unused_args(), ["C"]);
+}
+
+/// Plans the only stage of a Dockerfile for a context of a thousand files.
+fn within(file: &str, ignore: &str, budget: &Budget) -> Result<StagePlan> {
+    let recipe = crate::parse(file)?;
+    let file = Entry::File { mode: 0o644, size: 0, digest: [0; 32] };
+    let names = (0..1000).map(|number| (format!("file{number}"), file.clone()));
+    let (context, ignore) = (ContextIndex { entries: names.collect() }, Ignore::parse(ignore));
+    let planner = Planner {
+        recipe: &recipe,
+        given: &BTreeMap::new(),
+        context: &context,
+        ignore: &ignore,
+        architecture: "amd64",
+        budget,
+    };
+    plan_stage(&planner, 0, State::new(Key::base("a", "container")), &|_| Ok(Key::base("b", "container")))
+}
+
+#[test]
+fn a_short_text_cannot_ask_for_much_memory() {
+    let value = "x".repeat(2000);
+    for file in [
+        format!("FROM a\n{}", "COPY . /x/\n".repeat(900)),
+        format!("FROM a\nCOPY {}/x/\n", ". ".repeat(900)),
+        format!("FROM a\n{}", "RUN --mount=target=/x x\n".repeat(900)),
+        format!("FROM a\nENV A={value}\n{}", "RUN x\n".repeat(900)),
+        format!("FROM a\nARG A={value}\nLABEL {}\n", "a=$A ".repeat(900)),
+        format!("FROM a\nARG A={value}\nARG {}\n", "a=$A ".repeat(900)),
+        format!("ARG A={value}\nARG {}\nFROM a\nRUN x\n", "a=$A ".repeat(900)),
+    ] {
+        let shown = file.chars().take(40).collect::<String>();
+        let refused = within(&file, "", &Budget::new(u64::MAX, 1 << 20)).unwrap_err();
+        assert!(refused.code == atoll_core::Code::TooLarge, "{shown}: {refused}");
+        assert!(refused.message.contains("more than 1 MiB of files and values"), "{shown}: {refused}");
+    }
+    let few = "FROM a\nARG A=x\nENV B=$A\nCOPY . /x/\nRUN x\n";
+    assert_eq!(within(few, "", &Budget::new(u64::MAX, 1 << 20)).unwrap().steps.len(), 2);
+}
+
+#[test]
+fn a_short_text_cannot_ask_for_much_work() {
+    let copy = "FROM a\nCOPY . /x/\n";
+    let sources = format!("FROM a\nCOPY {}/x/\n", "f*e* ".repeat(900));
+    for (file, ignore) in [(copy, "a*b\n".repeat(900)), (sources.as_str(), String::new())] {
+        let refused = within(file, &ignore, &Budget::new(1_000_000, usize::MAX)).unwrap_err();
+        assert!(refused.code == atoll_core::Code::TooLarge, "{refused}");
+        assert!(refused.message.contains("too many patterns"), "{refused}");
+    }
+    let budget = Budget::default();
+    assert_eq!(within(copy, "a*b\n", &budget).unwrap().steps.len(), 1);
+    budget.end();
+    within(copy, "", &budget).unwrap_err();
 }

@@ -57,6 +57,11 @@ pub(crate) fn expand(
     Ok(out)
 }
 
+/// Looked at before each character and variable: a value is longer than its name.
+fn check_length(out: &str) -> Result<(), String> {
+    if out.len() > ENV_VALUE_MAX_BYTES { Err("the value is longer than 120 KiB".to_owned()) } else { Ok(()) }
+}
+
 struct Reader<'a> {
     chars: &'a [char],
     at: usize,
@@ -82,9 +87,7 @@ impl Reader<'_> {
         }
         let mut out = String::new();
         loop {
-            if out.len() > ENV_VALUE_MAX_BYTES {
-                return Err("the value is longer than 120 KiB".to_owned());
-            }
+            check_length(&out)?;
             match self.next() {
                 None if stop.is_some() => return Err("a '${' has no '}'".to_owned()),
                 None => return Ok(out),
@@ -110,6 +113,7 @@ impl Reader<'_> {
 
     fn double(&mut self, out: &mut String, depth: u32) -> Result<(), String> {
         loop {
+            check_length(out)?;
             match self.next() {
                 None => return Err("a \" has no end".to_owned()),
                 Some('"') => return Ok(()),
@@ -200,6 +204,23 @@ mod tests {
         for bad in ["${", "${}", "${A", "${A:x}", "'", "\"", "${B:?no}", "${A#x}"] {
             assert!(expand(bad, '\\', &variable).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_value_is_bounded_however_it_is_written() {
+        let asked = std::cell::Cell::new(0);
+        let long = |_: &str| {
+            asked.set(asked.get() + 1);
+            Some("x".repeat(ENV_VALUE_MAX_BYTES))
+        };
+        let many = "$A".repeat(1000);
+        for text in [many.clone(), format!("\"{many}\""), format!("${{B:+\"{many}\"}}")] {
+            asked.set(0);
+            let refused = expand(&text, '\\', &long).unwrap_err();
+            assert_eq!(refused, "the value is longer than 120 KiB");
+            assert!(asked.get() <= 3, "{} values were put in", asked.get());
+        }
+        assert_eq!(expand("\"$A\"", '\\', &long).map(|value| value.len()), Ok(ENV_VALUE_MAX_BYTES));
     }
 
     #[test]

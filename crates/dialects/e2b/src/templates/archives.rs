@@ -8,13 +8,15 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Seek as _};
 use std::path::{Path as FsPath, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use atoll_core::id::KeyId;
 use atoll_core::limits::BUILD_CONTEXT_MAX_BYTES;
+use atoll_core::shares::Shares;
 use atoll_core::sharing::Needs;
-use atoll_dialect_kit::spool::receive;
+use atoll_core::{Code, Error};
+use atoll_dialect_kit::spool::receive_while;
 use atoll_engine::{Engine, Grant, members};
 use axum::body::Body;
 use axum::extract::State;
@@ -36,16 +38,69 @@ const ADDRESSES_MAX: usize = 10_000;
 const OF_KEY_MAX: usize = 1000;
 /// How long an archive is kept that its client does not send again.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
-/// All archives together, bytes.
+/// All archives together, bytes; those that are coming may have as many besides.
 const TOTAL_MAX_BYTES: u64 = 16 << 30;
-/// Archives of one key, bytes. The oldest are removed: their client sends them again.
-const OF_KEY_MAX_BYTES: u64 = 4 << 30;
+/// Archives of one key. The oldest are removed: their client sends them again. Those that are coming may have as many bytes
+/// besides.
+const OF_KEY: Most = Most { bytes: 4 << 30, count: 4096 };
 /// Bytes of a context that are in the pipe.
 const PIPE_BYTES: usize = 256 << 10;
 
-/// The addresses to which archives may be sent now. Clones share them.
+/// How much a key may keep.
+#[derive(Debug, Clone, Copy)]
+struct Most {
+    bytes: u64,
+    count: usize,
+}
+
+/// The addresses to which archives may be sent now, and the bytes of those that are coming. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Addresses(Arc<Mutex<HashMap<String, Address>>>);
+pub(crate) struct Addresses {
+    by_token: Arc<Mutex<HashMap<String, Address>>>,
+    coming: Arc<Mutex<Shares<KeyId>>>,
+}
+
+/// What has come of an archive, until it is kept or given up. What is here is looked at before it begins: so many that
+/// come at the same time are counted as they come.
+#[derive(Debug)]
+struct Coming {
+    of: Arc<Mutex<Shares<KeyId>>>,
+    key: KeyId,
+    bytes: usize,
+}
+
+impl Coming {
+    const fn new(of: Arc<Mutex<Shares<KeyId>>>, key: KeyId) -> Self {
+        Self { of, key, bytes: 0 }
+    }
+
+    fn shares(&self) -> MutexGuard<'_, Shares<KeyId>> {
+        // Counts: a panic leaves them usable as they are.
+        self.of.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes room for so many bytes more.
+    fn grow(&mut self, bytes: usize) -> Result<(), Error> {
+        let is_taken = {
+            let mut shares = self.shares();
+            let own = (shares.own(&self.key) as u64).saturating_add(bytes as u64);
+            let max = usize::try_from(TOTAL_MAX_BYTES).unwrap_or(usize::MAX);
+            own <= OF_KEY.bytes && shares.take(&self.key, bytes, max)
+        };
+        if !is_taken {
+            let message = "too many archives are being sent at the same time";
+            return Err(Error::new(Code::LimitExceeded, message).hint("send them one after the other"));
+        }
+        self.bytes += bytes;
+        Ok(())
+    }
+}
+
+impl Drop for Coming {
+    fn drop(&mut self) {
+        self.shares().give_back(&self.key, self.bytes);
+    }
+}
 
 #[derive(Debug, Clone)]
 struct Address {
@@ -83,7 +138,7 @@ pub(super) async fn link(
     let token = blake3::Hash::from_bytes(bytes).to_hex().to_string();
     let now = app.host.engine().now_ms();
     {
-        let mut table = app.addresses.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut table = app.addresses.by_token.lock().unwrap_or_else(PoisonError::into_inner);
         table.retain(|_, address| address.until_ms > now);
         let own = table.values().filter(|address| address.key == caller.key()).count();
         if own >= OF_KEY_MAX || table.len() >= ADDRESSES_MAX {
@@ -115,7 +170,7 @@ pub(super) async fn upload(
     body: Body,
 ) -> Result<StatusCode> {
     let address = {
-        let mut table = app.addresses.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut table = app.addresses.by_token.lock().unwrap_or_else(PoisonError::into_inner);
         // An address is good for one try: a client that needs another try asks for another address.
         table.remove(&token).filter(|address| address.until_ms > app.host.engine().now_ms())
     };
@@ -128,21 +183,30 @@ pub(super) async fn upload(
     tokio::fs::create_dir_all(&dir).await.map_err(|error| broken(&error))?;
     make_room(&dir, &address.key).await?;
     let beside = address.place.with_extension(format!("{}.part", &token[..16.min(token.len())]));
-    let kept = match receive(&beside, body, BUILD_CONTEXT_MAX_BYTES).await {
+    let mut coming = Coming::new(Arc::clone(&app.addresses.coming), address.key.clone());
+    let received = receive_while(&beside, body, BUILD_CONTEXT_MAX_BYTES, |piece| coming.grow(piece.len()));
+    let kept = match received.await {
         Ok(_size) => tokio::fs::rename(&beside, &address.place).await.map_err(|error| broken(&error)),
         Err(error) => Err(Failure::of(&error)),
     };
+    drop(coming);
     if kept.is_err() {
         drop(tokio::fs::remove_file(&beside).await);
     }
-    kept.map(|()| StatusCode::OK)
+    kept?;
+    // Others may have come meanwhile.
+    if let Err(full) = make_room(&dir, &address.key).await {
+        drop(tokio::fs::remove_file(&address.place).await);
+        return Err(full);
+    }
+    Ok(StatusCode::OK)
 }
 
 /// Removes old archives, and the oldest of a key that has too many bytes; refuses when all archives together are too
 /// large.
 async fn make_room(dir: &FsPath, key: &KeyId) -> Result<()> {
     let (dir, own) = (dir.to_path_buf(), format!("{key}-"));
-    let work = move || tidy(&dir, &own, OF_KEY_MAX_BYTES);
+    let work = move || tidy(&dir, &own, OF_KEY);
     let total = tokio::task::spawn_blocking(work).await.map_err(|error| broken(&error))?;
     if total.map_err(|error| broken(&error))? > TOTAL_MAX_BYTES {
         return Err(Failure::new(
@@ -154,7 +218,7 @@ async fn make_room(dir: &FsPath, key: &KeyId) -> Result<()> {
 }
 
 /// Tidies a directory; gives the bytes that are left in it. Names of files that belong to one key begin with `own`.
-fn tidy(dir: &FsPath, own: &str, own_max_bytes: u64) -> io::Result<u64> {
+fn tidy(dir: &FsPath, own: &str, most: Most) -> io::Result<u64> {
     let (mut total, mut of_key, mut own_bytes) = (0, Vec::new(), 0);
     for entry in std::fs::read_dir(dir)?.flatten() {
         let Ok(metadata) = entry.metadata() else { continue };
@@ -172,12 +236,14 @@ fn tidy(dir: &FsPath, own: &str, own_max_bytes: u64) -> io::Result<u64> {
         }
     }
     of_key.sort_unstable();
+    let mut own_count = of_key.len();
     for (_, bytes, path) in of_key {
-        if own_bytes <= own_max_bytes {
+        if own_bytes <= most.bytes && own_count <= most.count {
             break;
         }
         if std::fs::remove_file(path).is_ok() {
             own_bytes -= bytes;
+            own_count -= 1;
             total -= bytes;
         }
     }
@@ -278,11 +344,33 @@ mod tests {
                 .set_modified(now - Duration::from_secs(age_s))
                 .unwrap();
         }
-        assert_eq!(tidy(dir.path(), "a-", 20).unwrap(), 120);
+        let most = Most { bytes: 20, count: 3 };
+        assert_eq!(tidy(dir.path(), "a-", most).unwrap(), 120);
         let left = |name: &str| dir.path().join(name).try_exists().unwrap();
         assert!(
             !left("a-1.tar") && left("a-2.tar") && left("a-3.tar") && left("b-1.tar") && !left("b-2.tar")
         );
+        tidy(dir.path(), "a-", Most { count: 1, ..most }).unwrap();
+        assert!(!left("a-2.tar") && left("a-3.tar") && left("b-1.tar"));
+    }
+
+    #[test]
+    fn archives_that_come_at_the_same_time_are_counted() {
+        let (of, one) = (Arc::<Mutex<Shares<KeyId>>>::default(), KeyId::from_parts(1, 1));
+        let coming = |key: &KeyId| Coming::new(Arc::clone(&of), key.clone());
+        let most = usize::try_from(OF_KEY.bytes).unwrap();
+        let (mut first, mut second) = (coming(&one), coming(&one));
+        first.grow(most - 1).unwrap();
+        second.grow(1).unwrap();
+        assert_eq!(second.grow(1).unwrap_err().code, Code::LimitExceeded);
+        let mut others: Vec<Coming> = (2..7).map(|key| coming(&KeyId::from_parts(1, key))).collect();
+        let has = |other: &mut Coming| (0..1 << 10).take_while(|_| other.grow(4 << 20).is_ok()).count();
+        let all: usize = others.iter_mut().map(has).sum();
+        assert!((all << 22) + most <= usize::try_from(TOTAL_MAX_BYTES).unwrap(), "{all}");
+        assert!(others[4].bytes > 0, "some is left to each");
+        drop(others);
+        drop(first);
+        second.grow(most - 1).unwrap();
     }
 
     /// The members that one archive adds to a build's context.

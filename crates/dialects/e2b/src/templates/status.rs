@@ -1,5 +1,7 @@
 //! The state of a build, and its log.
 
+use std::collections::VecDeque;
+
 use atoll_core::build::{BuildEvent, BuildState, StepState};
 use atoll_core::exec::OutputStream;
 use atoll_engine::Engine;
@@ -17,8 +19,9 @@ use crate::time::{now_ms, of_ms};
 
 /// Most entries of one answer.
 const ENTRIES_MAX: usize = 100;
-/// Most bytes of a log that are read.
+/// Most bytes of a log that are read, and of those that are in memory at once.
 const LOG_MAX_BYTES: usize = 16 << 20;
+const PIECE_BYTES: usize = 1 << 20;
 
 /// The first entry that the client wants, and how many.
 #[derive(Debug, Default, Deserialize)]
@@ -30,88 +33,116 @@ pub(super) struct From {
     level: Option<String>,
 }
 
-/// One entry, as the client reads it.
-#[derive(Debug)]
-struct Entry {
+/// One entry of a log. A command may write millions of empty lines: only those entries are kept that an answer has.
+#[derive(Debug, Clone, Copy)]
+struct Said<'a> {
     at_ms: u64,
     level: &'static str,
-    told: Value,
+    message: &'a str,
+    step: Option<&'a str>,
 }
 
-impl Entry {
-    fn message(&self) -> &Value {
-        &self.told["message"]
+impl Said<'_> {
+    /// As the client reads it.
+    fn told(&self) -> Value {
+        let mut told = json!({"timestamp": of_ms(self.at_ms), "level": self.level, "message": self.message});
+        if let Some(step) = self.step {
+            told["step"] = step.into();
+        }
+        told
     }
 }
 
-/// The log of a build, as its client reads it.
-#[derive(Debug, Default)]
-struct Log {
-    entries: Vec<Entry>,
+/// The entries of one answer, as they come.
+#[derive(Debug)]
+struct Page {
+    /// Entries that are still to be passed over.
+    skip: usize,
+    limit: usize,
+    /// Place of the least level among all.
+    least: usize,
+    entries: Vec<Value>,
+}
+
+impl Page {
+    fn take(&mut self, said: Said<'_>) {
+        if logs::rank(said.level) < self.least {
+            return;
+        }
+        if self.skip > 0 {
+            self.skip -= 1;
+        } else if self.entries.len() < self.limit {
+            self.entries.push(said.told());
+        }
+    }
+}
+
+/// The log of a build, as its client reads it, on the way from its beginning to its end.
+#[derive(Debug)]
+struct Log<'l> {
+    lines: &'l [Line],
+    /// The first line that was not met yet.
+    next: usize,
+    current: Option<&'l Line>,
     /// The line that failed.
-    failed: Option<Line>,
+    failed: Option<&'l Line>,
     /// Whether a step was begun.
     has_begun: bool,
 }
 
-impl Log {
-    fn push(&mut self, at_ms: u64, level: &'static str, message: &str, step: Option<&str>) {
-        let mut told = json!({"timestamp": of_ms(at_ms), "level": level, "message": message});
-        if let Some(step) = step {
-            told["step"] = step.into();
-        }
-        self.entries.push(Entry { at_ms, level, told });
+impl<'l> Log<'l> {
+    const fn new(lines: &'l [Line]) -> Self {
+        Self { lines, next: 0, current: None, failed: None, has_begun: false }
     }
 
-    /// Reads events. An instruction is found by its text; one that occurs more than once, in the order of the lines.
-    fn read(events: impl Iterator<Item = BuildEvent>, lines: &[Line]) -> Self {
-        let mut log = Self::default();
-        let mut next = 0;
-        let mut current: Option<Line> = None;
-        for event in events {
-            match event {
-                BuildEvent::Note { at_ms, text } => log.push(at_ms, "info", &text, None),
-                BuildEvent::Step { at_ms, text, state, .. } => {
-                    log.has_begun = true;
-                    if matches!(state, StepState::Started | StepState::Cached) {
-                        let found = lines.iter().skip(next).position(|line| is_text(&line.text, &text));
-                        if let Some(at) = found {
-                            next += at + 1;
-                            current = lines.get(next - 1).cloned();
-                        }
-                    }
-                    let step = current.as_ref().map(|line| line.step.clone());
-                    let place = match step.as_deref() {
-                        Some("base") | None => "[base]".to_owned(),
-                        Some(FINALIZE) => format!("[{FINALIZE}]"),
-                        Some(number) => format!("[builder {number}]"),
-                    };
-                    match state {
-                        StepState::Started => {
-                            log.push(at_ms, "info", &format!("{place} {text}"), step.as_deref());
-                        }
-                        StepState::Cached => {
-                            log.push(at_ms, "info", &format!("CACHED {place} {text}"), step.as_deref());
-                        }
-                        StepState::Failed => log.failed = current.clone(),
-                        StepState::Done => {}
-                    }
-                }
-                BuildEvent::Output { at_ms, stream, text, .. } => {
-                    let level = if stream == OutputStream::Stderr { "warn" } else { "info" };
-                    let step = current.as_ref().map(|line| line.step.clone());
-                    for line in text.lines() {
-                        log.push(at_ms, level, line, step.as_deref());
-                    }
-                }
-                BuildEvent::End { at_ms, state, .. } => {
-                    let message =
-                        if state == BuildState::Succeeded { "Build finished" } else { "Build failed" };
-                    log.push(at_ms, "info", message, None);
+    /// Reads one event, and says its entries.
+    fn read(&mut self, event: &BuildEvent, say: &mut impl FnMut(Said<'_>)) {
+        match event {
+            BuildEvent::Note { at_ms, text } => {
+                say(Said { at_ms: *at_ms, level: "info", message: text, step: None });
+            }
+            BuildEvent::Step { at_ms, text, state, .. } => self.step(*at_ms, text, *state, say),
+            BuildEvent::Output { at_ms, stream, text, .. } => {
+                let level = if *stream == OutputStream::Stderr { "warn" } else { "info" };
+                let step = self.current.map(|line| line.step.as_str());
+                for message in text.lines() {
+                    say(Said { at_ms: *at_ms, level, message, step });
                 }
             }
+            BuildEvent::End { at_ms, state, .. } => {
+                let succeeded = *state == BuildState::Succeeded;
+                let message = if succeeded { "Build finished" } else { "Build failed" };
+                say(Said { at_ms: *at_ms, level: "info", message, step: None });
+            }
         }
-        log
+    }
+
+    /// An instruction is found by its text; one that occurs more than once, in the order of the lines.
+    fn step(&mut self, at_ms: u64, text: &str, state: StepState, say: &mut impl FnMut(Said<'_>)) {
+        self.has_begun = true;
+        if matches!(state, StepState::Started | StepState::Cached) {
+            let mut left = self.lines.iter().enumerate().skip(self.next);
+            if let Some((at, line)) = left.find(|(_, line)| is_text(&line.text, text)) {
+                self.next = at + 1;
+                self.current = Some(line);
+            }
+        }
+        let step = self.current.map(|line| line.step.as_str());
+        let place = match step {
+            Some("base") | None => "[base]".to_owned(),
+            Some(FINALIZE) => format!("[{FINALIZE}]"),
+            Some(number) => format!("[builder {number}]"),
+        };
+        let message = match state {
+            StepState::Started => format!("{place} {text}"),
+            StepState::Cached => format!("CACHED {place} {text}"),
+            StepState::Failed => {
+                self.failed = self.current;
+                return;
+            }
+            StepState::Done => return,
+        };
+        say(Said { at_ms, level: "info", message: &message, step });
     }
 }
 
@@ -122,17 +153,23 @@ fn is_text(line: &str, shown: &str) -> bool {
     !line.is_empty() && (line.starts_with(shown) || first(line).starts_with(&first(shown)))
 }
 
-async fn events(engine: &Engine, begun: &Begun) -> Result<(Vec<BuildEvent>, atoll_store::BuildRecord)> {
-    let mut log = engine.build_log(&begun.build, 0).await.map_err(|error| Failure::of(&error))?;
-    let mut events = Vec::new();
+/// Reads the log of a build piece by piece, and says its entries.
+async fn read<'l>(
+    engine: &Engine,
+    begun: &'l Begun,
+    mut say: impl FnMut(Said<'_>) + Send,
+) -> Result<(Log<'l>, atoll_store::BuildRecord)> {
+    let mut pages = engine.build_log(&begun.build, 0).await.map_err(|error| Failure::of(&error))?;
+    let mut log = Log::new(&begun.lines);
     let mut left = LOG_MAX_BYTES;
     loop {
-        let before = events.len();
-        let page = log.now(left.min(1 << 20)).await.map_err(|error| Failure::of(&error))?;
-        left = left.saturating_sub(1 << 20);
-        events.extend(page.entries.into_iter().map(|entry| entry.event));
-        if events.len() == before || left == 0 {
-            return Ok((events, page.record));
+        let page = pages.now(left.min(PIECE_BYTES)).await.map_err(|error| Failure::of(&error))?;
+        left = left.saturating_sub(PIECE_BYTES);
+        for entry in &page.entries {
+            log.read(&entry.event, &mut say);
+        }
+        if page.entries.is_empty() || left == 0 {
+            return Ok((log, page.record));
         }
     }
 }
@@ -146,14 +183,12 @@ pub(super) async fn status(
 ) -> Result<axum::Json<Value>> {
     let order = app.orders.find(&id, &caller.key())?;
     let least = logs::least(from.level.as_deref())?;
-    let answer = |status: &str, entries: &[Entry], reason: Option<Value>| {
-        let limit = from.limit.unwrap_or(ENTRIES_MAX).min(ENTRIES_MAX);
-        let wanted = entries.iter().filter(|entry| logs::rank(entry.level) >= least);
-        let page: Vec<&Entry> = wanted.skip(from.offset).take(limit).collect();
-        let texts: Vec<&Value> = page.iter().map(|entry| entry.message()).collect();
-        let told: Vec<&Value> = page.iter().map(|entry| &entry.told).collect();
+    let limit = from.limit.unwrap_or(ENTRIES_MAX).min(ENTRIES_MAX);
+    let mut page = Page { skip: from.offset, limit, least, entries: Vec::new() };
+    let answer = |status: &str, entries: &[Value], reason: Option<Value>| {
+        let texts: Vec<&Value> = entries.iter().map(|told| &told["message"]).collect();
         let mut answer = json!({
-            "templateID": template, "buildID": id, "status": status, "logs": texts, "logEntries": told,
+            "templateID": template, "buildID": id, "status": status, "logs": texts, "logEntries": entries,
         });
         if let Some(reason) = reason {
             answer["reason"] = reason;
@@ -161,16 +196,15 @@ pub(super) async fn status(
         axum::Json(answer)
     };
     let Order { begun: Some(begun), .. } = order else { return Ok(answer("waiting", &[], None)) };
-    let (events, record) = events(app.host.engine(), &begun).await?;
-    let log = Log::read(events.into_iter(), &begun.lines);
+    let (log, record) = read(app.host.engine(), &begun, |said: Said<'_>| page.take(said)).await?;
     Ok(match record.state {
         BuildState::Waiting | BuildState::Queued | BuildState::Running => {
-            answer("building", &log.entries, None)
+            answer("building", &page.entries, None)
         }
-        BuildState::Succeeded => answer("ready", &log.entries, None),
+        BuildState::Succeeded => answer("ready", &page.entries, None),
         BuildState::Failed | BuildState::Cancelled => {
-            let reason = reason(&record, log.failed.as_ref(), log.has_begun);
-            answer("error", &log.entries, Some(reason))
+            let reason = reason(&record, log.failed, log.has_begun);
+            answer("error", &page.entries, Some(reason))
         }
     })
 }
@@ -226,10 +260,14 @@ pub(super) async fn logs_of(
     let wanted = wanted.check(ENTRIES_MAX)?;
     let order = app.orders.find(&id, &caller.key())?;
     let Some(begun) = order.begun else { return Ok(axum::Json(json!({"logs": []}))) };
-    let (events, _) = events(app.host.engine(), &begun).await?;
-    let mut entries = Log::read(events.into_iter(), &begun.lines).entries;
-    entries.retain(|entry| wanted.takes(entry.at_ms, entry.level, || entry.message().to_string()));
-    let told: Vec<Value> = wanted.page(entries).into_iter().map(|entry| entry.told).collect();
+    let mut kept = VecDeque::new();
+    let take = |said: Said<'_>| {
+        if wanted.takes(said.at_ms, said.level, || Value::from(said.message).to_string()) {
+            wanted.keep(&mut kept, || said.told());
+        }
+    };
+    read(app.host.engine(), &begun, take).await?;
+    let told: Vec<Value> = wanted.page(Vec::from(kept));
     Ok(axum::Json(json!({"logs": told})))
 }
 
@@ -239,6 +277,10 @@ mod tests {
 
     fn line(text: &str, step: &str) -> Line {
         Line { text: text.to_owned(), step: step.to_owned(), command: Some(text.to_owned()) }
+    }
+
+    fn page(skip: usize, limit: usize) -> Page {
+        Page { skip, limit, least: 0, entries: Vec::new() }
     }
 
     fn step(text: &str, state: StepState) -> BuildEvent {
@@ -269,8 +311,22 @@ mod tests {
             step("RUN a", StepState::Started),
             step("RUN a", StepState::Failed),
         ];
-        let log = Log::read(events.into_iter(), &lines);
+        let (mut log, mut page) = (Log::new(&lines), page(0, 100));
+        events.iter().for_each(|event| log.read(event, &mut |said: Said<'_>| page.take(said)));
         assert_eq!(log.failed.unwrap().step, "3");
-        assert_eq!(log.entries[0].message(), "CACHED [builder 1] RUN a");
+        assert_eq!(page.entries[0]["message"], "CACHED [builder 1] RUN a");
+    }
+
+    #[test]
+    fn of_a_log_of_empty_lines_only_the_answer_is_kept() {
+        let text = "\n".repeat(16 << 10);
+        let output = BuildEvent::Output { at_ms: 1, step: 1, stream: OutputStream::Stdout, text };
+        let last = BuildEvent::Note { at_ms: 2, text: "last".to_owned() };
+        let (mut log, mut page) = (Log::new(&[]), page(100 * (16 << 10) - 9, 100));
+        for event in std::iter::repeat_n(&output, 100).chain([&last]) {
+            log.read(event, &mut |said: Said<'_>| page.take(said));
+            assert!(page.entries.len() <= 10, "what comes before it is passed over");
+        }
+        assert_eq!((page.entries.len(), &page.entries[9]["message"]), (10, &json!("last")));
     }
 }

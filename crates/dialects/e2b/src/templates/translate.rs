@@ -3,6 +3,7 @@
 use atoll_core::build::{
     CommandText, CopyStep, Ready, SNAPSHOT_SCHEME, StartFrom, Step, TEMPLATE_SCHEME, VERIFY_STEP,
 };
+use atoll_core::limits::BUILD_INSTRUCTIONS_MAX_COUNT;
 use atoll_core::secret::Secret;
 use atoll_engine::{Caller as EngineCaller, Engine, ImageLogin};
 use serde::Deserialize;
@@ -187,6 +188,10 @@ async fn base(engine: &Engine, asked: &Asked, caller: &EngineCaller) -> Result<B
 }
 
 fn translate(mut plan: Plan, base: Base, steps: &[AskedStep]) -> Result<Plan> {
+    // The engine refuses more, but before that each archive of a step is looked for, and opened.
+    if steps.len() > BUILD_INSTRUCTIONS_MAX_COUNT {
+        return Err(Failure::bad(format!("steps: there are more than {BUILD_INSTRUCTIONS_MAX_COUNT}")));
+    }
     plan.push(Step::From(base.image), "base", None);
     plan.push(Step::User("root".to_owned()), "base", None);
     plan.push(Step::Run(CommandText::Shell(PROVISION.to_owned())), "base", None);
@@ -372,6 +377,9 @@ mod tests {
             assert!(of(bad).is_err(), "{bad}");
         }
         let hash = "a".repeat(64);
+        let many =
+            vec![format!(r#"{{"type":"COPY","args":["a","b"],"filesHash":"{hash}"}}"#); 1001].join(",");
+        assert!(of(&format!(r#"{{"steps":[{many}]}}"#)).is_err());
         let out = format!(r#"{{"steps":[{{"type":"COPY","args":["../x","b"],"filesHash":"{hash}"}}]}}"#);
         assert!(of(&out).is_err());
     }

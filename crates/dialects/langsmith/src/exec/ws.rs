@@ -28,7 +28,7 @@ use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_
 use axum::response::Response;
 use bytes::Bytes;
 use futures::stream::{SplitSink, SplitStream};
-use futures::{SinkExt as _, StreamExt as _};
+use futures::{SinkExt as _, Stream, StreamExt as _};
 use http::StatusCode;
 
 use super::frames::{self, First, Later};
@@ -46,8 +46,9 @@ const PING_EVERY: Duration = Duration::from_secs(20);
 const CLOSE_WAIT: Duration = Duration::from_secs(5);
 /// Longest message of a client, bytes: a command of 768 KiB in JSON escapes.
 const MESSAGE_MAX_BYTES: usize = 8 << 20;
-/// Messages that may come before the one that names their command.
+/// Messages that may come before the one that names their command, and their bytes: they wait for it in memory.
 const EARLY_MAX_COUNT: usize = 16;
+const EARLY_MAX_BYTES: usize = MESSAGE_MAX_BYTES;
 /// Output that is passed to the socket before it is flushed, bytes.
 const FLUSH_BYTES: usize = 512 << 10;
 
@@ -142,11 +143,14 @@ impl Session {
             Ok(opening) => opening,
             Err(end) => return Ok(end),
         };
-        match self.begin(&first).await {
+        let begun = self.begin(&first).await;
+        // A command may run for days.
+        drop(first);
+        match begun {
             Ok((view, output, command_id)) => {
                 let exec = Arc::<str>::from(view.record.id.as_str());
                 let started = frames::started(&command_id, view.record.pid);
-                self.live(sink, stream, &exec, started, output, &early).await
+                self.live(sink, stream, &exec, started, output, early).await
             }
             Err((kind, message)) => Ok(End::Said(frames::error(kind, &message))),
         }
@@ -191,7 +195,7 @@ impl Session {
         exec: &str,
         started: String,
         mut output: Output,
-        early: &[String],
+        early: Vec<String>,
     ) -> std::result::Result<End, Gone> {
         sink.feed(Message::text(started)).await?;
         tokio::select! {
@@ -246,10 +250,10 @@ impl Session {
         &self,
         stream: &mut SplitStream<WebSocket>,
         exec: &str,
-        early: &[String],
+        early: Vec<String>,
     ) -> std::result::Result<End, Gone> {
         for text in early {
-            self.command(exec, text).await;
+            self.command(exec, &text).await;
         }
         while let Some(message) = stream.next().await {
             match message {
@@ -310,12 +314,17 @@ struct Opening {
 impl Opening {
     /// Reads until the message that names the command; or gives the reason to close the socket before that.
     async fn read(
-        stream: &mut SplitStream<WebSocket>,
+        stream: &mut (impl Stream<Item = std::result::Result<Message, axum::Error>> + Unpin),
     ) -> std::result::Result<std::result::Result<Self, End>, Gone> {
-        let mut early = Vec::new();
+        let (mut early, mut bytes) = (Vec::new(), 0);
         while let Some(message) = stream.next().await {
             match message {
-                Ok(Message::Text(text)) if early.len() < EARLY_MAX_COUNT && frames::is_later(&text) => {
+                Ok(Message::Text(text))
+                    if early.len() < EARLY_MAX_COUNT
+                        && bytes + text.len() <= EARLY_MAX_BYTES
+                        && frames::is_later(&text) =>
+                {
+                    bytes += text.len();
                     early.push(text.to_string());
                 }
                 Ok(Message::Text(text)) => return Ok(Ok(Self { first: text.to_string(), early })),
@@ -377,4 +386,28 @@ async fn close(sink: &mut Sink, end: End) -> std::result::Result<(), axum::Error
     };
     sink.feed(Message::Close(Some(CloseFrame { code, reason: reason.into() }))).await?;
     sink.flush().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first message, and how many came before it.
+    async fn read(messages: Vec<String>) -> (String, usize) {
+        let messages = messages.into_iter().map(|text| Ok::<_, axum::Error>(Message::text(text)));
+        let Ok(Ok(Opening { first, early })) = Opening::read(&mut futures::stream::iter(messages)).await
+        else {
+            panic!("no message names a command");
+        };
+        (first, early.len())
+    }
+
+    #[tokio::test]
+    async fn what_comes_early_has_so_many_bytes_together() {
+        let input = |bytes: usize| format!(r#"{{"type":"input","data":"{}"}}"#, "x".repeat(bytes));
+        let named = r#"{"type":"reconnect","command_id":"a"}"#.to_owned();
+        assert_eq!(read(vec![input(3), input(3 << 20), named.clone()]).await, (named.clone(), 2));
+        let (first, early) = read(vec![input(3 << 20), input(3 << 20), input(3 << 20), named]).await;
+        assert!(early == 2 && first.starts_with(r#"{"type":"input""#), "the third is refused as the first");
+    }
 }

@@ -13,10 +13,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_core::id::SnapshotId;
+use atoll_core::sharing::Needs;
 use atoll_core::snapshot::Reference;
 use atoll_core::spec::{self, ResourcesDraft, SandboxDraft};
 use atoll_core::{Code, Error};
-use atoll_engine::{Asked, Begin, Caller as EngineCaller, Engine};
+use atoll_engine::{Asked, Begin, Caller as EngineCaller, Engine, Grant};
 use atoll_image::{NoProgress, PullOptions};
 use atoll_store::SnapshotRecord;
 use axum::extract::State;
@@ -67,8 +68,8 @@ pub(crate) async fn create(
         run_config: request.run_config.clone().unwrap_or_default(),
         ..Snapshot::building(&id, &tag)
     };
-    let (owner, caller) = (caller.key(), caller.engine().clone());
-    let making = async move { make(&engine, request, id, tag, &caller).await };
+    let (owner, grant, caller) = (caller.key(), caller.grant().clone(), caller.engine().clone());
+    let making = async move { make(&engine, request, id, tag, &grant, &caller).await };
     let made = app.builds.run(building.clone(), owner, ANSWER_WITHIN, making).await;
     match made.map_err(|error| Failure::control(&error))? {
         Some(Ok(record)) => Ok((StatusCode::CREATED, Json(Snapshot::new(record)))),
@@ -89,9 +90,12 @@ async fn make(
     request: Request,
     id: SnapshotId,
     tag: Reference,
+    grant: &Grant,
     caller: &EngineCaller,
 ) -> Result<SnapshotRecord, Error> {
     pull(engine, &request.docker_image, caller).await?;
+    // That may have taken hours.
+    engine.recheck(grant, Needs::MANAGE)?;
     let run = request.run_config.unwrap_or_default();
     let ttl_ms = u64::try_from(SANDBOX_TTL.as_millis()).ok();
     let draft = SandboxDraft {
@@ -138,6 +142,25 @@ async fn pull(engine: &Engine, image: &str, caller: &EngineCaller) -> Result<(),
 #[cfg(test)]
 mod tests {
     use super::*;
+    use atoll_core::key::Scope;
+    use atoll_engine::Target;
+    use atoll_walk::World;
+
+    #[tokio::test]
+    async fn a_key_that_was_deleted_while_its_image_came_gets_no_snapshot() {
+        let world = World::new(&[crate::DIALECT]).await;
+        let key = world.key(Scope::Manage).await;
+        let engine = &world.engine;
+        let grant = engine.authorize(&key.caller, Needs::MANAGE, Target::Installation).await.unwrap();
+        let taken = async |name: &str| {
+            let request = Request { docker_image: "host".to_owned(), ..Request::default() };
+            let (id, tag) = (engine.new_snapshot_id().unwrap(), format!("{name}:latest").parse().unwrap());
+            make(engine, request, id, tag, &grant, &key.caller).await
+        };
+        taken("before").await.unwrap();
+        engine.delete_key(key.id.as_str()).await.unwrap();
+        assert_eq!(taken("after").await.unwrap_err().code, Code::Unauthorized);
+    }
 
     #[test]
     fn tags_of_images() {

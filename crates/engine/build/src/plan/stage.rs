@@ -157,6 +157,9 @@ impl Stage<'_> {
             given.map(|(name, value)| (name.clone(), value.clone())).collect();
         env.extend(self.args.clone());
         env.extend(self.state.env.clone());
+        let of_env = env.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
+        self.planner.budget.keep(of_env + argv.iter().map(String::len).sum::<usize>());
+        self.planner.budget.check(instruction.place)?;
         spec::command("RUN", &spec::Command::Argv(argv.clone()))
             .map_err(|error| placed(instruction.place, &error))?;
         let user = self.state.user.clone().unwrap_or_else(|| "root".to_owned());
@@ -203,8 +206,8 @@ impl Stage<'_> {
             }
             (None, _) => {
                 let planner = self.planner;
-                let (context, ignore) = (planner.context, planner.ignore);
-                let from = copy::Files { context, ignore, keep_links: copy.keep_links };
+                let (context, ignore, budget) = (planner.context, planner.ignore, planner.budget);
+                let from = copy::Files { context, ignore, keep_links: copy.keep_links, budget };
                 let selection = copy::select(place, &sources, &destination, from)?;
                 let digest = selection.digest();
                 self.state.key = self.state.key.then("copy", how.into_iter().chain([&digest[..]]));

@@ -47,7 +47,7 @@ pub(super) struct Base {
 
 impl Base {
     /// The key that the keys of its steps are made of.
-    pub(super) fn key(&self, isolation: &str) -> Key {
+    fn key(&self, isolation: &str) -> Key {
         Key::base(&self.identity, isolation)
     }
 

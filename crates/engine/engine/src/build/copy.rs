@@ -6,7 +6,9 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use atoll_build::Budget;
 use atoll_build::context::Entry;
 use atoll_build::copy::{Member, MemberSource, Selection, absolute, is_pattern, matches};
 use atoll_build::plan::Target;
@@ -24,6 +26,7 @@ use tokio_util::io::{StreamReader, SyncIoBridge};
 
 use super::base::FileSystem;
 use super::context::content_path;
+use super::inputs::Wanted;
 use super::run::Run;
 use crate::archive::members;
 use crate::errors::guest_error;
@@ -261,12 +264,25 @@ async fn expand(lease: &GuestLease, pattern: &str) -> Result<Vec<String>> {
     if cut {
         return Err(Error::new(Code::TooLarge, format!("too much lies below '{}'", shorten(&base))));
     }
-    let found = entries.into_iter().filter(|entry| matches(&rest, &entry.path));
-    let found: Vec<String> = found.map(|entry| absolute(&base, &entry.path)).collect();
+    let found = matching(entries, base, rest).await?;
     if found.is_empty() {
         return Err(not_found(pattern));
     }
     Ok(found)
+}
+
+/// The paths of those entries below `base` that match. A thread of its own compares them, as it may take a while.
+async fn matching(entries: Vec<FileInfo>, base: String, pattern: String) -> Result<Vec<String>> {
+    let budget = Arc::<Budget>::default();
+    let _wanted = Wanted(Arc::clone(&budget));
+    let comparing = tokio::task::spawn_blocking(move || {
+        let is_it = |entry: &FileInfo| !budget.is_spent() && matches(&pattern, &entry.path, &budget);
+        let found: Vec<String> =
+            entries.iter().filter(|entry| is_it(entry)).map(|entry| absolute(&base, &entry.path)).collect();
+        (!budget.is_spent()).then_some(found)
+    });
+    let found = comparing.await.map_err(|error| from_io(&io::Error::other(error)))?;
+    found.ok_or_else(|| Error::new(Code::TooLarge, "a pattern is too long for so many names"))
 }
 
 /// Follows links at the end of a path.

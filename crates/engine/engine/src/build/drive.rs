@@ -76,7 +76,7 @@ async fn work(
     set_state(engine, live, BuildState::Running, Some(engine.now_ms())).await?;
     atoll_failpoint::fail_point!("engine.build.running");
     let limit_ms = live.record().spec.timeout_ms.unwrap_or(BUILD_TIMEOUT_DEFAULT_MS);
-    let run = Run::new(engine, live, recipe, &context.index, caller);
+    let run = Run::new(engine, live, recipe, &context, caller);
     match engine.inner.clock.timeout(Duration::from_millis(limit_ms), Box::pin(run.run())).await {
         Some(made) => {
             // It may have become another's meanwhile.

@@ -28,6 +28,7 @@ mod copy;
 mod drive;
 mod fetch;
 mod indexes;
+mod inputs;
 mod journal;
 mod live;
 mod mount;

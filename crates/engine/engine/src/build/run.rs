@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use atoll_build::Ignore;
-use atoll_build::context::{ContextIndex, Entry};
+use atoll_build::context::Entry;
 use atoll_build::graph::{Graph, Origin};
 use atoll_build::place::Place;
-use atoll_build::plan::{Planner, StagePlan, Step, Work, plan_stage};
+use atoll_build::plan::{StagePlan, Step, Work};
 use atoll_build::recipe::Recipe;
 use atoll_core::build::{
     BuildEvent, BuildFailure, BuildSpec, CommandText, StartFrom, StepState, VERIFY_STEP,
@@ -19,7 +19,8 @@ use tokio::time::Instant;
 
 use super::base::{Base, FileSystem, Sources};
 use super::cache::Kept;
-use super::context::content_path;
+use super::context::{Context, content_path};
+use super::inputs::Inputs;
 use super::live::Live;
 use crate::authorize::Caller;
 use crate::clock::Clock;
@@ -33,7 +34,7 @@ pub(super) struct Run<'a> {
     pub(super) engine: &'a Engine,
     pub(super) live: &'a Arc<Live>,
     pub(super) recipe: &'a Recipe,
-    context: &'a ContextIndex,
+    context: &'a Arc<Context>,
     pub(super) caller: &'a Caller,
     pub(super) spec: BuildSpec,
 }
@@ -76,7 +77,7 @@ impl<'a> Run<'a> {
         engine: &'a Engine,
         live: &'a Arc<Live>,
         recipe: &'a Recipe,
-        context: &'a ContextIndex,
+        context: &'a Arc<Context>,
         caller: &'a Caller,
     ) -> Self {
         Self { engine, live, recipe, context, caller, spec: live.record().spec }
@@ -120,45 +121,25 @@ impl<'a> Run<'a> {
     // === planning ===
 
     async fn plan(&self) -> Result<Plan> {
-        let ignore = self.ignore().await?;
-        let planner = Planner {
-            recipe: self.recipe,
-            given: &self.spec.args,
-            context: self.context,
-            ignore: &ignore,
-            architecture: match std::env::consts::ARCH {
-                "x86_64" => "amd64",
-                "aarch64" => "arm64",
-                other => other,
-            },
+        let inputs = Inputs {
+            recipe: self.recipe.clone(),
+            given: self.spec.args.clone(),
+            context: Arc::clone(self.context),
+            ignore: self.ignore().await?,
+            budget: Arc::default(),
         };
         for note in &self.recipe.notes {
             self.note(note.clone()).await?;
         }
-        for name in planner.unused_args() {
+        for name in inputs.planner().unused_args() {
             self.note(format!("the argument {name} is not declared by any ARG, and not used")).await?;
         }
-        let graph = Graph::new(self.recipe, &planner.bases()?, self.spec.target.as_deref())?;
+        let names = inputs.planner().bases()?;
+        let graph = Graph::new(self.recipe, &names, self.spec.target.as_deref())?;
         let bases = self.bases(&graph).await?;
         let isolation = self.spec.isolation.unwrap_or(IsolationLevel::Container).as_str();
-        let mut stages: BTreeMap<usize, StagePlan> = BTreeMap::new();
-        for index in graph.needed.iter().copied() {
-            let base = match &graph.bases[index] {
-                Origin::Stage(stage) => stages.get(stage).map(|plan| plan.end.clone()),
-                Origin::Image(name) => bases.get(name).map(|base| base.state(isolation)),
-            };
-            let missing = || Error::new(Code::Internal, "a stage has no base");
-            let planned = {
-                let key = |origin: &Origin| match origin {
-                    Origin::Stage(stage) => stages.get(stage).map(|plan| plan.end.key).ok_or_else(missing),
-                    Origin::Image(name) => {
-                        bases.get(name).map(|base| base.key(isolation)).ok_or_else(missing)
-                    }
-                };
-                plan_stage(&planner, index, base.ok_or_else(missing)?, &key)?
-            };
-            stages.insert(index, planned);
-        }
+        let states = bases.iter().map(|(name, base)| (name.clone(), base.state(isolation)));
+        let stages = inputs.stages(graph.clone(), states.collect()).await?;
         let (mut first, mut total) = (BTreeMap::new(), 0);
         for (index, stage) in &stages {
             first.insert(*index, total + 1);
@@ -176,7 +157,7 @@ impl<'a> Run<'a> {
         if let Some(text) = &self.spec.ignore {
             return Ok(Ignore::parse(text));
         }
-        let Some(Entry::File { size, digest, .. }) = self.context.entries.get(".dockerignore") else {
+        let Some(Entry::File { size, digest, .. }) = self.context.index.entries.get(".dockerignore") else {
             return Ok(Ignore::default());
         };
         if *size > IGNORE_MAX_BYTES {

@@ -1,6 +1,7 @@
 //! `filesystem.Filesystem`.
 
 mod entry;
+mod share;
 mod watch;
 mod watchers;
 
@@ -9,6 +10,7 @@ use atoll_engine::{GuestLease, guest_error};
 use atoll_guest_protocol::messages::{Describe, FileInfo, FileKind, List, Mkdir, Remove, Rename};
 use axum::extract::Request;
 use axum::response::{IntoResponse as _, Response};
+use prost::Message as _;
 
 use super::process::keepalive;
 use super::{Envd, paths};
@@ -22,6 +24,8 @@ pub(crate) use watchers::Watchers;
 
 /// Most entries of one listing.
 const ENTRIES_MAX: u32 = 100_000;
+/// Most bytes of what is said of them: each may have 64 KiB of metadata.
+const LISTED_MAX_BYTES: usize = 64 << 20;
 
 /// Serves one call.
 pub(crate) async fn call(envd: Envd, method: &str, request: Request) -> Response {
@@ -158,12 +162,50 @@ async fn list_dir(envd: &Envd, request: ListDirRequest) -> Result<ListDirRespons
     let base = path.trim_end_matches('/');
     let mut all: Vec<String> = infos.into_iter().map(|info| format!("{base}/{}", info.path)).collect();
     all.sort_unstable_by(|one, other| one.split('/').cmp(other.split('/')));
-    let mut entries = Vec::with_capacity(all.len());
+    let mut listed = Listed::default();
     for some in all.chunks(atoll_guest_protocol::DESCRIBE_MAX_COUNT) {
         let request = Describe { paths: some.to_vec(), attributes: ATTRIBUTES.to_owned() };
         let described = guest.describe(request).await.map_err(|error| envd.fault(&guest_error(error)))?;
         let found = some.iter().zip(described).filter_map(|(path, described)| entry::entry(path, described));
-        entries.extend(found);
+        listed.extend(found)?;
     }
-    Ok(ListDirResponse { entries })
+    Ok(ListDirResponse { entries: listed.entries })
+}
+
+/// The entries of one answer, as they come. A sandbox says what they are, so their bytes are counted.
+#[derive(Debug, Default)]
+struct Listed {
+    entries: Vec<EntryInfo>,
+    bytes: usize,
+}
+
+impl Listed {
+    fn extend(&mut self, found: impl Iterator<Item = EntryInfo>) -> Result<(), Fault> {
+        for entry in found {
+            self.bytes += size_of::<EntryInfo>() + entry.encoded_len();
+            if self.bytes > LISTED_MAX_BYTES {
+                let most = LISTED_MAX_BYTES >> 20;
+                let why =
+                    format!("the entries have more than {most} MiB of names and metadata: list less deep");
+                return Err(Fault::new(Kind::ResourceExhausted, why));
+            }
+            self.entries.push(entry);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listing_has_so_many_bytes() {
+        let metadata = [("note".to_owned(), "x".repeat(64 << 10))];
+        let entry = EntryInfo { metadata: metadata.into(), ..EntryInfo::default() };
+        let mut listed = Listed::default();
+        listed.extend(std::iter::repeat_n(entry.clone(), 1000)).unwrap();
+        let refused = listed.extend(std::iter::repeat_n(entry, 1000)).unwrap_err();
+        assert!(refused.kind == Kind::ResourceExhausted && listed.entries.len() < 1100, "{refused:?}");
+    }
 }

@@ -15,6 +15,7 @@ use prost::Message;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::share::{Share, Taken};
 use super::watch::Watching;
 use crate::connect::{Fault, Kind};
 use crate::envd::Envd;
@@ -22,8 +23,11 @@ use crate::wire::filesystem::{
     CreateWatcherResponse, Empty, FilesystemEvent, GetWatcherEventsResponse, WatchRequest, WatcherRequest,
 };
 
-/// Most watchers of all sandboxes together.
+/// Most watchers of all sandboxes together; a key leaves some to others.
 const WATCHERS_MAX: usize = 4096;
+/// Memory of the events that wait for clients of all watchers, bytes. A key leaves some to others: where it has none left, the
+/// oldest events of the watcher go.
+const WAITING_MAX_BYTES: usize = 256 << 20;
 /// Most watchers of one sandbox: no sandbox uses up the room that all share.
 const OF_SANDBOX_MAX: usize = 64;
 /// Events of a watcher that wait for the client, at most, and the memory that they take, bytes; the oldest go first.
@@ -38,11 +42,16 @@ const MARK_WAIT: Duration = Duration::from_secs(5);
 
 /// The watchers of a server. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Watchers(Arc<Mutex<HashMap<String, Arc<Watcher>>>>);
+pub(crate) struct Watchers {
+    by_id: Arc<Mutex<HashMap<String, Arc<Watcher>>>>,
+    places: Taken,
+    waiting: Taken,
+}
 
 #[derive(Debug)]
 struct Watcher {
     sandbox: SandboxId,
+    _place: Share,
     events: Mutex<Waiting>,
     /// The last mark that was passed; `None` when no more events will come.
     passed: watch::Sender<Option<u64>>,
@@ -53,19 +62,24 @@ struct Watcher {
 }
 
 /// Events that wait for the client. A guest may report texts of any length, so their bytes are counted.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Waiting {
     events: VecDeque<FilesystemEvent>,
-    bytes: usize,
+    memory: Share,
 }
 
 impl Waiting {
+    /// The oldest make room. An event for which there is none at all is lost.
     fn push(&mut self, event: FilesystemEvent) {
-        self.bytes += Self::size(&event);
-        self.events.push_back(event);
-        while self.events.len() > EVENTS_MAX || self.bytes > EVENTS_MAX_BYTES {
+        let size = Self::size(&event);
+        loop {
+            let fits = self.events.len() < EVENTS_MAX
+                && self.memory.count().saturating_add(size) <= EVENTS_MAX_BYTES;
+            if fits && self.memory.grow(size) {
+                return self.events.push_back(event);
+            }
             let Some(oldest) = self.events.pop_front() else { return };
-            self.bytes -= Self::size(&oldest);
+            self.memory.shrink(Self::size(&oldest));
         }
     }
 
@@ -74,7 +88,7 @@ impl Waiting {
     }
 
     fn take(&mut self) -> Vec<FilesystemEvent> {
-        self.bytes = 0;
+        self.memory.shrink(self.memory.count());
         std::mem::take(&mut self.events).into()
     }
 }
@@ -85,7 +99,7 @@ static MARK: AtomicU64 = AtomicU64::new(1);
 impl Watchers {
     fn table(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Watcher>>> {
         // The map stays usable when a task panics while it holds the lock.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The watcher with this id, if it is one of the caller's sandbox.
@@ -140,21 +154,25 @@ impl Watcher {
     }
 }
 
-/// Refuses a new watcher when there are too many.
+/// Refuses a new watcher when its sandbox has too many.
 fn room(table: &HashMap<String, Arc<Watcher>>, sandbox: &SandboxId) -> Result<(), Fault> {
     if table.values().filter(|other| other.sandbox == *sandbox).count() >= OF_SANDBOX_MAX {
         let why = format!("the sandbox has {OF_SANDBOX_MAX} watchers already: stop some of them");
         return Err(Fault::new(Kind::ResourceExhausted, why));
-    }
-    if table.len() >= WATCHERS_MAX {
-        return Err(Fault::new(Kind::ResourceExhausted, "there are too many watchers already"));
     }
     Ok(())
 }
 
 /// `CreateWatcher`.
 pub(super) async fn create(envd: &Envd, request: &WatchRequest) -> Result<CreateWatcherResponse, Fault> {
-    room(&envd.app.watchers.table(), &envd.sandbox)?;
+    let watchers = envd.app.watchers.clone();
+    room(&watchers.table(), &envd.sandbox)?;
+    let (key, project) = (envd.recorded().key(), envd.recorded().project());
+    let mut place = watchers.places.begin(key, project, &envd.sandbox, WATCHERS_MAX);
+    if !place.grow(1) {
+        return Err(Fault::new(Kind::ResourceExhausted, "there are too many watchers already"));
+    }
+    let memory = watchers.waiting.begin(key, project, &envd.sandbox, WAITING_MAX_BYTES);
     let watching = Watching::begin(envd, request).await?;
     let random = getrandom::u64().map_err(|error| {
         tracing::error!(%error, "no randomness for a watcher");
@@ -163,12 +181,12 @@ pub(super) async fn create(envd: &Envd, request: &WatchRequest) -> Result<Create
     let id = format!("w{random:016x}");
     let watcher = Arc::new(Watcher {
         sandbox: envd.sandbox.clone(),
-        events: Mutex::default(),
+        _place: place,
+        events: Mutex::new(Waiting { events: VecDeque::new(), memory }),
         passed: watch::Sender::new(Some(0)),
         asked: tokio::sync::Notify::new(),
         removed: CancellationToken::new(),
     });
-    let watchers = envd.app.watchers.clone();
     {
         let mut table = watchers.table();
         room(&table, &envd.sandbox)?;
@@ -215,27 +233,57 @@ pub(super) fn remove(envd: &Envd, request: &WatcherRequest) -> Result<Empty, Fau
 #[cfg(test)]
 mod tests {
     use super::*;
+    use atoll_core::id::KeyId;
 
     fn event(name: &str) -> FilesystemEvent {
         FilesystemEvent { name: name.to_owned(), ..FilesystemEvent::default() }
     }
 
+    /// What waits for the only watcher of a key.
+    fn waiting(of: &Taken, key: u64, sandbox: u64, max_bytes: usize) -> Waiting {
+        let (key, sandbox) = (KeyId::from_parts(1, key), SandboxId::from_parts(1, sandbox));
+        let memory = of.begin(Some(&key), None, &sandbox, max_bytes);
+        Waiting { events: VecDeque::new(), memory }
+    }
+
+    #[test]
+    fn what_waits_for_all_is_bounded_and_a_key_leaves_some_to_others() {
+        const MAX_BYTES: usize = 64 << 10;
+        let of = Taken::default();
+        let mut one: Vec<Waiting> = (0..100).map(|sandbox| waiting(&of, 1, sandbox, MAX_BYTES)).collect();
+        for number in 0..100 {
+            for waiting in &mut one {
+                waiting.push(event(&number.to_string()));
+            }
+        }
+        let has: usize = one.iter().map(|waiting| waiting.memory.count()).sum();
+        assert!((MAX_BYTES / 4..=MAX_BYTES / 2).contains(&has), "{has}");
+        let mut other = waiting(&of, 2, 1000, MAX_BYTES);
+        for number in 0..50 {
+            other.push(event(&number.to_string()));
+        }
+        assert_eq!(other.events.len(), 50);
+        drop(one);
+        assert_eq!(other.take().len(), 50);
+        assert!(other.memory.grow(MAX_BYTES / 2), "all is given back");
+    }
+
     #[test]
     fn what_waits_is_bounded() {
-        let mut waiting = Waiting::default();
+        let mut waiting = waiting(&Taken::default(), 1, 1, WAITING_MAX_BYTES);
         for number in 0..EVENTS_MAX + 5 {
             waiting.push(event(&number.to_string()));
         }
         let taken = waiting.take();
         assert_eq!((taken.len(), taken[0].name.as_str()), (EVENTS_MAX, "5"));
-        assert_eq!((waiting.bytes, waiting.take().len()), (0, 0));
+        assert_eq!((waiting.memory.count(), waiting.take().len()), (0, 0));
         let long = "x".repeat(1 << 20);
         for _ in 0..10 {
             waiting.push(event(&long));
-            assert!(waiting.bytes <= EVENTS_MAX_BYTES);
+            assert!(waiting.memory.count() <= EVENTS_MAX_BYTES);
         }
         assert_eq!(waiting.events.len(), 3);
         waiting.push(event(&"x".repeat(EVENTS_MAX_BYTES)));
-        assert_eq!((waiting.bytes, waiting.events.len()), (0, 0));
+        assert_eq!((waiting.memory.count(), waiting.events.len()), (0, 0));
     }
 }
