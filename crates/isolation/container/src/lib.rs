@@ -53,7 +53,7 @@ use atoll_core::spec::Resources;
 pub(crate) use atoll_isolation::step;
 use atoll_isolation::{Death, IsolationError};
 use atoll_isolation_host::{Cgroups, Live, check_hostname, private_dir};
-use atoll_isolation_storage::{Storage, StoredVolumes};
+use atoll_isolation_storage::{Storage, StoredArtifacts, StoredVolumes};
 use atoll_network::SlotPool;
 use atoll_ready::Pool;
 use atoll_witness::Witness;
@@ -299,6 +299,11 @@ impl Inner {
     fn disk_bytes(&self, id: &SandboxId) -> u64 {
         use std::os::unix::fs::MetadataExt;
         std::fs::metadata(self.storage.sandbox_disk(id)).map_or(0, |meta| meta.blocks() * 512)
+    }
+
+    /// The artifacts, as all levels keep them.
+    fn stored(&self) -> StoredArtifacts {
+        StoredArtifacts::new(Arc::clone(&self.storage))
     }
 
     fn living(&self, id: &SandboxId) -> Result<Arc<Instance>, IsolationError> {

@@ -60,7 +60,7 @@ use atoll_isolation::{IsolationError, Resource};
 use atoll_isolation_host::resources::{self, sandboxes_in};
 use atoll_isolation_host::{Cgroups, Live, private_dir};
 use atoll_isolation_storage::filesystem::Templates;
-use atoll_isolation_storage::{Storage, StoredVolumes};
+use atoll_isolation_storage::{Storage, StoredArtifacts, StoredVolumes};
 use atoll_network::SlotPool;
 
 use record::Record;
@@ -253,6 +253,11 @@ impl Inner {
         let inner = Arc::clone(self);
         let joined = tokio::task::spawn_blocking(move || work(&inner)).await;
         joined.map_err(std::io::Error::other).step("run a task")?
+    }
+
+    /// The artifacts, as all levels keep them.
+    fn stored(&self) -> StoredArtifacts {
+        StoredArtifacts::new(Arc::clone(&self.config.storage))
     }
 
     fn ranges(&self) -> MutexGuard<'_, BTreeSet<u32>> {

@@ -43,6 +43,7 @@ mod reserve;
 mod sandboxes;
 mod spare;
 mod still;
+mod stored;
 mod superblock;
 mod sys;
 mod tools;
@@ -70,6 +71,7 @@ pub use reserve::Reserve;
 pub use sandboxes::until_released;
 pub use spare::Spare;
 pub use still::Still;
+pub use stored::StoredArtifacts;
 pub use volumes::{StoredVolumes, thaw_volumes_of};
 
 pub(crate) use atoll_isolation::step;
