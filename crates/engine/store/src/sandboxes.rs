@@ -197,6 +197,28 @@ impl Store {
             .await
     }
 
+    /// Inserts one row of what belongs to a sandbox and has a name.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`] when there is no such sandbox, [`StoreError::NameTaken`] when `sql` inserts nothing.
+    pub(crate) async fn insert_of_sandbox(
+        &self,
+        sandbox: &SandboxId,
+        sql: &'static str,
+        values: Vec<Value>,
+    ) -> Result<(), StoreError> {
+        let sandbox = args![sandbox.as_str()];
+        let inserted = self.write_one(move |mut conn| {
+            Box::pin(async move {
+                if conn.row("SELECT id FROM sandboxes WHERE id = $1", sandbox).await?.is_none() {
+                    return Err(StoreError::NotFound);
+                }
+                conn.execute(sql, values).await
+            })
+        });
+        if inserted.await? == 0 { Err(StoreError::NameTaken) } else { Ok(()) }
+    }
+
     /// The ids of all sandboxes, also those of unreadable rows: things of these sandboxes must not be taken for
     /// leftovers.
     ///
