@@ -15,6 +15,7 @@ mod acme;
 mod build_add;
 mod egress;
 mod egress_bypass;
+mod egress_bypass_http;
 mod egress_real;
 mod intercept;
 mod names;

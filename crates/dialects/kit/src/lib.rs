@@ -7,7 +7,8 @@
 //!   parts of a request, with errors in the protocol's words;
 //! - [`exec`]: commands by an id of the client, a shell if there is none, output from offsets that count each stream
 //!   by itself;
-//! - [`files`]: answers with a file or a range of it, uploads as forms;
+//! - [`files`]: answers with a file or a range of it, uploads as forms, permissions as a text;
+//! - [`paths`]: paths inside a sandbox, and its users' homes;
 //! - [`sandboxes`]: making to the end, waking, listing by filters that the engine does not know;
 //! - [`remembered`]: how sandboxes ended;
 //! - [`once`]: a client that sends a request again gets the first one's answer;
@@ -29,6 +30,7 @@ pub mod exec;
 pub mod files;
 pub mod names;
 pub mod once;
+pub mod paths;
 pub mod pending;
 pub mod promise;
 mod protocol;

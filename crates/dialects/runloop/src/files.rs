@@ -3,8 +3,9 @@
 use atoll_core::id::SandboxId;
 use atoll_core::{Code, Error, spec};
 use atoll_dialect_kit::files::{Form, SendError, send};
+use atoll_dialect_kit::paths::Passwd;
 use atoll_engine::{Engine, FileWriter, GuestLease, guest_error};
-use atoll_guest_protocol::messages::{Mkdir, Read as ReadFile, Remove, Rename, Write};
+use atoll_guest_protocol::messages::{Mkdir, Remove, Rename, Write};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
@@ -23,8 +24,6 @@ use crate::error::{Failure, Result};
 use crate::ids;
 use crate::request::{Caller, Exec, Json, Path, Read};
 
-/// Bytes of `/etc/passwd` that are read.
-const PASSWD_MAX_BYTES: u64 = 1 << 20;
 /// Bytes of a file of the server that are sent at once.
 const PIECE_BYTES: usize = 256 << 10;
 /// Most bytes of a path in a form.
@@ -52,23 +51,8 @@ impl Home {
     pub(crate) async fn of(engine: &Engine, sandbox: &SandboxId) -> Result<Self, Error> {
         let user = engine.sandbox(sandbox)?.spec.user;
         let guest = engine.guest(sandbox).await?;
-        let request = ReadFile { path: "/etc/passwd".to_owned(), offset: 0, length: PASSWD_MAX_BYTES };
-        let mut text = Vec::new();
-        match guest.read(request).await.map_err(guest_error) {
-            Ok(mut reader) => {
-                while let Some(piece) = reader.next().await.map_err(guest_error)? {
-                    text.extend_from_slice(&piece);
-                    if text.len() as u64 > PASSWD_MAX_BYTES {
-                        break;
-                    }
-                }
-            }
-            // An image without `/etc/passwd` still has root.
-            Err(error) if error.code == Code::FileNotFound => {}
-            Err(error) => return Err(error),
-        }
         let user = user.split(':').next().unwrap_or_default();
-        Ok(Self(home_in(&String::from_utf8_lossy(&text), user)))
+        Ok(Self(home_in(&Passwd::read(&guest).await?, user)))
     }
 
     /// The absolute path that the client means.
@@ -87,11 +71,8 @@ impl Home {
     }
 }
 
-fn home_in(passwd: &str, user: &str) -> String {
-    let entry = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>()).find(|fields| {
-        fields.first() == Some(&user) || (user.parse::<u32>().is_ok() && fields.get(2) == Some(&user))
-    });
-    let home = entry.and_then(|fields| fields.get(5).copied()).filter(|home| home.starts_with('/'));
+fn home_in(passwd: &Passwd, user: &str) -> String {
+    let home = passwd.user(user).and_then(|entry| entry.home);
     let home = home.unwrap_or(if user == "root" || user == "0" { "/root" } else { "/" });
     home.trim_end_matches('/').to_owned()
 }
@@ -328,12 +309,12 @@ mod tests {
 
     #[test]
     fn homes() {
-        let passwd = "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000::/home/user/:/bin/bash\nbad:x:1\n";
-        assert_eq!(
-            (home_in(passwd, "user").as_str(), home_in(passwd, "1000").as_str()),
-            ("/home/user", "/home/user")
-        );
-        assert_eq!((home_in("", "root").as_str(), home_in(passwd, "bad").as_str()), ("/root", ""));
+        let text = "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000::/home/user/:/bin/bash\nbad:x:1\n";
+        let passwd = Passwd::from(text.to_owned());
+        assert_eq!(home_in(&passwd, "user"), "/home/user");
+        assert_eq!(home_in(&passwd, "1000"), "/home/user");
+        assert_eq!(home_in(&Passwd::from(String::new()), "root"), "/root");
+        assert_eq!(home_in(&passwd, "bad"), "");
     }
 
     #[test]

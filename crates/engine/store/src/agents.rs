@@ -77,16 +77,7 @@ impl Store {
             SPEC_VERSION,
             agent.created_ms,
         ];
-        let sandbox = args![agent.sandbox.as_str()];
-        let inserted = self.write_one(move |mut conn| {
-            Box::pin(async move {
-                if conn.row("SELECT id FROM sandboxes WHERE id = $1", sandbox).await?.is_none() {
-                    return Err(StoreError::NotFound);
-                }
-                conn.execute(SQL, values).await
-            })
-        });
-        if inserted.await? == 0 { Err(StoreError::NameTaken) } else { Ok(()) }
+        self.insert_of_sandbox(&agent.sandbox, SQL, values).await
     }
 
     /// Stores the changed spec of an agent. Does nothing when the agent is gone.

@@ -8,7 +8,7 @@ use crate::db::{BadColumn, Row, Value, args, json};
 use crate::error::StoreError;
 use crate::listed::{Table, Which};
 use crate::record::{Cursor, Page, TemplateRecord};
-use crate::sandboxes::{add, any_of, here, newest_first, next_page};
+use crate::sql::{add, any_of, here, newest_first, next_page};
 use crate::template_tags;
 use crate::templates::insert;
 

@@ -43,16 +43,7 @@ impl Store {
             SPEC_VERSION,
             context.created_ms,
         ];
-        let sandbox = args![context.sandbox.as_str()];
-        let inserted = self.write_one(move |mut conn| {
-            Box::pin(async move {
-                if conn.row("SELECT id FROM sandboxes WHERE id = $1", sandbox).await?.is_none() {
-                    return Err(StoreError::NotFound);
-                }
-                conn.execute(SQL, values).await
-            })
-        });
-        if inserted.await? == 0 { Err(StoreError::NameTaken) } else { Ok(()) }
+        self.insert_of_sandbox(&context.sandbox, SQL, values).await
     }
 
     /// The contexts of a sandbox, the oldest first.

@@ -11,7 +11,7 @@ use crate::db::{BadColumn, Conn, Row, args, json};
 use crate::error::StoreError;
 use crate::listed::{Table, Which};
 use crate::record::{Cursor, ExecRecord, Insertion, Page};
-use crate::sandboxes::{add, any_of, newest_first, next_page};
+use crate::sql::{add, any_of, newest_first, next_page};
 
 /// Version of the JSON form of an exec's spec.
 const SPEC_VERSION: i64 = 1;

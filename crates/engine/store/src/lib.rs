@@ -31,6 +31,7 @@
 mod accesses;
 mod acme;
 mod agents;
+mod arrivals;
 mod builds;
 mod contexts;
 mod db;
@@ -55,6 +56,7 @@ mod services;
 mod shared_images;
 mod sharing;
 mod snapshots;
+mod sql;
 mod sqlite;
 mod ssh_keys;
 mod store;
@@ -71,10 +73,11 @@ mod writer;
 pub mod conformance;
 
 pub use agents::{AgentRecord, EventRecord, SessionRecord};
+pub use arrivals::{Arrival, Left, Staying};
 pub use builds::{BuildRecord, CacheRecord};
 pub use contexts::ContextRecord;
 pub use error::StoreError;
-pub use kept::{Arrival, CopyRecord, KeptRecord, Left, Staying};
+pub use kept::{CopyRecord, KeptRecord};
 pub use listed::{Unreadable, UnreadableRow};
 pub use membership::{Lease, Told, boot_ns};
 pub use nodes::{NodeDraft, NodeRecord, Whereabouts};

@@ -14,7 +14,8 @@ use crate::db::{BadColumn, Conn, Row, args, json};
 use crate::error::StoreError;
 use crate::listed::{Table, Which};
 use crate::migrations;
-use crate::sandboxes::{self, any_of};
+use crate::sandboxes;
+use crate::sql::any_of;
 
 const TABLE: Table = Table::new("nodes", "id").named("name");
 
@@ -351,7 +352,7 @@ impl Taken<'_> {
             conn.execute(PUT, put).await?;
             let lose = vec![id.as_str().into(), exit.clone(), self.now_ms.into(), taken_ms.into()];
             conn.execute(LOSE, lose).await?;
-            crate::kept::arrive(conn, &id, state == SandboxState::Running).await?;
+            crate::arrivals::arrive(conn, &id, state == SandboxState::Running).await?;
         }
         Ok(())
     }

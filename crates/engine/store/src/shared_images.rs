@@ -13,7 +13,7 @@ use sqlx::AssertSqlSafe;
 use crate::Store;
 use crate::db::{Conn, Row, Value, args};
 use crate::error::StoreError;
-use crate::sandboxes::any_of;
+use crate::sql::any_of;
 
 /// An image that every node can have.
 #[derive(Debug, Clone, PartialEq, Eq)]

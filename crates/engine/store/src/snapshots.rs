@@ -17,7 +17,8 @@ use crate::db::{Conn, Row, Value, args};
 use crate::error::StoreError;
 use crate::listed::{Table, Which};
 use crate::record::{Cursor, Page, SnapshotFilter, SnapshotRecord};
-use crate::sandboxes::{self, add, any_of, here, newest_first, next_page};
+use crate::sandboxes;
+use crate::sql::{add, any_of, here, newest_first, next_page};
 
 const TABLE: &str = "snapshots";
 const LIST: Table = Table::new(TABLE, "id").of("project");

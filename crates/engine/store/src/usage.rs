@@ -11,7 +11,7 @@ use crate::Store;
 use crate::db::{BadColumn, Conn, Row, args};
 use crate::error::StoreError;
 use crate::listed::{Table, Which};
-use crate::sandboxes::add;
+use crate::sql::add;
 
 const TABLE: Table = Table::new("usage", "sandbox_id");
 const HOUR_MS: u64 = 3_600_000;

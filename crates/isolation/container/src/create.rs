@@ -84,7 +84,7 @@ impl Inner {
         listener: OwnedFd,
     ) -> Result<i32, IsolationError> {
         let record = self.records.of(&plan.id);
-        let marked = if plan.layers.is_empty() { record.mark_bare() } else { record.unmark_bare() };
+        let marked = if plan.layers.is_empty() { record.bare().set() } else { record.bare().clear() };
         marked?;
         let slot = self.claim_slot()?;
         let launch = self.launch(plan, userns, &disk, membership, listener, slot.netns)?;

@@ -2,14 +2,13 @@
 //! waits for the kernel to let go, removes the cgroups and, last, the directory with the claims and the
 //! disk. Taking the disk apart is left to [`crate::trash`].
 
-use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use atoll_core::id::SandboxId;
 use atoll_failpoint::fail_point;
 use atoll_isolation::{IsolationError, Resource};
-use atoll_isolation_storage::loops_in_use;
+use atoll_isolation_host::resources;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -75,39 +74,13 @@ impl Inner {
 
     /// Everything that carries a sandbox's id.
     pub(crate) fn scan(&self) -> Result<Vec<Resource>, IsolationError> {
-        let mut found = self.parts()?;
-        let with_cgroups = found.iter().filter(|part| part.kind == "cgroup");
-        let with_cgroups: BTreeSet<_> = with_cgroups.map(|part| part.sandbox.clone()).collect();
-        for sandbox in with_cgroups {
-            for pid in self.cgroups.pids(&sandbox)? {
-                found.push(Resource { sandbox: sandbox.clone(), kind: "process", name: pid.to_string() });
-            }
-        }
-        found.sort();
-        Ok(found)
+        resources::with_processes(&self.cgroups, self.parts()?)
     }
 
     /// The same, but for processes, which are in cgroups that are found.
     pub(crate) fn parts(&self) -> Result<Vec<Resource>, IsolationError> {
-        let mut found = Vec::new();
-        for (sandbox, name) in self.cgroups.scan()? {
-            found.push(Resource { sandbox, kind: "cgroup", name });
-        }
-        for sandbox in self.records.list()? {
-            let name = self.records.of(&sandbox).dir().display().to_string();
-            found.push(Resource { sandbox, kind: "directory", name });
-        }
-        for sandbox in self.storage.sandboxes()? {
-            let name = self.storage.sandbox_disk(&sandbox).display().to_string();
-            found.push(Resource { sandbox, kind: "disk", name });
-        }
-        for (number, seen) in loops_in_use().step("list the loop devices")? {
-            found.extend(self.storage.sandbox_of(&seen).map(|sandbox| Resource {
-                sandbox,
-                kind: "loop",
-                name: format!("/dev/loop{number}"),
-            }));
-        }
+        let mut found = resources::parts(&self.cgroups, self.records.dir())?;
+        found.extend(self.storage.container_disks()?);
         if let Ok(witness) = &self.witness {
             found.extend(witness.sandboxes().into_iter().map(|(sandbox, name)| Resource {
                 sandbox,

@@ -14,9 +14,9 @@ use std::sync::{Mutex, PoisonError};
 
 use atoll_core::profile::{Profiles, RUN_DIR, door};
 use atoll_isolation::IsolationError;
+use atoll_isolation_host::private_dir;
 
 use crate::lock;
-use crate::record::private_dir;
 use crate::step::Step;
 
 /// Where the command is, below the directory that is shown.

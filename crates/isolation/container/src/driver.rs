@@ -14,7 +14,6 @@ use atoll_isolation::{
     IsolationError, Lifecycle, Plan, PlannedLayer, Resource, RootFs, StandingStill, Taken, Usage, Woken,
     no_memory,
 };
-use atoll_isolation_storage::filesystem;
 use tokio::net::UnixStream;
 
 use crate::step::Step;
@@ -238,17 +237,15 @@ impl Artifacts for ContainerIsolation {
     }
 
     async fn artifacts(&self) -> Result<Vec<SnapshotId>, IsolationError> {
-        self.blocking(|inner| inner.storage.artifacts()).await
+        self.inner.stored().list().await
     }
 
     async fn settle_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
-        let artifact = artifact.clone();
-        self.blocking(move |inner| inner.storage.settle_artifact(&artifact)).await
+        self.inner.stored().settle(artifact).await
     }
 
     async fn seal_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
-        let artifact = artifact.clone();
-        self.blocking(move |inner| inner.storage.seal_artifact(&artifact)).await
+        self.inner.stored().seal(artifact).await
     }
 
     async fn compare(
@@ -270,34 +267,19 @@ impl Artifacts for ContainerIsolation {
     }
 
     async fn read_artifact(&self, artifact: &SnapshotId) -> Result<File, IsolationError> {
-        let artifact = artifact.clone();
-        self.blocking(move |inner| {
-            File::open(inner.storage.artifact_disk(&artifact)?).step("open the disk of a snapshot")
-        })
-        .await
+        self.inner.stored().read(artifact).await
     }
 
     async fn write_artifact(&self, artifact: &SnapshotId, bytes: u64) -> Result<File, IsolationError> {
-        let artifact = artifact.clone();
-        self.blocking(move |inner| {
-            inner.storage.check_room()?;
-            inner.storage.make_artifact_disk(&artifact, bytes)
-        })
-        .await
+        self.inner.stored().write(artifact, bytes).await
     }
 
     async fn check_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
-        let artifact = artifact.clone();
-        self.blocking(move |inner| {
-            filesystem::check(&inner.storage.artifact_disk(&artifact)?)?;
-            inner.storage.settle_artifact(&artifact)
-        })
-        .await
+        self.inner.stored().check(artifact).await
     }
 
     async fn remove_artifact(&self, artifact: &SnapshotId) -> Result<(), IsolationError> {
-        let artifact = artifact.clone();
-        self.blocking(move |inner| inner.storage.remove_artifact(&artifact)).await
+        self.inner.stored().remove(artifact).await
     }
 }
 

@@ -7,20 +7,16 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
 
 use atoll_core::id::SandboxId;
 use atoll_core::sandbox::PauseMode;
 use atoll_failpoint::fail_point;
 use atoll_isolation::{IsolationError, Plan};
 use atoll_isolation_host::Process;
-use atoll_isolation_storage::loops_in_use;
+use atoll_isolation_storage::until_released;
 
-use crate::step::{Step, failed};
+use crate::step::Step;
 use crate::{Inner, create};
-
-/// How long the kernel may take to write a disk back and let go of its loop device.
-const RELEASE_DEADLINE: Duration = Duration::from_secs(60);
 
 impl Inner {
     /// Blocks for as long as it takes to write the disk's changes to the host's disk.
@@ -63,23 +59,13 @@ impl Inner {
 
     /// Waits until no loop device has the disk, then for the host's disk to have it.
     fn release_disk(&self, id: &SandboxId) -> Result<(), IsolationError> {
-        let deadline = Instant::now() + RELEASE_DEADLINE;
-        let mut wait = Duration::from_millis(1);
-        while self.is_bound(id)? {
-            if Instant::now() >= deadline {
-                let late = std::io::Error::from(std::io::ErrorKind::TimedOut);
-                return Err(failed("unmount the disk of a sandbox".to_owned(), late));
-            }
-            std::thread::sleep(wait);
-            wait = (wait * 2).min(Duration::from_millis(20));
-        }
+        until_released(|| self.is_bound(id))?;
         let image = File::open(self.storage.sandbox_disk(id));
         image.and_then(|image| image.sync_all()).step("write the disk of a sandbox out")
     }
 
     fn is_bound(&self, id: &SandboxId) -> Result<bool, IsolationError> {
-        let bound = loops_in_use().step("list the loop devices")?;
-        Ok(bound.iter().any(|(_, seen)| self.storage.sandbox_of(seen).as_ref() == Some(id)))
+        Ok(self.storage.container_loops()?.iter().any(|(sandbox, _)| sandbox == id))
     }
 
     /// Blocks for some milliseconds.

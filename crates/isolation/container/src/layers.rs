@@ -66,13 +66,13 @@ impl Inner {
     /// Whether it is written down that a live container has no layers. Looks at one name: nothing waits.
     pub(crate) fn has_no_layers(&self, id: &SandboxId) -> Result<bool, IsolationError> {
         self.living(id)?;
-        Ok(self.records.of(id).is_bare())
+        Ok(self.records.of(id).bare().is_set())
     }
 
     /// Sees to it that a live container has these layers and no others. Blocks for less than a millisecond.
     ///
     /// What is mounted is asked of the kernel, because a server can be killed between a mount and its record. Only a
-    /// container of which [`Record::is_bare`](crate::record::Record::is_bare) is true has none for sure.
+    /// container of which [`Record::bare`](crate::record::Record::bare) is set has none for sure.
     pub(crate) fn set_layers(&self, id: &SandboxId, layers: &[PlannedLayer]) -> Result<(), IsolationError> {
         let instance = self.living(id)?;
         let record = self.records.of(id);
@@ -82,9 +82,9 @@ impl Inner {
         let _turn = instance.freezing();
         let mounted = mounted(pid)?;
         if layers.is_empty() && mounted.is_empty() {
-            return record.mark_bare();
+            return record.bare().set();
         }
-        record.unmark_bare()?;
+        record.bare().clear()?;
         let open = |kind| File::open(format!("/proc/{pid}/ns/{kind}")).step("open a namespace of a sandbox");
         let (namespace, userns) = (open("mnt")?, open("user")?);
         // A process that lives now has had its number all the time: what was opened is its own.
@@ -103,7 +103,7 @@ impl Inner {
         let visitor = std::thread::Builder::new().name("atoll-layers".to_owned());
         let ended = visitor.spawn(move || visit.run()).step("start the thread atoll-layers")?.join();
         match ended.unwrap_or(Err(Errno::IO)) {
-            Ok(()) if layers.is_empty() => record.mark_bare(),
+            Ok(()) if layers.is_empty() => record.bare().set(),
             Ok(()) => Ok(()),
             Err(Errno::LOOP | Errno::NOTDIR | Errno::XDEV) => Err(IsolationError::BadPolicy(format!(
                 "agent layers cannot be mounted: something in the sandbox that is no directory stands at, or on the way to, {LAYERS_DIR}"

@@ -52,8 +52,8 @@ use atoll_core::id::SandboxId;
 use atoll_core::spec::Resources;
 pub(crate) use atoll_isolation::step;
 use atoll_isolation::{Death, IsolationError};
-use atoll_isolation_host::{Cgroups, Live, check_hostname};
-use atoll_isolation_storage::{Storage, StoredVolumes};
+use atoll_isolation_host::{Cgroups, Live, check_hostname, private_dir};
+use atoll_isolation_storage::{Storage, StoredArtifacts, StoredVolumes};
 use atoll_network::SlotPool;
 use atoll_ready::Pool;
 use atoll_witness::Witness;
@@ -189,11 +189,11 @@ impl ContainerIsolation {
         if !rustix::process::geteuid().is_root() {
             return Err(IsolationError::Unavailable("containers need a server that runs as root".to_owned()));
         }
-        record::private_dir(&config.dir).step("make the data directory")?;
+        private_dir(&config.dir).step("make the data directory")?;
         let dir = config.dir.canonicalize().step("find the data directory")?;
         let records = Records::open(dir.join("sandboxes"))?;
         let scratch = dir.join("scratch");
-        record::private_dir(&scratch).step("make the scratch directory")?;
+        private_dir(&scratch).step("make the scratch directory")?;
         let sandboxes = records.list()?;
         let skeleton = Skeleton::open(&dir.join("skeleton"), sandboxes.is_empty())?;
         let doors = Doors::open(dir.join("doors"), config.run, sandboxes.is_empty())?;
@@ -299,6 +299,11 @@ impl Inner {
     fn disk_bytes(&self, id: &SandboxId) -> u64 {
         use std::os::unix::fs::MetadataExt;
         std::fs::metadata(self.storage.sandbox_disk(id)).map_or(0, |meta| meta.blocks() * 512)
+    }
+
+    /// The artifacts, as all levels keep them.
+    fn stored(&self) -> StoredArtifacts {
+        StoredArtifacts::new(Arc::clone(&self.storage))
     }
 
     fn living(&self, id: &SandboxId) -> Result<Arc<Instance>, IsolationError> {

@@ -20,7 +20,8 @@ use std::path::{Path, PathBuf};
 
 use atoll_core::id::SandboxId;
 use atoll_isolation::IsolationError;
-use atoll_isolation_host::Process;
+use atoll_isolation_host::resources::sandboxes_in;
+use atoll_isolation_host::{Marker, Process, private_dir};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -51,14 +52,14 @@ impl Records {
         Record { dir: self.dir.join(id.as_str()) }
     }
 
+    /// Where they are.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Every sandbox that has a directory.
     pub(crate) fn list(&self) -> Result<Vec<SandboxId>, IsolationError> {
-        let mut ids = Vec::new();
-        for entry in fs::read_dir(&self.dir).step("list the sandboxes")? {
-            let name = entry.step("list the sandboxes")?.file_name();
-            ids.extend(name.to_str().and_then(|name| name.parse::<SandboxId>().ok()));
-        }
-        Ok(ids)
+        sandboxes_in(&self.dir, "").step("list the sandboxes")
     }
 }
 
@@ -73,42 +74,15 @@ impl Record {
         &self.dir
     }
 
-    /// Writes down that the sandbox is being stopped for a snapshot: a process that finds this lets it go on.
-    pub(crate) fn mark_frozen(&self) -> Result<(), IsolationError> {
-        File::create(self.dir.join("frozen")).step("write down that a sandbox is stopped")?;
-        Ok(())
+    /// Says that the sandbox is being stopped for a snapshot: a process that finds this lets it go on.
+    pub(crate) fn frozen(&self) -> Marker {
+        Marker::new(self.dir.join("frozen"), "a sandbox is stopped")
     }
 
-    /// Takes that back.
-    pub(crate) fn unmark_frozen(&self) -> Result<(), IsolationError> {
-        match fs::remove_file(self.dir.join("frozen")) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            other => other.step("write down that a sandbox goes on"),
-        }
-    }
-
-    /// Whether it is written down.
-    pub(crate) fn is_frozen(&self) -> bool {
-        self.dir.join("frozen").try_exists().is_ok_and(|there| there)
-    }
-
-    /// Writes down that no agent layer is mounted. A directory without this, as older servers left them, says nothing.
-    pub(crate) fn mark_bare(&self) -> Result<(), IsolationError> {
-        File::create(self.dir.join("bare")).step("write down that a sandbox has no agent layers")?;
-        Ok(())
-    }
-
-    /// Takes that back: before the first layer is mounted, so that a server that is killed in between leaves nothing false.
-    pub(crate) fn unmark_bare(&self) -> Result<(), IsolationError> {
-        match fs::remove_file(self.dir.join("bare")) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            other => other.step("write down that a sandbox may have agent layers"),
-        }
-    }
-
-    /// Whether it is written down. When it is not, layers may be mounted.
-    pub(crate) fn is_bare(&self) -> bool {
-        self.dir.join("bare").try_exists().is_ok_and(|there| there)
+    /// Says that no agent layer is mounted. It is cleared before the first layer is mounted, so that a server that is
+    /// killed in between leaves nothing false; a directory without it, as older servers left them, says nothing.
+    pub(crate) fn bare(&self) -> Marker {
+        Marker::new(self.dir.join("bare"), "a sandbox has no agent layers")
     }
 
     /// Makes the directory. Fails when there is one.
@@ -209,9 +183,4 @@ impl Record {
 fn open_dir(path: &Path) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(CWD, path, flags, Mode::empty())
-}
-
-/// Makes a directory, with its parents, that only root may enter.
-pub(crate) fn private_dir(path: &Path) -> io::Result<()> {
-    DirBuilder::new().mode(0o700).recursive(true).create(path)
 }

@@ -14,8 +14,8 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
 use atoll_isolation::IsolationError;
+use atoll_isolation_host::private_dir;
 
-use crate::record::private_dir;
 use crate::step::Step;
 
 /// Counted up when what is built here changes.

@@ -8,7 +8,7 @@ use atoll_core::snapshot::CopyMethod;
 use atoll_core::spec::IsolationLevel;
 use atoll_failpoint::fail_point;
 use atoll_isolation::{DiskSource, IsolationError, Plan, Taken, no_memory};
-use atoll_isolation_storage::{DISK_FILE, Kind, MountedDisk, Use, loops_in_use, mount_ext4};
+use atoll_isolation_storage::{DISK_FILE, Kind, MountedDisk, Use, mount_ext4};
 
 use crate::Inner;
 use crate::disk::Disk;
@@ -55,34 +55,31 @@ impl Inner {
             return work().map(|done| (done, since.elapsed()));
         }
         let record = self.records.of(id);
-        record.mark_frozen()?;
+        record.frozen().set()?;
         let since = Instant::now();
         let done = self.cgroups.freeze(id).and_then(|()| work());
         let thawed = self.cgroups.thaw(id);
         let paused = since.elapsed();
         thawed?;
-        record.unmark_frozen()?;
+        record.frozen().clear()?;
         done.map(|done| (done, paused))
     }
 
     /// Mounts the disk of an instance that another process made once more; `None` when nothing has it mounted.
     pub(crate) fn mount_again(&self, id: &SandboxId) -> Result<Option<OwnedFd>, IsolationError> {
-        for (number, seen) in loops_in_use().step("list the loop devices")? {
-            if self.storage.sandbox_of(&seen).as_ref() == Some(id) {
-                return mount_ext4(format!("/dev/loop{number}").as_ref(), Use::Again).map(Some);
-            }
-        }
-        Ok(None)
+        let bound = self.storage.container_loops()?;
+        let device = bound.into_iter().find(|(sandbox, _)| sandbox == id);
+        device.map(|(_, device)| mount_ext4(&device, Use::Again)).transpose()
     }
 
     /// Lets a sandbox go on that was stopped for a snapshot by a process that was then killed.
     pub(crate) fn thaw_left_over(&self, id: &SandboxId) -> Result<(), IsolationError> {
         let record = self.records.of(id);
-        if !record.is_frozen() {
+        if !record.frozen().is_set() {
             return Ok(());
         }
         match self.cgroups.thaw(id) {
-            Ok(()) | Err(IsolationError::Gone) => record.unmark_frozen(),
+            Ok(()) | Err(IsolationError::Gone) => record.frozen().clear(),
             Err(error) => Err(error),
         }
     }

@@ -13,10 +13,10 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use atoll_isolation::IsolationError;
+use atoll_isolation_host::private_dir;
 use atoll_isolation_storage::Storage;
 
 use crate::disk::{Disk, Disks};
-use crate::record;
 use crate::step::Step;
 
 /// Sandboxes that wait to be removed. Beyond it destroying one waits for another to be gone.
@@ -47,7 +47,7 @@ impl Trash {
         disks: Arc<Disks>,
         storage: Arc<Storage>,
     ) -> Result<Self, IsolationError> {
-        record::private_dir(&dir).step("make the trash directory")?;
+        private_dir(&dir).step("make the trash directory")?;
         for entry in std::fs::read_dir(&dir).step("list the trash directory")? {
             let path = entry.step("list the trash directory")?.path();
             std::fs::remove_dir_all(path).step("empty the trash directory")?;

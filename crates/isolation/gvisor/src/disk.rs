@@ -1,25 +1,20 @@
 //! Disks of sandboxes: snapshots of live ones, sandboxes that are nothing but their disk, and back.
 
 use std::fs::File;
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::sandbox::PauseMode;
 use atoll_core::snapshot::{Comparison, CopyMethod};
 use atoll_failpoint::fail_point;
 use atoll_isolation::{IsolationError, Plan, RootFs, Taken};
-use atoll_isolation_storage::{DISK_FILE, Frozen, Kind, Use, filesystem, loops_in_use, mount_ext4};
+use atoll_isolation_storage::{DISK_FILE, Frozen, Kind, Use, filesystem, mount_ext4, until_released};
 
 use crate::create;
-use crate::step::{Step, failed};
+use crate::step::Step;
 use crate::{Inner, is_there};
-
-/// How long the kernel may take to write a disk back and let go of its loop device.
-const RELEASE_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Why memory cannot be written to disk: `runsc checkpoint` ends so before it has done anything.
 pub(crate) fn no_memory() -> String {
@@ -39,13 +34,13 @@ impl Inner {
         let mount = self.mount_again(id)?.ok_or(IsolationError::Gone)?;
         let _alone = sentry.freezing();
         let record = self.record(id);
-        record.mark_frozen()?;
+        record.frozen().set()?;
         let frozen = Frozen::freeze(mount.as_fd())?;
         fail_point!("gvisor::snapshot::frozen");
         let made = storage.duplicate(&self.disk(id), &to);
         fail_point!("gvisor::snapshot::cloned");
         let paused = frozen.thaw()?;
-        record.unmark_frozen()?;
+        record.frozen().clear()?;
         drop(made?);
         let method = if storage.kind() == Kind::Copy { CopyMethod::Copy } else { CopyMethod::Clone };
         Ok(Taken { usage: storage.artifact_usage(artifact)?, paused, method })
@@ -53,13 +48,8 @@ impl Inner {
 
     /// The loop devices that have a sandbox's disk.
     fn bound(&self, id: &SandboxId) -> Result<Vec<PathBuf>, IsolationError> {
-        let bound = loops_in_use().step("list the loop devices")?;
-        let ours = |seen: &str| self.config.storage.sentry_of(seen).as_ref() == Some(id);
-        Ok(bound
-            .into_iter()
-            .filter(|(_, seen)| ours(seen))
-            .map(|(number, _)| format!("/dev/loop{number}").into())
-            .collect())
+        let bound = self.config.storage.sentry_loops()?;
+        Ok(bound.into_iter().filter(|(sandbox, _)| sandbox == id).map(|(_, device)| device).collect())
     }
 
     /// Mounts the disk of a live sandbox once more, which is the same file system; `None` when nothing has it mounted.
@@ -76,13 +66,13 @@ impl Inner {
             drop(sentry.freezing());
         }
         let record = self.record(id);
-        if !record.is_frozen() {
+        if !record.frozen().is_set() {
             return Ok(());
         }
         if let Some(mount) = self.mount_again(id)? {
             Frozen::thaw_left_over(mount.as_fd())?;
         }
-        record.unmark_frozen()
+        record.frozen().clear()
     }
 
     /// Makes an instance anew. The disk is made while the old one still lives: what can fail for want of room
@@ -177,16 +167,6 @@ impl Inner {
 
     /// Waits until no loop device has the disk.
     pub(crate) fn release_disk(&self, id: &SandboxId) -> Result<(), IsolationError> {
-        let deadline = Instant::now() + RELEASE_DEADLINE;
-        let mut wait = Duration::from_millis(1);
-        while !self.bound(id)?.is_empty() {
-            if Instant::now() >= deadline {
-                let late = io::Error::from(io::ErrorKind::TimedOut);
-                return Err(failed("unmount the disk of a sandbox".to_owned(), late));
-            }
-            std::thread::sleep(wait);
-            wait = (wait * 2).min(Duration::from_millis(20));
-        }
-        Ok(())
+        until_released(|| Ok(!self.bound(id)?.is_empty()))
     }
 }

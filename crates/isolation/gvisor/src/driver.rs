@@ -12,7 +12,6 @@ use atoll_isolation::{
     ArtifactUsage, Artifacts, Check, Death, Gate, Gates, GuestStream, HostLoad, Isolation, IsolationError,
     Lifecycle, Plan, Resource, RootFs, StandingStill, Taken, Usage, Woken, no_memory,
 };
-use atoll_isolation_storage::filesystem;
 
 use crate::step::Step;
 use crate::{GvisorIsolation, Inner, create, disk};
@@ -157,17 +156,15 @@ impl Artifacts for GvisorIsolation {
     }
 
     async fn artifacts(&self) -> Result<Vec<SnapshotId>, IsolationError> {
-        self.blocking(|inner| inner.config.storage.artifacts()).await
+        self.inner.stored().list().await
     }
 
     async fn settle_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
-        let artifact = artifact.clone();
-        self.blocking(move |inner| inner.config.storage.settle_artifact(&artifact)).await
+        self.inner.stored().settle(artifact).await
     }
 
     async fn seal_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
-        let artifact = artifact.clone();
-        self.blocking(move |inner| inner.config.storage.seal_artifact(&artifact)).await
+        self.inner.stored().seal(artifact).await
     }
 
     async fn compare(
@@ -182,34 +179,19 @@ impl Artifacts for GvisorIsolation {
     }
 
     async fn read_artifact(&self, artifact: &SnapshotId) -> Result<File, IsolationError> {
-        let artifact = artifact.clone();
-        self.blocking(move |inner| {
-            File::open(inner.config.storage.artifact_disk(&artifact)?).step("open the disk of a snapshot")
-        })
-        .await
+        self.inner.stored().read(artifact).await
     }
 
     async fn write_artifact(&self, artifact: &SnapshotId, bytes: u64) -> Result<File, IsolationError> {
-        let artifact = artifact.clone();
-        self.blocking(move |inner| {
-            inner.config.storage.check_room()?;
-            inner.config.storage.make_artifact_disk(&artifact, bytes)
-        })
-        .await
+        self.inner.stored().write(artifact, bytes).await
     }
 
     async fn check_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
-        let artifact = artifact.clone();
-        self.blocking(move |inner| {
-            filesystem::check(&inner.config.storage.artifact_disk(&artifact)?)?;
-            inner.config.storage.settle_artifact(&artifact)
-        })
-        .await
+        self.inner.stored().check(artifact).await
     }
 
     async fn remove_artifact(&self, artifact: &SnapshotId) -> Result<(), IsolationError> {
-        let artifact = artifact.clone();
-        self.blocking(move |inner| inner.config.storage.remove_artifact(&artifact)).await
+        self.inner.stored().remove(artifact).await
     }
 }
 

@@ -57,9 +57,10 @@ use atoll_core::id::SandboxId;
 use atoll_core::spec::Resources;
 pub(crate) use atoll_isolation::step;
 use atoll_isolation::{IsolationError, Resource};
-use atoll_isolation_host::{Cgroups, Live};
+use atoll_isolation_host::resources::{self, sandboxes_in};
+use atoll_isolation_host::{Cgroups, Live, private_dir};
 use atoll_isolation_storage::filesystem::Templates;
-use atoll_isolation_storage::{Storage, StoredVolumes, loops_in_use};
+use atoll_isolation_storage::{Storage, StoredArtifacts, StoredVolumes};
 use atoll_network::SlotPool;
 
 use record::Record;
@@ -158,24 +159,13 @@ struct Inner {
     probing: Mutex<BTreeSet<SandboxId>>,
 }
 
-/// An error with all its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text = format!("{text}: {cause}");
-        next = cause.source();
-    }
-    text
-}
-
 fn is_there(path: &Path) -> bool {
     path.try_exists().is_ok_and(|there| there)
 }
 
-/// A directory that only root may enter.
+/// Makes a directory that only root may enter; gives its path without links.
 fn private(dir: &Path) -> Result<PathBuf, IsolationError> {
-    DirBuilder::new().mode(0o700).recursive(true).create(dir).step("make the data directory")?;
+    private_dir(dir).step("make the data directory")?;
     dir.canonicalize().step("find the data directory")
 }
 
@@ -240,7 +230,7 @@ impl Inner {
         let config = GvisorConfig { dir: private(&config.dir)?, ..config };
         private(&config.dir.join("sandboxes"))?;
         private(&config.dir.join("scratch"))?;
-        let sandboxes = sandboxes(&config.dir)?;
+        let sandboxes = sandboxes_in(&config.dir.join("sandboxes"), "").step("list the sandboxes")?;
         let inner = Self {
             platform: tokio::sync::OnceCell::new(),
             agent: agent_dir(&config.dir, config.agent, sandboxes.is_empty())?,
@@ -263,6 +253,11 @@ impl Inner {
         let inner = Arc::clone(self);
         let joined = tokio::task::spawn_blocking(move || work(&inner)).await;
         joined.map_err(std::io::Error::other).step("run a task")?
+    }
+
+    /// The artifacts, as all levels keep them.
+    fn stored(&self) -> StoredArtifacts {
+        StoredArtifacts::new(Arc::clone(&self.config.storage))
     }
 
     fn ranges(&self) -> MutexGuard<'_, BTreeSet<u32>> {
@@ -294,51 +289,17 @@ impl Inner {
 
     /// Everything that carries a sandbox's id.
     fn scan(&self) -> Result<Vec<Resource>, IsolationError> {
-        let mut found = self.parts()?;
-        let with_cgroups = found.iter().filter(|part| part.kind == "cgroup");
-        let with_cgroups: BTreeSet<_> = with_cgroups.map(|part| part.sandbox.clone()).collect();
-        for sandbox in with_cgroups {
-            for pid in self.cgroups.pids(&sandbox)? {
-                found.push(Resource { sandbox: sandbox.clone(), kind: "process", name: pid.to_string() });
-            }
-        }
-        found.sort();
-        Ok(found)
+        resources::with_processes(&self.cgroups, self.parts()?)
     }
 
     /// The same, but for processes, which are in cgroups that are found.
     fn parts(&self) -> Result<Vec<Resource>, IsolationError> {
-        let mut found = Vec::new();
-        for (sandbox, name) in self.cgroups.scan()? {
-            found.push(Resource { sandbox, kind: "cgroup", name });
-        }
-        for sandbox in sandboxes(&self.config.dir)? {
-            let name = self.record(&sandbox).dir.display().to_string();
-            found.push(Resource { sandbox, kind: "directory", name });
-        }
-        let storage = &self.config.storage;
-        for sandbox in storage.sentries()? {
-            let name = storage.sentry(&sandbox).display().to_string();
-            found.push(Resource { sandbox, kind: "disk", name });
-        }
-        for (number, seen) in loops_in_use().step("list the loop devices")? {
-            let name = format!("/dev/loop{number}");
-            found.extend(storage.sentry_of(&seen).map(|sandbox| Resource { sandbox, kind: "loop", name }));
-        }
+        let mut found = resources::parts(&self.cgroups, &self.config.dir.join("sandboxes"))?;
+        found.extend(self.config.storage.sentry_disks()?);
         let probing = self.probing().clone();
         found.retain(|resource| !probing.contains(&resource.sandbox));
         Ok(found)
     }
-}
-
-/// The sandboxes that are written down.
-fn sandboxes(dir: &Path) -> Result<Vec<SandboxId>, IsolationError> {
-    let mut ids = Vec::new();
-    for entry in std::fs::read_dir(dir.join("sandboxes")).step("list the sandboxes")? {
-        let name = entry.step("list the sandboxes")?.file_name();
-        ids.extend(name.to_str().and_then(|name| name.parse::<SandboxId>().ok()));
-    }
-    Ok(ids)
 }
 
 impl Drop for Inner {

@@ -20,8 +20,8 @@ use tokio::net::UnixStream;
 
 use crate::create::check_limits;
 use crate::launch::SHARED;
-use crate::step::{Step, failed};
-use crate::{Inner, chain, host_limits};
+use crate::step::{Step, chain, failed};
+use crate::{Inner, host_limits};
 
 /// How long the agent may take to answer a question.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);

@@ -9,9 +9,9 @@ use atoll_core::id::SandboxId;
 use atoll_core::spec::Resources;
 use atoll_isolation::{Check, DiskSource, Execution, IsolationError, Plan, RootFs, Status};
 
+use crate::Inner;
 use crate::runsc::Platform;
-use crate::step::Step;
-use crate::{Inner, chain};
+use crate::step::{Step, chain};
 
 /// Size of the sandbox that is tried.
 const SMALL: u64 = 64 << 20;

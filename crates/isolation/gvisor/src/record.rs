@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use atoll_core::id::SandboxId;
 use atoll_isolation::IsolationError;
-use atoll_isolation_host::Process;
+use atoll_isolation_host::{Marker, Process};
 
 use crate::step::Step;
 
@@ -85,18 +85,9 @@ impl Record {
         }
     }
 
-    /// Writes down that the disk is being frozen: a process that finds this thaws it.
-    pub(crate) fn mark_frozen(&self) -> Result<(), IsolationError> {
-        File::create(self.dir.join("frozen")).step("write down that a disk is frozen")?;
-        Ok(())
-    }
-
-    pub(crate) fn unmark_frozen(&self) -> Result<(), IsolationError> {
-        self.remove("frozen")
-    }
-
-    pub(crate) fn is_frozen(&self) -> bool {
-        self.has("frozen")
+    /// Says that the disk is being frozen: a process that finds this thaws it.
+    pub(crate) fn frozen(&self) -> Marker {
+        Marker::new(self.dir.join("frozen"), "a disk is frozen")
     }
 
     pub(crate) fn pid_file(&self) -> PathBuf {

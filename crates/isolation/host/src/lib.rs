@@ -11,9 +11,16 @@ mod installation;
 pub mod jail;
 mod layout;
 mod live;
+mod marker;
 pub mod process;
+pub mod resources;
 
 pub(crate) use atoll_isolation::step;
+
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
 
 use atoll_core::id::SandboxId;
 use atoll_isolation::{HostLoad, IsolationError};
@@ -28,6 +35,7 @@ pub use installation::{
 };
 pub use layout::{Controller, Layout};
 pub use live::Live;
+pub use marker::Marker;
 pub use process::Process;
 
 /// Longest host name that the kernel takes, bytes.
@@ -51,6 +59,14 @@ pub fn check_hostname(hostname: &str) -> Result<(), IsolationError> {
 #[must_use]
 pub fn machine_id(id: &SandboxId) -> String {
     format!("{}\n", &blake3::hash(id.as_str().as_bytes()).to_hex()[..32])
+}
+
+/// Makes a directory, with its parents, that only the user of this process may enter.
+///
+/// # Errors
+/// What the kernel says; none when there is a directory, which keeps its permissions.
+pub fn private_dir(path: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(0o700).recursive(true).create(path)
 }
 
 /// Memory that the host can still give, by the kernel's estimate, bytes.

@@ -13,7 +13,6 @@ use atoll_isolation::{
     ArtifactUsage, Artifacts, Check, Death, DiskIo, Gate, Gates, GuestStream, HibernatedMemory, HostLoad,
     Isolation, IsolationError, Lifecycle, Plan, Resource, RootFs, StandingStill, Taken, Usage, Woken,
 };
-use atoll_isolation_storage::filesystem;
 
 use crate::create::no_volumes;
 use crate::step::Step;
@@ -178,7 +177,7 @@ impl Artifacts for MicrovmIsolation {
     }
 
     async fn artifacts(&self) -> Result<Vec<SnapshotId>, IsolationError> {
-        self.blocking(|inner| inner.config.storage.artifacts()).await
+        self.inner.stored().list().await
     }
 
     async fn settle_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
@@ -203,29 +202,15 @@ impl Artifacts for MicrovmIsolation {
     }
 
     async fn read_artifact(&self, artifact: &SnapshotId) -> Result<File, IsolationError> {
-        let artifact = artifact.clone();
-        self.blocking(move |inner| {
-            File::open(inner.config.storage.artifact_disk(&artifact)?).step("open the disk of a snapshot")
-        })
-        .await
+        self.inner.stored().read(artifact).await
     }
 
     async fn write_artifact(&self, artifact: &SnapshotId, bytes: u64) -> Result<File, IsolationError> {
-        let artifact = artifact.clone();
-        self.blocking(move |inner| {
-            inner.config.storage.check_room()?;
-            inner.config.storage.make_artifact_disk(&artifact, bytes)
-        })
-        .await
+        self.inner.stored().write(artifact, bytes).await
     }
 
     async fn check_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
-        let artifact = artifact.clone();
-        self.blocking(move |inner| {
-            filesystem::check(&inner.config.storage.artifact_disk(&artifact)?)?;
-            inner.config.storage.settle_artifact(&artifact)
-        })
-        .await
+        self.inner.stored().check(artifact).await
     }
 
     async fn write_artifact_memory(
@@ -248,8 +233,7 @@ impl Artifacts for MicrovmIsolation {
     }
 
     async fn remove_artifact(&self, artifact: &SnapshotId) -> Result<(), IsolationError> {
-        let artifact = artifact.clone();
-        self.blocking(move |inner| inner.config.storage.remove_artifact(&artifact)).await
+        self.inner.stored().remove(artifact).await
     }
 }
 

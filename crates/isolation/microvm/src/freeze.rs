@@ -42,7 +42,7 @@ impl Inner {
         let record = self.record(id);
         let stood_still = self.cgroups.is_frozen(id)?;
         if stood_still {
-            record.mark_awake()?;
+            record.awake().set()?;
             self.cgroups.thaw(id)?;
             fail_point!("microvm::snapshot::awake");
         }
@@ -58,7 +58,7 @@ impl Inner {
         let id = id.clone();
         self.blocking(move |inner| {
             inner.cgroups.freeze(&id)?;
-            inner.record(&id).unmark_awake()
+            inner.record(&id).awake().clear()
         })
         .await
     }
@@ -72,7 +72,8 @@ impl Inner {
     ) -> Result<(), IsolationError> {
         self.forget_copy(id)?;
         let record = self.record(id);
-        let (stopped, awake, unthrottled) = (record.is_stopped(), record.is_awake(), record.is_unthrottled());
+        let (stopped, awake, unthrottled) =
+            (record.stopped().is_set(), record.awake().is_set(), record.unthrottled().is_set());
         if !stopped && !awake && !unthrottled {
             return Ok(());
         }
@@ -81,7 +82,7 @@ impl Inner {
         if stopped {
             vmm::go_on_again(&mut vmm::monitor(&record).await?).await?;
             machine.ask(Question::Halt(false), ANSWER_TIMEOUT).await?;
-            record.unmark_stopped()?;
+            record.stopped().clear()?;
         }
         self.throttle_again(id).await?;
         if awake {

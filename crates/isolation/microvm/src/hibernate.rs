@@ -76,7 +76,7 @@ impl Inner {
         if !record.exists() || !is_there(&self.disk(id)) {
             return Err(IsolationError::Gone);
         }
-        if record.is_coming() {
+        if record.coming().is_set() {
             // Its memory is where it comes from, and nothing of it was used.
             self.destroy(id).await?;
             return Err(IsolationError::Gone);
@@ -98,7 +98,7 @@ impl Inner {
                 drop(vmm::go_on_again(&mut qmp).await);
             }
             // One that was not finished and began anew has no memory that anybody knows.
-            let how = if whole || !record.is_cold() { mode } else { PauseMode::Filesystem };
+            let how = if whole || !record.cold().is_set() { mode } else { PauseMode::Filesystem };
             match (self.put_down(id, &machine, how).await, whole) {
                 // A machine that was not finished was given to no caller: it holds nothing that a caller was told is
                 // written.
@@ -248,7 +248,7 @@ impl Inner {
         let model = self.model(template::size(&plan.resources));
         let saved = self.saved(&model).await?;
         record.write_size(model.size)?;
-        record.mark_cold()?;
+        record.cold().set()?;
         self.claim_uid(record)?;
         let start = Started { id: &plan.id, model: &model, memory: Memory::Copied(&saved), image, disk };
         self.start_sandbox(plan, start).await
@@ -264,7 +264,7 @@ impl Inner {
         fail_point!("microvm::wake::read");
         // From here on the machine has its memory, and must never be restored from this file again.
         self.forget_state(&plan.id)?;
-        self.record(&plan.id).unmark_coming()?;
+        self.record(&plan.id).coming().clear()?;
         fail_point!("microvm::wake::forgotten");
         vmm::go_on(&mut vmm::monitor(&self.record(&plan.id)).await?).await?;
         fail_point!("microvm::wake::goes_on");

@@ -50,8 +50,7 @@ mod travel;
 mod vmm;
 
 use std::collections::BTreeSet;
-use std::fs::{DirBuilder, File};
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -59,15 +58,16 @@ use atoll_core::id::SandboxId;
 use atoll_core::spec::Accelerator;
 pub(crate) use atoll_isolation::step;
 use atoll_isolation::{IsolationError, Resource};
-use atoll_isolation_host::{Cgroups, Live};
-use atoll_isolation_storage::Storage;
+use atoll_isolation_host::resources::{self, sandboxes_in};
+use atoll_isolation_host::{Cgroups, Live, private_dir};
 use atoll_isolation_storage::filesystem::Templates;
+use atoll_isolation_storage::{Storage, StoredArtifacts};
 use atoll_network::SlotPool;
 
 use kernel::Kernel;
 use probe::Choice;
 use record::Record;
-use step::Step;
+use step::{Step, chain};
 
 /// First user id of VMMs; each sandbox has one of its own. Below what the container level uses.
 const FIRST_UID: u32 = 0x6fff_0000;
@@ -163,17 +163,6 @@ struct Inner {
     booting: Mutex<BTreeSet<SandboxId>>,
 }
 
-/// An error with all its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text = format!("{text}: {cause}");
-        next = cause.source();
-    }
-    text
-}
-
 impl MicrovmIsolation {
     /// Opens the driver on a directory. Machines that run are left alone: see [`atoll_isolation::Lifecycle::adopt`]. Where the
     /// processor can virtualize it boots a machine to see whether that works, which takes up to twenty seconds the
@@ -217,9 +206,9 @@ fn processor() -> String {
     first.filter(|line| lasting.contains(&name(line).as_str())).collect::<Vec<_>>().join("\n")
 }
 
-/// A directory that only root may enter.
+/// Makes a directory that only root may enter; gives its path without links.
 fn private(dir: &Path) -> Result<PathBuf, IsolationError> {
-    DirBuilder::new().mode(0o700).recursive(true).create(dir).step("make the data directory")?;
+    private_dir(dir).step("make the data directory")?;
     dir.canonicalize().step("find the data directory")
 }
 
@@ -284,7 +273,8 @@ impl Inner {
             kernel,
             config,
         };
-        let taken = inner.sandboxes()?.iter().filter_map(|id| inner.record(id).uid()).collect();
+        let sandboxes = sandboxes_in(&inner.records(), "").step("list the sandboxes")?;
+        let taken = sandboxes.iter().filter_map(|id| inner.record(id).uid()).collect();
         *inner.uids() = taken;
         Ok(inner)
     }
@@ -296,6 +286,11 @@ impl Inner {
         let inner = Arc::clone(self);
         let joined = tokio::task::spawn_blocking(move || work(&inner)).await;
         joined.map_err(std::io::Error::other).step("run a task")?
+    }
+
+    /// The artifacts, as all levels keep them.
+    fn stored(&self) -> StoredArtifacts {
+        StoredArtifacts::new(Arc::clone(&self.config.storage))
     }
 
     fn uids(&self) -> MutexGuard<'_, BTreeSet<u32>> {
@@ -321,17 +316,13 @@ impl Inner {
         self.booting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn record(&self, id: &SandboxId) -> Record {
-        Record::of(&self.config.dir.join("sandboxes"), id)
+    /// Where the directories of sandboxes are.
+    fn records(&self) -> PathBuf {
+        self.config.dir.join("sandboxes")
     }
 
-    fn sandboxes(&self) -> Result<Vec<SandboxId>, IsolationError> {
-        let mut ids = Vec::new();
-        for entry in std::fs::read_dir(self.config.dir.join("sandboxes")).step("list the sandboxes")? {
-            let name = entry.step("list the sandboxes")?.file_name();
-            ids.extend(name.to_str().and_then(|name| name.parse::<SandboxId>().ok()));
-        }
-        Ok(ids)
+    fn record(&self, id: &SandboxId) -> Record {
+        Record::of(&self.records(), id)
     }
 
     /// Claims a user id for a sandbox's VMM, and writes it down.
@@ -347,32 +338,13 @@ impl Inner {
 
     /// Everything that carries a sandbox's id.
     fn scan(&self) -> Result<Vec<Resource>, IsolationError> {
-        let mut found = self.parts()?;
-        let with_cgroups = found.iter().filter(|part| part.kind == "cgroup");
-        let with_cgroups: BTreeSet<_> = with_cgroups.map(|part| part.sandbox.clone()).collect();
-        for sandbox in with_cgroups {
-            for pid in self.cgroups.pids(&sandbox)? {
-                found.push(Resource { sandbox: sandbox.clone(), kind: "process", name: pid.to_string() });
-            }
-        }
-        found.sort();
-        Ok(found)
+        resources::with_processes(&self.cgroups, self.parts()?)
     }
 
     /// The same, but for processes, which are in cgroups that are found.
     fn parts(&self) -> Result<Vec<Resource>, IsolationError> {
-        let mut found = Vec::new();
-        for (sandbox, name) in self.cgroups.scan()? {
-            found.push(Resource { sandbox, kind: "cgroup", name });
-        }
-        for sandbox in self.sandboxes()? {
-            let name = self.record(&sandbox).dir.display().to_string();
-            found.push(Resource { sandbox, kind: "directory", name });
-        }
-        for sandbox in self.config.storage.machines()? {
-            let name = self.config.storage.machine(&sandbox).display().to_string();
-            found.push(Resource { sandbox, kind: "disk", name });
-        }
+        let mut found = resources::parts(&self.cgroups, &self.records())?;
+        found.extend(self.config.storage.machine_disks()?);
         let booting = self.booting().clone();
         found.retain(|resource| !booting.contains(&resource.sandbox));
         Ok(found)

@@ -110,7 +110,7 @@ impl Inner {
     ) -> Result<Duration, IsolationError> {
         let record = self.record(id);
         let mut qmp = vmm::monitor(&record).await?;
-        record.mark_stopped()?;
+        record.stopped().set()?;
         let since = Instant::now();
         let copied = async {
             machine.ask(Question::Halt(true), HALT_TIMEOUT).await?;
@@ -123,7 +123,7 @@ impl Inner {
         vmm::go_on_again(&mut qmp).await?;
         machine.ask(Question::Halt(false), ANSWER_TIMEOUT).await?;
         let paused = since.elapsed();
-        record.unmark_stopped()?;
+        record.stopped().clear()?;
         copied.map(|()| paused)
     }
 

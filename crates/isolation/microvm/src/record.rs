@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 
 use atoll_core::id::SandboxId;
 use atoll_isolation::IsolationError;
-use atoll_isolation_host::Process;
+use atoll_isolation_host::{Marker, Process};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -122,86 +122,31 @@ impl Record {
         Ok(())
     }
 
-    /// Writes down that a machine that stands still is let run: a process that finds this makes it stand still again.
-    pub(crate) fn mark_awake(&self) -> Result<(), IsolationError> {
-        File::create(self.dir.join(AWAKE)).step("write down that a sandbox runs for a moment")?;
-        Ok(())
+    /// Says that a machine that stands still is let run: a process that finds this makes it stand still again.
+    pub(crate) fn awake(&self) -> Marker {
+        Marker::new(self.dir.join(AWAKE), "a sandbox runs for a moment")
     }
 
-    /// Takes that back.
-    pub(crate) fn unmark_awake(&self) -> Result<(), IsolationError> {
-        fs::remove_file(self.dir.join(AWAKE)).step("write down that a sandbox stands still again")
+    /// Says that a machine is going to be stopped to be copied: a process that finds this lets it go on.
+    pub(crate) fn stopped(&self) -> Marker {
+        Marker::new(self.dir.join(STOPPED), "a sandbox is stopped")
     }
 
-    /// Whether it is written down.
-    pub(crate) fn is_awake(&self) -> bool {
-        is_there(&self.dir.join(AWAKE))
+    /// Says that a machine's disks are not held back for a while.
+    pub(crate) fn unthrottled(&self) -> Marker {
+        Marker::new(self.dir.join(UNTHROTTLED), "a sandbox's disks are not limited")
     }
 
-    /// Writes down that a machine is going to be stopped to be copied: a process that finds this lets it go on.
-    pub(crate) fn mark_stopped(&self) -> Result<(), IsolationError> {
-        File::create(self.dir.join(STOPPED)).step("write down that a sandbox is stopped")?;
-        Ok(())
-    }
-
-    /// Takes that back.
-    pub(crate) fn unmark_stopped(&self) -> Result<(), IsolationError> {
-        fs::remove_file(self.dir.join(STOPPED)).step("write down that a sandbox goes on")
-    }
-
-    /// Whether it is written down.
-    pub(crate) fn is_stopped(&self) -> bool {
-        is_there(&self.dir.join(STOPPED))
-    }
-
-    /// Writes down that a machine's disks are not held back for a while.
-    pub(crate) fn mark_unthrottled(&self) -> Result<(), IsolationError> {
-        File::create(self.dir.join(UNTHROTTLED)).step("write down that a sandbox's disks are not limited")?;
-        Ok(())
-    }
-
-    /// Takes that back.
-    pub(crate) fn unmark_unthrottled(&self) -> Result<(), IsolationError> {
-        fs::remove_file(self.dir.join(UNTHROTTLED))
-            .step("write down that a sandbox's disks are limited again")
-    }
-
-    /// Whether it is written down.
-    pub(crate) fn is_unthrottled(&self) -> bool {
-        is_there(&self.dir.join(UNTHROTTLED))
-    }
-
-    /// Writes down that a machine is woken on its disk alone: a process that finds it half made does not take its memory for
+    /// Says that a machine is woken on its disk alone: a process that finds it half made does not take its memory for
     /// that of the sandbox.
-    pub(crate) fn mark_cold(&self) -> Result<(), IsolationError> {
-        File::create(self.dir.join(COLD)).step("write down that a sandbox is woken without its memory")?;
-        Ok(())
+    pub(crate) fn cold(&self) -> Marker {
+        Marker::new(self.dir.join(COLD), "a sandbox is woken without its memory")
     }
 
-    /// Whether it is written down.
-    pub(crate) fn is_cold(&self) -> bool {
-        is_there(&self.dir.join(COLD))
-    }
-
-    /// Writes down that a machine comes from another host, where all of it still is.
-    pub(crate) fn mark_coming(&self) -> Result<(), IsolationError> {
-        File::create(self.dir.join(COMING)).step("write down that a sandbox comes from another host")?;
-        Ok(())
-    }
-
-    /// It goes on here now, if it was coming.
-    pub(crate) fn unmark_coming(&self) -> Result<(), IsolationError> {
-        match fs::remove_file(self.dir.join(COMING)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(error).step("write down that a sandbox has come from another host")
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Whether it is written down.
-    pub(crate) fn is_coming(&self) -> bool {
-        is_there(&self.dir.join(COMING))
+    /// Says that a machine comes from another host, where all of it still is. It is cleared when the machine goes on
+    /// here.
+    pub(crate) fn coming(&self) -> Marker {
+        Marker::new(self.dir.join(COMING), "a sandbox comes from another host")
     }
 
     pub(crate) fn write_io(&self, limits: IoLimits) -> Result<(), IsolationError> {

@@ -96,17 +96,17 @@ impl Inner {
         if record.io().are_none() {
             return Ok(());
         }
-        record.mark_unthrottled()?;
+        record.unthrottled().set()?;
         vmm::throttle(&mut vmm::monitor(&record).await?, IoLimits::default()).await
     }
 
     /// Puts the limits back, if they were lifted.
     pub(crate) async fn throttle_again(&self, id: &SandboxId) -> Result<(), IsolationError> {
         let record = self.record(id);
-        if !record.is_unthrottled() {
+        if !record.unthrottled().is_set() {
             return Ok(());
         }
         vmm::throttle(&mut vmm::monitor(&record).await?, record.io()).await?;
-        record.unmark_unthrottled()
+        record.unthrottled().clear()
     }
 }

@@ -173,7 +173,7 @@ impl Inner {
         let record = self.record(&plan.id);
         record.create()?;
         // Before there is a disk: without it, what a crash leaves would pass for a sandbox that has no memory any more.
-        record.mark_coming()?;
+        record.coming().set()?;
         let disk = self.settle_on_record(plan, model.size, disk)?;
         let file = dir.join(MEMORY_FILE);
         let memory = Memory::Mapped { file: &file, at };

@@ -17,12 +17,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_isolation::IsolationError;
 use atoll_isolation::sparse::for_data;
+use atoll_isolation_host::private_dir;
 
 use crate::mounts::check_directories;
 use crate::step::Step;
 use crate::superblock::{self, Made};
 use crate::tools::{self, Ended, Limits};
-use crate::{Kind, LoopDevice, Storage, Use, attach, attach_read_only, mount_ext4, private_dir};
+use crate::{Kind, LoopDevice, Storage, Use, attach, attach_read_only, mount_ext4};
 
 /// Sizes whose template is kept; the smallest, which is the quickest to make again, is dropped first.
 const MAX_COUNT: usize = 16;

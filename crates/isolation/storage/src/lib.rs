@@ -40,23 +40,25 @@ mod mounts;
 mod pack;
 mod pool;
 mod reserve;
+mod sandboxes;
 mod spare;
 mod still;
+mod stored;
 mod superblock;
 mod sys;
 mod tools;
 mod trim;
 mod volumes;
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_isolation::{Check, IsolationError, Status};
+use atoll_isolation_host::private_dir;
 
 pub use copy::LiveCopy;
 pub use freeze::{Frozen, MountedDisk};
@@ -66,8 +68,10 @@ pub use making::Making;
 pub use mounts::{Use, mount_ext4, open_upper, part_of, path_of, prepare_disk};
 pub use pack::pack_erofs;
 pub use reserve::Reserve;
+pub use sandboxes::until_released;
 pub use spare::Spare;
 pub use still::Still;
+pub use stored::StoredArtifacts;
 pub use volumes::{StoredVolumes, thaw_volumes_of};
 
 pub(crate) use atoll_isolation::step;
@@ -233,63 +237,6 @@ impl Storage {
         self.root.join("trash")
     }
 
-    /// The image of a sandbox's disk.
-    #[must_use]
-    pub fn sandbox_disk(&self, id: &SandboxId) -> PathBuf {
-        self.root.join("sandboxes").join(format!("{id}.img"))
-    }
-
-    /// Every sandbox that has an image here.
-    ///
-    /// # Errors
-    /// When the directory cannot be read.
-    pub fn sandboxes(&self) -> Result<Vec<SandboxId>, IsolationError> {
-        let mut ids = Vec::new();
-        for entry in fs::read_dir(self.root.join("sandboxes")).step("list the disks of sandboxes")? {
-            let name = entry.step("list the disks of sandboxes")?.file_name();
-            let id = name.to_str().and_then(|name| name.strip_suffix(".img")?.parse().ok());
-            ids.extend(id);
-        }
-        Ok(ids)
-    }
-
-    /// The directory of a virtual machine's disk and memory.
-    #[must_use]
-    pub fn machine(&self, id: &SandboxId) -> PathBuf {
-        self.root.join("machines").join(id.as_str())
-    }
-
-    /// Every sandbox that has such a directory.
-    ///
-    /// # Errors
-    /// When the directory cannot be read.
-    pub fn machines(&self) -> Result<Vec<SandboxId>, IsolationError> {
-        self.sandboxes_in("machines")
-    }
-
-    /// The directory of the disk of a sandbox of gVisor.
-    #[must_use]
-    pub fn sentry(&self, id: &SandboxId) -> PathBuf {
-        self.root.join("sentries").join(id.as_str())
-    }
-
-    /// Every sandbox that has such a directory.
-    ///
-    /// # Errors
-    /// When the directory cannot be read.
-    pub fn sentries(&self) -> Result<Vec<SandboxId>, IsolationError> {
-        self.sandboxes_in("sentries")
-    }
-
-    fn sandboxes_in(&self, part: &str) -> Result<Vec<SandboxId>, IsolationError> {
-        let mut ids = Vec::new();
-        for entry in fs::read_dir(self.root.join(part)).step("list the disks of sandboxes")? {
-            let name = entry.step("list the disks of sandboxes")?.file_name();
-            ids.extend(name.to_str().and_then(|name| name.parse::<SandboxId>().ok()));
-        }
-        Ok(ids)
-    }
-
     /// The directory of a snapshot.
     fn artifact_dir(&self, id: &SnapshotId) -> PathBuf {
         self.root.join("artifacts").join(id.as_str())
@@ -300,20 +247,6 @@ impl Storage {
     pub fn within<'a>(&self, seen: &'a str) -> Option<&'a Path> {
         let seen = seen.strip_suffix(" (deleted)").unwrap_or(seen);
         Path::new(seen).strip_prefix(&self.seen).ok()
-    }
-
-    /// The sandbox whose disk is the image of a loop device; `seen` is the image's path as the kernel names it.
-    #[must_use]
-    pub fn sandbox_of(&self, seen: &str) -> Option<SandboxId> {
-        let name = self.within(seen)?.strip_prefix("sandboxes").ok()?;
-        name.to_str()?.strip_suffix(".img")?.parse().ok()
-    }
-
-    /// The same for a sandbox of gVisor.
-    #[must_use]
-    pub fn sentry_of(&self, seen: &str) -> Option<SandboxId> {
-        let id = self.within(seen)?.strip_prefix("sentries").ok()?.parent()?;
-        id.to_str()?.parse().ok()
     }
 
     /// Makes `to` a file with the content of `from`: a clone where that is possible, else a copy of what is
@@ -445,11 +378,6 @@ fn chain(error: &IsolationError) -> String {
         Some(cause) => format!("{error}: {cause}"),
         None => error.to_string(),
     }
-}
-
-/// Makes a directory, with its parents, that only root may enter.
-fn private_dir(path: &Path) -> io::Result<()> {
-    DirBuilder::new().mode(0o700).recursive(true).create(path)
 }
 
 fn empty(dir: &Path) -> io::Result<()> {

@@ -84,7 +84,8 @@ impl LoopDevice {
     }
 }
 
-fn path(number: u32) -> PathBuf {
+/// The file of a loop device.
+pub(crate) fn path(number: u32) -> PathBuf {
     PathBuf::from(format!("/dev/loop{number}"))
 }
 

@@ -1,4 +1,4 @@
-//! Turns a kernel's refusal into the driver's error, naming the step.
+//! Turns a kernel's refusal into the driver's error, naming the step; and an error into one text.
 
 use std::io;
 
@@ -14,6 +14,13 @@ impl<T, E: Into<io::Error>> Step<T> for Result<T, E> {
     fn step(self, what: impl Into<String>) -> Result<T, IsolationError> {
         self.map_err(|error| failed(what.into(), error.into()))
     }
+}
+
+/// An error with all its causes.
+#[must_use]
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 /// The error of a failed step: tells an exhausted host ([`IsolationError::HostFull`]) from a refusal of the kernel.

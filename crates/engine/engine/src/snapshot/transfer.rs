@@ -1,5 +1,6 @@
-//! Snapshots as a stream of bytes: to a file, to another server, to an object store, and back. `wire` has the format.
+//! Snapshots as a stream of bytes: to a file, to another server, to an object store, and back. `wire` has the format, `pieces` the way to a reader.
 
+mod pieces;
 mod wire;
 
 use std::io;
@@ -22,8 +23,9 @@ use crate::engine::{Engine, Inner};
 use crate::errors::isolation_error;
 use crate::transfers::Room;
 
-pub(crate) use wire::Pieces;
-use wire::{Header, Patience, Queue, Reader, fill, invalid, open, received, unreadable, write_to};
+pub(crate) use pieces::Pieces;
+use pieces::{Patience, Queue, received};
+use wire::{Header, Reader, fill, invalid, open, unreadable, write_to};
 
 /// Pieces that wait to be sent.
 const QUEUE_MAX_COUNT: usize = 16;

@@ -1,6 +1,8 @@
 //! The store on real databases.
 
 #[cfg(test)]
+mod kept;
+#[cfg(test)]
 mod nodes;
 #[cfg(test)]
 mod postgres;

@@ -3,12 +3,16 @@
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use atoll_core::id::NodeId;
+use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::secret::Secret;
-use atoll_store::{NodeDraft, RegistryRecord, Store, StoreError, StoreUrl};
+use atoll_store::{
+    NodeDraft, NodeRecord, RegistryRecord, SandboxRecord, Store, StoreError, StoreUrl, conformance,
+};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -193,6 +197,26 @@ pub(crate) fn draft(number: u64) -> NodeDraft {
         lease_ms: 3000,
         now_ms: 1,
     }
+}
+
+/// Opens a node's store; gives with it until when the node's lease holds, as it is told.
+pub(crate) async fn enter(url: &StoreUrl, number: u64) -> (Store, Arc<AtomicU64>) {
+    let store = Store::open(url).await.unwrap();
+    let until = Arc::new(AtomicU64::new(0));
+    let told = Arc::clone(&until);
+    store.enter(&draft(number), Arc::new(move |ns| told.store(ns, Ordering::SeqCst))).await.unwrap();
+    (store, until)
+}
+
+/// What a store reads of a node, by number.
+pub(crate) async fn record_of(store: &Store, number: u64) -> NodeRecord {
+    let name = format!("n{number}");
+    store.nodes().await.unwrap().into_iter().find(|node| node.name == name).unwrap()
+}
+
+/// A sandbox in a state, by number.
+pub(crate) fn sandbox(number: u64, state: SandboxState, paused: Option<PauseMode>) -> SandboxRecord {
+    SandboxRecord { state, paused, ..conformance::sandbox(number, number) }
 }
 
 /// Something to store, for tests that care about the database and not about what is in it.

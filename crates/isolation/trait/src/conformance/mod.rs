@@ -16,7 +16,6 @@ pub mod snapshots;
 pub mod travel;
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -28,6 +27,7 @@ use atoll_core::spec::Resources;
 use atoll_guest_protocol::client::{ExecEvent, ExecStream, GuestClient};
 use atoll_guest_protocol::messages::{StartExec, Welcome};
 
+pub use crate::step::chain;
 use crate::{DiskSource, Execution, Isolation, IsolationError, Plan, RootFs};
 
 /// How long anything that must happen may take on a busy machine.
@@ -149,18 +149,6 @@ pub fn plan(root: RootFs, resources: Resources) -> Plan {
         layers: Vec::new(),
         execution: Execution::default(),
     }
-}
-
-/// An error with all its causes.
-#[must_use]
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let _ = write!(text, ": {cause}");
-        next = cause.source();
-    }
-    text
 }
 
 /// Tries until `attempt` gives something, or panics with `what` at the deadline.

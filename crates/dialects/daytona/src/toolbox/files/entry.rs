@@ -1,5 +1,6 @@
 //! A file as the clients see it.
 
+use atoll_dialect_kit::files::permissions;
 use atoll_dialect_kit::time;
 use atoll_guest_protocol::messages::{FileInfo, FileKind};
 use serde_json::{Value, json};
@@ -13,7 +14,7 @@ pub(super) fn entry(path: &str, info: &FileInfo, deep: bool) -> Value {
         "name": paths::name(path),
         "size": i64::try_from(info.size).unwrap_or(i64::MAX),
         "isDir": info.kind() == FileKind::Directory,
-        "mode": mode(info),
+        "mode": permissions(info),
         "permissions": format!("{:04o}", info.mode & 0o7777),
         "modTime": time::iso(ms),
         "modifiedAt": time::iso(ms),
@@ -24,28 +25,6 @@ pub(super) fn entry(path: &str, info: &FileInfo, deep: bool) -> Value {
         entry["path"] = path.into();
     }
     entry
-}
-
-/// Permissions as Go's `FileMode` writes them: `-rw-r--r--`, `drwxr-xr-x`, `Lrwxrwxrwx`.
-fn mode(info: &FileInfo) -> String {
-    let mut text = String::with_capacity(12);
-    match info.kind() {
-        FileKind::Directory => text.push('d'),
-        FileKind::Symlink => text.push('L'),
-        FileKind::File | FileKind::Other => {}
-    }
-    for (bit, letter) in [(0o4000, 'u'), (0o2000, 'g'), (0o1000, 't')] {
-        if info.mode & bit != 0 {
-            text.push(letter);
-        }
-    }
-    if text.is_empty() {
-        text.push('-');
-    }
-    for (at, letter) in "rwxrwxrwx".chars().enumerate() {
-        text.push(if info.mode & (0o400 >> at) == 0 { '-' } else { letter });
-    }
-    text
 }
 
 #[cfg(test)]

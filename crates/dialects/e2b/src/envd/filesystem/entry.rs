@@ -1,5 +1,6 @@
 //! A file as the clients see it.
 
+use atoll_dialect_kit::files::permissions;
 use atoll_guest_protocol::messages::{Described, FileInfo, FileKind};
 
 use crate::envd::paths;
@@ -43,43 +44,12 @@ pub(crate) fn entry(path: &str, described: Described) -> Option<EntryInfo> {
     })
 }
 
-/// Permissions as Go's `FileMode` writes them: `-rw-r--r--`, `drwxr-xr-x`, `Lrwxrwxrwx`.
-fn permissions(info: &FileInfo) -> String {
-    let mut text = String::with_capacity(12);
-    match info.kind() {
-        FileKind::Directory => text.push('d'),
-        FileKind::Symlink => text.push('L'),
-        FileKind::File | FileKind::Other => {}
-    }
-    for (bit, letter) in [(0o4000, 'u'), (0o2000, 'g'), (0o1000, 't')] {
-        if info.mode & bit != 0 {
-            text.push(letter);
-        }
-    }
-    if text.is_empty() {
-        text.push('-');
-    }
-    for (at, letter) in "rwxrwxrwx".chars().enumerate() {
-        text.push(if info.mode & (0o400 >> at) == 0 { '-' } else { letter });
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn info(kind: FileKind, mode: u32) -> FileInfo {
         FileInfo { kind: kind.into(), mode, ..FileInfo::default() }
-    }
-
-    #[test]
-    fn permissions_as_go_writes_them() {
-        assert_eq!(permissions(&info(FileKind::File, 0o644)), "-rw-r--r--");
-        assert_eq!(permissions(&info(FileKind::Directory, 0o755)), "drwxr-xr-x");
-        assert_eq!(permissions(&info(FileKind::Symlink, 0o777)), "Lrwxrwxrwx");
-        assert_eq!(permissions(&info(FileKind::Directory, 0o1777)), "dtrwxrwxrwx");
-        assert_eq!(permissions(&info(FileKind::File, 0o4755)), "urwxr-xr-x");
     }
 
     #[test]
