@@ -173,12 +173,8 @@ pub(crate) fn make_maps(config: &[u8]) -> Result<Maps, Missing> {
     Ok(maps)
 }
 
-/// The table of rings: like `template`, but for their size, of which each may have its own.
-pub(crate) fn make_rings(template: &OwnedFd) -> io::Result<OwnedFd> {
-    make_map("rings", template)
-}
-
-fn make_map(name: &str, template: &OwnedFd) -> io::Result<OwnedFd> {
+/// The map of this name. Rings in the map of rings are like `template`, but for their size, of which each may have its own.
+pub(crate) fn make_map(name: &str, template: &OwnedFd) -> io::Result<OwnedFd> {
     let spec = |kind, key_bytes, value_bytes, entries, flags| MapSpec {
         kind,
         key_bytes,

@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn rings_that_are_too_many_are_removed_and_those_in_use_stay() {
         let free = Free::default();
-        let rings = object::make_rings(&make_ring().unwrap()).unwrap();
+        let rings = object::make_map("rings", &make_ring().unwrap()).unwrap();
         let count = RINGS_KEPT_COUNT + IDLE_MAX_COUNT + 6;
         let mut slots: Vec<_> = (0..count).map(|_| make(&free, &rings).unwrap()).collect();
         let last = slots.pop().unwrap();
