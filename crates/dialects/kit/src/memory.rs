@@ -1,6 +1,6 @@
 //! Memory of the server for what a dialect has to hold as a whole: what a guest says that is read to its end, and what
-//! waits for a client. There is so much for all callers, and who takes some leaves as much to others: see
-//! [`atoll_core::shares`]. Whoever finds none is refused, and may ask again.
+//! waits for a client; or room on its disk for what is on its way there. There is so much for all callers, and who takes
+//! some leaves as much to others: see [`atoll_core::shares`]. Whoever finds none is refused, and may ask again.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -49,8 +49,7 @@ impl Held {
     /// [`Code::LimitExceeded`] when the caller would have more than it leaves to others: nothing is taken then.
     pub fn grow(&mut self, bytes: usize) -> Result<(), Error> {
         if !self.memory.shares().take(&self.steps, bytes, self.memory.max_bytes) {
-            let why =
-                "the answers and files of this key that the server holds in memory are too large together";
+            let why = "what the server holds of this key while it is on its way is too much together";
             return Err(Error::new(Code::LimitExceeded, why).hint("do less at once, and try again"));
         }
         self.bytes += bytes;

@@ -14,7 +14,7 @@ use crate::sentence;
 
 /// Failed work that is remembered.
 const REMEMBERED_MAX_COUNT: usize = 1000;
-/// Work at once.
+/// Work at once. A key has no more of it than it leaves to others.
 const UNDER_WAY_MAX_COUNT: usize = 32;
 
 /// A thing that is being made, as the client sees it.
@@ -66,9 +66,11 @@ impl<T: Pending> Works<T> {
 
     fn begin(&self, view: T, owner: KeyId) -> Result<(), Error> {
         let mut shelf = self.shelf();
-        let count = shelf.by_id.values().filter(|item| !item.failed).count();
-        if count >= UNDER_WAY_MAX_COUNT {
-            return Err(Error::new(Code::LimitExceeded, format!("{count} snapshots are being made already")));
+        let under_way = || shelf.by_id.values().filter(|item| !item.failed);
+        let (count, own) = (under_way().count(), under_way().filter(|item| item.owner == owner).count());
+        if own >= UNDER_WAY_MAX_COUNT.saturating_sub(count) {
+            let why = format!("{count} snapshots are being made already, {own} of them for this key");
+            return Err(Error::new(Code::LimitExceeded, why));
         }
         shelf.by_id.insert(view.id().to_owned(), Item { view, owner, failed: false });
         Ok(())
@@ -189,6 +191,30 @@ mod tests {
         assert_eq!(works.under_way(None), [view("a")]);
         assert_eq!((works.under_way(Some(&other)), works.find("a", Some(&other))), (vec![], None));
         assert_eq!((works.forget("a", Some(&other)), works.forget("a", Some(&mine))), (None, Some(false)));
+    }
+
+    #[tokio::test]
+    async fn a_key_leaves_some_of_the_work_to_others() {
+        let works = Works::<View>::default();
+        let begun = async |key: &KeyId| {
+            let mut begun = 0;
+            loop {
+                let id = format!("{key}-{begun}");
+                let never = std::future::pending::<Result<(), Error>>();
+                match works.run(view(&id), key.clone(), Duration::ZERO, never).await {
+                    Ok(_) => begun += 1,
+                    Err(error) => {
+                        assert_eq!(error.code, Code::LimitExceeded);
+                        return begun;
+                    }
+                }
+            }
+        };
+        let [one, other, third] = [1, 2, 3].map(|random| KeyId::from_parts(1, random));
+        assert_eq!(begun(&one).await, UNDER_WAY_MAX_COUNT / 2);
+        assert_eq!(begun(&one).await, 0);
+        assert_eq!(begun(&other).await, UNDER_WAY_MAX_COUNT / 4);
+        assert!(begun(&third).await > 0);
     }
 
     #[tokio::test]

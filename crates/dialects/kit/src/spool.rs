@@ -26,6 +26,23 @@ pub async fn receive_with(
     max_bytes: u64,
     mut seen: impl FnMut(&[u8]),
 ) -> Result<u64, Error> {
+    let seen = |piece: &[u8]| {
+        seen(piece);
+        Ok(())
+    };
+    receive_if(path, body, max_bytes, seen).await
+}
+
+/// The same; asks with each piece as it comes whether it may be kept.
+///
+/// # Errors
+/// As [`receive`]; the error of `may`.
+pub async fn receive_if(
+    path: &Path,
+    body: Body,
+    max_bytes: u64,
+    mut may: impl FnMut(&[u8]) -> Result<(), Error>,
+) -> Result<u64, Error> {
     let broken = |error: std::io::Error| {
         tracing::error!(%error, "what a client sent cannot be kept");
         Error::new(Code::Internal, "what was sent cannot be kept")
@@ -44,7 +61,7 @@ pub async fn receive_with(
                 format!("what was sent is larger than {max_bytes} bytes"),
             ));
         }
-        seen(&piece);
+        may(&piece)?;
         file.write_all(&piece).await.map_err(broken)?;
     }
     file.flush().await.map_err(broken)?;
