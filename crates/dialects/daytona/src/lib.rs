@@ -39,6 +39,7 @@ use std::convert::Infallible;
 
 use atoll_core::Error;
 use atoll_dialect_kit::Protocol;
+use atoll_dialect_kit::memory::Memory;
 use atoll_dialect_kit::turns::Turns;
 use atoll_server::dialect::{Arrival, Asked, Dialect, Host, Mount, credentials};
 use axum::Router;
@@ -67,12 +68,17 @@ fn refuse(error: &Error, asked: &Asked) -> Response {
     Failure::of(error).response(&asked.method, asked.uri.path())
 }
 
+/// Memory for all outputs that are answered as a whole.
+const OUTPUTS_MAX_BYTES: usize = 4 << 30;
+
 /// The state of the routers.
 #[derive(Debug, Clone)]
 pub(crate) struct App {
     pub(crate) host: Host,
     pub(crate) turns: Turns,
     pub(crate) sizes: toolbox::Sizes,
+    /// For outputs that are answered as a whole.
+    pub(crate) outputs: Memory,
 }
 
 impl Protocol for App {
@@ -103,7 +109,12 @@ impl FromRef<App> for Host {
 
 /// Takes every request for this dialect, by whichever mount it arrived.
 fn router(host: Host) -> Router {
-    let app = App { host, turns: Turns::default(), sizes: toolbox::Sizes::default() };
+    let app = App {
+        host,
+        turns: Turns::default(),
+        sizes: toolbox::Sizes::default(),
+        outputs: Memory::new(OUTPUTS_MAX_BYTES),
+    };
     let inner = Router::new()
         .route("/api/socket.io/", any(events::serve))
         .nest("/api", control::routes())

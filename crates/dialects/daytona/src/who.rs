@@ -213,8 +213,10 @@ pub(crate) async fn by_signed(engine: &Engine, signed: &Signed, port: u16) -> Re
     if !same || code.len() != signed.code.len() {
         return Err(refused());
     }
+    // What is open goes when the address does, however long its key stays.
+    let access = engine.live_access(&signed.sandbox, &signed.access).map_err(|_over| refused())?;
     let key = engine.key_behind(&key).map_err(|_gone| refused())?;
-    Ok(may_use(engine, &key, &signed.sandbox).await?.1)
+    Ok(may_use(engine, &key, &signed.sandbox).await?.1.within(access))
 }
 
 /// The key with which a client signs addresses of files. It stands for its API key, until it is replaced.

@@ -4,8 +4,11 @@
 
 use std::time::Duration;
 
+use atoll_core::access::{AccessDraft, Target as Reach};
 use atoll_core::key::Scope;
+use atoll_core::sharing::Needs;
 use atoll_core::spec::{Command, ExecDraft};
+use atoll_engine::Target;
 use atoll_walk::World;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -35,6 +38,38 @@ async fn said(world: &World, path: &str, key: &str) -> Vec<u8> {
         said
     };
     tokio::time::timeout(DEADLINE, talk).await.unwrap()
+}
+
+#[tokio::test]
+async fn the_right_by_a_signed_address_ends_with_the_address() {
+    let (world, clock) = World::by_hand(&[atoll_dialect_daytona::DIALECT]).await;
+    let owner = world.key(Scope::Manage).await;
+    let sandbox = world.objects(&owner, "box").await.sandbox;
+    let right = world.engine.authorize(&owner.caller, Needs::EXEC, Target::Sandbox(sandbox.as_str())).await;
+    let right = right.unwrap();
+    let address = async || {
+        let draft = AccessDraft {
+            target: Reach::Port(3000),
+            public: false,
+            name: Some("daytona signed".to_owned()),
+            ttl_ms: Some(60_000),
+        };
+        let made = world.engine.create_access(&sandbox, draft, &owner.caller).await.unwrap().record.id;
+        (world.engine.live_access(&sandbox, &made).unwrap(), made)
+    };
+    let (taken_back, id) = address().await;
+    let taken_back = right.clone().within(taken_back);
+    world.engine.recheck(&taken_back, Needs::EXEC).unwrap();
+    world.engine.revoke_access(&sandbox, id.as_str()).await.unwrap();
+    let (over, id) = address().await;
+    let over = right.clone().within(over);
+    clock.advance(Duration::from_secs(61));
+    for ended in [taken_back, over] {
+        tokio::time::timeout(DEADLINE, world.engine.until_revoked(&ended)).await.expect("it ends");
+        assert!(world.engine.recheck(&ended, Needs::EXEC).is_err());
+    }
+    assert!(world.engine.live_access(&sandbox, &id).is_err());
+    world.engine.recheck(&right, Needs::EXEC).expect("the key itself stays");
 }
 
 #[tokio::test]

@@ -15,7 +15,8 @@
 //! - [`promise`]: also from the next server, it gets what the first one made; [`disk`]:
 //!   files that are whole;
 //! - [`secrets`]: variables that stand for secrets;
-//! - [`spool`]: files that clients send to the server;
+//! - [`spool`]: files that clients send to the server; [`kept`]: what they send before they use it;
+//! - [`memory`]: what is held as a whole, and how much of that each caller has;
 //! - [`turns`]: work that happens one after the other;
 //! - [`annotation`]: values that the protocol must say back and the engine has no field for;
 //! - [`names`]: names that the engine does not allow;
@@ -28,6 +29,8 @@ pub mod annotation;
 pub mod disk;
 pub mod exec;
 pub mod files;
+pub mod kept;
+pub mod memory;
 pub mod names;
 pub mod once;
 pub mod paths;

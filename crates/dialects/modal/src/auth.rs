@@ -4,6 +4,8 @@
 //! made for a key and that sandbox. It has the form of a JWT, because the clients read its end from it; the engine's
 //! code in its last part makes it valid. It allows what the key may do in the sandbox at that moment.
 
+use std::sync::Arc;
+
 use atoll_core::id::{KeyId, SandboxId};
 use atoll_core::key::Scope;
 use atoll_core::secret::Secret;
@@ -43,6 +45,8 @@ pub(crate) struct Asker {
     /// The caller, for the engine.
     caller: EngineCaller,
     key: KeyId,
+    /// The right by which the call was admitted.
+    right: Arc<Grant>,
 }
 
 /// The parts of a call's head that are read.
@@ -91,8 +95,8 @@ impl Asker {
         let key = app.host.verify(&head.headers)?;
         let caller = EngineCaller::of(&key);
         let grant = app.host.engine().authorize(&caller, Needs::READ, Target::Installation).await?;
-        app.host.fill(&head.extensions, grant)?;
-        Ok(Self { app: app.clone(), head, caller, key: key.id })
+        app.host.fill(&head.extensions, grant.clone())?;
+        Ok(Self { app: app.clone(), head, caller, key: key.id, right: Arc::new(grant) })
     }
 
     /// The caller of a sandbox's task, for a call that needs this scope. Gives the sandbox too: with this token the
@@ -107,8 +111,8 @@ impl Asker {
         let (key, sandbox) = read(engine, shown.reveal(), engine.now_ms() / 1000).ok_or_else(refused)?;
         let caller = EngineCaller::of(&key);
         let grant = engine.authorize(&caller, Needs::scope(needs), Target::Sandbox(sandbox.as_str())).await?;
-        app.host.fill(&head.extensions, grant)?;
-        Ok((Self { app: app.clone(), head, caller, key: key.id }, sandbox))
+        app.host.fill(&head.extensions, grant.clone())?;
+        Ok((Self { app: app.clone(), head, caller, key: key.id, right: Arc::new(grant) }, sandbox))
     }
 
     pub(crate) fn engine(&self) -> &Engine {
@@ -122,6 +126,15 @@ impl Asker {
 
     pub(crate) const fn key(&self) -> &KeyId {
         &self.key
+    }
+
+    /// Checks that the caller may still do what it was admitted for: a call that lasts asks this for each thing that it begins
+    /// after the first. Its key may have been deleted meanwhile, or another key have the sandbox for itself.
+    ///
+    /// # Errors
+    /// As [`Engine::recheck`].
+    pub(crate) fn recheck(&self) -> Result<()> {
+        Ok(self.engine().recheck(&self.right, self.right.needs())?)
     }
 
     /// Whether the caller may use things that the key `owner` made.

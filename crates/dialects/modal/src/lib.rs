@@ -27,6 +27,7 @@ mod task;
 mod wire;
 
 use atoll_core::Error;
+use atoll_dialect_kit::memory::Memory;
 use atoll_server::dialect::{Arrival, Asked, Dialect, Host, Mount};
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
@@ -52,17 +53,21 @@ fn refuse(error: &Error, _: &Asked) -> Response {
     Fault::of(error).into_response()
 }
 
+/// Memory for what calls hold as a whole, of all callers together, bytes: open files, outputs that wait, archives of files.
+const MEMORY_BYTES: usize = 2 << 30;
+
 /// The state that all calls share.
 #[derive(Debug, Clone)]
 pub(crate) struct App {
     pub(crate) host: Host,
+    pub(crate) memory: Memory,
     pub(crate) control: control::State,
     pub(crate) task: task::State,
 }
 
 fn router(host: Host) -> Router {
     let control = control::State::new(host.engine());
-    let app = App { host, control, task: task::State::default() };
+    let app = App { host, memory: Memory::new(MEMORY_BYTES), control, task: task::State::default() };
     control::take_up(&app);
     Router::new()
         .fallback(move |request: Request| {

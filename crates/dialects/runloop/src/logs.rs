@@ -18,6 +18,8 @@ use crate::request::{self, Caller, Json, Path, Query, Read};
 
 /// Most bytes of output in one answer.
 const OUTPUT_MAX_BYTES: usize = 4 << 20;
+/// What a line takes of that besides its text: each is an object of its own in the answer.
+const LINE_BYTES: usize = 64;
 const GIB: u64 = 1 << 30;
 
 /// The routes.
@@ -61,12 +63,23 @@ async fn list(
     Ok(Json(json!({"logs": told})))
 }
 
+/// Takes a line of so many bytes of what is left in an answer. When it does not fit, nothing is left.
+pub(crate) fn fits(left: &mut usize, bytes: usize) -> bool {
+    let after = left.checked_sub(bytes.saturating_add(LINE_BYTES));
+    *left = after.unwrap_or_default();
+    after.is_some()
+}
+
 async fn tell(app: &App, exec: &ExecView, told: &mut Vec<Value>, left: &mut usize) -> Result<()> {
     let record = &exec.record;
     let id = ids::of_exec(&record.id);
     let entry = |at_ms: u64, level: &str| json!({"source": "exec", "level": level, "timestamp_ms": at_ms, "cmd_id": id});
     let mut began = entry(record.created_ms, "info");
-    began["cmd"] = executions::line(&record.spec.argv).into();
+    let mut command = executions::line(&record.spec.argv);
+    if !fits(left, command.len()) {
+        command = atoll_core::error::shorten(&command);
+    }
+    began["cmd"] = command.into();
     told.push(began);
     let fail = |error: atoll_core::Error| Failure::of(&error);
     let feed = Feed::open(app.host.engine(), exec, &app.marks, Counting::Text, Offsets::default());
@@ -79,9 +92,8 @@ async fn tell(app: &App, exec: &ExecView, told: &mut Vec<Value>, left: &mut usiz
             Event::Raw { .. } => continue,
             Event::End(_) => break,
         };
-        *left = left.saturating_sub(text.len());
         let level = if stream == OutputStream::Stderr { "error" } else { "info" };
-        told.extend(text.lines().map(|line| {
+        told.extend(text.lines().take_while(|line| fits(left, line.len())).map(|line| {
             let mut entry = entry(record.created_ms, level);
             entry["message"] = line.into();
             entry
@@ -117,4 +129,20 @@ async fn usage(caller: Caller<Read>, State(app): State<App>, Path(id): Path<Stri
         "memory_gb_seconds": gib_seconds(resources.memory_bytes, active_s),
         "disk_gb_seconds": gib_seconds(resources.disk_bytes, elapsed_s),
     })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_without_text_take_of_an_answer_too() {
+        let mut left = OUTPUT_MAX_BYTES;
+        let empty = "\n".repeat(OUTPUT_MAX_BYTES);
+        let told = empty.lines().take_while(|line| fits(&mut left, line.len())).count();
+        assert_eq!((told, left), (OUTPUT_MAX_BYTES / LINE_BYTES, 0));
+        assert!(!fits(&mut left, 0));
+        let mut left = LINE_BYTES + 5;
+        assert!(fits(&mut left, 5) && left == 0);
+    }
 }

@@ -113,6 +113,9 @@ impl Engine {
         if grant.ended.as_ref().is_some_and(CancellationToken::is_cancelled) {
             return Err(gone());
         }
+        if grant.access().is_some_and(|access| access.is_over(self.inner.now_ms())) {
+            return Err(gone());
+        }
         let caller = match &grant.credential {
             Credential::Caller(caller) => self.caller_now(caller).ok_or_else(gone)?,
             Credential::Link(_) => return Err(gone()),
@@ -244,7 +247,8 @@ fn grant(
     if resource != Resource::Installation {
         cluster::here();
     }
-    Ok(Grant { credential: Credential::Caller(caller.clone()), needs, resource, scope, ended: None })
+    let credential = Credential::Caller(caller.clone());
+    Ok(Grant { credential, needs, resource, scope, ended: None, within: None })
 }
 
 fn not_found(resource: &Resource) -> Error {

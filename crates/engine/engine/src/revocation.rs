@@ -11,6 +11,7 @@ use atoll_core::Code;
 use crate::authorize::{Caller, Grant, Resource};
 use crate::boxed;
 use crate::engine::Engine;
+use crate::ingress::VerifiedAccess;
 
 /// When a database that was away is asked again.
 const RETRY: Duration = Duration::from_secs(5);
@@ -20,23 +21,37 @@ impl Engine {
     /// was needed, or the session by which it came is over. Leases do not count: what began before one goes on.
     #[boxed]
     pub async fn until_revoked(&self, grant: &Grant) {
-        match grant.ended() {
-            None => self.until_credential_ends(grant).await,
-            Some(ended) => tokio::select! {
-                () = ended.cancelled() => {}
-                () = self.until_credential_ends(grant) => {}
-            },
+        let told = async {
+            match grant.ended() {
+                None => std::future::pending().await,
+                Some(ended) => ended.cancelled().await,
+            }
+        };
+        let within = async {
+            match grant.access() {
+                None => std::future::pending().await,
+                Some(access) => self.until_access_ends(access).await,
+            }
+        };
+        tokio::select! {
+            () = told => {}
+            () = within => {}
+            () = self.until_credential_ends(grant) => {}
+        }
+    }
+
+    async fn until_access_ends(&self, access: &VerifiedAccess) {
+        let revoked = access.revoked();
+        tokio::select! {
+            () = revoked.cancelled() => {}
+            () = self.inner.clock.sleep_until_ms(access.expires_ms().unwrap_or(u64::MAX)) => {}
         }
     }
 
     async fn until_credential_ends(&self, grant: &Grant) {
         let Some(caller) = grant.caller() else {
             if let Some(link) = grant.link() {
-                let revoked = link.revoked();
-                tokio::select! {
-                    () = revoked.cancelled() => {}
-                    () = self.inner.clock.sleep_until_ms(link.expires_ms().unwrap_or(u64::MAX)) => {}
-                }
+                self.until_access_ends(link).await;
             }
             return;
         };

@@ -132,6 +132,26 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn no_more_of_a_file_than_was_asked_for() {
+        let piece = |byte| Bytes::copy_from_slice(&[2, 0, 0, 0, 2, byte, byte]);
+        let part = |length| Read { path: "/f".into(), length, ..Read::default() };
+        violates(vec![info("f".into()), piece(b'a'), piece(b'b')], async |c: GuestClient| {
+            let mut reader = c.read(part(3)).await?;
+            while reader.next().await?.is_some() {}
+            Ok(())
+        })
+        .await;
+        let end = Bytes::copy_from_slice(&header(Kind::Last, 0));
+        let client = guest(welcome(), vec![info("f".into()), piece(b'a'), piece(b'b'), end]).await.unwrap();
+        let mut reader = client.read(part(4)).await.unwrap();
+        let mut all = Vec::new();
+        while let Some(piece) = reader.next().await.unwrap() {
+            all.extend_from_slice(&piece);
+        }
+        assert_eq!(all, b"aabb");
+    }
+
+    #[tokio::test]
     async fn another_version_is_refused() {
         let other = guest(Welcome { version: VERSION + 1, boot_id: String::new() }, Vec::new()).await;
         assert!(matches!(other, Err(GuestError::Protocol(_))), "{other:?}");

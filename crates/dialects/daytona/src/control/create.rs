@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use atoll_core::access::Target;
 use atoll_core::id::KeyId;
 use atoll_core::idle::{IdlePolicy, OnIdle};
+use atoll_core::sharing::Needs;
 use atoll_core::spec::{ResourcesDraft, SandboxDraft};
 use atoll_core::volume::VolumeMountDraft;
 use atoll_core::{Code, Error};
@@ -110,8 +111,11 @@ pub(super) async fn create(
     Json(request): Json<Create>,
 ) -> Result<Response> {
     let (engine, by, key) = (app.host.engine().clone(), caller.engine().clone(), caller.key());
+    let grant = caller.grant().clone();
     let made = async move {
         let draft = request.draft(&engine, &by, &key).await?;
+        // It may have waited for a build, for hours: a key that was deleted meanwhile makes nothing.
+        engine.recheck(&grant, Needs::MANAGE)?;
         make(&engine, &by, draft, request.public == Some(true)).await
     };
     let record = atoll_engine::spawn(made)

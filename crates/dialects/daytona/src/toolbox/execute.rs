@@ -61,7 +61,9 @@ pub(super) async fn execute(inside: Inside, Json(request): Json<Execute>) -> Res
 pub(super) async fn ended(inside: &Inside, exec: &str) -> Result<(output::Output, Exit)> {
     let fail = |error: Error| Failure::of_daemon(&error);
     let reader = inside.engine().output_whole(inside.id(), exec).await.map_err(fail)?;
-    let (output, exit) = output::whole(reader.read_by(inside.recorded().key())).await.map_err(fail)?;
+    let (reader, held) =
+        (reader.read_by(inside.recorded().key()), inside.app.outputs.hold(inside.recorded()));
+    let (output, exit) = output::whole(reader, held).await.map_err(fail)?;
     match exit.reason {
         ExitReason::TimedOut | ExitReason::IdleTimedOut => {
             let why = "command execution timeout";

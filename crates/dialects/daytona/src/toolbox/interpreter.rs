@@ -210,6 +210,10 @@ async fn run(inside: &Inside, sink: &mut Sink, text: &str) -> (u16, String) {
     };
     let id = request.context_id.clone().filter(|id| !id.is_empty()).unwrap_or_else(|| DEFAULT.to_owned());
     let _turn = inside.app.turns.take(&format!("interpreter {}/{id}", inside.id())).await;
+    // Other code may have had its turn for long: another may have the sandbox now, or the key may be gone.
+    if let Err(error) = inside.recheck() {
+        return refused(fail(error));
+    }
     let context = match find(inside, &id).await {
         Ok(Some(view)) => Ok(view),
         Ok(None) if id == DEFAULT => start(inside, DEFAULT, None).await,

@@ -156,6 +156,8 @@ async fn question(inside: &Inside, asked: &Asked, asking: Value) -> Result<Value
 async fn ask(inside: &Inside, exec: &ExecView, mut asking: Value) -> Result<Value> {
     let (engine, exec) = (inside.engine(), exec.record.id.as_str());
     let _turn = inside.app.turns.take(&format!("lsp {}/{exec}", inside.id())).await;
+    // Other questions may have had their turns for long: another may have the sandbox now, or the key may be gone.
+    inside.recheck().map_err(fail)?;
     let id = super::interpreter::random()?;
     let now = engine.exec(inside.id(), exec).await.map_err(fail)?;
     let reader = engine.output(inside.id(), exec, now.extent.end, false).await.map_err(fail)?;

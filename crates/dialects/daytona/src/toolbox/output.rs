@@ -3,25 +3,44 @@
 use atoll_core::exec::{Exit, OutputStream};
 use atoll_core::id::SandboxId;
 use atoll_core::{Code, Error};
+use atoll_dialect_kit::memory::Held;
 use atoll_engine::{Engine, OutputEvent, OutputReader, Piece};
 use bytes::BytesMut;
 
 /// Most bytes of an output in one answer. The newest are kept.
 const KEEP_BYTES: usize = 16 << 20;
+/// How often a buffer is in memory: itself, and its text in the answer.
+const COPIES: usize = 2;
 /// Bytes read from the log at once.
 const READ_BYTES: usize = 256 << 10;
 
 /// Output of a command: of both streams in the order in which it was written, and of each.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Output {
     both: BytesMut,
     stdout: BytesMut,
     stderr: BytesMut,
     dropped: bool,
+    held: Held,
 }
 
 impl Output {
+    fn new(held: Held) -> Self {
+        let (both, stdout, stderr) = (BytesMut::new(), BytesMut::new(), BytesMut::new());
+        Self { both, stdout, stderr, dropped: false, held }
+    }
+
     fn push(&mut self, stream: OutputStream, bytes: &[u8]) {
+        let wanted = bytes.len().saturating_mul(2 * COPIES);
+        if self.held.grow(wanted).is_err() {
+            // Others need the memory: what was kept goes, and the newest is kept from here on.
+            (self.both, self.stdout, self.stderr) = (BytesMut::new(), BytesMut::new(), BytesMut::new());
+            self.dropped = true;
+            self.held.give_back(usize::MAX);
+            if self.held.grow(wanted).is_err() {
+                return;
+            }
+        }
         let own = match stream {
             OutputStream::Stdout => &mut self.stdout,
             OutputStream::Stderr => &mut self.stderr,
@@ -30,7 +49,9 @@ impl Output {
             buffer.extend_from_slice(bytes);
             // Lets the buffer grow to twice the size, so that not each piece moves all bytes.
             if buffer.len() > 2 * KEEP_BYTES {
-                drop(buffer.split_to(buffer.len() - KEEP_BYTES));
+                let over = buffer.len() - KEEP_BYTES;
+                drop(buffer.split_to(over));
+                self.held.give_back(over * COPIES);
                 self.dropped = true;
             }
         }
@@ -63,8 +84,8 @@ impl Output {
 ///
 /// # Errors
 /// When the log cannot be read, or the server stops.
-pub(crate) async fn whole(mut reader: OutputReader) -> Result<(Output, Exit), Error> {
-    let mut output = Output::default();
+pub(crate) async fn whole(mut reader: OutputReader, held: Held) -> Result<(Output, Exit), Error> {
+    let mut output = Output::new(held);
     loop {
         match reader.next(READ_BYTES).await? {
             OutputEvent::Piece(Piece::Output { stream, bytes, .. }) => output.push(stream, &bytes),
@@ -78,9 +99,14 @@ pub(crate) async fn whole(mut reader: OutputReader) -> Result<(Output, Exit), Er
 ///
 /// # Errors
 /// When the log cannot be read.
-pub(crate) async fn so_far(engine: &Engine, sandbox: &SandboxId, exec: &str) -> Result<Output, Error> {
+pub(crate) async fn so_far(
+    engine: &Engine,
+    sandbox: &SandboxId,
+    exec: &str,
+    held: Held,
+) -> Result<Output, Error> {
     let mut reader = engine.output(sandbox, exec, 0, false).await?;
-    let mut output = Output::default();
+    let mut output = Output::new(held);
     loop {
         match reader.next_now(READ_BYTES).await? {
             Some(OutputEvent::Piece(Piece::Output { stream, bytes, .. })) => output.push(stream, &bytes),
@@ -105,11 +131,31 @@ pub(crate) fn exit_code(exit: &Exit) -> i32 {
 
 #[cfg(test)]
 mod tests {
+    use atoll_dialect_kit::memory::Memory;
+    use atoll_engine::Caller;
+
     use super::*;
 
     #[test]
+    fn outputs_leave_memory_to_each_other_and_keep_what_is_newest() {
+        let memory = Memory::new(8 * 1000 * COPIES);
+        let mut output = Output::new(memory.hold(&Caller::system()));
+        output.push(OutputStream::Stdout, &[b'a'; 1500]);
+        assert_eq!(output.both().len(), 1500);
+        output.push(OutputStream::Stdout, &[b'b'; 1000]);
+        assert!(output.both().ends_with(&"b".repeat(1000)) && !output.both().contains("aa"));
+        assert!(output.both().starts_with("[the beginning"));
+        output.push(OutputStream::Stdout, &[b'c'; 5000]);
+        assert!(!output.both().contains("cc"), "no memory for it");
+        drop(output);
+        let mut output = Output::new(memory.hold(&Caller::system()));
+        output.push(OutputStream::Stderr, &[b'a'; 2000]);
+        assert_eq!((output.stderr().len(), output.dropped), (2000, false));
+    }
+
+    #[test]
     fn the_newest_is_kept() {
-        let mut output = Output::default();
+        let mut output = Output::new(Memory::new(1 << 30).hold(&Caller::system()));
         output.push(OutputStream::Stdout, b"first");
         assert_eq!(
             (output.both(), output.stdout(), output.stderr()),

@@ -7,7 +7,6 @@
 
 use std::collections::HashMap;
 use std::io::SeekFrom;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_core::id::{KeyId, VolumeId};
@@ -28,7 +27,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
 use tokio_util::io::ReaderStream;
 
-use super::images;
+use super::images::{self, Coming};
 use crate::App;
 use crate::auth::{Asker, Head};
 use crate::grpc::{Fault, Result};
@@ -45,6 +44,8 @@ const TICKETS_MAX: usize = 20_000;
 const OF_KEY_MAX: usize = 5000;
 /// How long a ticket is good, milliseconds.
 const GOOD_MS: u64 = 3600 * 1000;
+/// Most addresses in one answer.
+const ADDRESSES_MAX: u64 = 8192;
 /// Bytes read at once.
 const PIECE_BYTES: usize = 128 << 10;
 
@@ -69,16 +70,27 @@ struct Ticket {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tickets {
     table: Arc<Mutex<HashMap<String, Ticket>>>,
-    /// Bytes that may still come of contents that are being sent.
-    coming: Arc<AtomicU64>,
+    /// Bytes that may still come of contents that are being sent, by the keys that send them.
+    coming: Arc<Mutex<HashMap<KeyId, u64>>>,
 }
 
 /// Room for a content that is being sent.
-struct Room(Arc<AtomicU64>, u64);
+struct Room {
+    coming: Arc<Mutex<HashMap<KeyId, u64>>>,
+    key: KeyId,
+    bytes: u64,
+}
 
 impl Drop for Room {
     fn drop(&mut self) {
-        self.0.fetch_sub(self.1, Ordering::Relaxed);
+        // The map stays usable when a task panics while it holds the lock.
+        let mut coming = self.coming.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = coming.get_mut(&self.key) {
+            *own = own.saturating_sub(self.bytes);
+            if *own == 0 {
+                coming.remove(&self.key);
+            }
+        }
     }
 }
 
@@ -88,10 +100,13 @@ impl Tickets {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reserves so many bytes. Gives the reservation, and how many bytes are reserved in all.
-    fn room(&self, bytes: u64) -> (Room, u64) {
-        let others = self.coming.fetch_add(bytes, Ordering::Relaxed);
-        (Room(Arc::clone(&self.coming), bytes), others.saturating_add(bytes))
+    /// Reserves so many bytes for a key. Gives the reservation, and how many bytes are reserved now.
+    fn room(&self, key: &KeyId, bytes: u64) -> (Room, Coming) {
+        let mut coming = self.coming.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = coming.entry(key.clone()).or_default();
+        *own = own.saturating_add(bytes);
+        let now = Coming { own: *own, all: coming.values().copied().fold(0, u64::saturating_add) };
+        (Room { coming: Arc::clone(&self.coming), key: key.clone(), bytes }, now)
     }
 
     /// Makes the address for a purpose that this grant allows.
@@ -135,9 +150,23 @@ pub(super) fn addresses_to_read(
     start: u64,
     len: u64,
 ) -> Result<Vec<String>> {
-    let blocks = if len == 0 { 0 } else { (start + len).div_ceil(BLOCK_BYTES) - start / BLOCK_BYTES };
+    let blocks = blocks(start, len)?;
     let (_, url) = asker.app.control.tickets.issue(asker, grant, For::Read { volume, path, start, len })?;
     Ok((0..blocks).map(|block| format!("{url}/{block}")).collect())
+}
+
+/// How many blocks a part of a file has.
+///
+/// # Errors
+/// `INVALID_ARGUMENT` for more than one answer may have: a file that is all hole takes no room, whatever its size.
+fn blocks(start: u64, len: u64) -> Result<u64> {
+    let end = start.saturating_add(len).div_ceil(BLOCK_BYTES);
+    let blocks = if len == 0 { 0 } else { end - start / BLOCK_BYTES };
+    if blocks > ADDRESSES_MAX {
+        let most = (ADDRESSES_MAX * BLOCK_BYTES) >> 30;
+        return Err(Fault::invalid(format!("a call reads {most} GiB at most: ask for parts of the file")));
+    }
+    Ok(blocks)
 }
 
 /// The part of a block that lies in a part of a file: where it begins, and its length.
@@ -230,7 +259,7 @@ struct Sent {
 
 /// Keeps a content, as a whole or not at all.
 async fn take(app: &App, to: &Sent, body: Body) -> Result<()> {
-    let (_room, together) = app.control.tickets.room(to.max_bytes);
+    let (_room, together) = app.control.tickets.room(&to.owner, to.max_bytes);
     let beside = images::beside(app.host.engine(), &to.owner, together).await?;
     let mut hash = Sha256::new();
     let received = receive_with(&beside, body, to.max_bytes, |piece| hash.update(piece)).await;
@@ -270,6 +299,15 @@ async fn give(app: &App, volume: &VolumeId, path: &str, (from, len): (u64, u64))
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_answer_has_so_many_addresses() {
+        assert_eq!(blocks(0, 0).unwrap(), 0);
+        assert_eq!(blocks(BLOCK_BYTES - 1, 2).unwrap(), 2);
+        assert_eq!(blocks(0, ADDRESSES_MAX * BLOCK_BYTES).unwrap(), ADDRESSES_MAX);
+        assert!(blocks(1, ADDRESSES_MAX * BLOCK_BYTES).is_err());
+        assert!(blocks(0, 16 << 40).is_err() && blocks(u64::MAX, u64::MAX).is_ok_and(|blocks| blocks <= 1));
+    }
 
     #[test]
     fn blocks_lie_on_multiples() {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use atoll_core::id::SandboxId;
 use atoll_core::key::Scope;
 use atoll_core::{Code, Error};
-use atoll_dialect_kit::{sentence, status::Status};
+use atoll_dialect_kit::{memory, sentence, status::Status};
 use atoll_engine::{GuestLease, guest_error};
 use atoll_guest_protocol::messages::{FileKind, List, Mkdir, Read, Remove, Stat, Write};
 use bytes::Bytes;
@@ -30,8 +30,6 @@ use crate::wire::files::{
 pub(super) const FILE_MAX_BYTES: usize = 100 << 20;
 /// Most bytes of the open files of one sandbox.
 const OPEN_OF_SANDBOX_MAX_BYTES: usize = 256 << 20;
-/// Most bytes of all open files, and the same of all outputs that wait.
-const TOTAL_MAX_BYTES: usize = 1 << 30;
 /// Most open files and waiting outputs of one sandbox.
 const OF_SANDBOX_MAX: usize = 256;
 /// The same, of all sandboxes together.
@@ -66,12 +64,21 @@ struct Held {
     file: tokio::sync::Mutex<Opened>,
     /// Bytes of the content. Changed only while the table is locked.
     bytes: AtomicUsize,
+    /// The memory for it. Locked only while the table is.
+    memory: Mutex<memory::Held>,
+}
+
+/// An output that waits for its client, and the memory for it.
+#[derive(Debug)]
+struct Waiting {
+    output: Output,
+    _memory: memory::Held,
 }
 
 #[derive(Debug, Default)]
 struct Table {
     open: BTreeMap<Key, Arc<Held>>,
-    outputs: BTreeMap<Key, Output>,
+    outputs: BTreeMap<Key, Waiting>,
     /// Open files and outputs, the oldest first.
     order: VecDeque<Key>,
     next: u64,
@@ -89,41 +96,46 @@ impl Table {
         key
     }
 
-    fn output_bytes(&self) -> usize {
-        self.outputs.values().map(|output| output.as_ref().map_or(0, Bytes::len)).sum()
-    }
-
-    /// Refuses `more` bytes for an open file of this sandbox when the sandbox or the server holds too many.
+    /// Refuses `more` bytes for an open file of this sandbox when the sandbox holds too many.
     fn check_room(&self, sandbox: &SandboxId, more: usize) -> Result<(), Error> {
-        let (mut own, mut all) = (more, more);
-        for ((of, _), held) in &self.open {
-            let bytes = held.bytes.load(Ordering::Relaxed);
-            all += bytes;
-            own += if of == sandbox { bytes } else { 0 };
-        }
-        if own <= OPEN_OF_SANDBOX_MAX_BYTES && all <= TOTAL_MAX_BYTES {
+        let own = self.open.iter().filter(|((of, _), _)| of == sandbox);
+        let own: usize = own.map(|(_, held)| held.bytes.load(Ordering::Relaxed)).sum();
+        if own.saturating_add(more) <= OPEN_OF_SANDBOX_MAX_BYTES {
             return Ok(());
         }
-        let (whose, most) = if own > OPEN_OF_SANDBOX_MAX_BYTES {
-            ("a sandbox", OPEN_OF_SANDBOX_MAX_BYTES)
-        } else {
-            ("all sandboxes", TOTAL_MAX_BYTES)
-        };
-        let why = format!("the open files of {whose} may have {} MiB", most >> 20);
+        let why = format!("the open files of a sandbox may have {} MiB", OPEN_OF_SANDBOX_MAX_BYTES >> 20);
         Err(Error::new(Code::LimitExceeded, why).hint("close files, or use Sandbox.filesystem"))
     }
 
-    /// Forgets what is too much, the oldest first: of this sandbox, and of all sandboxes.
+    /// Forgets what is too much, the oldest first: of this sandbox, and of the one that has the most.
     fn shrink(&mut self, sandbox: &SandboxId) {
         let own = self.order.iter().filter(|(of, _)| of == sandbox).count();
-        if own > OF_SANDBOX_MAX
-            && let Some(at) = self.order.iter().position(|(of, _)| of == sandbox)
-        {
+        if own > OF_SANDBOX_MAX {
+            self.forget_oldest(sandbox);
+        }
+        while self.order.len() > COUNT_MAX {
+            let mut counts: BTreeMap<&SandboxId, usize> = BTreeMap::new();
+            for (of, _) in &self.order {
+                *counts.entry(of).or_default() += 1;
+            }
+            let most = counts.into_iter().max_by_key(|(_, count)| *count).map(|(of, _)| of.clone());
+            let Some(most) = most else { return };
+            self.forget_oldest(&most);
+        }
+    }
+
+    fn forget_oldest(&mut self, sandbox: &SandboxId) {
+        if let Some(at) = self.order.iter().position(|(of, _)| of == sandbox) {
             self.forget(at);
         }
-        while self.order.len() > COUNT_MAX || self.output_bytes() > TOTAL_MAX_BYTES {
-            self.forget(0);
-        }
+    }
+
+    /// Forgets the oldest output of a sandbox; says whether there was one.
+    fn forget_output(&mut self, sandbox: &SandboxId) -> bool {
+        let is_its = |key: &Key| key.0 == *sandbox && self.outputs.contains_key(key);
+        let Some(at) = self.order.iter().position(is_its) else { return false };
+        self.forget(at);
+        true
     }
 
     fn forget(&mut self, at: usize) {
@@ -140,19 +152,28 @@ impl Files {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn keep(&self, sandbox: &SandboxId, output: Output) -> String {
+    /// Keeps an output until its client fetches it. Older ones of the sandbox go when there is no memory for it.
+    fn keep(&self, sandbox: &SandboxId, output: Output, mut memory: memory::Held) -> String {
+        let bytes = output.as_ref().map_or(0, Bytes::len);
         let mut table = self.table();
+        let mut given = memory.grow(bytes);
+        while given.is_err() && table.forget_output(sandbox) {
+            given = memory.grow(bytes);
+        }
+        let output = given.and(output);
         let key = table.key(sandbox, "fx");
-        table.outputs.insert(key.clone(), output);
+        table.outputs.insert(key.clone(), Waiting { output, _memory: memory });
         table.shrink(sandbox);
         key.1
     }
 
-    fn open(&self, sandbox: &SandboxId, file: Opened) -> Result<String, Error> {
+    /// Enters an open file, with the memory for its content.
+    fn open(&self, sandbox: &SandboxId, file: Opened, memory: memory::Held) -> Result<String, Error> {
         let mut table = self.table();
         table.check_room(sandbox, file.len())?;
         let key = table.key(sandbox, "fd");
-        let held = Held { bytes: AtomicUsize::new(file.len()), file: tokio::sync::Mutex::new(file) };
+        let bytes = AtomicUsize::new(file.len());
+        let held = Held { bytes, file: tokio::sync::Mutex::new(file), memory: Mutex::new(memory) };
         table.open.insert(key.clone(), Arc::new(held));
         table.shrink(sandbox);
         Ok(key.1)
@@ -160,8 +181,14 @@ impl Files {
 
     fn write(&self, sandbox: &SandboxId, held: &Held, file: &mut Opened, data: &[u8]) -> Result<(), Error> {
         let table = self.table();
-        table.check_room(sandbox, file.growth(data.len()))?;
-        file.write(data)?;
+        let growth = file.growth(data.len());
+        table.check_room(sandbox, growth)?;
+        let mut memory = held.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        memory.grow(growth)?;
+        if let Err(error) = file.write(data) {
+            memory.give_back(growth);
+            return Err(error);
+        }
         held.bytes.store(file.len(), Ordering::Relaxed);
         Ok(())
     }
@@ -182,6 +209,7 @@ impl Files {
 
 /// A sandbox whose files a client uses.
 struct Place<'a> {
+    asker: &'a Asker,
     files: &'a Files,
     sandbox: &'a SandboxId,
     lease: GuestLease,
@@ -200,6 +228,7 @@ pub(super) async fn exec(
     let spec = engine.sandbox(&sandbox)?.spec;
     let files = &asker.app.control.files;
     let place = Place {
+        asker,
         files,
         sandbox: &sandbox,
         lease: engine.guest(&sandbox).await?,
@@ -215,10 +244,16 @@ pub(super) async fn exec(
     } else {
         (place.work(request).await, None)
     };
-    Ok(ContainerFilesystemExecResponse { exec_id: files.keep(&sandbox, output), file_descriptor })
+    let exec_id = files.keep(&sandbox, output, place.memory());
+    Ok(ContainerFilesystemExecResponse { exec_id, file_descriptor })
 }
 
 impl Place<'_> {
+    /// Memory of the caller's, of which nothing is taken yet.
+    fn memory(&self) -> memory::Held {
+        self.asker.app.memory.hold(self.asker.caller())
+    }
+
     fn path(&self, path: &str) -> String {
         if path.starts_with('/') { path.to_owned() } else { format!("{}/{path}", self.workdir) }
     }
@@ -239,15 +274,18 @@ impl Place<'_> {
             None if mode.create => false,
             None => return Err(Error::new(Code::FileNotFound, "No such file or directory")),
         };
-        let content = if exists && !mode.truncate { self.read(&path).await? } else { Vec::new() };
+        let mut memory = self.memory();
+        let content =
+            if exists && !mode.truncate { self.read(&path, &mut memory).await? } else { Vec::new() };
         if !exists || mode.truncate {
             // A file that cannot be written is an error at once.
             self.write(&path, &[]).await?;
         }
-        self.files.open(self.sandbox, Opened::new(path, mode, content))
+        self.files.open(self.sandbox, Opened::new(path, mode, content), memory)
     }
 
-    async fn read(&self, path: &str) -> Result<Vec<u8>, Error> {
+    /// Reads a whole file. What has come counts at once: others may be read at the same time, and a guest may take long.
+    async fn read(&self, path: &str, memory: &mut memory::Held) -> Result<Vec<u8>, Error> {
         let request = Read { path: path.to_owned(), offset: 0, length: 0 };
         let mut reader = self.lease.read(request).await.map_err(guest_error)?;
         let mut content = Vec::new();
@@ -255,6 +293,7 @@ impl Place<'_> {
             if content.len() + piece.len() > FILE_MAX_BYTES {
                 return Err(super::opened::too_large());
             }
+            memory.grow(piece.len())?;
             content.extend_from_slice(&piece);
         }
         Ok(content)
@@ -341,8 +380,8 @@ pub(super) async fn output(
     let files = &asker.app.control.files;
     let found = {
         let table = files.table();
-        let its = |(key, output): (&Key, &Output)| {
-            (key.1 == request.exec_id).then(|| (key.0.clone(), output.clone()))
+        let its = |(key, waiting): (&Key, &Waiting)| {
+            (key.1 == request.exec_id).then(|| (key.0.clone(), waiting.output.clone()))
         };
         table.outputs.iter().find_map(its)
     };
@@ -373,22 +412,31 @@ pub(super) async fn output(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use atoll_engine::Caller;
 
     fn file(bytes: usize) -> Opened {
         Opened::new("/f".to_owned(), Mode::parse("a").unwrap(), vec![0; bytes])
     }
 
+    /// As an open file's content has it when it was read.
+    fn taken(memory: &memory::Memory, bytes: usize) -> memory::Held {
+        let mut held = memory.hold(&Caller::system());
+        held.grow(bytes).unwrap();
+        held
+    }
+
     #[test]
     fn a_sandbox_has_a_share_of_the_memory_for_open_files() {
-        let files = Files::default();
+        let (files, memory) = (Files::default(), memory::Memory::new(1 << 30));
+        let open = |sandbox: &SandboxId, bytes| files.open(sandbox, file(bytes), taken(&memory, bytes));
         let [one, other] = [1, 2].map(|number| SandboxId::from_parts(1, number));
-        let first = files.open(&one, file(FILE_MAX_BYTES)).unwrap();
-        files.open(&one, file(FILE_MAX_BYTES)).unwrap();
-        let refused = files.open(&one, file(FILE_MAX_BYTES)).unwrap_err();
+        let first = open(&one, FILE_MAX_BYTES).unwrap();
+        open(&one, FILE_MAX_BYTES).unwrap();
+        let refused = open(&one, FILE_MAX_BYTES).unwrap_err();
         assert_eq!((refused.code, number(refused.code)), (Code::LimitExceeded, 12));
-        files.open(&other, file(FILE_MAX_BYTES)).unwrap();
+        open(&other, FILE_MAX_BYTES).unwrap();
         // Also where an open file grows, and not where another one was closed.
-        let small = files.open(&one, file(0)).unwrap();
+        let small = open(&one, 0).unwrap();
         let held = files.find(&one, &small).unwrap();
         let mut small = held.file.try_lock().unwrap();
         let data = vec![1; FILE_MAX_BYTES];
@@ -397,6 +445,44 @@ mod tests {
         assert_eq!(small.len(), 0);
         files.close(&one, &first);
         files.write(&one, &held, &mut small, &data).unwrap();
-        assert!(files.open(&one, file(FILE_MAX_BYTES)).is_err(), "what was written counts");
+        assert!(open(&one, FILE_MAX_BYTES).is_err(), "what was written counts");
+    }
+
+    /// The memory of this test: its caller may have half of it.
+    const SMALL_BYTES: usize = 1000;
+
+    #[test]
+    fn outputs_that_wait_push_out_no_open_file() {
+        let (files, memory) = (Files::default(), memory::Memory::new(SMALL_BYTES));
+        let [one, other] = [1, 2].map(|number| SandboxId::from_parts(1, number));
+        let open = files.open(&other, file(100), taken(&memory, 100)).unwrap();
+        let output = |bytes| Ok(Bytes::from(vec![0; bytes]));
+        let kept: Vec<String> =
+            (0..10).map(|_| files.keep(&one, output(200), memory.hold(&Caller::system()))).collect();
+        files.find(&other, &open).unwrap();
+        let there = |id: &String| files.table().outputs.contains_key(&(one.clone(), id.clone()));
+        assert_eq!(kept.iter().filter(|id| there(id)).count(), 2, "the oldest of the same sandbox go");
+        // What is more than there is for a caller is no output.
+        let large = files.keep(&one, output(SMALL_BYTES), memory.hold(&Caller::system()));
+        let table = files.table();
+        let told = &table.outputs[&(one.clone(), large)].output;
+        assert_eq!(told.as_ref().unwrap_err().code, Code::LimitExceeded);
+    }
+
+    #[test]
+    fn many_small_things_of_some_sandboxes_push_out_nothing_of_another() {
+        let (files, memory) = (Files::default(), memory::Memory::new(SMALL_BYTES));
+        let other = SandboxId::from_parts(1, 0);
+        let open = files.open(&other, file(0), taken(&memory, 0)).unwrap();
+        for number in 1..=(COUNT_MAX / OF_SANDBOX_MAX + 1) as u64 {
+            let sandbox = SandboxId::from_parts(1, number);
+            for _ in 0..OF_SANDBOX_MAX {
+                files.table().key(&sandbox, "fx");
+            }
+        }
+        let last = SandboxId::from_parts(1, 1);
+        files.keep(&last, Ok(Bytes::new()), memory.hold(&Caller::system()));
+        assert_eq!(files.table().order.len(), COUNT_MAX);
+        files.find(&other, &open).unwrap();
     }
 }

@@ -4,37 +4,34 @@
 //! A secret that a client asks for by its name alone is a secret of the installation. Its value never enters a sandbox:
 //! the variable holds a placeholder (see [`atoll_dialect_kit::secrets`]).
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use atoll_core::id::KeyId;
 use atoll_core::key::Scope;
 use atoll_core::policy::EgressPolicy;
 use atoll_core::secret::Secret;
+use atoll_dialect_kit::kept::Kept;
+use atoll_dialect_kit::once::Limits;
 use atoll_dialect_kit::secrets as stand_ins;
 use atoll_dialect_kit::status::Status;
-use atoll_dialect_kit::time::now_ms;
 
 use crate::auth::Asker;
 use crate::grpc::{Fault, Result};
 use crate::wire::apps::{SecretGetOrCreateRequest, SecretGetOrCreateResponse, SecretMetadata};
 use crate::wire::common::SecretSource;
 
-/// Most secrets that wait.
-const SECRETS_MAX: usize = 10_000;
-/// Most secrets of one key: no key uses up the room that all share.
-const OF_KEY_MAX: usize = 1000;
+/// Secrets that wait. Of what is too much, the oldest of a key go.
+const LIMITS: Limits = Limits {
+    kept_ms: 24 * 3600 * 1000,
+    of_key: 1000,
+    all: 10_000,
+    bytes_of_key: 4 << 20,
+    bytes_all: 64 << 20,
+};
 /// Most bytes of one.
 const SECRET_MAX_BYTES: usize = 256 << 10;
-/// How long, milliseconds.
-const KEPT_MS: u64 = 24 * 3600 * 1000;
-
-#[derive(Debug)]
-struct Kept {
-    owner: KeyId,
-    at_ms: u64,
-    what: What,
-}
+/// Bytes that a variable takes beside its name and its value, about: many small ones take more than they say.
+const VARIABLE_BYTES: usize = 128;
 
 #[derive(Debug)]
 enum What {
@@ -102,26 +99,33 @@ impl Given {
     }
 }
 
-/// The secrets that wait. Clones share them.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Shelf(Arc<Mutex<HashMap<String, Kept>>>);
+/// The secrets that wait, each for its sender. Clones share them.
+#[derive(Debug, Clone)]
+pub(crate) struct Shelf(Kept<Arc<What>>);
+
+impl Default for Shelf {
+    fn default() -> Self {
+        Self(Kept::new(LIMITS))
+    }
+}
+
+impl What {
+    /// Bytes that it takes in memory.
+    fn weight(&self) -> usize {
+        let variable = |name: &str, value: &str| VARIABLE_BYTES + name.len() + value.len();
+        match self {
+            Self::Values(values) => values.iter().map(|(name, value)| variable(name, value.reveal())).sum(),
+            Self::Named { secret, variable: name } => variable(name, secret),
+        }
+    }
+}
 
 impl Shelf {
-    fn table(&self) -> std::sync::MutexGuard<'_, HashMap<String, Kept>> {
-        // The map stays usable when a task panics while it holds the lock.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn put(&self, id: String, owner: &KeyId, what: What) -> Result<()> {
-        let now = now_ms();
-        let mut table = self.table();
-        table.retain(|_, kept| kept.at_ms.saturating_add(KEPT_MS) > now);
-        let own = table.values().filter(|kept| kept.owner == *owner).count();
-        if !table.contains_key(&id) && (table.len() >= SECRETS_MAX || own >= OF_KEY_MAX) {
-            return Err(Fault::new(Status::ResourceExhausted, "too many secrets were sent today"));
+    fn put(&self, id: &str, asker: &Asker, what: What) -> Result<()> {
+        if self.0.put(asker.key(), id, what.weight(), Arc::new(what)) {
+            return Ok(());
         }
-        table.insert(id, Kept { owner: owner.clone(), at_ms: now, what });
-        Ok(())
+        Err(Fault::new(Status::ResourceExhausted, "the secret has too many variables"))
     }
 }
 
@@ -142,7 +146,7 @@ pub(super) async fn get_or_create(
     let secret_id = super::id_of("st", "atoll modal secret id", &[asker.key().as_str(), &text]);
     let metadata = SecretMetadata { name: String::new(), keys: request.env_dict.keys().cloned().collect() };
     let values = request.env_dict.into_iter().map(|(name, value)| (name, Secret::new(value))).collect();
-    asker.app.control.secrets.put(secret_id.clone(), asker.key(), What::Values(values))?;
+    asker.app.control.secrets.put(&secret_id, asker, What::Values(values))?;
     Ok(SecretGetOrCreateResponse { secret_id, metadata: Some(metadata) })
 }
 
@@ -169,7 +173,7 @@ fn named(asker: &Asker, name: &str, keys: &[String]) -> Result<SecretGetOrCreate
     let secret_id = super::id_of("st", "atoll modal named secret id", &parts);
     let metadata = SecretMetadata { name: secret.name.clone(), keys: vec![variable.clone()] };
     let what = What::Named { secret: secret.name, variable };
-    asker.app.control.secrets.put(secret_id.clone(), asker.key(), what)?;
+    asker.app.control.secrets.put(&secret_id, asker, what)?;
     Ok(SecretGetOrCreateResponse { secret_id, metadata: Some(metadata) })
 }
 
@@ -180,11 +184,10 @@ fn named(asker: &Asker, name: &str, keys: &[String]) -> Result<SecretGetOrCreate
 pub(crate) fn given(asker: &Asker, ids: &[String], sources: &[SecretSource]) -> Result<Given> {
     let mut given = Given::default();
     let mut add = |id: &str| {
-        let table = asker.app.control.secrets.table();
-        let kept = table.get(id).filter(|kept| asker.may_use_of(&kept.owner)).ok_or_else(|| {
+        let kept = asker.app.control.secrets.0.get(asker.key(), id).ok_or_else(|| {
             Fault::not_found(format!("Secret '{}' not found", atoll_core::error::shorten(id)))
         })?;
-        match &kept.what {
+        match kept.as_ref() {
             What::Values(values) => {
                 let values = values.iter().map(|(name, value)| (name.clone(), value.reveal().to_owned()));
                 given.env.extend(values);

@@ -46,6 +46,7 @@ pub(super) async fn wait_until_ready(
     let looking = async {
         while !is_ready(inside, &probe).await? {
             tokio::time::sleep(Duration::from_millis(probe.interval_ms)).await;
+            inside.asker.recheck()?;
         }
         Ok::<_, Fault>(())
     };

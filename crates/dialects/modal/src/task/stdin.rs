@@ -85,7 +85,7 @@ async fn put(
         let piece = left.split_to(left.len().min(STDIN_CHUNK_MAX_BYTES));
         let size = piece.len() as u64;
         engine.write_stdin(inside.id(), exec.as_str(), piece, false).await?;
-        progress.written = progress.written.map(|written| written + size);
+        progress.written = progress.written.map(|written| written.saturating_add(size));
     }
     if eof {
         match engine.write_stdin(inside.id(), exec.as_str(), Bytes::new(), true).await {
@@ -200,6 +200,7 @@ pub(super) async fn write_stream(
     };
     let mut offset = start.offset;
     while let Some(request) = requests.next::<TaskExecStdinWriteStreamRequest>().await? {
+        inside.asker.recheck()?;
         let (data, eof) = (request.data.unwrap_or_default(), request.end.is_some());
         let size = data.len() as u64;
         match &sink {
@@ -209,7 +210,7 @@ pub(super) async fn write_stream(
                 put(inside, exec, &mut progress, offset, data, eof).await?;
             }
         }
-        offset += size;
+        offset = offset.saturating_add(size);
         if eof {
             return Ok(TaskExecStdinWriteStreamResponse {});
         }

@@ -13,6 +13,7 @@ use super::{ARG, Parameters, find};
 use crate::App;
 use crate::error::{Failure, Result};
 use crate::ids;
+use crate::logs::fits;
 use crate::request::{Caller, Json, Path, Read};
 
 /// Most bytes of a log in one answer.
@@ -63,7 +64,8 @@ fn line(at_ms: u64, level: &str, message: &str) -> Value {
     json!({"timestamp_ms": at_ms, "level": level, "message": message})
 }
 
-fn lines(event: BuildEvent) -> Vec<Value> {
+/// The lines of an event, those that fit.
+fn lines(event: BuildEvent, left: &mut usize) -> Vec<Value> {
     match event {
         // A note that no Dockerfile uses this dialect's own argument is left out.
         BuildEvent::Note { text, .. } if text.contains(ARG) => Vec::new(),
@@ -79,7 +81,10 @@ fn lines(event: BuildEvent) -> Vec<Value> {
         }
         BuildEvent::Output { at_ms, stream, text, .. } => {
             let level = if stream == OutputStream::Stderr { "warn" } else { "info" };
-            text.lines().map(|text| line(at_ms, level, text)).collect()
+            text.lines()
+                .take_while(|text| fits(left, text.len()))
+                .map(|text| line(at_ms, level, text))
+                .collect()
         }
         BuildEvent::End { at_ms, failure: Some(failure), .. } => {
             vec![line(at_ms, "error", &failure.message)]
@@ -102,12 +107,11 @@ pub(super) async fn logs(
     let mut told: Vec<Value> = Vec::new();
     let mut left = LOG_MAX_BYTES;
     while left > 0 {
-        let page = log.now(left.min(READ_BYTES)).await.map_err(|error| Failure::of(&error))?;
+        let page = log.now(READ_BYTES).await.map_err(|error| Failure::of(&error))?;
         if page.entries.is_empty() {
             break;
         }
-        left = left.saturating_sub(READ_BYTES);
-        told.extend(page.entries.into_iter().flat_map(|entry| lines(entry.event)));
+        told.extend(page.entries.into_iter().flat_map(|entry| lines(entry.event, &mut left)));
     }
     Ok(Json(json!({"blueprint_id": ids::of_build(&record.id), "logs": told})))
 }

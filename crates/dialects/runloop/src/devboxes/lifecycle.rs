@@ -92,7 +92,7 @@ async fn ttl(engine: &Engine, record: &SandboxRecord, ms: Option<u64>) -> Result
 /// As [`Engine::resume_sandbox`].
 pub(crate) async fn wake(engine: &Engine, record: &SandboxRecord) -> Result<SandboxRecord, Error> {
     if let Some(seconds) = Extras::of(record).keep_alive_s {
-        ttl(engine, record, Some(seconds * 1000)).await?;
+        ttl(engine, record, Some(seconds.saturating_mul(1000))).await?;
     }
     engine.resume_sandbox(&record.id).await
 }
@@ -131,7 +131,9 @@ pub(super) async fn keep_alive(
     let record = super::usable(&app, &caller, &id)?;
     match Extras::of(&record).keep_alive_s {
         Some(seconds) => {
-            ttl(engine, &record, Some(seconds * 1000)).await.map_err(|error| told(&id, &error))?;
+            ttl(engine, &record, Some(seconds.saturating_mul(1000)))
+                .await
+                .map_err(|error| told(&id, &error))?;
         }
         // The devbox ends when it idles: this call counts as use.
         None => drop(engine.guest(&record.id).await.map_err(|error| told(&id, &error))?),

@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use atoll_core::exec::{ExecState, OutputStream};
 use atoll_core::id::SandboxId;
+use atoll_core::sharing::Needs;
 use atoll_core::spec::{Command, ExecDraft, SandboxUpdate};
 use atoll_core::{Code, Error};
 use atoll_dialect_kit::exec::{self as kit, Bookmarks, Counting, Event, Feed, Offsets};
 use atoll_dialect_kit::sentence;
-use atoll_engine::{Caller as EngineCaller, Engine};
+use atoll_engine::{Caller as EngineCaller, Engine, Grant, Target};
 use bytes::Bytes;
 use serde::Deserialize;
 
@@ -219,13 +220,15 @@ async fn note(engine: &Engine, id: &SandboxId, failed: Option<&Error>) -> Result
 }
 
 async fn steps(engine: &Engine, id: &SandboxId, plan: Plan, by: &EngineCaller) -> Result<(), Error> {
-    let setup = Setup { engine, id, by };
+    let grant = engine.authorize(by, Needs::MANAGE, Target::Sandbox(id.as_str())).await?;
+    let setup = Setup { engine, id, by, grant };
     if let Some(user) = plan.new_user() {
         setup.add_user(user).await?;
     }
     if !plan.files.is_empty() || !plan.objects.is_empty() {
         let home = Home::of(engine, id).await?;
         for (path, content) in plan.files {
+            setup.recheck()?;
             files::write(engine, id, &home.resolve(&path)?, Bytes::from(content)).await?;
         }
         for (object, path) in plan.objects {
@@ -241,13 +244,28 @@ async fn steps(engine: &Engine, id: &SandboxId, plan: Plan, by: &EngineCaller) -
     Ok(())
 }
 
+/// Adds to an output, and keeps its end: a command may write without end.
+fn keep_end(output: &mut String, text: &str) {
+    output.push_str(text);
+    let skip = output.chars().count().saturating_sub(TOLD_MAX_CHARS);
+    let at = output.char_indices().nth(skip).map_or(0, |(at, _)| at);
+    output.replace_range(..at, "");
+}
+
 struct Setup<'a> {
     engine: &'a Engine,
     id: &'a SandboxId,
     by: &'a EngineCaller,
+    /// The right by which all of it is done.
+    grant: Grant,
 }
 
 impl Setup<'_> {
+    /// Before each step: steps may take long, and the key may be gone by then, or another have the devbox.
+    fn recheck(&self) -> Result<(), Error> {
+        self.engine.recheck(&self.grant, Needs::MANAGE)
+    }
+
     async fn add_user(&self, user: &User) -> Result<(), Error> {
         let script = [ADD_USER, &user.username, &user.uid.to_string()].map(str::to_owned);
         self.command("making the user", Command::Argv(script.to_vec()), Some("root"), None).await?;
@@ -256,6 +274,7 @@ impl Setup<'_> {
     }
 
     async fn put_object(&self, object: Opened, path: String) -> Result<(), Error> {
+        self.recheck()?;
         if !object.is_archive() {
             return files::write_from(self.engine, self.id, &path, object.into_file()).await;
         }
@@ -297,6 +316,7 @@ impl Setup<'_> {
             let (user, stdin) = (user.map(str::to_owned), input.is_some());
             Ok(ExecDraft { user, stdin, ..ExecDraft::new(Command::Argv(argv)) })
         };
+        self.recheck()?;
         let (engine, sandbox) = (self.engine, self.id);
         let mut view = kit::get_or_create(engine, sandbox, None, None, draft, self.by).await?;
         let exec = view.record.id.clone();
@@ -321,16 +341,14 @@ impl Setup<'_> {
         while let Some(event) = feed.next_now().await? {
             match event {
                 Event::Text { stream: OutputStream::Stdout | OutputStream::Stderr, text, .. } => {
-                    output.push_str(&text);
+                    keep_end(&mut output, &text);
                 }
                 Event::Raw { .. } => {}
                 Event::End(_) => break,
             }
         }
-        let skip = output.chars().count().saturating_sub(TOLD_MAX_CHARS);
-        let tail: String = output.chars().skip(skip).collect();
         let code = code.map_or_else(|| "without a code".to_owned(), |code| format!("with {code}"));
-        Err(Error::new(Code::StartFailed, format!("{what} ended {code}: {}", tail.trim())))
+        Err(Error::new(Code::StartFailed, format!("{what} ended {code}: {}", output.trim())))
     }
 }
 
@@ -350,6 +368,18 @@ mod tests {
         {
             assert!(mount(owner, name).is_err(), "{owner} {name}");
         }
+    }
+
+    #[test]
+    fn the_end_of_an_output_is_kept() {
+        let mut output = String::new();
+        for _ in 0..100 {
+            keep_end(&mut output, &"\u{e4}".repeat(TOLD_MAX_CHARS));
+            assert_eq!(output.chars().count(), TOLD_MAX_CHARS);
+        }
+        keep_end(&mut output, "end");
+        assert!(output.ends_with("\u{e4}end"));
+        assert_eq!(output.chars().count(), TOLD_MAX_CHARS);
     }
 
     #[test]

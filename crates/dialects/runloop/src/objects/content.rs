@@ -7,7 +7,7 @@ use atoll_core::id::KeyId;
 use atoll_core::limits::BUILD_CONTEXT_MAX_BYTES;
 use atoll_core::sharing::Needs;
 use atoll_dialect_kit::request::Root;
-use atoll_dialect_kit::spool::receive;
+use atoll_dialect_kit::spool::receive_while;
 use atoll_engine::{Caller as EngineCaller, Grant, Target};
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -26,7 +26,7 @@ use crate::disk::{broken, work};
 use crate::error::{Failure, Result};
 use crate::request::{Caller, Query};
 
-/// Most bytes of all objects together.
+/// Most bytes of all objects together. A key has no more of them than it leaves to others.
 const TOTAL_MAX_BYTES: u64 = 64 << 30;
 /// Bytes of content that are in the pipe.
 const PIPE_BYTES: usize = 256 << 10;
@@ -74,6 +74,11 @@ async fn by_address(app: &App, id: &str, signed: &Signed, needs: Needs) -> Resul
     Ok((object, grant.map_err(|_weak| refused())?))
 }
 
+/// Whether a key whose objects have so many bytes, of so many of all, may send more.
+fn is_room(own: u64, all: u64) -> bool {
+    TOTAL_MAX_BYTES.checked_sub(all).is_some_and(|left| own <= left)
+}
+
 /// `PUT`: takes the content.
 pub(super) async fn take(
     State(app): State<App>,
@@ -86,18 +91,23 @@ pub(super) async fn take(
         return Err(Failure::new(StatusCode::FORBIDDEN, "forbidden", "this address is to read from"));
     }
     let (object, grant) = by_address(&app, &id, &signed, Needs::MANAGE).await?;
+    let coming = grant.caller().map(|by| app.objects.coming(by));
     app.host.fill_signed_object(&request, grant, &object.id)?;
     let (shelf, owner) = (app.objects.clone(), object.owner.parse().map_err(|error| broken(&error))?);
-    let (_, totals) = work(move || shelf.list(&owner)).await?;
-    if totals.bytes > TOTAL_MAX_BYTES {
+    let (own, totals) = work(move || shelf.list(&owner)).await?;
+    let own_bytes = own.iter().filter_map(|object| object.size_bytes).fold(0, u64::saturating_add);
+    if !is_room(own_bytes, totals.bytes) {
         return Err(Failure::new(
             StatusCode::INSUFFICIENT_STORAGE,
             "too_many",
-            "the objects of this server are too large together: delete some",
+            "the objects of this server, or those of this key, are too large together: delete some",
         ));
     }
     let beside = app.objects.beside(&object.id).map_err(|error| broken(&error))?;
-    let filled = match receive(&beside, body, BUILD_CONTEXT_MAX_BYTES).await {
+    // What is on its way is on the disk already: there is so much of it at once.
+    let mut coming = coming.ok_or_else(|| broken(&"a right of no key"))?;
+    let may = |piece: &[u8]| coming.grow(piece.len());
+    let filled = match receive_while(&beside, body, BUILD_CONTEXT_MAX_BYTES, may).await {
         Ok(size) => {
             let (shelf, id, place) = (app.objects.clone(), object.id.clone(), beside.clone());
             work(move || shelf.fill(&id, &place, size)).await
@@ -208,4 +218,19 @@ fn unzip(mut file: File, to: &mut impl io::Write) -> io::Result<u64> {
         _ => Box::new(file),
     };
     io::copy(&mut plain.take(BUILD_CONTEXT_MAX_BYTES), to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_leaves_room_for_the_objects_of_others() {
+        let half = TOTAL_MAX_BYTES / 2;
+        assert!(is_room(0, 0) && is_room(half, half));
+        assert!(!is_room(half + 1, half + 1), "more than it leaves to others");
+        assert!(is_room(0, half + 1), "others have their part still");
+        assert!(is_room(0, TOTAL_MAX_BYTES) && !is_room(1, TOTAL_MAX_BYTES));
+        assert!(!is_room(0, TOTAL_MAX_BYTES + 1));
+    }
 }

@@ -273,6 +273,6 @@ async fn download(
     if !(1..=ADDRESS_MAX_S).contains(&seconds) {
         return Err(Failure::bad(format!("duration_seconds: 1 to {ADDRESS_MAX_S}")));
     }
-    let until = app.host.engine().now_ms().saturating_add(seconds * 1000);
+    let until = app.host.engine().now_ms().saturating_add(seconds.saturating_mul(1000));
     Ok(Json(json!({"download_url": content::download_address(&root, &object, until)})))
 }

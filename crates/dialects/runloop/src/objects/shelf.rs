@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_core::id::KeyId;
+use atoll_dialect_kit::memory::{Held, Memory};
 use atoll_dialect_kit::promise::Promise;
 use atoll_dialect_kit::time::now_ms;
-use atoll_engine::Engine;
+use atoll_engine::{Caller, Engine};
 use serde::{Deserialize, Serialize};
 
 use crate::disk::{self, flush_dir, random};
@@ -22,6 +23,8 @@ use crate::disk::{self, flush_dir, random};
 const PREFIX: &str = "obj_";
 /// Hexadecimal digits of an id.
 const ID_DIGITS: usize = 24;
+/// Most bytes of contents that are on their way: they are counted with the others once they are there.
+const COMING_MAX_BYTES: usize = 16 << 30;
 /// How long an object waits for its content, milliseconds.
 const UPLOAD_MS: u64 = 24 * 3600 * 1000;
 
@@ -83,6 +86,7 @@ impl Object {
 pub(crate) struct Shelf {
     dir: PathBuf,
     changing: Arc<Mutex<()>>,
+    coming: Memory,
 }
 
 /// Whether a text has the form of an id: it becomes part of a path.
@@ -99,7 +103,16 @@ pub(crate) fn id_of(promise: &Promise) -> String {
 
 impl Shelf {
     pub(crate) fn new(engine: &Engine) -> Self {
-        Self { dir: engine.spool_dir().join("runloop"), changing: Arc::default() }
+        Self {
+            dir: engine.spool_dir().join("runloop"),
+            changing: Arc::default(),
+            coming: Memory::new(COMING_MAX_BYTES),
+        }
+    }
+
+    /// Counts what a caller sends, while it is on its way.
+    pub(crate) fn coming(&self, by: &Caller) -> Held {
+        self.coming.hold(by)
     }
 
     fn lock(&self) -> MutexGuard<'_, ()> {
@@ -150,7 +163,7 @@ impl Shelf {
             match self.find(id) {
                 Ok(Some(object)) => {
                     totals.count += 1;
-                    totals.bytes += object.size_bytes.unwrap_or(0);
+                    totals.bytes = totals.bytes.saturating_add(object.size_bytes.unwrap_or(0));
                     if object.owner == owner.as_str() {
                         found.push(object);
                     }
@@ -232,7 +245,8 @@ mod tests {
 
     fn shelf() -> (tempfile::TempDir, Shelf) {
         let dir = tempfile::tempdir().unwrap();
-        let shelf = Shelf { dir: dir.path().join("objects"), changing: Arc::default() };
+        let shelf =
+            Shelf { dir: dir.path().join("objects"), changing: Arc::default(), coming: Memory::new(1 << 20) };
         (dir, shelf)
     }
 

@@ -129,6 +129,8 @@ pub struct Grant {
     pub(super) scope: Scope,
     /// Ends the right before its credential does.
     pub(super) ended: Option<CancellationToken>,
+    /// The right ends with this access too.
+    pub(super) within: Option<VerifiedAccess>,
 }
 
 /// The credential that the client showed.
@@ -150,6 +152,7 @@ impl Grant {
             resource,
             scope: Scope::Read,
             ended: None,
+            within: None,
         }
     }
 
@@ -158,6 +161,17 @@ impl Grant {
     #[must_use]
     pub fn ending_with(self, ended: CancellationToken) -> Self {
         Self { ended: Some(ended), ..self }
+    }
+
+    /// The same, but it ends with this access at the latest, when that is taken back or its time is over: for a client
+    /// that came by an address which stands for a key.
+    #[must_use]
+    pub fn within(self, access: VerifiedAccess) -> Self {
+        Self { within: Some(access), ..self }
+    }
+
+    pub(crate) const fn access(&self) -> Option<&VerifiedAccess> {
+        self.within.as_ref()
     }
 
     pub(crate) const fn ended(&self) -> Option<&CancellationToken> {

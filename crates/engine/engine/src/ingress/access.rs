@@ -62,6 +62,11 @@ impl VerifiedAccess {
         self.entry.record.expires_ms
     }
 
+    /// Whether it was taken back, or its time is over.
+    pub(crate) fn is_over(&self, now_ms: u64) -> bool {
+        self.entry.revoked.is_cancelled() || self.entry.is_over(now_ms)
+    }
+
     /// Fires when it is taken back.
     #[must_use]
     pub fn revoked(&self) -> CancellationToken {
@@ -155,6 +160,18 @@ impl Engine {
         let token = AccessToken::parse(presented).map_err(|_malformed| refused())?;
         let entry = self.inner.share_links.by_hash(&token.hash()).ok_or_else(refused)?;
         if entry.is_over(self.inner.now_ms()) || self.inner.find(&entry.record.sandbox).is_none() {
+            return Err(refused());
+        }
+        Ok(VerifiedAccess { entry })
+    }
+
+    /// The access of a sandbox with this id, if it is good now. That the client may use it is for the caller to see.
+    ///
+    /// # Errors
+    /// [`Code::Unauthorized`], which does not say in which way it is wrong.
+    pub fn live_access(&self, sandbox: &SandboxId, id: &AccessId) -> Result<VerifiedAccess> {
+        let entry = self.inner.share_links.by_id(sandbox, id).ok_or_else(refused)?;
+        if entry.is_over(self.inner.now_ms()) || self.inner.find(sandbox).is_none() {
             return Err(refused());
         }
         Ok(VerifiedAccess { entry })

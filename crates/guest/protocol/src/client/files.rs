@@ -21,6 +21,8 @@ pub struct FileReader {
     /// The file's record. Its size may differ from the bytes that come: files change.
     pub info: FileInfo,
     bytes: ByteStream,
+    /// The bytes that may still come, if only a part was asked for.
+    left: Option<u64>,
 }
 
 impl FileReader {
@@ -29,7 +31,16 @@ impl FileReader {
     /// # Errors
     /// [`GuestError`].
     pub async fn next(&mut self) -> Result<Option<Bytes>, GuestError> {
-        self.bytes.next().await
+        let piece = self.bytes.next().await?;
+        if let (Some(left), Some(piece)) = (self.left.as_mut(), piece.as_ref()) {
+            // Who asks for a part keeps as much as it asked for, and no guest makes it more.
+            let length = u64::try_from(piece.len()).unwrap_or(u64::MAX);
+            match left.checked_sub(length) {
+                Some(after) => *left = after,
+                None => return Err(self.bytes.reader.link.violation("more of a file than was asked for")),
+            }
+        }
+        Ok(piece)
     }
 }
 
@@ -256,7 +267,8 @@ impl GuestClient {
     pub async fn read(&self, request: Read) -> Result<FileReader, GuestError> {
         let mut reader = self.ask("read", &request).await?;
         let info = checked_info(within(reader.expect(Kind::Message)).await?, &reader.link)?;
-        Ok(FileReader { info, bytes: ByteStream { reader, ended: false } })
+        let left = (request.length > 0).then_some(request.length);
+        Ok(FileReader { info, bytes: ByteStream { reader, ended: false }, left })
     }
 
     /// Writes a file: it appears when [`FileWriter::finish`] succeeds.

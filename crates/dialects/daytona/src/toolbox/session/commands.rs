@@ -84,6 +84,8 @@ pub(crate) async fn run(
     let dir = existing(&inside, &session).await?;
     let turn = inside.app.turns.take(&format!("session {}/{session}", inside.id())).await;
     patient(&inside, &session).await?;
+    // Another command may have had its turn for long: another may have the sandbox now, or the key may be gone.
+    inside.recheck().map_err(fail)?;
     let id = random_id()?;
     let view = start(&inside, &dir, &session, &id, &request).await?;
     if request.is_async() {

@@ -50,7 +50,8 @@ pub(super) async fn tell(inside: &Inside, view: &ExecView, request: Request) -> 
 }
 
 async fn all(inside: &Inside, exec: &str) -> Result<Value> {
-    let output = so_far(inside.engine(), inside.id(), exec).await.map_err(fail)?;
+    let held = inside.app.outputs.hold(inside.recorded());
+    let output = so_far(inside.engine(), inside.id(), exec, held).await.map_err(fail)?;
     Ok(json!({"output": output.both(), "stdout": output.stdout(), "stderr": output.stderr()}))
 }
 

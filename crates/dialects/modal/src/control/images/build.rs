@@ -1,7 +1,6 @@
 //! Building images.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_core::Code;
@@ -12,7 +11,11 @@ use atoll_core::secret::Secret;
 use atoll_core::service::Services;
 use atoll_core::sharing::Needs;
 use atoll_core::spec::ResourcesDraft;
+use atoll_dialect_kit::kept::Kept;
+use atoll_dialect_kit::once::Limits;
 use atoll_engine::{BuildLog, BuildSecrets, ImageLogin};
+use atoll_store::TemplateRecord;
+use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt as _};
 
 use super::recipe::{Content, File, Layer, Recipe, is_debian_slim};
@@ -27,8 +30,11 @@ use crate::wire::images::{
     ImageJoinStreamingResponse,
 };
 
-/// Recipes that are remembered, for the layers on top of them.
-const RECIPES_MAX: usize = 4096;
+/// Images that are remembered, with their recipes, for the layers on top of them.
+const LIMITS: Limits =
+    Limits { kept_ms: u64::MAX, of_key: 1024, all: 4096, bytes_of_key: 16 << 20, bytes_all: 128 << 20 };
+/// The purpose of the tokens that tell the images of one key from those of others.
+const OF_KEY: &str = "modal images";
 /// Bytes of a log that are read at once.
 const LOG_BYTES: usize = 256 << 10;
 /// How often the server looks at a build that writes nothing.
@@ -49,35 +55,34 @@ const OF_REGISTRY: &str =
 /// An image that a client asked for in this run of the server.
 #[derive(Debug, Clone)]
 struct Known {
-    owner: KeyId,
-    /// Absent if the steps need a login or secrets, which the server does not keep.
+    /// Absent if the steps need a login or secrets, which the server does not keep, or if it is too large.
     recipe: Option<Arc<Recipe>>,
     build: Option<BuildId>,
 }
 
-/// Images that clients asked for. Clones share them.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Builds(Arc<Mutex<HashMap<String, Known>>>);
+/// Images that clients asked for, each for the key that did. Clones share them.
+#[derive(Debug, Clone)]
+pub(crate) struct Builds(Kept<Known>);
+
+impl Default for Builds {
+    fn default() -> Self {
+        Self(Kept::new(LIMITS))
+    }
+}
 
 impl Builds {
-    fn table(&self) -> std::sync::MutexGuard<'_, HashMap<String, Known>> {
-        // The map stays usable when a task panics while it holds the lock.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn find(&self, key: &KeyId, id: &str) -> Option<Known> {
+        self.0.get(key, id)
     }
 
-    fn find(&self, id: &str) -> Option<Known> {
-        self.table().get(id).cloned()
-    }
-
-    fn enter(&self, id: &str, known: Known) {
-        let mut table = self.table();
-        if table.len() >= RECIPES_MAX
-            && !table.contains_key(id)
-            && let Some(any) = table.keys().next().cloned()
-        {
-            table.remove(&any);
+    fn enter(&self, key: &KeyId, id: &str, known: Known) {
+        let bytes = size_of::<Known>() + known.recipe.as_ref().map_or(0, |recipe| recipe.weight());
+        let build = known.build.clone();
+        if !self.0.put(key, id, bytes, known) {
+            // Layers on top begin with the image that was built.
+            let known = Known { recipe: None, build };
+            let _ = self.0.put(key, id, size_of::<Known>(), known);
         }
-        table.insert(id.to_owned(), known);
     }
 }
 
@@ -96,18 +101,20 @@ pub(in crate::control) async fn get_or_create(
     }
     let given = Given::of(asker, &image)?;
     let recipe = recipe(asker, &image, &given).await?;
-    let id = recipe.id();
+    let id = recipe.id(asker.engine().key_token(OF_KEY, asker.key()).reveal());
     let name = template_of(&id).ok_or_else(|| no_image(&id))?;
     let builds = &asker.app.control.builds;
     let again = request.force_build || request.ignore_cache;
-    if !again && asker.engine().template(&name, None).await.is_ok() {
-        let build = builds.find(&id).and_then(|known| known.build);
+    // A version that another key made may have any content.
+    let is_ours = |made: TemplateRecord| made.created_by.as_ref() == Some(asker.key());
+    if !again && asker.engine().template(&name, None).await.is_ok_and(is_ours) {
+        let build = builds.find(asker.key(), &id).and_then(|known| known.build);
         let recipe = given.is_empty().then(|| Arc::new(recipe));
-        builds.enter(&id, Known { owner: asker.key().clone(), recipe, build });
+        builds.enter(asker.key(), &id, Known { recipe, build });
         return Ok(ready(id));
     }
     // One build of an image at a time: a client that asks later follows it.
-    if let Some(build) = builds.find(&id).and_then(|known| known.build)
+    if let Some(build) = builds.find(asker.key(), &id).and_then(|known| known.build)
         && let Ok(view) = asker.engine().build(&build).await
         && !view.record.state.is_final()
     {
@@ -116,7 +123,7 @@ pub(in crate::control) async fn get_or_create(
     let open = given.is_empty();
     let build = begin(asker, &recipe, name, &image, given, again).await?;
     let recipe = open.then(|| Arc::new(recipe));
-    builds.enter(&id, Known { owner: asker.key().clone(), recipe, build: Some(build) });
+    builds.enter(asker.key(), &id, Known { recipe, build: Some(build) });
     Ok(ImageGetOrCreateResponse { image_id: id, result: None, metadata: None })
 }
 
@@ -171,7 +178,8 @@ async fn recipe(asker: &Asker, image: &Image, given: &Given) -> Result<Recipe> {
     for file in &image.context_files {
         files.push(File {
             path: context::relative(&file.filename)?,
-            content: Content::Here(file.data.clone()),
+            // A copy: what was received is one piece of memory with all of the message.
+            content: Content::Here(Bytes::copy_from_slice(&file.data)),
             mode: 0o644,
         });
     }
@@ -182,13 +190,13 @@ async fn recipe(asker: &Asker, image: &Image, given: &Given) -> Result<Recipe> {
             return Err(Fault::unsupported("images of more than one image are not supported by this server"));
         }
     };
-    let commands = recipe::with_secrets(&image.dockerfile_commands, given.secrets.keys());
+    let commands = recipe::with_secrets(&image.dockerfile_commands, given.secrets.keys())?;
     Recipe::of(Layer { commands: &commands, base, files: files.into() })
 }
 
 /// The recipe of the image below a layer: its lines, or where the server does not know them any more, the built image.
 async fn below(asker: &Asker, id: &str) -> Result<Recipe> {
-    let known = asker.app.control.builds.find(id).filter(|known| asker.may_use_of(&known.owner));
+    let known = asker.app.control.builds.find(asker.key(), id);
     if let Some(recipe) = known.and_then(|known| known.recipe) {
         return Ok(Recipe::clone(&recipe));
     }
@@ -243,7 +251,7 @@ async fn begin(
         timeout_ms: None,
         services: Services::new(),
     };
-    let tar = context::tar(asker, recipe).await?;
+    let (tar, held) = context::tar(asker, recipe).await?;
     let engine = asker.engine().clone();
     let Given { login, secrets } = given;
     let made = engine.create_build_with(spec, login, secrets, asker.caller()).await;
@@ -255,6 +263,7 @@ async fn begin(
     if view.needs_context {
         let id = build.clone();
         tokio::spawn(async move {
+            let _held = held;
             if let Err(error) = engine.put_build_context(&id, tar).await {
                 tracing::info!(%error, build = %id, "the files of an image could not be read");
                 drop(engine.cancel_build(&id).await);
@@ -270,8 +279,7 @@ pub(in crate::control) async fn join(
     request: ImageJoinStreamingRequest,
 ) -> Result<BoxStream<'static, Result<ImageJoinStreamingResponse>>> {
     asker.needs(Scope::Manage)?;
-    let known =
-        asker.app.control.builds.find(&request.image_id).filter(|known| asker.may_use_of(&known.owner));
+    let known = asker.app.control.builds.find(asker.key(), &request.image_id);
     let Some(build) = known.and_then(|known| known.build) else {
         super::find(asker, &request.image_id, Needs::READ).await?;
         let over = ImageJoinStreamingResponse { result: Some(success()), ..Default::default() };

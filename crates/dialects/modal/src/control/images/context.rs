@@ -1,14 +1,17 @@
 //! Files of the client, for images and sandboxes. The client sends their contents before, each by its hash, and they
 //! wait in the spool directory. The contents of different keys are kept apart.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use atoll_core::id::{KeyId, SandboxId};
 use atoll_core::key::Scope;
+use atoll_dialect_kit::kept::Kept;
+use atoll_dialect_kit::memory::Held;
+use atoll_dialect_kit::once::Limits;
 use atoll_dialect_kit::status::Status;
 use atoll_engine::{Engine, guest_error};
 use atoll_guest_protocol::messages::Unpack;
@@ -16,7 +19,7 @@ use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 use tokio::io::AsyncReadExt as _;
 
-use super::recipe::{Content, File, Recipe};
+use super::recipe::{Content, File, Recipe, weight};
 use crate::auth::Asker;
 use crate::grpc::{Fault, Result};
 use crate::wire::apps::{
@@ -27,26 +30,41 @@ use crate::wire::apps::{
 
 /// How long a content is kept that its client does not send again.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
-/// All contents together, bytes.
-const TOTAL_MAX_BYTES: u64 = 8 << 30;
+/// All contents together, bytes. A key has no more of them than it leaves to others.
+const TOTAL_MAX_BYTES: u64 = 16 << 30;
 /// Most files of one mount.
 const FILES_MAX: usize = 20_000;
-/// Most mounts that are remembered.
-const MOUNTS_MAX: usize = 1024;
+/// Mounts that are remembered.
+const LIMITS: Limits = Limits {
+    kept_ms: 24 * 3600 * 1000,
+    of_key: 256,
+    all: 1024,
+    bytes_of_key: 64 << 20,
+    bytes_all: 256 << 20,
+};
 /// Bytes of all files of one image or sandbox, which are in memory while they are packed.
 const PACK_MAX_BYTES: usize = 256 << 20;
+/// Bytes of a member of an archive beside its content, about.
+const MEMBER_BYTES: usize = 1024;
 /// Bytes of a piece on its way to a sandbox.
 const PIECE_BYTES: usize = 1 << 20;
 
+/// Lists of files, each for the key that sent it. Clones share them.
 #[derive(Debug, Clone)]
-struct Mount {
-    owner: KeyId,
-    files: Arc<[File]>,
+pub(crate) struct Mounts(Kept<Arc<[File]>>);
+
+impl Default for Mounts {
+    fn default() -> Self {
+        Self(Kept::new(LIMITS))
+    }
 }
 
-/// Lists of files. Clones share them.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Mounts(Arc<Mutex<HashMap<String, Mount>>>);
+/// Bytes that are coming, beside those that are here: of a key, and of all.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::control) struct Coming {
+    pub(in crate::control) own: u64,
+    pub(in crate::control) all: u64,
+}
 
 fn check_hash(hash: &str) -> Result<()> {
     let form = hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_hexdigit() && !b.is_ascii_uppercase());
@@ -114,7 +132,8 @@ pub(in crate::control) async fn put_file(
         return Err(Fault::invalid("the content is not what its hash says"));
     }
     let engine = asker.engine();
-    let beside = beside(engine, asker.key(), data.len() as u64).await?;
+    let bytes = data.len() as u64;
+    let beside = beside(engine, asker.key(), Coming { own: bytes, all: bytes }).await?;
     let written = tokio::fs::write(&beside, &data).await.map_err(|error| broken(&error));
     let kept = match written {
         Ok(()) => put_in_place(engine, asker.key(), &request.sha256_hex, &beside).await,
@@ -127,26 +146,27 @@ pub(in crate::control) async fn put_file(
     Ok(MountPutFileResponse { exists: true })
 }
 
-/// The path at which a content of at most so many bytes may be received, once there is room. Old files are removed.
+/// The path at which a content may be received, once there is room for what is coming with it. Old files are removed.
 ///
 /// # Errors
 /// `RESOURCE_EXHAUSTED`.
-pub(in crate::control) async fn beside(engine: &Engine, key: &KeyId, bytes: u64) -> Result<PathBuf> {
+pub(in crate::control) async fn beside(engine: &Engine, key: &KeyId, coming: Coming) -> Result<PathBuf> {
     let mut random = [0_u8; 8];
     getrandom::fill(&mut random).map_err(|error| broken(&error))?;
     let dir = dir(engine);
     let place = dir.join(format!("{key}-{}.part", hex::encode(random)));
-    let room = tokio::task::spawn_blocking(move || room(&dir, bytes)).await;
+    let own = format!("{key}-");
+    let room = tokio::task::spawn_blocking(move || room(&dir, &own, coming)).await;
     if room.map_err(|error| broken(&error))?.map_err(|error| broken(&error))? {
         return Ok(place);
     }
     Err(Fault::new(Status::ResourceExhausted, "there are too many files; try again tomorrow"))
 }
 
-/// Removes old files; says whether there is room for so many bytes more.
-fn room(dir: &Path, bytes: u64) -> io::Result<bool> {
+/// Removes old files; says whether there is room for what is coming: also for the key whose files' names begin with `own`.
+fn room(dir: &Path, own: &str, coming: Coming) -> io::Result<bool> {
     std::fs::create_dir_all(dir)?;
-    let mut total = bytes;
+    let (mut total, mut of_key) = (coming.all, coming.own);
     for entry in std::fs::read_dir(dir)?.flatten() {
         let Ok(metadata) = entry.metadata() else { continue };
         let age = metadata.modified().ok().and_then(|at| SystemTime::now().duration_since(at).ok());
@@ -154,9 +174,12 @@ fn room(dir: &Path, bytes: u64) -> io::Result<bool> {
             drop(std::fs::remove_file(entry.path()));
         } else {
             total = total.saturating_add(metadata.len());
+            if entry.file_name().to_string_lossy().starts_with(own) {
+                of_key = of_key.saturating_add(metadata.len());
+            }
         }
     }
-    Ok(total <= TOTAL_MAX_BYTES)
+    Ok(TOTAL_MAX_BYTES.checked_sub(total).is_some_and(|left| of_key <= left))
 }
 
 /// Puts a received content with this hash in its place.
@@ -222,14 +245,13 @@ pub(in crate::control) async fn get_or_create_mount(
     let files: Arc<[File]> = request.files.iter().map(file).collect::<Result<Vec<_>>>()?.into();
     let text = format!("{files:?}");
     let mount_id = crate::control::id_of("mo", "atoll modal mount id", &[asker.key().as_str(), &text]);
-    let mut table = asker.app.control.mounts.0.lock().unwrap_or_else(PoisonError::into_inner);
-    if table.len() >= MOUNTS_MAX
-        && !table.contains_key(&mount_id)
-        && let Some(any) = table.keys().next().cloned()
-    {
-        table.remove(&any);
+    let bytes = weight(&files);
+    if !asker.app.control.mounts.0.put(asker.key(), &mount_id, bytes, files) {
+        return Err(Fault::new(
+            Status::ResourceExhausted,
+            "the names of the mount's files are too long together",
+        ));
     }
-    table.insert(mount_id.clone(), Mount { owner: asker.key().clone(), files });
     let checksum = hex::encode(Sha256::digest(text));
     let handle_metadata = Some(MountHandleMetadata { content_checksum_sha256_hex: checksum });
     Ok(MountGetOrCreateResponse { mount_id, handle_metadata })
@@ -243,33 +265,33 @@ pub(super) fn mounted(asker: &Asker, id: &str) -> Result<Vec<File>> {
     if id.is_empty() {
         return Ok(Vec::new());
     }
-    let table = asker.app.control.mounts.0.lock().unwrap_or_else(PoisonError::into_inner);
-    let mount = table.get(id).filter(|mount| asker.may_use_of(&mount.owner));
-    let mount = mount
+    let files = asker.app.control.mounts.0.get(asker.key(), id);
+    let files = files
         .ok_or_else(|| Fault::not_found(format!("Mount '{}' not found", atoll_core::error::shorten(id))))?;
-    Ok(mount.files.to_vec())
+    Ok(files.to_vec())
 }
 
-/// The context of a recipe as an archive.
+/// The context of a recipe as an archive, and the memory for it.
 ///
 /// # Errors
 /// `NOT_FOUND` for a content that was not sent; `RESOURCE_EXHAUSTED` when the files are too large together.
-pub(super) async fn tar(asker: &Asker, recipe: &Recipe) -> Result<io::Cursor<Vec<u8>>> {
+pub(super) async fn tar(asker: &Asker, recipe: &Recipe) -> Result<(io::Cursor<Vec<u8>>, Held)> {
     let parts: Vec<(String, File)> = recipe
         .parts
         .iter()
         .flat_map(|(dir, files)| files.iter().map(move |file| (format!("{dir}/{}", file.path), file.clone())))
         .collect();
-    pack(asker, parts).await.map(io::Cursor::new)
+    pack(asker, parts).await.map(|(archive, held)| (io::Cursor::new(archive), held))
 }
 
-async fn pack(asker: &Asker, files: Vec<(String, File)>) -> Result<Vec<u8>> {
+async fn pack(asker: &Asker, files: Vec<(String, File)>) -> Result<(Vec<u8>, Held)> {
     let (engine, key) = (asker.engine().clone(), asker.key().clone());
-    let work = move || -> Result<Vec<u8>> {
+    let mut held = asker.app.memory.hold(asker.caller());
+    let work = move || -> Result<(Vec<u8>, Held)> {
         let mut archive = tar::Builder::new(Vec::new());
         let mut dirs = BTreeSet::new();
         for (path, file) in files {
-            let data = read(&engine, &key, &file.content)?;
+            let data = read(&engine, &key, &file.content, &mut held)?;
             if archive.get_ref().len() + data.len() > PACK_MAX_BYTES {
                 let why = format!("the files have more than {} MiB together", PACK_MAX_BYTES >> 20);
                 return Err(Fault::new(Status::ResourceExhausted, why));
@@ -286,8 +308,10 @@ async fn pack(asker: &Asker, files: Vec<(String, File)>) -> Result<Vec<u8>> {
                 }
             }
             member(&mut archive, &path, tar::EntryType::Regular, file.mode, &data)?;
+            // It is in the archive now, and not beside it.
+            held.give_back(data.len());
         }
-        archive.into_inner().map_err(|error| broken(&error))
+        Ok((archive.into_inner().map_err(|error| broken(&error))?, held))
     };
     tokio::task::spawn_blocking(work).await.map_err(|error| broken(&error))?
 }
@@ -308,15 +332,22 @@ fn member(
     archive.append_data(&mut header, path, data).map_err(|error| broken(&error))
 }
 
-fn read(engine: &Engine, key: &KeyId, content: &Content) -> Result<Vec<u8>> {
+/// A content, once there is memory for it and for its copy in the archive.
+fn read(engine: &Engine, key: &KeyId, content: &Content, held: &mut Held) -> Result<Vec<u8>> {
     let hash = match content {
-        Content::Here(bytes) => return Ok(bytes.to_vec()),
+        Content::Here(bytes) => {
+            held.grow(2 * bytes.len() + MEMBER_BYTES)?;
+            return Ok(bytes.to_vec());
+        }
         Content::Sent(hash) => hash,
     };
     let missing = |_error| Fault::not_found(format!("the file with the hash {hash} was not sent"));
     let file = std::fs::File::open(place(engine, key, hash)).map_err(missing)?;
-    let mut data = Vec::new();
-    file.take(PACK_MAX_BYTES as u64).read_to_end(&mut data).map_err(|error| broken(&error))?;
+    let size = file.metadata().map_err(|error| broken(&error))?.len().min(PACK_MAX_BYTES as u64);
+    let bytes = usize::try_from(size).unwrap_or(PACK_MAX_BYTES);
+    held.grow(2 * bytes + MEMBER_BYTES)?;
+    let mut data = Vec::with_capacity(bytes);
+    file.take(size).read_to_end(&mut data).map_err(|error| broken(&error))?;
     Ok(data)
 }
 
@@ -327,7 +358,8 @@ fn read(engine: &Engine, key: &KeyId, content: &Content) -> Result<Vec<u8>> {
 pub(crate) async fn put_mounts(asker: &Asker, sandbox: &SandboxId, mounts: &[String]) -> Result<()> {
     for id in mounts {
         let files = mounted(asker, id)?.into_iter().map(|file| (file.path.clone(), file)).collect();
-        let archive = Bytes::from(pack(asker, files).await?);
+        let (archive, _held) = pack(asker, files).await?;
+        let archive = Bytes::from(archive);
         let lease = asker.engine().guest(sandbox).await?;
         let request = Unpack { path: "/".to_owned(), user: String::new() };
         let mut writer = lease.unpack(request).await.map_err(guest_error)?;

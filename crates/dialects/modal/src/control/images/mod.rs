@@ -33,10 +33,10 @@ use crate::wire::images::{
 
 pub(crate) use build::Builds;
 pub(super) use build::{get_or_create, join};
-pub(crate) use context::{Mounts, put_mounts};
 pub(super) use context::{
-    beside, check_existence, get_or_create_mount, is_sent, put_file, put_in_place, read_sent, sent,
+    Coming, beside, check_existence, get_or_create_mount, is_sent, put_file, put_in_place, read_sent, sent,
 };
+pub(crate) use context::{Mounts, put_mounts};
 pub(crate) use source::{ImageSource, directory_note};
 
 /// The image of sandboxes whose client names none: `Image.debian_slim()`.

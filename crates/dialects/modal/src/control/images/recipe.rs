@@ -68,6 +68,9 @@ impl Recipe {
     /// # Errors
     /// `INVALID_ARGUMENT`.
     pub(super) fn of(layer: Layer<'_>) -> Result<Self> {
+        if layer.commands.iter().map(|command| command.len() + 1).sum::<usize>() > RECIPE_MAX_BYTES {
+            return Err(too_large());
+        }
         let below = layer.base.as_ref().map(|(tag, below)| (format!("FROM {tag}"), below));
         let mut recipe = Self { text: String::new(), parts: Vec::new() };
         if let Some((_, below)) = &below {
@@ -86,22 +89,26 @@ impl Recipe {
             if !recipe.text.ends_with('\n') {
                 recipe.text.push('\n');
             }
-        }
-        if recipe.text.len() > RECIPE_MAX_BYTES || recipe.parts.len() > PARTS_MAX {
-            return Err(Fault::invalid(format!(
-                "an image may have {} KiB of lines and files of {PARTS_MAX} layers",
-                RECIPE_MAX_BYTES >> 10
-            )));
+            // After each line: every one of them may stand for the whole image below.
+            if recipe.text.len() > RECIPE_MAX_BYTES || recipe.parts.len() > PARTS_MAX {
+                return Err(too_large());
+            }
         }
         Ok(recipe)
     }
 
-    /// The id of the image that it makes: the same lines and files give the same id.
-    pub(super) fn id(&self) -> String {
+    /// Bytes that it takes in memory.
+    pub(super) fn weight(&self) -> usize {
+        self.text.len() + self.parts.iter().map(|(dir, files)| dir.len() + weight(files)).sum::<usize>()
+    }
+
+    /// The id of the image that it makes for the key that has this token: the same lines and files give the same id. Nobody
+    /// else can tell it before the image is there, and so cannot make a template of that name first.
+    pub(super) fn id(&self, token: &str) -> String {
         const ALPHABET: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
         let mut hasher = blake3::Hasher::new_derive_key("atoll modal image id");
-        for text in std::iter::once(self.text.as_str()).chain(self.parts.iter().map(|(dir, _)| dir.as_str()))
-        {
+        let texts = [token, self.text.as_str()].into_iter();
+        for text in texts.chain(self.parts.iter().map(|(dir, _)| dir.as_str())) {
             hasher.update(&(text.len() as u64).to_le_bytes());
             hasher.update(text.as_bytes());
         }
@@ -110,6 +117,23 @@ impl Recipe {
         let body: String = letters.map(|byte| char::from(ALPHABET[usize::from(byte & 31)])).collect();
         format!("im-{body}")
     }
+}
+
+fn too_large() -> Fault {
+    let most = RECIPE_MAX_BYTES >> 10;
+    Fault::invalid(format!("an image may have {most} KiB of lines and files of {PARTS_MAX} layers"))
+}
+
+/// Bytes that a list of files takes in memory.
+pub(super) fn weight(files: &[File]) -> usize {
+    let one = |file: &File| {
+        let content = match &file.content {
+            Content::Sent(hash) => hash.len(),
+            Content::Here(bytes) => bytes.len(),
+        };
+        size_of::<File>() + file.path.len() + content
+    };
+    files.iter().map(one).sum()
 }
 
 /// A directory's name, made of the files in it.
@@ -197,23 +221,32 @@ pub(super) fn registry_image(commands: &[String]) -> Option<String> {
 }
 
 /// The lines, in which every `RUN` has these secrets as variables.
-pub(super) fn with_secrets<'a>(commands: &[String], names: impl Iterator<Item = &'a String>) -> Vec<String> {
+///
+/// # Errors
+/// `INVALID_ARGUMENT` for what would be too large for a recipe.
+pub(super) fn with_secrets<'a>(
+    commands: &[String],
+    names: impl Iterator<Item = &'a String>,
+) -> Result<Vec<String>> {
     let mounts: String = names.map(|name| format!(" --mount=type=secret,id={name},env={name}")).collect();
     if mounts.is_empty() {
-        return commands.to_vec();
+        return Ok(commands.to_vec());
     }
-    let mut continues = false;
+    let (mut bytes, mut continues) = (0, false);
     let lines = commands.iter().flat_map(|command| command.lines()).map(|line| {
         let begins = !continues;
         continues = line.trim_end().ends_with('\\');
-        match line.split_at_checked("RUN".len()) {
+        let line = match line.split_at_checked("RUN".len()) {
             Some((word, rest))
                 if begins && word.eq_ignore_ascii_case("RUN") && rest.starts_with([' ', '\t']) =>
             {
                 format!("{word}{mounts}{rest}")
             }
             _ => line.to_owned(),
-        }
+        };
+        // After each line: every one of them may have all names.
+        bytes += line.len();
+        if bytes > RECIPE_MAX_BYTES { Err(too_large()) } else { Ok(line) }
     });
     lines.collect()
 }
@@ -242,8 +275,9 @@ mod tests {
         let whole = Recipe::of(layer).unwrap();
         let dir = &whole.parts[0].0;
         assert_eq!(whole.text, format!("FROM debian\nRUN one\nCOPY {dir}/. /app\nRUN two\n"));
-        assert_ne!(whole.id(), below.id());
-        assert_eq!(super::super::template_of(&whole.id()).map(|name| name.len()), Some(26));
+        assert_ne!(whole.id("key"), below.id("key"));
+        assert_ne!(whole.id("key"), whole.id("other"), "each key has images of its own");
+        assert_eq!(super::super::template_of(&whole.id("key")).map(|name| name.len()), Some(26));
     }
 
     #[test]
@@ -271,7 +305,7 @@ mod tests {
         ]);
         assert_eq!(registry_image(&lines).as_deref(), Some("r.test/a:1"));
         assert_eq!(registry_image(&texts(&["RUN x"])), None);
-        assert_eq!(with_secrets(&lines, [].iter()), lines);
+        assert_eq!(with_secrets(&lines, [].iter()).unwrap(), lines);
         let names = ["A".to_owned(), "B".to_owned()];
         let mounts = "--mount=type=secret,id=A,env=A --mount=type=secret,id=B,env=B";
         let given = [
@@ -281,7 +315,20 @@ mod tests {
             format!("run {mounts} two"),
             "COPY a b".into(),
         ];
-        assert_eq!(with_secrets(&lines, names.iter()), given);
+        assert_eq!(with_secrets(&lines, names.iter()).unwrap(), given);
+    }
+
+    /// Both would be made line by line: a thousand times what the image below has, or what one `RUN` has.
+    #[test]
+    fn lines_that_stand_for_many_are_refused_before_they_are_made() {
+        let text = format!("FROM debian\n{}", "RUN x\n".repeat(RECIPE_MAX_BYTES / 12));
+        let below = Recipe { text, parts: Vec::new() };
+        let commands = texts(&["FROM b\n".repeat(1000).as_str()]);
+        let layer = Layer { commands: &commands, base: Some(("b", below)), files: Arc::default() };
+        assert!(Recipe::of(layer).is_err());
+        let names: Vec<String> = (0..1000).map(|number| format!("NAME{number}")).collect();
+        assert!(with_secrets(&texts(&["RUN x"]), names.iter()).is_ok());
+        assert!(with_secrets(&texts(&["RUN x\n".repeat(1000).as_str()]), names.iter()).is_err());
     }
 
     #[test]

@@ -224,6 +224,7 @@ async fn make_directory(asker: &Asker, id: &VolumeId, path: &str, mode: u32) -> 
 }
 
 async fn copy_file(asker: &Asker, id: &VolumeId, from: &str, to: &str, mode: u32) -> Result<()> {
+    asker.recheck()?;
     let file = asker.engine().read_in_volume(id, &path_of(from)).await?;
     let content = Box::new(tokio::fs::File::from_std(file));
     asker.engine().write_in_volume(id, &path_of(to), write(Some(mode), true), content).await?;
@@ -252,6 +253,7 @@ pub(in crate::control) async fn put(asker: &Asker, request: VolumePutFilesReques
         check_new(asker, &id, paths.iter()).await?;
     }
     for (file, path) in request.files.iter().zip(&paths) {
+        asker.recheck()?;
         let content = images::sent(asker, &file.sha256_hex).await?;
         let write = write(file.mode, !request.disallow_overwrite_existing_files);
         asker.engine().write_in_volume(&id, path, write, Box::new(content)).await?;
@@ -280,6 +282,7 @@ pub(in crate::control) async fn put_blocks(
     }
     for (file, path) in request.files.into_iter().zip(&paths) {
         let write = write(file.mode, !request.disallow_overwrite_existing_files);
+        asker.recheck()?;
         let content = whole(asker, file);
         asker.engine().write_in_volume(&id, path, write, content).await?;
     }

@@ -7,7 +7,7 @@ use atoll_engine::{GuestLease, guest_error};
 use atoll_guest_protocol::messages::{FileKind, List, Mkdir, Remove, Stat, Write};
 use serde::Deserialize;
 
-use super::{Tool, entry, watch};
+use super::{OUTPUT_MAX_BYTES, Tool, entry, watch};
 use crate::task::Inside;
 
 /// Most bytes of a file that clients read, as at Modal.
@@ -83,10 +83,10 @@ async fn work(inside: &Inside, tool: &Arc<Tool>, command: Command) -> Result<(),
             let writer = lease.write(request).await.map_err(guest_error)?;
             tool.input.lock().await.begin(lease, writer);
         }
-        Command::ListFiles { path } => tool.end_with(list(&lease, &path).await?),
+        Command::ListFiles { path } => tool.end_with(&list(&lease, &path).await?),
         Command::Stat { path } => {
             let info = lease.stat(Stat { path: path.clone(), no_follow: true }).await.map_err(guest_error)?;
-            tool.end_with(entry::describe(&path, &info).to_string().into_bytes());
+            tool.end_with(entry::describe(&path, &info).to_string().as_bytes());
         }
         Command::MakeDirectory { path, parents } => {
             if parents {
@@ -119,7 +119,19 @@ async fn list(lease: &GuestLease, path: &str) -> Result<Vec<u8>, Error> {
         return Err(Error::new(Code::TooLarge, why));
     }
     let parent = path.trim_end_matches('/');
-    let shown: Vec<_> =
-        entries.iter().map(|info| entry::describe(&format!("{parent}/{}", info.path), info)).collect();
-    serde_json::to_vec(&shown).map_err(|error| Error::invalid("path", error))
+    // One entry at a time: the client chose the path that stands in each of them.
+    let mut shown = vec![b'['];
+    for info in &entries {
+        if shown.len() > 1 {
+            shown.push(b',');
+        }
+        let entry = entry::describe(&format!("{parent}/{}", info.path), info);
+        serde_json::to_writer(&mut shown, &entry).map_err(|error| Error::invalid("path", error))?;
+        if shown.len() >= OUTPUT_MAX_BYTES {
+            let why = format!("the entries take more than {} MiB", OUTPUT_MAX_BYTES >> 20);
+            return Err(Error::new(Code::TooLarge, why));
+        }
+    }
+    shown.push(b']');
+    Ok(shown)
 }

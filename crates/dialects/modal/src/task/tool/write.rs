@@ -1,7 +1,10 @@
 //! A file that a client writes: its content is the command's input.
 
+use std::sync::atomic::Ordering;
+
 use atoll_core::Error;
 use atoll_dialect_kit::status::Status;
+use atoll_dialect_kit::time::now_ms;
 use atoll_engine::{FileWriter, GuestLease, guest_error};
 use bytes::Bytes;
 
@@ -30,6 +33,7 @@ impl Tool {
     /// `FAILED_PRECONDITION` once the command has ended: the clients look at its exit code then.
     pub(in crate::task) async fn put(&self, offset: u64, data: Bytes, eof: bool) -> Result<()> {
         let mut input = self.input.lock().await;
+        self.at_ms.store(now_ms(), Ordering::Relaxed);
         let rest = stdin::rest(data, offset, input.written)?;
         if input.closed && rest.is_empty() {
             return Ok(());
