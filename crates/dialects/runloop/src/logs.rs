@@ -75,11 +75,9 @@ async fn tell(app: &App, exec: &ExecView, told: &mut Vec<Value>, left: &mut usiz
     let id = ids::of_exec(&record.id);
     let entry = |at_ms: u64, level: &str| json!({"source": "exec", "level": level, "timestamp_ms": at_ms, "cmd_id": id});
     let mut began = entry(record.created_ms, "info");
-    let mut command = executions::line(&record.spec.argv);
-    if !fits(left, command.len()) {
-        command = atoll_core::error::shorten(&command);
-    }
-    began["cmd"] = command.into();
+    let command = executions::line(&record.spec.argv);
+    let fits_whole = fits(left, command.len());
+    began["cmd"] = if fits_whole { command.into() } else { atoll_core::error::shorten(command).into() };
     told.push(began);
     let fail = |error: atoll_core::Error| Failure::of(&error);
     let feed = Feed::open(app.host.engine(), exec, &app.marks, Counting::Text, Offsets::default());
