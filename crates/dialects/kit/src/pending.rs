@@ -230,7 +230,10 @@ mod tests {
         }
         assert_eq!(begun, UNDER_WAY_MAX_COUNT / 2);
         assert!(begin(&other, "other's".to_owned()).await);
+        assert!(!begin(&one, "more".to_owned()).await);
+        // One for what the other has, and one for itself.
         works.end("0", &one, None);
+        works.end("1", &one, None);
         assert!(begin(&one, "again".to_owned()).await, "a place is given back");
     }
 
