@@ -115,6 +115,15 @@ async fn a_server_is_logged_in_to_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_login_shell_says_where_it_is() {
+    let server = Server::start();
+    server.cli(&["create", "--name", "box"]).ok();
+    let login = ["exec", "-w", "/tmp", "box", "--", "bash", "-lc", "printf %s \"${PS1@P}\""];
+    assert_eq!(server.cli(&login).ok().stdout, "root@box:/tmp# ");
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn failures_say_what_to_do() {
     let server = Server::start();
     server.cli(&["create", "--name", "box"]).ok();
