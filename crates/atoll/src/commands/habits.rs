@@ -70,7 +70,8 @@ const HABITS: &[(&str, &str)] = &[
     ("version", "atoll --version"),
 ];
 
-/// Options of docker and other tools, with the commands to which they are given there, and what does that here.
+/// Options of docker and other tools, with the commands to which they are given there (their last word, or all of them),
+/// and what does that here.
 const OPTIONS: &[(&str, &[&str], &str)] = &[
     ("-d", &["run"], "a sandbox that stays: 'atoll create', and then 'atoll exec -d SANDBOX CMD'"),
     ("--detach", &["run"], "a sandbox that stays: 'atoll create', and then 'atoll exec -d SANDBOX CMD'"),
@@ -119,8 +120,11 @@ const OPTIONS: &[(&str, &[&str], &str)] = &[
     ("-u", &["login"], "for a registry of images: 'atoll registry login -u USER HOST'"),
     ("-q", &["pull"], "progress is drawn on terminals only: pipe it"),
     ("--tag", &["build"], "write -t NAME --tag TAG"),
+    ("--name", &["snapshot create"], "write -t NAME or -t NAME:TAG"),
+    ("--name", &["key create", "project create", "template create", "volume create", "secret set"], NAME),
 ];
 const PORTS: &str = "no port need be published: 'atoll port url SANDBOX PORT' and 'atoll tunnel SANDBOX PORT' reach every one";
+const NAME: &str = "the name stands by itself, without an option";
 const NETWORK: &str = "what a sandbox may reach: --internet on, --allow DOMAIN, --allow @pypi";
 
 /// Commands that take no words, or fewer, and what a user may mean who adds one.
@@ -208,9 +212,9 @@ fn unknown_word(word: &str) -> Option<Failure> {
 
 /// What another tool's option is here, if it is one.
 fn habit(path: &[String], option: &str) -> Option<&'static str> {
-    let command = path.last()?;
+    let (command, whole) = (path.last()?, path.join(" "));
     let is = |(name, commands, _): &&(&str, &[&str], &str)| {
-        *name == option && commands.contains(&command.as_str())
+        *name == option && commands.iter().any(|said| *said == command.as_str() || *said == whole.as_str())
     };
     OPTIONS.iter().find(is).map(|(.., hint)| *hint)
 }

@@ -160,6 +160,8 @@ async fn failures_say_what_to_do() {
         (&["cp", "-r", ".", "box:/"], 2, "directories are copied"),
         (&["run", "-v", "/tmp:/tmp", "--", "true"], 2, "'atoll cp' copies it"),
         (&["create", "debian"], 2, "'--image IMAGE'"),
+        (&["snapshot", "create", "box", "--name", "x"], 2, "-t NAME:TAG"),
+        (&["volume", "create", "--name", "x"], 2, "the name stands by itself"),
         (&["link", "box", "/etc/passwd"], 2, "SANDBOX:/PATH"),
         (&["rollback", "box"], 2, "'atoll checkpoints SANDBOX'"),
         (&["serve", "--listen", "4600"], 2, "such as 127.0.0.1:4600"),
