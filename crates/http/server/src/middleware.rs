@@ -189,9 +189,10 @@ fn count_sent(response: Response, app: &App) -> Response {
 pub(crate) async fn route_not_found(uri: Uri) -> ApiError {
     let path = atoll_core::error::shorten(uri.path());
     // People who begin with the server's address in a browser.
-    let hint = match uri.path() {
-        "/" => "'atoll dashboard' prints a link for a browser; /openapi.json lists the routes of the API",
-        _ => "/openapi.json lists all routes",
+    let hint = if path == "/" {
+        "'atoll dashboard' prints a link for a browser; /openapi.json lists the routes of the API"
+    } else {
+        "/openapi.json lists all routes"
     };
     ApiError(Error::new(Code::RouteNotFound, format!("no route '{path}'")).hint(hint))
 }
