@@ -162,6 +162,7 @@ async fn failures_say_what_to_do() {
         (&["create", "debian"], 2, "'--image IMAGE'"),
         (&["snapshot", "create", "box", "--name", "x"], 2, "-t NAME:TAG"),
         (&["volume", "create", "--name", "x"], 2, "the name stands by itself"),
+        (&["key", "create", "x", "--for", "langsmith"], 2, "take Atoll's own keys"),
         (&["link", "box", "/etc/passwd"], 2, "SANDBOX:/PATH"),
         (&["rollback", "box"], 2, "'atoll checkpoints SANDBOX'"),
         (&["serve", "--listen", "4600"], 2, "such as 127.0.0.1:4600"),
