@@ -4,10 +4,11 @@ import json
 import os
 import shutil
 import subprocess
+from urllib.parse import urlsplit
 
 import pytest
 
-from conftest import call, data_plane, until
+from conftest import call, data_plane, raw, until
 from e2b import Sandbox
 
 
@@ -26,6 +27,20 @@ def test_a_port_is_everybody_s(own):
     status, _, text = data_plane(own.sandbox_id, "GET", "/served.txt", port=8123)
     assert (status, text) == (200, b"served\n")
     assert own.get_host(8123).startswith(f"8123-{own.sandbox_id}.")
+
+
+def test_the_name_of_a_port_leads_to_this_server(own):
+    address = urlsplit(os.environ["E2B_API_URL"])
+    domain = call("GET", f"/sandboxes/{own.sandbox_id}")[1]["domain"]
+    assert domain == f"localhost:{address.port}"
+    assert call("POST", f"/sandboxes/{own.sandbox_id}/connect", {"timeout": 60})[1]["domain"] == domain
+    serve(own, 8125)
+    host = {"Host": f"8125-{own.sandbox_id}.{domain}"}
+    assert raw("GET", "/served.txt", headers=host, root=f"http://{address.netloc}")[::2] == (200, b"served\n")
+    # A client on another machine: 'localhost' would lead it to itself.
+    elsewhere = {"Host": f"server.example.com:{address.port}"}
+    _, _, told = raw("GET", f"/sandboxes/{own.sandbox_id}", headers=elsewhere)
+    assert json.loads(told)["domain"] is None
 
 
 def test_a_port_that_wants_a_token():

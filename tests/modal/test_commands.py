@@ -49,7 +49,11 @@ def test_poll(box):
 
 def test_signals_and_missing_programs(box):
     assert run(box, "sh", "-c", "kill -9 $$")[0] == 137
-    assert run(box, "no-such-program")[0] == 127
+    missing = box.exec("no-such-program")
+    assert (missing.stdout.read(), missing.stderr.read()) == ("", "exec: no-such-program: executable file not found\n")
+    assert missing.wait() == 127
+    assert run(box, "/etc/passwd")[0] == 126
+    assert box.exec("/etc/passwd").stderr.read() == "exec: /etc/passwd: cannot be executed\n"
 
 
 def test_timeout(box):

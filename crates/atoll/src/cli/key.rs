@@ -42,6 +42,9 @@ pub(crate) enum KeyCommand {
 }
 
 fn parse_format(text: &str) -> Result<KeyFormat, String> {
+    if text == "langsmith" {
+        return Err("LangSmith's clients take Atoll's own keys: leave --for out".to_owned());
+    }
     KeyFormat::parse(text)
         .ok_or_else(|| format!("no keys look like those of '{text}': atoll, e2b, daytona, runloop or modal"))
 }

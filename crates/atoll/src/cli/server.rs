@@ -38,7 +38,7 @@ pub(crate) enum LogFormat {
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
     /// Address and port. Use --tls, or --tls-cert and --tls-key, before leaving the loopback
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4600")]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4600", value_parser = parse_listen)]
     pub(crate) listen: SocketAddr,
     /// Where everything is kept
     #[arg(long, value_name = "DIR", default_value = "/var/lib/atoll")]
@@ -201,6 +201,11 @@ pub(crate) struct OidcArgs {
     /// How long a person stays logged in
     #[arg(long, value_name = "DURATION", value_parser = parse_login_ms, default_value = "12h")]
     pub(crate) oidc_login: u64,
+}
+
+/// Reads `ADDRESS:PORT`.
+fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_malformed| "write an address and a port, such as 127.0.0.1:4600".to_owned())
 }
 
 fn parse_oidc_rule(text: &str) -> Result<Rule, String> {

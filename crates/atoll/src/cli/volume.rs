@@ -60,6 +60,13 @@ pub(crate) enum VolumeCommand {
 /// Reads `NAME:/path`, `NAME/directory:/path`, each also with `:ro`.
 pub(crate) fn parse_mount(text: &str) -> Result<VolumeMountDraft, String> {
     let wrong = || format!("'{text}' is not VOLUME[/DIRECTORY]:/PATH[:ro]");
+    if text.starts_with(['/', '.', '~']) {
+        return Err(
+            "no directory of this machine is mounted into a sandbox: 'atoll cp' copies it, and VOLUME:/PATH \
+             mounts a volume of 'atoll volume create'"
+                .to_owned(),
+        );
+    }
     let (volume, rest) = text.split_once(':').ok_or_else(wrong)?;
     let (path, read_only) = match rest.rsplit_once(':') {
         None => (rest, false),

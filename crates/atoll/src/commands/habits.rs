@@ -35,7 +35,7 @@ const HABITS: &[(&str, &str)] = &[
     ("describe", "atoll inspect SANDBOX"),
     ("get", "atoll inspect SANDBOX"),
     ("show", "atoll inspect SANDBOX"),
-    ("stats", "atoll metrics SANDBOX"),
+    ("stats", "atoll top', 'atoll metrics SANDBOX"),
     ("events", "atoll trace SANDBOX"),
     ("network", "atoll net"),
     ("commit", "atoll snapshot create SANDBOX"),
@@ -70,7 +70,8 @@ const HABITS: &[(&str, &str)] = &[
     ("version", "atoll --version"),
 ];
 
-/// Options of docker and other tools, with the commands to which they are given there, and what does that here.
+/// Options of docker and other tools, with the commands to which they are given there (their last word, or all of them),
+/// and what does that here.
 const OPTIONS: &[(&str, &[&str], &str)] = &[
     ("-d", &["run"], "a sandbox that stays: 'atoll create', and then 'atoll exec -d SANDBOX CMD'"),
     ("--detach", &["run"], "a sandbox that stays: 'atoll create', and then 'atoll exec -d SANDBOX CMD'"),
@@ -119,9 +120,19 @@ const OPTIONS: &[(&str, &[&str], &str)] = &[
     ("-u", &["login"], "for a registry of images: 'atoll registry login -u USER HOST'"),
     ("-q", &["pull"], "progress is drawn on terminals only: pipe it"),
     ("--tag", &["build"], "write -t NAME --tag TAG"),
+    ("--name", &["snapshot create"], "write -t NAME or -t NAME:TAG"),
+    ("--name", &["key create", "project create", "template create", "volume create", "secret set"], NAME),
 ];
 const PORTS: &str = "no port need be published: 'atoll port url SANDBOX PORT' and 'atoll tunnel SANDBOX PORT' reach every one";
+const NAME: &str = "the name stands by itself, without an option";
 const NETWORK: &str = "what a sandbox may reach: --internet on, --allow DOMAIN, --allow @pypi";
+
+/// Commands that take no words, or fewer, and what a user may mean who adds one.
+const WORDS: &[(&str, &str)] = &[
+    ("create", "'--name NAME' names it, '--image IMAGE' and '--template NAME' say what it is made of"),
+    ("link", "write SANDBOX:/PATH as one word"),
+    ("serve", "'--listen ADDR' and '--data-dir DIR' say where"),
+];
 
 /// Arguments that are missing by what they are called, and what lists them.
 const LISTS: &[(&str, &str)] = &[
@@ -132,6 +143,7 @@ const LISTS: &[(&str, &str)] = &[
         "--sandbox <SANDBOX>",
         "'atoll agent up RECIPE --name NAME' makes one with all that it needs; 'atoll agent recipes' lists recipes",
     ),
+    ("<TO>", "'atoll checkpoints SANDBOX' and 'atoll snapshot ls' list what there is to go back to"),
     ("<VOLUME>", "'atoll volume ls' lists volumes"),
     ("<VOLUME>...", "'atoll volume ls' lists volumes"),
     ("<IMAGE>...", "'atoll image ls' lists images"),
@@ -171,7 +183,7 @@ pub(super) fn missing(error: &clap::Error) -> Option<&'static str> {
 fn unknown_option(error: &clap::Error) -> Option<Failure> {
     let Some(ContextValue::String(given)) = error.get(ContextKind::InvalidArg) else { return None };
     if !given.starts_with('-') {
-        return None;
+        return unknown_word(given);
     }
     let option = given.split('=').next().unwrap_or(given);
     let path = path(option);
@@ -188,11 +200,21 @@ fn unknown_option(error: &clap::Error) -> Option<Failure> {
     Some(Failure::Unknown { message: format!("'{program}' has no option '{option}'"), hint })
 }
 
+/// A word too many for a command of which it is known what may be meant.
+fn unknown_word(word: &str) -> Option<Failure> {
+    let path = path(word);
+    let [command] = path.as_slice() else { return None };
+    let (_, hint) = WORDS.iter().find(|(name, _)| name == command)?;
+    let message =
+        format!("'{}' does not take the word '{}'", program(&path), atoll_core::error::shorten(word));
+    Some(Failure::Unknown { message, hint: (*hint).to_owned() })
+}
+
 /// What another tool's option is here, if it is one.
 fn habit(path: &[String], option: &str) -> Option<&'static str> {
-    let command = path.last()?;
+    let (command, whole) = (path.last()?, path.join(" "));
     let is = |(name, commands, _): &&(&str, &[&str], &str)| {
-        *name == option && commands.contains(&command.as_str())
+        *name == option && commands.iter().any(|said| *said == command.as_str() || *said == whole.as_str())
     };
     OPTIONS.iter().find(is).map(|(.., hint)| *hint)
 }

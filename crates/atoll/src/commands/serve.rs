@@ -74,6 +74,11 @@ async fn listen(address: SocketAddr, data_dir: &Path) -> Result<TcpListener> {
             Err(error) if error.kind() == ErrorKind::AddrInUse && Instant::now() < give_up => {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {
+                let hint = "'ss -ltnp' shows which; choose another address with --listen";
+                let message = format!("cannot listen on {address}: another program does");
+                return Err(Failure::Plain(Error::new(Code::InvalidState, message).hint(hint)));
+            }
             Err(error) => return Err(Failure::io(format!("cannot listen on {address}"), error)),
         }
     }

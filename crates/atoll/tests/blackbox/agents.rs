@@ -251,6 +251,14 @@ async fn what_goes_wrong_is_told_and_another_message_begins_anew() {
         }
         server.client.delete_agent(name).await.unwrap();
     }
+    let complains = ["sh", "-c", "echo heard; echo no key >&2; exit 3"].map(str::to_owned).to_vec();
+    let create = CreateAgent { argv: Some(complains), ..agent("complains", &sandbox, "", Adapter::Jsonl) };
+    server.client.create_agent(&create).await.unwrap();
+    let complains = begin(&server, "complains").await;
+    let number = send(&server, "complains", &complains, "x").await;
+    let events = until(&server, "complains", &complains, number, EventKind::Error).await;
+    let why = "the agent's process ended with code 3; it wrote last:\nno key";
+    assert_eq!(events.last().unwrap().data["text"], why);
     let nowhere =
         CreateAgent { cwd: Some("/no/such".into()), ..agent("lost", &sandbox, JSONL, Adapter::Jsonl) };
     server.client.create_agent(&nowhere).await.unwrap();

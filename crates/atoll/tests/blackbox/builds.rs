@@ -195,6 +195,9 @@ async fn what_fails_is_named_and_leaves_nothing() {
     let failure = build.failure.clone().unwrap();
     assert_eq!((build.state, failure.code), (BuildState::Failed, Code::BuildStepFailed), "{build:?}");
     assert_eq!((failure.exit_code, failure.output.as_deref()), (Some(7), Some("last words")));
+    let packages = dockerfile("packages", "FROM host\nRUN apt-get install -y jq\n");
+    let hint = built(&server, &packages).await.0.failure.unwrap().hint.unwrap();
+    assert!(hint.contains("the image 'host' has this machine's programs"), "{hint}");
     assert_eq!(failure.message, "line 3, column 1: 'RUN echo last words; exit 7' exited with code 7");
     assert_eq!(states(&entries), [Cached, Done, StepState::Failed]);
     assert_eq!(code(server.client.get_template("fails", None).await), Code::TemplateNotFound);

@@ -115,12 +115,22 @@ async fn a_server_is_logged_in_to_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_login_shell_says_where_it_is() {
+    let server = Server::start();
+    server.cli(&["create", "--name", "box"]).ok();
+    let login = ["exec", "-w", "/tmp", "box", "--", "bash", "-lc", "printf %s \"${PS1@P}\""];
+    assert_eq!(server.cli(&login).ok().stdout, "root@box:/tmp# ");
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn failures_say_what_to_do() {
     let server = Server::start();
     server.cli(&["create", "--name", "box"]).ok();
     let local = tempfile::tempdir().unwrap();
     let missing = local.path().join("missing").display().to_string();
     let rootfs = local.path().join("rootfs.tar").display().to_string();
+    let taken = server.url.trim_start_matches("http://");
     assert!(Command::new("tar").args(["cf", &rootfs, "-C", "/etc", "hostname"]).status().unwrap().success());
     for (args, code, says) in [
         (&["exec", "nope", "--", "true"][..], 125, "nope"),
@@ -148,6 +158,15 @@ async fn failures_say_what_to_do() {
         (&["run", "-p", "8080:80", "--", "true"], 2, "'atoll port url SANDBOX PORT'"),
         (&["run", "--network=host", "--", "true"], 2, "--internet on"),
         (&["cp", "-r", ".", "box:/"], 2, "directories are copied"),
+        (&["run", "-v", "/tmp:/tmp", "--", "true"], 2, "'atoll cp' copies it"),
+        (&["create", "debian"], 2, "'--image IMAGE'"),
+        (&["snapshot", "create", "box", "--name", "x"], 2, "-t NAME:TAG"),
+        (&["volume", "create", "--name", "x"], 2, "the name stands by itself"),
+        (&["key", "create", "x", "--for", "langsmith"], 2, "take Atoll's own keys"),
+        (&["link", "box", "/etc/passwd"], 2, "SANDBOX:/PATH"),
+        (&["rollback", "box"], 2, "'atoll checkpoints SANDBOX'"),
+        (&["serve", "--listen", "4600"], 2, "such as 127.0.0.1:4600"),
+        (&["serve", "--listen", taken, "--data-dir", &missing], 125, "another address with --listen"),
         (&["ps"], 2, "'atoll ls' lists sandboxes"),
         (&["login", "registry.example"], 125, "atoll registry login"),
         (&["ls", "--lable", "a=b"], 2, "did you mean '--label'?"),

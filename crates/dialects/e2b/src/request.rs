@@ -1,5 +1,7 @@
 //! The caller and the parts of a request that every handler of the control plane takes.
 
+use std::convert::Infallible;
+
 use atoll_core::limits::JSON_BODY_MAX_BYTES;
 pub(crate) use atoll_dialect_kit::request::{
     Admin, Caller, Exec, Manage, Read, Requires, Root, Sandbox as Id,
@@ -58,6 +60,19 @@ impl<T: DeserializeOwned + Send> FromRequestParts<App> for Path<T> {
             Ok(extract::Path(parts)) => Ok(Self(parts)),
             Err(error) => Err(Failure::bad(format!("the path cannot be read: {}", error.body_text()))),
         }
+    }
+}
+
+/// The domain below which this client finds the ports of sandboxes, with the server's port; `None` where the server
+/// cannot know: the client falls back on its own setting then.
+#[derive(Debug, Clone)]
+pub(crate) struct Domain(pub(crate) Option<String>);
+
+impl FromRequestParts<App> for Domain {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Infallible> {
+        Ok(Self(app.host.ingress().domain(parts)))
     }
 }
 

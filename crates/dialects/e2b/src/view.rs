@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::envd;
 use crate::extras::{self, Extras};
+use crate::request::Domain;
 use crate::templates;
 use crate::time::of_ms;
 
@@ -40,8 +41,8 @@ pub(crate) struct Sandbox {
 }
 
 impl Sandbox {
-    /// The answer for the caller with this key.
-    pub(crate) fn new(engine: &Engine, record: &SandboxRecord, key: &KeyId) -> Self {
+    /// The answer for the caller with this key, who finds ports below this domain.
+    pub(crate) fn new(engine: &Engine, record: &SandboxRecord, key: &KeyId, domain: Domain) -> Self {
         let extras = Extras::of(record);
         let private = extras.private_ports;
         Self {
@@ -52,7 +53,7 @@ impl Sandbox {
             alias: extras.alias,
             envd_access_token: envd::access_token(engine, key, &record.id),
             traffic_access_token: private.then(|| envd::traffic_token(engine, key, &record.id)),
-            domain: None,
+            domain: domain.0,
         }
     }
 }
@@ -154,13 +155,13 @@ pub(crate) struct Detail {
 
 impl Detail {
     /// `None` for a sandbox that counts as gone for the clients.
-    pub(crate) fn new(engine: &Engine, record: &SandboxRecord, key: &KeyId) -> Option<Self> {
+    pub(crate) fn new(engine: &Engine, record: &SandboxRecord, key: &KeyId, domain: Domain) -> Option<Self> {
         let extras = Extras::of(record);
         let on_timeout = if record.spec.idle.pause_at_end.is_some() { "pause" } else { "kill" };
         Some(Self {
             listed: Listed::new(record)?,
             envd_access_token: envd::access_token(engine, key, &record.id),
-            domain: None,
+            domain: domain.0,
             allow_internet_access: extras.allow_internet_access,
             network: extras.network,
             lifecycle: json!({"autoResume": extras.auto_resume, "onTimeout": on_timeout}),

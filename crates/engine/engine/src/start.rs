@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_core::exec::OutputStream;
 use atoll_core::id::{SandboxId, ServiceId};
 use atoll_core::sandbox::SandboxState;
 use atoll_core::service::{Look, START_SERVICE, ServiceReady, ServiceSpec, ServiceStatus};
@@ -28,7 +29,7 @@ use crate::log::Piece;
 use crate::sandbox::SandboxShared;
 use crate::service::{ATTEMPT_MAX, BEGIN_PATIENCE, Declared, Inside, run_key};
 
-/// Most lines, and bytes, of what a start command wrote that an error shows.
+/// Most lines, and bytes, of what a command wrote that an error shows.
 const SAID_MAX_LINES: usize = 20;
 const SAID_MAX_BYTES: usize = 4096;
 
@@ -112,14 +113,31 @@ impl Engine {
         }
     }
 
+    /// The last lines that an exec wrote.
     pub(crate) async fn said_last(&self, sandbox: &SandboxId, exec: &str) -> Result<String> {
+        self.written_last(sandbox, exec, None).await
+    }
+
+    /// Those of its last lines that it wrote to its standard error.
+    pub(crate) async fn complained_last(&self, sandbox: &SandboxId, exec: &str) -> Result<String> {
+        self.written_last(sandbox, exec, Some(OutputStream::Stderr)).await
+    }
+
+    async fn written_last(
+        &self,
+        sandbox: &SandboxId,
+        exec: &str,
+        only: Option<OutputStream>,
+    ) -> Result<String> {
         let end = self.wait_exec(sandbox, exec, Duration::ZERO).await?.extent.end;
         let mut reader = self.output(sandbox, exec, end.saturating_sub(SAID_MAX_BYTES as u64), false).await?;
         let mut said = Vec::new();
         while said.len() < SAID_MAX_BYTES
             && let Some(OutputEvent::Piece(piece)) = reader.next_now(SAID_MAX_BYTES).await?
         {
-            if let Piece::Output { bytes, .. } = piece {
+            if let Piece::Output { bytes, stream, .. } = piece
+                && only.is_none_or(|only| only == stream)
+            {
                 said.extend_from_slice(&bytes);
             }
         }

@@ -188,9 +188,13 @@ fn count_sent(response: Response, app: &App) -> Response {
 /// No such route.
 pub(crate) async fn route_not_found(uri: Uri) -> ApiError {
     let path = atoll_core::error::shorten(uri.path());
-    ApiError(
-        Error::new(Code::RouteNotFound, format!("no route '{path}'")).hint("/openapi.json lists all routes"),
-    )
+    // People who begin with the server's address in a browser.
+    let hint = if path == "/" {
+        "'atoll dashboard' prints a link for a browser; /openapi.json lists the routes of the API"
+    } else {
+        "/openapi.json lists all routes"
+    };
+    ApiError(Error::new(Code::RouteNotFound, format!("no route '{path}'")).hint(hint))
 }
 
 /// The route exists, the method does not.

@@ -61,7 +61,7 @@ const DIRECTORIES: [(&str, u32); 27] = [
 const PROFILE: &str = "\
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export PATH
-if [ \"$(id -u)\" -eq 0 ]; then PS1='# '; else PS1='$ '; fi
+if [ -n \"${BASH-}\" ]; then PS1='\\u@\\h:\\w\\$ '; elif [ \"$(id -u)\" -eq 0 ]; then PS1='# '; else PS1='$ '; fi
 for part in /etc/profile.d/*.sh; do [ -r \"$part\" ] && . \"$part\"; done
 unset part
 ";

@@ -26,7 +26,7 @@ use super::network::{self, Network};
 use crate::App;
 use crate::error::{Failure, Result};
 use crate::extras::{self, Extras};
-use crate::request::{Caller, Manage, parse};
+use crate::request::{Caller, Domain, Manage, parse};
 use crate::secrets;
 use crate::templates;
 use crate::view::Sandbox;
@@ -80,9 +80,10 @@ pub(super) async fn v1(
     State(app): State<App>,
     uri: Uri,
     headers: HeaderMap,
+    domain: Domain,
     body: Body,
 ) -> Response {
-    create(&caller, &app, &uri, &headers, body, TIMEOUT_V1_S).await
+    create(&caller, &app, &uri, &headers, domain, body, TIMEOUT_V1_S).await
 }
 
 /// `POST /v2/sandboxes`.
@@ -91,9 +92,10 @@ pub(super) async fn v2(
     State(app): State<App>,
     uri: Uri,
     headers: HeaderMap,
+    domain: Domain,
     body: Body,
 ) -> Response {
-    create(&caller, &app, &uri, &headers, body, TIMEOUT_V2_S).await
+    create(&caller, &app, &uri, &headers, domain, body, TIMEOUT_V2_S).await
 }
 
 async fn create(
@@ -101,6 +103,7 @@ async fn create(
     app: &App,
     uri: &Uri,
     headers: &HeaderMap,
+    domain: Domain,
     body: Body,
     timeout_s: u64,
 ) -> Response {
@@ -113,18 +116,19 @@ async fn create(
         Ok(asked) => asked,
         Err(failure) => return failure.into_response(),
     };
-    let Some(key) = key else { return made(app, caller, request, timeout_s, None).await };
+    let Some(key) = key else { return made(app, caller, domain, request, timeout_s, None).await };
     // The parsed body, so that a retry may spell it in another way.
     let print = serde_json::to_string(&(uri.path(), &request)).unwrap_or_default();
     let kept = super::idempotency::kept(&key, &print);
     let (app_in, caller_in) = (app.clone(), caller.clone());
-    let making = async move { made(&app_in, &caller_in, request, timeout_s, Some(kept)).await };
+    let making = async move { made(&app_in, &caller_in, domain, request, timeout_s, Some(kept)).await };
     app.answers.once(&caller.key(), &key, &print, making).await
 }
 
 async fn made(
     app: &App,
     caller: &Caller<Manage>,
+    domain: Domain,
     request: Create,
     timeout_s: u64,
     kept: Option<RequestKey>,
@@ -137,7 +141,7 @@ async fn made(
     let making = atoll_engine::spawn(async move {
         let record = make(&engine, &by, request, timeout_s, kept).await?;
         let undo = host.map(|host| Extension(host.undo(vec![record.id.clone()])));
-        Ok::<_, Failure>((undo, Sandbox::new(&engine, &record, &key)))
+        Ok::<_, Failure>((undo, Sandbox::new(&engine, &record, &key, domain)))
     });
     match making.await {
         Ok(Ok((undo, sandbox))) => (StatusCode::CREATED, undo, axum::Json(sandbox)).into_response(),

@@ -18,7 +18,7 @@ use super::lifecycle::limit_s;
 use crate::App;
 use crate::error::{Failure, Result};
 use crate::extras::{self, Extras};
-use crate::request::{Caller, Id, Json, Manage};
+use crate::request::{Caller, Domain, Id, Json, Manage};
 use crate::view::Sandbox;
 
 /// Most children at once.
@@ -38,6 +38,7 @@ pub(super) struct Order {
 pub(super) async fn fork(
     caller: Caller<Manage>,
     State(app): State<App>,
+    domain: Domain,
     Id(id): Id,
     Json(request): Json<Order>,
 ) -> Result<Response> {
@@ -72,7 +73,7 @@ pub(super) async fn fork(
             Err(error) => Err(Failure::of(&error)),
         };
         answers.push(match dressed {
-            Ok(child) => json!({"sandbox": Sandbox::new(engine, &child, &caller.key())}),
+            Ok(child) => json!({"sandbox": Sandbox::new(engine, &child, &caller.key(), domain.clone())}),
             Err(failure) => error(&failure),
         });
     }

@@ -17,7 +17,7 @@ use super::create::full_pause;
 use crate::App;
 use crate::error::{Failure, Result};
 use crate::extras::Extras;
-use crate::request::{Caller, Exec, Id, Json, Manage};
+use crate::request::{Caller, Domain, Exec, Id, Json, Manage};
 use crate::view::Sandbox;
 
 /// Life of a sandbox that a client connects to, when the client gives none, seconds.
@@ -147,6 +147,7 @@ async fn extend(engine: &Engine, record: &SandboxRecord, seconds: u64) -> Result
 pub(super) async fn connect(
     caller: Caller<Exec>,
     State(app): State<App>,
+    domain: Domain,
     Id(id): Id,
     Json(request): Json<Timeout>,
 ) -> Result<Response> {
@@ -159,13 +160,14 @@ pub(super) async fn connect(
         }
         _ => (StatusCode::OK, extend(engine, &record, seconds).await?),
     };
-    Ok((status, axum::Json(Sandbox::new(engine, &record, &caller.key()))).into_response())
+    Ok((status, axum::Json(Sandbox::new(engine, &record, &caller.key(), domain))).into_response())
 }
 
 /// `resume`, as older clients do it: a sandbox that runs is an error.
 pub(super) async fn resume(
     caller: Caller<Exec>,
     State(app): State<App>,
+    domain: Domain,
     Id(id): Id,
     Json(request): Json<Timeout>,
 ) -> Result<Response> {
@@ -182,7 +184,7 @@ pub(super) async fn resume(
         engine.update_sandbox(&id, update).await.map_err(|error| told(&id, &error))?;
     }
     let record = wake(engine, &id, seconds, request.memory).await?;
-    let answer = axum::Json(Sandbox::new(engine, &record, &caller.key()));
+    let answer = axum::Json(Sandbox::new(engine, &record, &caller.key(), domain));
     Ok((StatusCode::CREATED, answer).into_response())
 }
 

@@ -16,7 +16,7 @@ use axum::routing::{get, post, put};
 
 use crate::App;
 use crate::error::{Failure, Result};
-use crate::request::{Caller, Id, Read};
+use crate::request::{Caller, Domain, Id, Read};
 use crate::view::Detail;
 
 /// The routes.
@@ -42,9 +42,14 @@ pub(crate) fn routes() -> Router<App> {
 }
 
 /// One sandbox.
-async fn read(caller: Caller<Read>, State(app): State<App>, Id(id): Id) -> Result<axum::Json<Detail>> {
+async fn read(
+    caller: Caller<Read>,
+    State(app): State<App>,
+    domain: Domain,
+    Id(id): Id,
+) -> Result<axum::Json<Detail>> {
     let engine = app.host.engine();
     let record = engine.sandbox(&id).map_err(|_missing| Failure::no_sandbox(id.as_str()))?;
-    let detail = Detail::new(engine, &record, &caller.key());
+    let detail = Detail::new(engine, &record, &caller.key(), domain);
     detail.map(axum::Json).ok_or_else(|| Failure::no_sandbox(id.as_str()))
 }

@@ -131,9 +131,18 @@ impl Found {
     }
 }
 
+/// Templates that E2B has for everybody. Here the operator makes them.
+const DEFAULTS: [&str; 2] = ["code-interpreter-v1", "desktop"];
+
 fn no_template(reference: &str) -> Failure {
+    let name = name_of(reference);
+    let hint = if DEFAULTS.contains(&name) && tag_of(reference).is_none() {
+        format!(": 'atoll template build-defaults {name}' makes it")
+    } else {
+        String::new()
+    };
     let reference: String = reference.chars().take(128).collect();
-    Failure::not_found(format!("template '{reference}' not found"))
+    Failure::not_found(format!("template '{reference}' not found{hint}"))
 }
 
 /// The version of a template that a reference means: its name or its id, and maybe a tag.
@@ -237,5 +246,14 @@ mod tests {
         assert_eq!(id.len(), ID_CHARS);
         assert!(id.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit()));
         assert_ne!(id, id_of("other"));
+    }
+
+    #[test]
+    fn templates_that_e2b_has_are_made_by_a_command() {
+        let said = |reference: &str| no_template(reference).message;
+        let hint = "'atoll template build-defaults code-interpreter-v1' makes it";
+        assert_eq!(said("code-interpreter-v1"), format!("template 'code-interpreter-v1' not found: {hint}"));
+        assert_eq!(said("desktop:v2"), "template 'desktop:v2' not found");
+        assert_eq!(said("mine"), "template 'mine' not found");
     }
 }

@@ -214,15 +214,17 @@ fn reason(record: &atoll_store::BuildRecord, failed: Option<&Line>, has_begun: b
     let failure = record.failure.as_ref();
     let said = failure.map_or("the build was cancelled", |failure| failure.message.as_str());
     let command = failed.and_then(|line| line.command.as_deref());
+    let hint = failure.and_then(|failure| failure.hint.as_deref());
     let message = match (command, failure.and_then(|failure| failure.exit_code)) {
         (Some(command), Some(code)) => {
-            format!("failed to run command '{command}': command failed: exit status {code}")
+            let hint = hint.map_or_else(String::new, |hint| format!("; {hint}"));
+            format!("failed to run command '{command}': command failed: exit status {code}{hint}")
         }
         (Some(command), None) => {
             format!("failed to run command '{command}': command failed: {}", user_unknown(said))
         }
         // The hint holds the last output of the start command.
-        (None, _) => match failure.and_then(|failure| failure.hint.as_deref()) {
+        (None, _) => match hint {
             Some(hint) => format!("{said}; {hint}"),
             None => said.to_owned(),
         },

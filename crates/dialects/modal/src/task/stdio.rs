@@ -35,6 +35,9 @@ pub(super) async fn pieces(inside: &Inside, view: &ExecView, descriptor: i32, of
     if merged && wanted == OutputStream::Stderr {
         return Ok(stream::empty().boxed());
     }
+    if let Some(why) = why_not_started(view) {
+        return Ok(not_started(why, merged || wanted == OutputStream::Stderr, offset));
+    }
     let from = match (merged, wanted) {
         // The streams are counted together: [`Reader::take`] skips the bytes that the client has.
         (true, _) => Offsets::default(),
@@ -46,6 +49,25 @@ pub(super) async fn pieces(inside: &Inside, view: &ExecView, descriptor: i32, of
     let feed = feed.read_by(Some(inside.asker.key()));
     let reader = Reader { feed, merged: merged.then_some((0, offset)), wanted };
     Ok(stream::unfold(Some(reader), next).boxed())
+}
+
+/// What a shell would say of a command that could not be started; `None` for one that ran. It wrote nothing itself, and
+/// the exit code alone does not tell its user what is missing.
+fn why_not_started(view: &ExecView) -> Option<String> {
+    let why = match view.record.exit.as_ref()?.error? {
+        Code::CommandNotFound => "executable file not found",
+        _ => "cannot be executed",
+    };
+    let command = view.record.spec.argv.first().map_or("", String::as_str);
+    Some(format!("exec: {}: {why}\n", atoll_core::error::shorten(command)))
+}
+
+/// That text from an offset, for the stream on which errors are; nothing for the other one.
+fn not_started(why: String, is_shown: bool, offset: u64) -> Pieces {
+    let all = Bytes::from(why);
+    let rest = all.slice(usize::try_from(offset).unwrap_or(usize::MAX).min(all.len())..);
+    let piece = (is_shown && !rest.is_empty()).then_some(Ok((offset, rest)));
+    stream::iter(piece).boxed()
 }
 
 struct Reader {

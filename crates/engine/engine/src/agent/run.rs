@@ -23,6 +23,8 @@ use super::driver::{Driver, RETRY};
 use super::lines::{Line, Lines};
 use super::run_key;
 
+/// Code of the error when the agent's process ended in the middle of its work.
+const CRASHED: &str = "agent_crashed";
 /// Output that is read at once, bytes.
 const PIECE_MAX_BYTES: usize = 64 << 10;
 
@@ -150,7 +152,7 @@ impl Driver {
             Ok(OutputEvent::End { exit, .. }) => {
                 let last = process.lines.finish().into_iter().collect();
                 self.hear(&process.lines, last).await;
-                self.run_ended(&exit).await;
+                self.run_ended(&process.exec, &exit).await;
                 ControlFlow::Break(())
             }
             Err(error) => {
@@ -320,10 +322,20 @@ impl Driver {
         }
     }
 
-    async fn run_ended(&mut self, exit: &Exit) {
+    async fn run_ended(&mut self, exec: &str, exit: &Exit) {
+        let mut end = how_it_ended(exit, self.agent.record.spec.adapter);
+        if let TurnEnd::Failed(code, text) = &mut end
+            && code.as_str() == CRASHED
+        {
+            // A missing key or package is named there, and nowhere else.
+            match self.engine.complained_last(&self.sandbox.id, exec).await {
+                Ok(said) if !said.is_empty() => text.extend(["; it wrote last:\n", said.as_str()]),
+                Ok(_) => {}
+                Err(error) => tracing::debug!(exec, %error, "what an agent wrote last cannot be read"),
+            }
+        }
         self.heed();
         self.status.end_run();
-        let end = how_it_ended(exit, self.agent.record.spec.adapter);
         let events = self.status.end_turn(end).into_iter().collect();
         self.commit(events).await;
     }
@@ -360,7 +372,7 @@ pub(super) fn how_it_ended(exit: &Exit, adapter: Adapter) -> TurnEnd {
         | ExitReason::TimedOut
         | ExitReason::IdleTimedOut
         | ExitReason::Killed
-        | ExitReason::Disconnected => ("agent_crashed", format!("the agent's process ended {code}")),
+        | ExitReason::Disconnected => (CRASHED, format!("the agent's process ended {code}")),
     };
     TurnEnd::Failed(name.to_owned(), text)
 }

@@ -24,6 +24,12 @@ const TAIL_MAX_BYTES: usize = 4 << 10;
 const TAIL_MAX_LINES: usize = 12;
 /// Refusals of the network that a failure names.
 const REFUSED_SHOWN_MAX_COUNT: usize = 5;
+/// The image that is this machine's own files.
+const HOST: &str = "host";
+/// Programs that install packages of a system, and what to do when they were run where there is none.
+const PACKAGE_MANAGERS: [&str; 6] = ["apt", "apt-get", "dpkg", "dnf", "yum", "apk"];
+const NO_PACKAGES: &str = "the image 'host' has this machine's programs and not its packages: begin with an image such as \
+    docker.io/library/debian:bookworm; 'atoll template build-defaults' makes the bases that other vendors' clients expect";
 
 impl Run<'_> {
     /// Does what a step does.
@@ -99,10 +105,18 @@ impl Run<'_> {
                         keep_tail(&mut tail, text.as_bytes());
                         self.output(numbered, stream, text).await?;
                     }
-                    return outcome(step, &exit, &tail, || refused(&before, &denials()));
+                    let why = || refused(&before, &denials()).or_else(|| self.no_packages(step, sandbox));
+                    return outcome(step, &exit, &tail, why);
                 }
             }
         }
+    }
+
+    /// What to do when a step installed packages into the host's own files, where the program says only that its files
+    /// are missing.
+    fn no_packages(&self, step: &Step, sandbox: &SandboxId) -> Option<String> {
+        let record = self.engine.sandbox(sandbox).ok()?;
+        (record.spec.image == HOST && installs_packages(&step.text)).then(|| NO_PACKAGES.to_owned())
     }
 
     /// Output on its way into the log, which has none of the build's secrets.
@@ -147,12 +161,18 @@ fn refused(before: &[DenialView], after: &[DenialView]) -> Option<String> {
     }
 }
 
-/// How a command ended. `refused` says what the network refused it, and is asked only when it failed.
+/// Whether a command names a program that installs packages of a system.
+fn installs_packages(command: &str) -> bool {
+    let mut words = command.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
+    words.any(|word| PACKAGE_MANAGERS.contains(&word))
+}
+
+/// How a command ended. `why` says what may help, and is asked only when it failed.
 fn outcome(
     step: &Step,
     exit: &Exit,
     tail: &[u8],
-    refused: impl FnOnce() -> Option<String>,
+    why: impl FnOnce() -> Option<String>,
 ) -> Result<(), BuildFailure> {
     if exit.code == Some(0) && exit.reason == ExitReason::Exited {
         return Ok(());
@@ -172,8 +192,8 @@ fn outcome(
         error.hint("give the build more memory")
     } else if exit.reason == ExitReason::NotStarted {
         error.hint("is the shell or program in the image?")
-    } else if let Some(refused) = refused() {
-        error.hint(refused)
+    } else if let Some(why) = why() {
+        error.hint(why)
     } else {
         error
     };
@@ -247,6 +267,18 @@ mod tests {
         assert_eq!((all.as_str(), text.rest().as_str()), ("aü€", ""));
         assert_eq!(text.take(b"\xffx"), "\u{fffd}x");
         assert_eq!((text.take(&bytes[..2]), text.rest()), ("a".to_owned(), "\u{fffd}".to_owned()));
+    }
+
+    #[test]
+    fn package_managers_are_words() {
+        for command in
+            ["apt-get update && apt-get install -y jq", "RUN set -e;apt install x", "/usr/bin/dpkg -i x"]
+        {
+            assert!(installs_packages(command), "{command}");
+        }
+        for command in ["pip install apt-get-helper", "cat adapt", "make"] {
+            assert!(!installs_packages(command), "{command}");
+        }
     }
 
     #[test]

@@ -128,6 +128,14 @@ impl Ingress {
         Ok(urls::port(&self.app, &self.app.engine.sandbox(sandbox)?, port, host))
     }
 
+    /// The domain below which ports are, as `localhost:4600`, for the client that sent a request with this head: its
+    /// `PORT-SANDBOX.DOMAIN` is a port. `None` when the client reached this server in a way that says nothing about where
+    /// such names lead it.
+    #[must_use]
+    pub fn domain(&self, parts: &Parts) -> Option<String> {
+        urls::domain(&self.app, address::host(&parts.uri, &parts.headers))
+    }
+
     /// The address under which an access is used, without its token.
     ///
     /// # Errors

@@ -4,17 +4,23 @@ use atoll_core::Result;
 use atoll_core::access::{Target, host_name};
 use atoll_engine::Access;
 use atoll_store::SandboxRecord;
+use http::uri::Authority;
 use std::fmt::Write as _;
+use std::net::IpAddr;
 
 use crate::shared::App;
 
+/// The name and port by which clients reach this server: what its operator says, or else what this client said.
+fn authority<'a>(app: &'a App, host: Option<&'a str>) -> Option<&'a str> {
+    match &app.config.public_url {
+        Some(url) => url.authority().map(Authority::as_str),
+        None => host,
+    }
+}
+
 /// Scheme, and the port with its colon unless it is the scheme's own, for a client that reached this server as `host`.
 fn scheme_and_port<'a>(app: &'a App, host: Option<&'a str>) -> (&'static str, &'a str) {
-    let authority = match &app.config.public_url {
-        Some(url) => url.authority().map(http::uri::Authority::as_str),
-        None => host,
-    };
-    let port = authority
+    let port = authority(app, host)
         .and_then(|authority| authority.rfind(':').map(|at| &authority[at..]))
         .filter(|port| port.len() > 1 && port[1..].bytes().all(|b| b.is_ascii_digit()))
         .unwrap_or_default();
@@ -41,6 +47,26 @@ pub(crate) fn port(app: &App, sandbox: &SandboxRecord, port: u16, host: Option<&
     let name = named.or_else(|| host_name(sandbox.id.as_str(), port, domain)).unwrap_or_default();
     let (scheme, port) = scheme_and_port(app, host);
     format!("{scheme}://{name}{port}/")
+}
+
+/// The domain of ports with the number of this server's own port, as in `localhost:4600`, for a client that reached
+/// the server as `host`. `None` when names below the domain may lead that client elsewhere.
+pub(crate) fn domain(app: &App, host: Option<&str>) -> Option<String> {
+    let domain = &app.config.ports_domain;
+    let leads = authority(app, host).is_some_and(|authority| leads_here(authority, domain));
+    leads.then(|| format!("{domain}{}", scheme_and_port(app, host).1))
+}
+
+/// Whether names below a domain lead to where a client found the server: the client used such a name itself, or it is
+/// on this machine, where `localhost` is.
+fn leads_here(authority: &str, domain: &str) -> bool {
+    let Ok(authority) = authority.parse::<Authority>() else { return false };
+    let (host, domain) = (authority.host().to_ascii_lowercase(), domain.to_ascii_lowercase());
+    let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    let is_loopback = address.is_ok_and(|address| address.to_canonical().is_loopback());
+    let before = host.strip_suffix(&domain);
+    before.is_some_and(|before| before.is_empty() || before.ends_with('.'))
+        || (is_loopback && domain == "localhost")
 }
 
 /// The address of the page that lists the ports of a sandbox.
@@ -84,6 +110,24 @@ fn escaped(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_domain_is_told_to_whom_it_leads_here() {
+        for here in ["localhost", "api.localhost:4600", "127.0.0.1:4600", "[::1]:4600", "[::ffff:127.0.0.1]"]
+        {
+            assert!(leads_here(here, "localhost"), "{here}");
+        }
+        for elsewhere in ["192.0.2.7:4600", "server:4600", "notlocalhost", "localhost.example.com", "", "a b"]
+        {
+            assert!(!leads_here(elsewhere, "localhost"), "{elsewhere}");
+        }
+        for here in ["boxes.example.com", "API.Boxes.example.com:8443"] {
+            assert!(leads_here(here, "boxes.example.com"), "{here}");
+        }
+        for elsewhere in ["example.com", "myboxes.example.com", "127.0.0.1:4600", "localhost:4600"] {
+            assert!(!leads_here(elsewhere, "boxes.example.com"), "{elsewhere}");
+        }
+    }
 
     #[test]
     fn names_are_one_segment() {

@@ -342,8 +342,13 @@ fn result(record: &atoll_store::BuildRecord) -> GenericResult {
     let failure = record.failure.as_ref();
     GenericResult {
         status: status::FAILURE,
-        exception: failure
-            .map_or_else(|| "the build was cancelled".to_owned(), |failure| failure.message.clone()),
+        exception: failure.map_or_else(
+            || "the build was cancelled".to_owned(),
+            |failure| match &failure.hint {
+                Some(hint) => format!("{}; {hint}", failure.message),
+                None => failure.message.clone(),
+            },
+        ),
         exitcode: failure.and_then(|failure| failure.exit_code).unwrap_or(1),
     }
 }
