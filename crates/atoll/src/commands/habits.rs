@@ -302,6 +302,10 @@ mod tests {
     fn options_of_others_are_none_of_ours_and_what_is_said_instead_is_there() {
         let program = Cli::program();
         let commands = |name: &str| -> Vec<Command> {
+            if let Some((group, name)) = name.split_once(' ') {
+                let found = program.find_subcommand(group).and_then(|group| group.find_subcommand(name));
+                return found.into_iter().cloned().collect();
+            }
             let inner = program.get_subcommands().flat_map(Command::get_subcommands);
             program
                 .get_subcommands()
