@@ -18,6 +18,10 @@ const SETTLE_MS = 60;
 
 let pending: number | undefined;
 let reading = false;
+/** How often `patch` was called: a list that was asked for before says what was before. */
+let patches = 0;
+/** What is true of sandboxes while an action on them is under way, whatever a list says. */
+const held = new Map<string, Partial<Sandbox>>();
 
 /** Reads the list soon. Calls before that read cause no second one. */
 export function refresh(after_ms = SETTLE_MS): void {
@@ -28,10 +32,13 @@ async function read(): Promise<void> {
   pending = undefined;
   if (reading) return refresh(200);
   reading = true;
+  const before = patches;
   try {
     const items = await every<Sandbox>("/v1/sandboxes", { limit: 1000 });
-    sandboxes.value = items.sort((a, b) => b.created_at_ms - a.created_at_ms);
     offline.value = null;
+    if (before !== patches) return refresh();
+    const current = items.map((one) => ({ ...one, ...held.get(one.id) }));
+    sandboxes.value = current.sort((a, b) => b.created_at_ms - a.created_at_ms);
   } catch (error) {
     offline.value = error instanceof Error ? error.message : String(error);
   } finally {
@@ -41,8 +48,24 @@ async function read(): Promise<void> {
 
 /** Puts a newer state of one sandbox into the list, before the list itself is read again. */
 export function patch(id: string, change: Partial<Sandbox>): void {
+  patches += 1;
   if (!byId.value.has(id)) return refresh();
   sandboxes.value = sandboxes.value?.map((one) => (one.id === id ? { ...one, ...change } : one));
+}
+
+/**
+ * Does something to a sandbox that changes it as its answer says, and shows `change` meanwhile. An older list that came in between
+ * would show the sandbox as running again; the page would ask for its metrics, and the request would resume it.
+ */
+export async function during(id: string, change: Partial<Sandbox>, act: () => Promise<Sandbox>): Promise<void> {
+  held.set(id, change);
+  patch(id, change);
+  try {
+    patch(id, await act());
+  } finally {
+    held.delete(id);
+    refresh();
+  }
 }
 
 /** Starts watching. Closes the stream while the page is hidden, and opens a new one when it is shown again. */

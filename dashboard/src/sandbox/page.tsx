@@ -1,7 +1,7 @@
 // The page of one sandbox: its state, the buttons for actions, and its tabs.
 
 import { call, type Sandbox } from "../api";
-import { byId, offline, patch, refresh, sandboxes } from "../live";
+import { byId, during, offline, refresh, sandboxes } from "../live";
 import { go } from "../router";
 import { attempt, Copy, Empty, State, Waiting } from "../ui/parts";
 import { Commands } from "./commands";
@@ -71,19 +71,13 @@ function Gone({ id }: { id: string }) {
 function Actions({ of }: { of: Sandbox }) {
   const within = { sandbox: of.id };
   const turn = (to: "pause" | "resume") =>
-    attempt(async () => {
-      patch(of.id, { state: to === "pause" ? "pausing" : "resuming" });
-      try {
-        patch(
-          of.id,
-          to === "pause"
-            ? await call<Sandbox>("post", "/v1/sandboxes/{sandbox}/pause", { in: within, json: {} })
-            : await call<Sandbox>("post", "/v1/sandboxes/{sandbox}/resume", { in: within }),
-        );
-      } finally {
-        refresh();
-      }
-    });
+    attempt(() =>
+      during(of.id, { state: to === "pause" ? "pausing" : "resuming" }, () =>
+        to === "pause"
+          ? call<Sandbox>("post", "/v1/sandboxes/{sandbox}/pause", { in: within, json: {} })
+          : call<Sandbox>("post", "/v1/sandboxes/{sandbox}/resume", { in: within }),
+      ),
+    );
   return (
     <div class="actions">
       {of.state === "paused" ? (
