@@ -165,6 +165,28 @@ async fn on_disk_there_is_only_the_disk() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_look_at_a_sandbox_that_is_just_being_paused_does_not_undo_that() {
+    let server = Server::start();
+    let id = &server.sandbox().await.id;
+    // It does not end when it is asked to, so that the pause lasts a while.
+    let stubborn = server.shell(id, "trap '' TERM; echo ready; while :; do sleep 0.05; done").await;
+    crate::common::follow(&server, id, &stubborn, 6).await;
+    let pausing = server.client.pause_sandbox(id, &FILESYSTEM);
+    let looking = async {
+        wait_until("the pause to begin", async || {
+            (state(&server, id).await.0 == SandboxState::Pausing).then_some(())
+        })
+        .await;
+        server.client.sandbox_metrics(id).await
+    };
+    let (paused, metrics) = tokio::join!(pausing, looking);
+    assert_eq!(paused.unwrap().state, SandboxState::Paused);
+    metrics.unwrap();
+    assert_eq!(state(&server, id).await, (SandboxState::Paused, Some(PauseMode::Filesystem)));
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn many_paused_cost_their_disks() {
     const COUNT: usize = 12;
     let server = Server::start();

@@ -93,7 +93,11 @@ impl Engine {
     pub async fn guest(&self, sandbox: &SandboxId) -> Result<GuestLease> {
         let sandbox = self.inner.sandbox(sandbox)?;
         let using = sandbox.usable().await?;
-        let client = wait_for_guest(&sandbox).await?;
+        self.guest_of(using).await
+    }
+
+    async fn guest_of(&self, using: InUse) -> Result<GuestLease> {
+        let client = wait_for_guest(using.sandbox()).await?;
         let downloads = Arc::clone(&self.inner.downloads);
         Ok(GuestLease { client, using, downloads, of_anybody: false })
     }
@@ -116,16 +120,18 @@ impl Engine {
         std::future::pending::<()>().await;
     }
 
-    /// What a sandbox uses. A paused one is not woken for that: then there is nothing from the guest.
+    /// What a sandbox uses. One that is paused, or is just being paused, is not woken for that: then there is nothing from
+    /// the guest.
     ///
     /// # Errors
     /// As [`Self::guest`].
     #[boxed]
     pub async fn metrics(&self, sandbox: &SandboxId) -> Result<SandboxMetrics> {
         let sandbox = self.inner.sandbox(sandbox)?;
-        sandbox.settled().await;
-        let paused = sandbox.state() == SandboxState::Paused;
-        let lease = if paused { None } else { Some(self.guest(&sandbox.id).await?) };
+        let lease = match sandbox.lookable().await? {
+            Some(using) => Some(self.guest_of(using).await?),
+            None => None,
+        };
         let usage = sandbox.driver().usage(&sandbox.id).await.map_err(|error| isolation_error(&error))?;
         let disk_io = sandbox.driver().disk_io(&sandbox.id).await;
         let guest = match &lease {

@@ -55,13 +55,32 @@ impl SandboxShared {
         Ok(using)
     }
 
+    /// Admits a look. Unlike a use it wakes nothing: `None` for a sandbox that is paused, or on its way there or back. Waits
+    /// for a creation under way.
+    pub(crate) async fn lookable(self: &Arc<Self>) -> Result<Option<InUse>> {
+        let using = self.in_use();
+        self.settled().await;
+        loop {
+            match self.admit_use()? {
+                Admission::Proceed if self.rouse().await? => {
+                    self.meter.count_request();
+                    return Ok(Some(using));
+                }
+                Admission::Proceed => {}
+                Admission::Join => drop(self.made().await?),
+                Admission::Wake => return Ok(None),
+            }
+        }
+    }
+
+    fn admit_use(&self) -> Result<Admission> {
+        let record = self.record.borrow();
+        admit(record.state, Wish::Use, record.reason.as_deref())
+    }
+
     async fn awake(&self) -> Result<()> {
         loop {
-            let (state, reason) = {
-                let record = self.record.borrow();
-                (record.state, record.reason.clone())
-            };
-            match admit(state, Wish::Use, reason.as_deref())? {
+            match self.admit_use()? {
                 Admission::Proceed if self.rouse().await? => return Ok(()),
                 Admission::Proceed => {}
                 Admission::Join => drop(self.made().await?),
@@ -76,11 +95,7 @@ impl SandboxShared {
         if !matches!(error.code, Code::Internal | Code::SandboxFailed) {
             return error;
         }
-        let admitted = {
-            let record = self.record.borrow();
-            admit(record.state, Wish::Use, record.reason.as_deref())
-        };
-        match admitted {
+        match self.admit_use() {
             Err(ended) => ended,
             Ok(Admission::Proceed) if !boot.is_cancelled() => error,
             Ok(Admission::Proceed | Admission::Join | Admission::Wake) if self.dead.is_cancelled() => {
