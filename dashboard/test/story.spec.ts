@@ -116,6 +116,7 @@ test("the list is live, filters, and acts on many", async ({ page }) => {
   await look(page, "sandboxes-dark");
 
   await page.keyboard.press("Control+k");
+  await expect(page.getByRole("combobox", { name: "Go to" })).toBeFocused();
   await page.keyboard.type("red timeline");
   await accessible(page);
   await look(page, "palette");
