@@ -268,8 +268,9 @@ mod tests {
             let Some(token) = token_of(packet) else { return };
             let said = packet.strip_prefix("40").expect("the packet of a login");
             assert!(token.len() <= KEY_MAX_BYTES);
+            // Fields that a login does not have may hold numbers that are too large to be read.
+            let Ok(said) = serde_json::from_str::<Value>(said) else { return };
             // A list of the fields in their order is a login, too.
-            let said: Value = serde_json::from_str(said).unwrap();
             assert!(said["token"] == token.as_str() || said[0] == token.as_str(), "{said}");
         });
     }
