@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! /        a file system in memory, read-only
-//! /parts   a mount of its own, so that one call takes away what was attached below: the disk, the layers, a volume
+//! /parts   a mount of its own, so that one call takes away what was attached below: the disk, the layers, ...
 //! /root    where the first process of a container builds its root, before it moves it onto `/`
 //! ```
 //!
@@ -38,6 +38,8 @@ pub(crate) const PARTS: &CStr = c"/parts";
 pub(crate) const DISK: &CStr = c"disk";
 /// The place of a volume of which a directory is wanted, for that moment, below [`PARTS`].
 pub(crate) const VOLUME: &CStr = c"volume";
+/// The place of the file system in memory whose directories become `/dev` and the like, below [`PARTS`].
+pub(crate) const MEMORY: &CStr = c"memory";
 
 /// The place of a layer, below [`PARTS`]; the topmost layer has number 0.
 pub(crate) fn layer(number: usize) -> String {
@@ -68,8 +70,9 @@ fn make_here(dir: &CStr) -> Result<OwnedFd> {
     make_dir(PARTS)?;
     mount_bind(PARTS, PARTS)?;
     rustix::process::chdir(PARTS)?;
-    make_dir(DISK)?;
-    make_dir(VOLUME)?;
+    for place in [DISK, VOLUME, MEMORY] {
+        make_dir(place)?;
+    }
     for number in 0..LAYERS_MAX_COUNT {
         mkdirat(CWD, layer(number), Mode::from_raw_mode(0o755))?;
     }

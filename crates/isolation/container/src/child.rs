@@ -29,7 +29,7 @@ use rustix::process::{Resource, Rlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, LinkNameSpaceType, UnshareFlags};
 
 use crate::create::Command;
-use crate::{base, masks, sys};
+use crate::{base, masks, memory, sys};
 
 /// Everything the child needs, made beforehand.
 #[derive(Debug)]
@@ -62,10 +62,10 @@ pub(crate) struct Launch {
     pub(crate) first_id: u32,
     /// Host name.
     pub(crate) hostname: Vec<u8>,
-    /// Mount options that name ids.
-    pub(crate) dev_options: std::ffi::CString,
+    /// Options of its file system in memory.
+    pub(crate) memory_options: std::ffi::CString,
+    /// Options of its terminals, which name ids.
     pub(crate) devpts_options: std::ffi::CString,
-    pub(crate) shm_options: std::ffi::CString,
     /// System call filter.
     pub(crate) seccomp: std::sync::Arc<[libc::sock_filter]>,
     /// Becomes descriptor 3.
@@ -272,7 +272,7 @@ fn build_root(launch: &Launch) -> Result<OwnedFd> {
         let both_empty = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
         move_mount(tree, c"", &place, c"", both_empty)?;
     }
-    mount_system(launch, root.as_fd())?;
+    mount_system(launch, parts.as_fd(), root.as_fd())?;
     rustix::process::fchdir(&parts)?;
     for volume in &launch.volumes {
         attach_volume(launch, root.as_fd(), volume)?;
@@ -350,26 +350,28 @@ fn mount_on(place: &OwnedFd, kind: &CStr, flags: MountFlags, options: Option<&CS
     mount(kind, c".", kind, flags, options)
 }
 
-fn mount_system(launch: &Launch, root: BorrowedFd<'_>) -> Result<()> {
+fn mount_system(launch: &Launch, parts: BorrowedFd<'_>, root: BorrowedFd<'_>) -> Result<()> {
     let at = |step| launch.report.at(step);
     at(STEP_MOUNT_POINT);
     let dev = directory(root, c"dev")?;
     let proc = directory(root, c"proc")?;
     let sys = directory(root, c"sys")?;
     at(11);
-    mount_on(&dev, c"tmpfs", MountFlags::NOSUID | MountFlags::NOEXEC, Some(&launch.dev_options))?;
+    rustix::process::fchdir(parts)?;
+    let memory = memory::mount(&launch.memory_options)?;
+    memory::show(memory.as_fd(), memory::DEV, dev.as_fd(), c"", sys::ATTR_NOSUID | sys::ATTR_NOEXEC)?;
     let dev = directory(root, c"dev")?;
-    fill_dev(launch, dev.as_fd())?;
+    fill_dev(launch, memory.as_fd(), dev.as_fd())?;
     let strict = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     at(12);
     mount_on(&proc, c"proc", strict, None)?;
     at(13);
     mount_on(&sys, c"sysfs", strict | MountFlags::RDONLY, None)?;
     at(14);
-    masks::hide(root, &launch.boot_id)
+    masks::hide(root, memory.as_fd(), &launch.boot_id)
 }
 
-fn fill_dev(launch: &Launch, dev: BorrowedFd<'_>) -> Result<()> {
+fn fill_dev(launch: &Launch, memory: BorrowedFd<'_>, dev: BorrowedFd<'_>) -> Result<()> {
     for (name, major, minor) in DEVICES {
         let device = rustix::fs::makedev(major, minor);
         mknodat(dev, name, FileType::CharacterDevice, Mode::from_raw_mode(0o666), device)?;
@@ -380,7 +382,7 @@ fn fill_dev(launch: &Launch, dev: BorrowedFd<'_>) -> Result<()> {
     let no_run = MountFlags::NOSUID | MountFlags::NOEXEC;
     mount_on(&directory(dev, c"pts")?, c"devpts", no_run, Some(&launch.devpts_options))?;
     let shm = directory(dev, c"shm")?;
-    mount_on(&shm, c"tmpfs", MountFlags::NOSUID | MountFlags::NODEV, Some(&launch.shm_options))
+    memory::show(memory, memory::SHM, shm.as_fd(), c"", sys::ATTR_NOSUID | sys::ATTR_NODEV)
 }
 
 /// Whether a directory has a plain file of this name.

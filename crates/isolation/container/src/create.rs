@@ -137,7 +137,6 @@ impl Inner {
             .chain(plan.layers.iter().map(|layer| layers::attachment(layer, userns.fd())))
             .chain(self.doors.dir(&plan.execution.profiles)?.map(|dir| shown_doors(&dir, userns.fd())))
             .collect::<Result<_, IsolationError>>()?;
-        let dev = format!("mode=0755,size=1m,nr_inodes=4096,uid={first_id},gid={first_id}");
         let terminals = first_id + TTY_GROUP;
         let devpts = format!("newinstance,ptmxmode=0666,mode=0620,gid={terminals},max={TERMINALS_MAX}");
         Ok(Launch {
@@ -155,9 +154,8 @@ impl Inner {
             userns: userns.fd().try_clone_to_owned().step("copy a file descriptor")?,
             first_id,
             hostname: plan.hostname.clone().into_bytes(),
-            dev_options: text(dev)?,
             devpts_options: text(devpts)?,
-            shm_options: text(format!("mode=1777,size={}", plan.resources.memory_bytes / 2))?,
+            memory_options: text(format!("mode=0755,size={}", plan.resources.memory_bytes / 2))?,
             seccomp: Arc::clone(&self.seccomp),
             listener,
             cgroup: membership.delegated,

@@ -4,9 +4,9 @@
 //! # Where things are
 //!
 //! [`create`](crate) makes an instance step by step, `child` runs in its first process before that becomes the guest
-//! agent, in a copy of the mount namespace of `base`, `destroy` removes and scans, `record` reads and writes the files about each sandbox, `disk`, `userns` and
-//! `skeleton` make the parts of an instance (`atoll-isolation-host` has its cgroups), `probe` has the checks of `atoll
-//! doctor`.
+//! agent, in a copy of the mount namespace of `base`, with the mounts of `memory` and `masks`; `destroy` removes and
+//! scans, `record` reads and writes the files about each sandbox, `disk`, `userns` and `skeleton` make the parts of an
+//! instance (`atoll-isolation-host` has its cgroups), `probe` has the checks of `atoll doctor`.
 //!
 //! # What outlives the server, and what does not
 //!
@@ -28,6 +28,7 @@ mod layers;
 mod live;
 mod lock;
 mod masks;
+mod memory;
 mod modules;
 mod probe;
 mod record;

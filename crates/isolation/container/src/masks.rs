@@ -1,13 +1,13 @@
 //! What concerns the host in /proc and /sys, and is covered. In a new sandbox's first process: system calls only.
 
 use std::ffi::CStr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, unlinkat};
 use rustix::io::{Errno, Result};
-use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, mount, mount_bind, move_mount, open_tree};
+use rustix::mount::mount_bind;
 
-use crate::sys;
+use crate::{memory, sys};
 
 /// Files of /proc that are made unreadable and unwritable: they concern the host.
 const MASKED_FILES: [&CStr; 10] = [
@@ -49,21 +49,23 @@ const BOOT_ID: &CStr = c"proc/sys/kernel/random/boot_id";
 /// Where the sandbox's own is written, for a moment.
 const OWN_BOOT_ID: &CStr = c"dev/boot_id";
 
-/// Covers what concerns the host. What this kernel does not have is passed over. `boot_id` is what the sandbox reads as
-/// the kernel's: the host's would tell it its neighbours, and it would not change when the sandbox begins anew.
-pub(crate) fn hide(root: BorrowedFd<'_>, boot_id: &[u8]) -> Result<()> {
+/// What is shown in place of something of the host's.
+const STRICT: u64 = sys::ATTR_RDONLY | sys::ATTR_NOSUID | sys::ATTR_NODEV | sys::ATTR_NOEXEC;
+
+/// Covers what concerns the host. What this kernel does not have is passed over. `memory` has an empty directory
+/// [`memory::EMPTY`]. `boot_id` is what the sandbox reads as the kernel's: the host's would tell it its neighbours, and
+/// it would not change when the sandbox begins anew.
+pub(crate) fn hide(root: BorrowedFd<'_>, memory: BorrowedFd<'_>, boot_id: &[u8]) -> Result<()> {
     rustix::process::fchdir(root)?;
     for name in MASKED_FILES {
         cover(c"dev/null", name)?;
     }
     for name in READ_ONLY_DIRECTORIES {
-        let strict = sys::ATTR_RDONLY | sys::ATTR_NOSUID | sys::ATTR_NODEV | sys::ATTR_NOEXEC;
-        clone_onto(name, name, strict)?;
+        clone_onto(name, name)?;
     }
     put_boot_id(boot_id)?;
-    let empty = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     // One empty directory, seen in many places.
-    mount(c"tmpfs", EMPTY_DIRECTORY, c"tmpfs", empty, c"size=0,nr_inodes=1,mode=0555")?;
+    memory::show(memory, memory::EMPTY, CWD, EMPTY_DIRECTORY, STRICT)?;
     for name in MASKED_DIRECTORIES {
         match cover(EMPTY_DIRECTORY, name) {
             Ok(()) | Err(Errno::NOTDIR) => {}
@@ -78,8 +80,7 @@ fn put_boot_id(boot_id: &[u8]) -> Result<()> {
     let create = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = openat(CWD, OWN_BOOT_ID, create, Mode::from_raw_mode(0o444))?;
     rustix::io::write(&file, boot_id)?;
-    let strict = sys::ATTR_RDONLY | sys::ATTR_NOSUID | sys::ATTR_NODEV | sys::ATTR_NOEXEC;
-    clone_onto(OWN_BOOT_ID, BOOT_ID, strict)?;
+    clone_onto(OWN_BOOT_ID, BOOT_ID)?;
     unlinkat(CWD, OWN_BOOT_ID, AtFlags::empty())
 }
 
@@ -91,15 +92,9 @@ fn cover(from: &CStr, to: &CStr) -> Result<()> {
     }
 }
 
-/// The same with attributes of its own.
-fn clone_onto(from: &CStr, to: &CStr, attributes: u64) -> Result<()> {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    let tree = match open_tree(CWD, from, flags) {
-        Err(Errno::NOENT) => return Ok(()),
-        other => other?,
-    };
-    sys::mount_setattr(tree.as_fd(), attributes, None)?;
-    match move_mount(&tree, c"", CWD, to, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH) {
+/// The same, read-only.
+fn clone_onto(from: &CStr, to: &CStr) -> Result<()> {
+    match memory::show(CWD, from, CWD, to, STRICT) {
         Err(Errno::NOENT) => Ok(()),
         other => other,
     }
