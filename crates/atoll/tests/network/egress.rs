@@ -36,6 +36,15 @@ async fn nothing_is_reached_unless_somebody_says_so() {
     assert!(saw(Stage::Dns, "web.test") && saw(Stage::Request, WEB), "{denials:?}");
     let table = server.cli(&["net", "denied", &id]).ok().stdout;
     assert!(table.contains("web.test") && table.contains("internet: off"), "{table}");
+    // Who only sees the command fail is told why; another command's failure has another reason.
+    let failed = server.cli(&["exec", &id, "--", "getent", "hosts", "other.test"]);
+    let allow = format!(
+        "other.test: this sandbox has no internet (internet: off); 'atoll net allow {id} other.test'"
+    );
+    assert!(failed.code != Some(0) && failed.stderr.contains(&allow), "{failed:?}");
+    assert_eq!(server.cli(&["exec", &id, "--", "false"]).stderr, "");
+    let gone = server.cli(&["run", "--", "getent", "hosts", "web.test"]);
+    assert!(gone.stderr.contains("'atoll run --allow web.test' would allow it"), "{gone:?}");
     server.finish().await;
 }
 
