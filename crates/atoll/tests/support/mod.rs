@@ -161,6 +161,11 @@ async fn signal(State(world): Shared, Json(_signal): Json<SignalExec>) -> Status
     StatusCode::NO_CONTENT
 }
 
+/// No snapshot is there.
+async fn diff() -> Response {
+    refuse(StatusCode::NOT_FOUND, Error::new(Code::SnapshotNotFound, "no snapshot of that name"))
+}
+
 /// What the network refused: one thing before the command that runs, and one to the programs `offline` and `lucky`.
 async fn network(State(world): Shared) -> Json<NetworkView> {
     let argv = world.exec.lock().unwrap().argv.clone().unwrap_or_default();
@@ -325,6 +330,7 @@ impl Fake {
             .route("/execs/{exec}/attach", get(attach))
             .route("/execs/{exec}/signal", post(signal))
             .route("/network", get(network))
+            .route("/diff", get(diff))
             .route("/files", get(|| async { "hello" }).put(take))
             .route("/files/stat", get(stat))
             .route("/archive", get(archive).put(take));
