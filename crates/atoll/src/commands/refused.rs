@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use atoll_core::exec::{Exit, ExitReason};
-use atoll_core::network::DenialView;
+use atoll_core::network::{DenialView, narrowest};
 
 use crate::output::Printer;
 use crate::session::Target;
@@ -49,7 +49,7 @@ fn hint(denials: &[DenialView], since_ms: u64, sandbox: &str, stays: bool) -> Op
     let meanwhile = |denial: &&DenialView| !denial.observed && denial.last_at_ms >= since_ms;
     let refused: Vec<_> = denials.iter().filter(meanwhile).collect();
     let newest = refused.first()?;
-    let (mut whats, mut options): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
+    let (mut whats, mut options): (Vec<&str>, Vec<(&str, &str)>) = (Vec::new(), Vec::new());
     for denial in &refused {
         if whats.contains(&denial.what.as_str()) {
             continue;
@@ -66,24 +66,17 @@ fn hint(denials: &[DenialView], since_ms: u64, sandbox: &str, stays: bool) -> Op
     };
     let mut helps = Vec::new();
     if stays {
-        let targets: Vec<_> = options.iter().filter_map(|option| option.split(' ').nth(1)).collect();
+        let targets: Vec<_> = options.iter().map(|(_, target)| *target).collect();
         if !targets.is_empty() {
             helps.push(format!("'atoll net allow {sandbox} {}' would allow it", targets.join(" ")));
         }
         helps.push(format!("'atoll net denied {sandbox}' says more"));
     } else if !options.is_empty() {
+        let options: Vec<_> = options.iter().map(|(option, target)| format!("{option} {target}")).collect();
         helps.push(format!("'atoll run {}' would allow it", options.join(" ")));
     }
     let helps = if helps.is_empty() { String::new() } else { format!("; {}", helps.join(", ")) };
     Some(format!("the network stopped {what}{helps}"))
-}
-
-/// Of what the server says would allow something ("--internet on, or --allow NAME") the option that opens no more than that.
-fn narrowest(ask: &str) -> Option<&str> {
-    let option = ask.rsplit(", or ").next()?;
-    let (name, target) = option.split_once(' ')?;
-    let is_one = ["--allow", "--allow-cidr"].contains(&name) && !target.contains(' ');
-    is_one.then_some(option)
 }
 
 #[cfg(test)]

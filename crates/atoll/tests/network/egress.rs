@@ -28,6 +28,8 @@ async fn nothing_is_reached_unless_somebody_says_so() {
     let by_address = server.sh(&id, &format!("{CURL} http://{WEB}/")).await;
     assert!(by_address.stdout.ends_with("403\n"), "{by_address:?}");
     assert!(by_address.stdout.contains("internet: off"), "the reason can be read: {by_address:?}");
+    let command = format!("(now: atoll net allow SANDBOX {WEB}:80)\n");
+    assert!(by_address.stdout.contains(&command), "and what would allow it: {by_address:?}");
     assert_ne!(server.sh(&id, "getent hosts web.test").await.code, Some(0));
     assert_ne!(server.sh(&id, &format!("{CURL} http://web.test/")).await.code, Some(0));
     assert_eq!((outside.dials(), outside.questions()), (vec![], vec![]));
