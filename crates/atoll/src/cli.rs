@@ -72,7 +72,7 @@ pub(crate) use sandbox::{
 pub(crate) use secret::{SecretCommand, SetSecretArgs};
 pub(crate) use server::{
     Advertised, BackupArgs, DashboardArgs, DoctorArgs, GvisorArgs, LOCALHOST, LogFormat, LoginArgs,
-    MicrovmArgs, OidcArgs, PurgeArgs, RestoreArgs, ServeArgs, SetupCommand, SetupMicrovmArgs,
+    MicrovmArgs, OidcArgs, PurgeArgs, RestoreArgs, ServeArgs, SetupCommand, SetupMicrovmArgs, parse_domain,
 };
 pub(crate) use service::{AddServiceArgs, ServiceArg, ServiceCommand};
 pub(crate) use services::ServicesArgs;

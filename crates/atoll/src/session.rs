@@ -45,6 +45,16 @@ pub(crate) enum Finished {
     Detached,
 }
 
+impl Finished {
+    /// How the exec ended, if it did.
+    pub(crate) fn exit(&self) -> Option<&Exit> {
+        match self {
+            Self::Exited(exit) => Some(exit),
+            Self::Detached => None,
+        }
+    }
+}
+
 /// One exec in one sandbox.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Target<'a> {

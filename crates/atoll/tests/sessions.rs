@@ -40,6 +40,30 @@ fn run_passes_everything_through_and_cleans_up() {
 }
 
 #[test]
+fn a_command_that_failed_for_the_network_says_what_would_allow_it() {
+    let fake = Fake::start();
+    let stderr = |args: &[&str], code| {
+        let output = finish(&mut fake.atoll(args));
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let why = "hint: the network stopped web.test: no rule allows it (internet: rules); ";
+    let here = "'atoll net allow sb_1 web.test' would allow it, 'atoll net denied sb_1' says more\n";
+    assert_eq!(stderr(&["exec", "sb_1", "--", "offline"], 6), format!("{why}{here}"));
+    assert_eq!(
+        stderr(&["run", "--", "offline"], 6),
+        format!("{why}'atoll run --allow web.test' would allow it\n")
+    );
+    assert_eq!(fake.requests().last().unwrap(), "DELETE /v1/sandboxes/sb_1");
+    assert_eq!(stderr(&["run", "--keep", "--", "offline"], 6), format!("{why}{here}kept: sb_1\n"));
+
+    // Nothing where nothing failed, where nothing was refused meanwhile, or where a program reads.
+    assert_eq!(stderr(&["exec", "sb_1", "--", "lucky"], 0), "");
+    assert_eq!(stderr(&["exec", "sb_1", "--", "both"], 7), "err\n");
+    assert_eq!(stderr(&["--json", "exec", "sb_1", "--", "offline"], 6), "");
+}
+
+#[test]
 fn standard_input_is_passed_on_to_its_end() {
     let fake = Fake::start();
     let sent: Vec<u8> = (0..3_000_000_u32).map(|i| i.to_le_bytes()[1]).collect();

@@ -59,6 +59,10 @@ fn errors() {
     insta::assert_snapshot!("error_no_server", shown_bare(&["ls"]));
     insta::assert_snapshot!("error_habit", shown_bare(&["images"]));
     insta::assert_snapshot!("error_habit_build", shown_bare(&["build", "."]));
+    insta::assert_snapshot!("error_sandbox_as_command", shown_bare(&["port", "dev"]));
+    insta::assert_snapshot!("error_missing_port", shown_bare(&["port", "url", "dev"]));
+    insta::assert_snapshot!("error_word", shown_bare(&["trace", "show", "dev"]));
+    insta::assert_snapshot!("error_diff", fake.shown(&["diff", "sb_1", "sb_2"]));
     insta::assert_snapshot!("error_similar", shown_bare(&["--json", "image", "pul"]));
     insta::assert_snapshot!("error_unknown", shown_bare(&["sentri"]));
     insta::assert_snapshot!("error_option", shown_bare(&["ls", "--lable", "a=b"]));

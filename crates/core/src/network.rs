@@ -63,6 +63,14 @@ pub struct DenialView {
     pub observed: bool,
 }
 
+/// Of what would allow something, as [`DenialView::ask`] has it, the option that opens nothing else, and its value: `--allow`
+/// with a name, or `--allow-cidr` with an address. `None` where no such option is among it.
+#[must_use]
+pub fn narrowest(ask: &str) -> Option<(&str, &str)> {
+    let (option, target) = ask.rsplit(", or ").next()?.split_once(' ')?;
+    (matches!(option, "--allow" | "--allow-cidr") && !target.contains(' ')).then_some((option, target))
+}
+
 /// Bytes to one destination since the sandbox's network was taken up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -101,4 +109,21 @@ pub struct NetworkView {
     pub totals: Vec<TotalView>,
     /// What was refused, newest first.
     pub denials: Vec<DenialView>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_opens_no_more_than_what_was_refused_is_found() {
+        assert_eq!(narrowest("--allow a.test:443"), Some(("--allow", "a.test:443")));
+        assert_eq!(
+            narrowest("--internet on, or --allow-cidr 10.1.2.3:80"),
+            Some(("--allow-cidr", "10.1.2.3:80"))
+        );
+        for ask in ["--internet on", "--connections", "", "--allow a.test b.test"] {
+            assert_eq!(narrowest(ask), None, "{ask}");
+        }
+    }
 }

@@ -10,8 +10,8 @@ use crate::units::parse_duration_ms;
 /// A certificate from a server of ACME.
 #[derive(Debug, Args)]
 pub(crate) struct AcmeArgs {
-    /// Speak TLS with a certificate of Let's Encrypt, or another server of ACME, got and renewed by itself: for --domain, and
-    /// with --acme-dns-hook for all names below it, as ports of sandboxes have
+    /// Speak TLS with a certificate of Let's Encrypt, or another server of ACME, got and renewed by itself: for --domain and
+    /// each --host, and with --acme-dns-hook for all names below --domain, as ports of sandboxes have
     #[arg(long, requires = "acme_agree_tos")]
     pub(crate) acme: bool,
     /// You have read the terms of service of that server of ACME, and agree

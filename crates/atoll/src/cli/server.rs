@@ -387,7 +387,7 @@ fn parse_public_url(text: &str) -> Result<PublicUrl, String> {
 }
 
 /// A DNS name in lower case; browsers and DNS do not keep the case.
-fn parse_domain(text: &str) -> Result<String, String> {
+pub(crate) fn parse_domain(text: &str) -> Result<String, String> {
     let name = text.to_ascii_lowercase();
     let label = |label: &str| {
         (1..=63).contains(&label.len())

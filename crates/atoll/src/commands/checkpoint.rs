@@ -3,6 +3,7 @@
 use atoll_api::{CreateCheckpoint, ForkSandbox, Snapshot};
 use atoll_client::{Client, ClientError};
 use atoll_core::snapshot::{Change, ChangeKind, EntryKind};
+use atoll_core::{Code, Error};
 
 use crate::cli::{CheckpointArgs, CheckpointsArgs, DiffArgs, ForkArgs};
 use crate::failure::{Failure, Result};
@@ -57,15 +58,42 @@ pub(super) async fn rollback(
     })
 }
 
+/// The word for the present, where a point is named.
+const NOW: &str = "now";
+
 /// `atoll diff`
 pub(super) async fn diff(client: &Client, printer: Printer, args: DiffArgs) -> Result<()> {
     let (from, to) = (args.from.as_deref(), args.to.as_deref());
-    let found = client.diff_sandbox(&args.sandbox, from, to, args.text).await?;
+    let found = match client.diff_sandbox(&args.sandbox, from, to, args.text).await {
+        Ok(found) => found,
+        Err(error) => return Err(not_compared(client, &args, error).await),
+    };
     printer.result(&found, || found.changes.iter().map(change).collect::<Vec<_>>().join("\n"))?;
     if found.truncated {
         printer.warn("there are more differences than are shown");
     }
     Ok(())
+}
+
+/// Why two points were not compared. Whoever writes a second sandbox there, as one would for a fork, is told what can stand there.
+async fn not_compared(client: &Client, args: &DiffArgs, error: ClientError) -> Failure {
+    let points = [&args.from, &args.to].into_iter().flatten().filter(|point| *point != NOW);
+    if error.code() == Some(Code::SnapshotNotFound) {
+        for point in points {
+            if client.get_sandbox(point).await.is_ok() {
+                return other_sandbox(&args.sandbox, point);
+            }
+        }
+    }
+    error.into()
+}
+
+fn other_sandbox(sandbox: &str, other: &str) -> Failure {
+    let what = format!("'{other}' is a sandbox, and 'atoll diff' compares two points of one sandbox");
+    Failure::Plain(Error::new(Code::SnapshotNotFound, what).hint(format!(
+        "points are the numbers of 'atoll checkpoints {sandbox}', snapshots and '{NOW}'; for what another sandbox has: \
+         'atoll snapshot create {other} -t NAME', and 'atoll diff {sandbox} NAME'"
+    )))
 }
 
 fn change(change: &Change) -> String {

@@ -9,7 +9,7 @@ use atoll_core::limits::{EXECS_KEPT_MAX_COUNT, PAGE_MAX_COUNT};
 use atoll_core::spec::shown;
 use atoll_core::{Code, Error};
 
-use super::sandbox;
+use super::{refused, sandbox};
 use crate::cli::{AttachArgs, ExecArgs, KillArgs, LogsArgs, PsArgs, ShellArgs, StreamArgs};
 use crate::failure::{Failure, Result};
 use crate::output::{Printer, age, clean, now_ms, table};
@@ -61,7 +61,15 @@ async fn run_in(
     let created = client.create_exec(sandbox, &with_mode(mode, create)).await?;
     let target = Target { client, sandbox, exec: &created.exec.id };
     match session::drive(printer, target, mode, 0, &mut stops).await {
-        Ok(finished) => Ok(finish(printer, target, finished, program)),
+        Ok(finished) => {
+            let exit = finished.exit().cloned();
+            let code = finish(printer, target, finished, program);
+            // A shell ends as its last command did, which may be long ago.
+            if let Some(exit) = exit.filter(|_| name.is_some()) {
+                refused::tell(printer, target, &exit, created.exec.created_at_ms, true).await;
+            }
+            Ok(code)
+        }
         Err(failure) => {
             if failure.is_closed_pipe() {
                 hang_up(printer, target).await;

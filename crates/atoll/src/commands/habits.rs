@@ -131,7 +131,17 @@ const NETWORK: &str = "what a sandbox may reach: --internet on, --allow DOMAIN, 
 const WORDS: &[(&str, &str)] = &[
     ("create", "'--name NAME' names it, '--image IMAGE' and '--template NAME' say what it is made of"),
     ("link", "write SANDBOX:/PATH as one word"),
+    ("trace", "'atoll trace SANDBOX' shows what it did; 'atoll trace summary SANDBOX' counts it"),
     ("serve", "'--listen ADDR' and '--data-dir DIR' say where"),
+];
+
+/// Groups of commands about sandboxes, and which of them a user may mean who writes a sandbox at once, with what it does.
+const OF_SANDBOXES: &[(&str, &str, &str)] = &[
+    ("access", "show", "says who may use it"),
+    ("lease", "show", "says who has it for itself; 'take' and 'release' change that"),
+    ("net", "show", "shows its policy and connections"),
+    ("port", "ls", "lists its ports; 'url' makes a link to one"),
+    ("service", "ls", "lists its services"),
 ];
 
 /// Arguments that are missing by what they are called, and what lists them.
@@ -153,6 +163,8 @@ const LISTS: &[(&str, &str)] = &[
     ("<AGENT>", "'atoll agent ls' lists agents"),
     ("<AGENT>...", "'atoll agent ls' lists agents"),
     ("<SERVICE>", "'atoll service ls SANDBOX' lists its services"),
+    ("<PORT>", "'atoll port ls SANDBOX' lists those on which something listens"),
+    ("<ACCESS>...", "'atoll port access SANDBOX' lists its links and public ports"),
     ("<KEY>", "'atoll key ls' lists keys"),
     ("<KEY>...", "'atoll key ls' lists keys"),
     ("<PROJECT>", "'atoll project ls' lists projects"),
@@ -166,6 +178,11 @@ const SIMILAR_MAX_COUNT: usize = 2;
 pub(super) fn unknown(error: &clap::Error) -> Option<Failure> {
     if error.kind() == ErrorKind::InvalidSubcommand {
         return unknown_command(error);
+    }
+    if error.kind() == ErrorKind::ArgumentConflict {
+        // A word behind a sandbox, where a command could have stood before it.
+        let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return None };
+        return unknown_word(word);
     }
     if error.kind() == ErrorKind::UnknownArgument { unknown_option(error) } else { None }
 }
@@ -240,10 +257,10 @@ fn unknown_command(error: &clap::Error) -> Option<Failure> {
         format!("'{instead}' does that here")
     } else {
         let similar = similar(&path, error);
-        if similar.is_empty() {
-            format!("'{program} --help' lists what there is")
-        } else {
-            format!("did you mean {}?", similar.join(" or "))
+        match (similar.is_empty(), of_sandbox(&path, word)) {
+            (false, _) => format!("did you mean {}?", similar.join(" or ")),
+            (true, Some(hint)) => hint,
+            (true, None) => format!("'{program} --help' lists what there is"),
         }
     };
     Some(Failure::Unknown { message: format!("there is no command '{program} {word}'"), hint })
@@ -256,6 +273,14 @@ fn meant(path: &[String], word: &str) -> Option<&'static str> {
     }
     let habit = HABITS.iter().find(|(habit, _)| path.is_empty() && *habit == word);
     habit.map(|(_, instead)| *instead)
+}
+
+/// What to write where a sandbox may have been named in the place of a command.
+fn of_sandbox(path: &[String], word: &str) -> Option<String> {
+    let [group] = path else { return None };
+    let (_, command, does) = OF_SANDBOXES.iter().find(|(name, ..)| name == group)?;
+    let word = atoll_core::error::shorten(word);
+    Some(format!("if '{word}' is a sandbox: 'atoll {group} {command} {word}' {does}"))
 }
 
 /// The commands that were said before the word that is none.
@@ -336,6 +361,11 @@ mod tests {
                     command = command.find_subcommand(word).unwrap_or_else(|| panic!("{hint}: {word}"));
                 }
             }
+        }
+        for (group, command, _) in OF_SANDBOXES {
+            let group = program.find_subcommand(group).unwrap();
+            let command = group.find_subcommand(command).unwrap();
+            assert!(command.get_positionals().any(|arg| arg.get_id() == "sandbox"), "{group}: {command}");
         }
         for (_, hint) in LISTS {
             let line = hint.split('\'').nth(1).unwrap();

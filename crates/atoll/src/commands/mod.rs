@@ -28,6 +28,7 @@ mod pool;
 mod port;
 mod project;
 mod purge;
+mod refused;
 mod registry;
 mod restore;
 mod results;

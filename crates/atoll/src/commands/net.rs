@@ -2,7 +2,7 @@
 
 use atoll_api::UpdateSandbox;
 use atoll_client::Client;
-use atoll_core::network::Stage;
+use atoll_core::network::{Stage, narrowest};
 use atoll_core::policy::{Action, EgressMode, EgressPolicy, InjectRule, Internet, Rule};
 
 use crate::cli::{ChangeArgs, NetCommand, net_rules};
@@ -220,10 +220,9 @@ async fn denied(client: &Client, printer: Printer, sandbox: &str) -> Result<()> 
 /// The command that would allow what was refused. The server says it in options of a new policy (`--allow NAME`), which for a
 /// sandbox that has one would replace all of it.
 fn allowing(sandbox: &str, ask: &str) -> String {
-    let target = ["--allow ", "--allow-cidr "].into_iter().find_map(|option| ask.strip_prefix(option));
-    match target {
-        Some(target) if !target.contains(' ') => format!("atoll net allow {sandbox} {target}"),
-        Some(_) | None => ask.to_owned(),
+    match narrowest(ask) {
+        Some((_, target)) => format!("atoll net allow {sandbox} {target}"),
+        None => ask.to_owned(),
     }
 }
 
@@ -261,6 +260,10 @@ mod tests {
     fn what_would_allow_a_refusal_is_a_command_that_keeps_the_rest() {
         assert_eq!(allowing("dev", "--allow a.example"), "atoll net allow dev a.example");
         assert_eq!(allowing("dev", "--allow-cidr 10.1.2.3:443"), "atoll net allow dev 10.1.2.3:443");
+        assert_eq!(
+            allowing("dev", "--internet on, or --allow a.example:80"),
+            "atoll net allow dev a.example:80"
+        );
         assert_eq!(allowing("dev", "--internet on"), "--internet on");
     }
 

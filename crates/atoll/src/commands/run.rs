@@ -7,12 +7,12 @@ use atoll_api::CreateExec;
 use atoll_client::Client;
 use serde::Serialize;
 
-use super::{exec, sandbox};
+use super::{exec, refused, sandbox};
 use crate::cli::{RunArgs, SandboxArgs};
 use crate::connection::Connection;
 use crate::failure::Result;
 use crate::output::Printer;
-use crate::session::{self, Finished, Mode, Program, Target};
+use crate::session::{self, Mode, Program, Target};
 use crate::signals::Stops;
 
 /// Idle timeout, milliseconds, after which a sandbox goes that no `atoll run` deleted.
@@ -56,7 +56,10 @@ pub(super) async fn run(connection: &Connection, printer: Printer, args: RunArgs
 
     let result = match stopped {
         Some(stop) => Err(stop.failure()),
-        None => run_in(client, printer, &made.id, &mode, create, program, &mut stops).await,
+        None => {
+            let made = Made { sandbox: &made.id, stays: args.keep };
+            run_in(client, printer, made, &mode, create, program, &mut stops).await
+        }
     };
     let (code, detached) = match result {
         Ok((code, detached)) => (Ok(code), detached),
@@ -93,22 +96,34 @@ fn as_image(word: &str) -> String {
     format!("the first word is the command; an image goes before it: atoll run --image {word} -- CMD")
 }
 
+/// The sandbox for the command, and whether it is there afterwards.
+#[derive(Clone, Copy)]
+struct Made<'a> {
+    sandbox: &'a str,
+    stays: bool,
+}
+
 /// The exit code, and whether the user detached.
 async fn run_in(
     client: &Client,
     printer: Printer,
-    sandbox: &str,
+    made: Made<'_>,
     mode: &Mode,
     create: CreateExec,
     program: Program<'_>,
     stops: &mut Stops,
 ) -> Result<(u8, bool)> {
+    let Made { sandbox, stays } = made;
     let created = client.create_exec(sandbox, &exec::with_mode(mode, create)).await?;
     let target = Target { client, sandbox, exec: &created.exec.id };
     if printer.is_json() {
         printer.stream_item(&Started { sandbox, exec: target.exec })?;
     }
     let finished = session::drive(printer, target, mode, 0, stops).await?;
-    let detached = matches!(finished, Finished::Detached);
-    Ok((exec::finish(printer, target, finished, program), detached))
+    let exit = finished.exit().cloned();
+    let code = exec::finish(printer, target, finished, program);
+    if let Some(exit) = &exit {
+        refused::tell(printer, target, exit, created.exec.created_at_ms, stays).await;
+    }
+    Ok((code, exit.is_none()))
 }

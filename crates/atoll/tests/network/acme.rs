@@ -10,6 +10,9 @@ use atoll_testing::run;
 
 use crate::common::acme::{BLOCKED, DOMAIN, Pebble, Wanted};
 
+/// A further name of the server, not of its domain.
+const OTHER: &str = "other.test";
+
 fn as_refs(all: &[String]) -> Vec<&str> {
     all.iter().map(String::as_str).collect()
 }
@@ -250,11 +253,15 @@ async fn without_records_names_that_are_known_are_proved_over_http() {
     let pebble = Pebble::start(Wanted::default());
     let mut args = pebble.args(DOMAIN);
     args.extend(["--acme-http-listen".to_owned(), format!("127.0.0.1:{}", pebble.http)]);
+    args.extend(["--host", OTHER, "--host", "192.0.2.7"].map(str::to_owned));
     let server = Server::with(&as_refs(&args));
     until_certified(&server).await;
-    assert!(server.log().contains("names of ports of sandboxes have no certificate"), "{}", server.log());
+    let log = server.log();
+    assert!(log.contains("names of ports of sandboxes have no certificate"), "{log}");
+    let of_hosts = log.lines().find(|line| line.contains("names of --host have no certificate")).unwrap();
+    assert!(of_hosts.contains("192.0.2.7") && !of_hosts.contains(OTHER), "{of_hosts}");
     let (root, port) = (pebble.root(), port(&server).to_owned());
-    for name in [DOMAIN, "api.boxes.test", "console.boxes.test"] {
+    for name in [DOMAIN, "api.boxes.test", "console.boxes.test", OTHER] {
         let answer = curl(&root, &format!("https://{name}:{port}/healthz"), &[]);
         assert_eq!(answer.code, Some(0), "{name}: {answer:?}");
     }
@@ -268,8 +275,12 @@ async fn without_records_names_that_are_known_are_proved_over_http() {
     assert!(moved.starts_with("HTTP/1.1 301"), "{moved}");
     let to = format!("location: https://8000-web.boxes.test:{port}/v1/info?a=b\r\n");
     assert!(moved.to_ascii_lowercase().contains(&to), "{moved}");
+    let of_other = get("/", OTHER).to_ascii_lowercase();
+    assert!(of_other.contains(&format!("location: https://{OTHER}:{port}/\r\n")), "{of_other}");
     for host in [
         "evil.example",
+        "below.other.test",
+        "192.0.2.7",
         "boxes.test.evil.example",
         "xboxes.test",
         "evil.example/.boxes.test",

@@ -28,6 +28,8 @@ async fn nothing_is_reached_unless_somebody_says_so() {
     let by_address = server.sh(&id, &format!("{CURL} http://{WEB}/")).await;
     assert!(by_address.stdout.ends_with("403\n"), "{by_address:?}");
     assert!(by_address.stdout.contains("internet: off"), "the reason can be read: {by_address:?}");
+    let command = format!("(now: atoll net allow SANDBOX {WEB}:80)\n");
+    assert!(by_address.stdout.contains(&command), "and what would allow it: {by_address:?}");
     assert_ne!(server.sh(&id, "getent hosts web.test").await.code, Some(0));
     assert_ne!(server.sh(&id, &format!("{CURL} http://web.test/")).await.code, Some(0));
     assert_eq!((outside.dials(), outside.questions()), (vec![], vec![]));
@@ -36,6 +38,15 @@ async fn nothing_is_reached_unless_somebody_says_so() {
     assert!(saw(Stage::Dns, "web.test") && saw(Stage::Request, WEB), "{denials:?}");
     let table = server.cli(&["net", "denied", &id]).ok().stdout;
     assert!(table.contains("web.test") && table.contains("internet: off"), "{table}");
+    // Who only sees the command fail is told why; another command's failure has another reason.
+    let failed = server.cli(&["exec", &id, "--", "getent", "hosts", "other.test"]);
+    let allow = format!(
+        "other.test: this sandbox has no internet (internet: off); 'atoll net allow {id} other.test'"
+    );
+    assert!(failed.code != Some(0) && failed.stderr.contains(&allow), "{failed:?}");
+    assert_eq!(server.cli(&["exec", &id, "--", "false"]).stderr, "");
+    let gone = server.cli(&["run", "--", "getent", "hosts", "web.test"]);
+    assert!(gone.stderr.contains("'atoll run --allow web.test' would allow it"), "{gone:?}");
     server.finish().await;
 }
 

@@ -19,7 +19,8 @@ use atoll_api::{
 };
 use atoll_core::exec::{ExecState, Exit, ExitReason, OutputStream};
 use atoll_core::idle::OnIdle;
-use atoll_core::policy::EgressPolicy;
+use atoll_core::network::{DenialView, NetworkView, Stage, Transferred};
+use atoll_core::policy::{EgressPolicy, Internet};
 use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::{IsolationLevel, Resources};
 use atoll_core::usage::Budget;
@@ -160,7 +161,36 @@ async fn signal(State(world): Shared, Json(_signal): Json<SignalExec>) -> Status
     StatusCode::NO_CONTENT
 }
 
-/// The programs of this world: `both`, `cat`, `hang`, `missing` and the terminal `term`.
+/// No snapshot is there.
+async fn diff() -> Response {
+    refuse(StatusCode::NOT_FOUND, Error::new(Code::SnapshotNotFound, "no snapshot of that name"))
+}
+
+/// What the network refused: one thing before the command that runs, and one to the programs `offline` and `lucky`.
+async fn network(State(world): Shared) -> Json<NetworkView> {
+    let argv = world.exec.lock().unwrap().argv.clone().unwrap_or_default();
+    let denial = |what: &str, last_at_ms| DenialView {
+        stage: Stage::Dns,
+        what: what.to_owned(),
+        why: "no rule allows it (internet: rules)".to_owned(),
+        ask: Some(format!("--allow {what}")),
+        last_at_ms,
+        count: 1,
+        observed: false,
+    };
+    let asks = ["offline", "lucky"].contains(&argv[0].as_str());
+    let now = asks.then(|| denial("web.test", LATER_MS + 1));
+    Json(NetworkView {
+        internet: Internet::Rules,
+        transferred: Transferred::default(),
+        connections: Vec::new(),
+        totals: Vec::new(),
+        denials: now.into_iter().chain([denial("old.test", LATER_MS - 1)]).collect(),
+    })
+}
+
+/// The programs of this world: `both`, `cat`, `hang`, `offline` (fails), `lucky` (does not), `missing` and the terminal
+/// `term`.
 async fn attach(State(world): Shared, upgrade: WebSocketUpgrade) -> Response {
     upgrade.on_upgrade(async move |socket| {
         let create = world.exec.lock().unwrap().clone();
@@ -181,6 +211,8 @@ async fn attach(State(world): Shared, upgrade: WebSocketUpgrade) -> Response {
                 130
             }
             "term" => program.term(&create).await,
+            "offline" => 6,
+            "lucky" => 0,
             _ => {
                 let exit = Exit::not_started(Code::CommandNotFound);
                 return program.end(exit).await;
@@ -297,6 +329,8 @@ impl Fake {
             .route("/execs", post(create_exec))
             .route("/execs/{exec}/attach", get(attach))
             .route("/execs/{exec}/signal", post(signal))
+            .route("/network", get(network))
+            .route("/diff", get(diff))
             .route("/files", get(|| async { "hello" }).put(take))
             .route("/files/stat", get(stat))
             .route("/archive", get(archive).put(take));

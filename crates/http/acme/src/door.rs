@@ -41,15 +41,18 @@ pub(crate) struct Door {
     rows: Rows,
     /// The server's names: this one, and those below it.
     domain: String,
+    /// Others that its certificate is for.
+    names: Vec<String>,
     /// What follows the host in its addresses: nothing, or `:` and a port.
     port: String,
     looks: Semaphore,
 }
 
 impl Door {
-    pub(crate) fn new(rows: Rows, domain: &str, https_port: u16) -> Self {
+    pub(crate) fn new(rows: Rows, domain: &str, names: &[String], https_port: u16) -> Self {
         let port = if https_port == 443 { String::new() } else { format!(":{https_port}") };
-        Self { rows, domain: domain.to_owned(), port, looks: Semaphore::new(LOOKS_MAX_COUNT) }
+        let (domain, names) = (domain.to_owned(), names.to_vec());
+        Self { rows, domain, names, port, looks: Semaphore::new(LOOKS_MAX_COUNT) }
     }
 
     /// Serves until the server stops.
@@ -125,7 +128,8 @@ impl Door {
         // As a name can be written: with anything else in it, it could lead elsewhere.
         let is_name = host.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.');
         let rest = host.strip_suffix(&self.domain).filter(|_| is_name);
-        let is_ours = rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+        let is_ours =
+            rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.')) || self.names.contains(&host);
         let path = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
         let to = HeaderValue::from_str(&format!("https://{host}{}{path}", self.port));
         match to {

@@ -169,7 +169,8 @@ impl Acme {
 
     /// Answers challenges on a port for plain HTTP, and sends everything else to TLS on that port, until the server stops.
     pub async fn serve_challenges(&self, listener: TcpListener, https_port: u16, stop: CancellationToken) {
-        Door::new(self.rows.clone(), &self.config.domain, https_port).serve(listener, stop).await;
+        let AcmeConfig { domain, names, .. } = &self.config;
+        Door::new(self.rows.clone(), domain, names, https_port).serve(listener, stop).await;
     }
 
     /// Gets the certificate and renews it until the server stops.

@@ -24,6 +24,10 @@ const KNOWN_BYTES: u32 = 72;
 const LISTENER_BYTES: u32 = 88;
 const EXECUTED_BYTES: u32 = 8376;
 pub(crate) const CONFIG_BYTES: u32 = 40;
+/// Where `struct config` has [`WAKE_ABOVE_BYTES`], which goes to its end.
+pub(crate) const WAKE_ABOVE_AT: usize = 32;
+/// The only key of the map `config`.
+pub(crate) const CONFIG_KEY: [u8; 4] = [0; 4];
 /// Bytes of the programs' `struct rule_key` and `struct step_key`, and rules of all sandboxes together.
 const RULE_KEY_BYTES: u32 = 24;
 const RULES_MAX: u32 = 1 << 18;
@@ -168,7 +172,7 @@ pub(crate) fn make_maps(config: &[u8]) -> Result<Maps, Missing> {
     let maps = Maps::each(|name| {
         make_map(name, &template).map_err(|error| Missing::refused(&format!("make the map of {name}"), error))
     })?;
-    bpf::update(&maps.config, &0_u32.to_ne_bytes(), config, false)
+    bpf::update(&maps.config, &CONFIG_KEY, config, false)
         .map_err(|error| Missing::refused("configure the programs", error))?;
     Ok(maps)
 }

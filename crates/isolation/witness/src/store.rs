@@ -212,7 +212,7 @@ impl Store {
     /// Whether the kernel's programs can tell which files are the image's.
     pub(crate) fn knows_overlays(&self) -> bool {
         let mut config = [0; object::CONFIG_BYTES as usize];
-        let read = bpf::look_up(&self.maps.config, &0_u32.to_ne_bytes(), &mut config);
+        let read = bpf::look_up(&self.maps.config, &object::CONFIG_KEY, &mut config);
         read.is_ok_and(|there| there) && number(&config, 0) != 0
     }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 use http_body_util::Full;
 
-use atoll_core::network::Stage;
+use atoll_core::network::{Stage, narrowest};
 use atoll_recorder::event::Destination;
 
 /// Why a connection, request or lookup may not pass, in words for the programs in the sandbox.
@@ -48,9 +48,13 @@ impl Refusal {
     }
 }
 
-/// A line each for the refused destination, the reason, and what to ask for.
+/// A line each for the refused destination, the reason, and what to ask for: options of a new sandbox, and the command for
+/// this one.
 pub(crate) fn explain(what: &str, why: &str, ask: Option<&str>) -> String {
-    let ask = ask.map(|ask| format!("ask:  whoever runs this sandbox can allow it with {ask}\n"));
+    let ask = ask.map(|ask| {
+        let now = narrowest(ask).map(|(_, target)| format!(" (now: atoll net allow SANDBOX {target})"));
+        format!("ask:  whoever runs this sandbox can allow it with {ask}{}\n", now.unwrap_or_default())
+    });
     format!("what: {what}\nwhy:  {why}\n{}", ask.unwrap_or_default())
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::bpf;
 use crate::fitted::{Cache, Fitted};
 use crate::level::Missing;
-use crate::object::{self, Hook, Maps, PROGRAMS};
+use crate::object::{self, CONFIG_BYTES, CONFIG_KEY, Hook, Maps, PROGRAMS, WAKE_ABOVE_AT, WAKE_ABOVE_BYTES};
 
 /// What an earlier server pinned: all of it, or an error.
 pub(super) fn take_up(set: &Path) -> io::Result<(Maps, Vec<OwnedFd>)> {
@@ -19,7 +19,24 @@ pub(super) fn take_up(set: &Path) -> io::Result<(Maps, Vec<OwnedFd>)> {
             bpf::open_pin(&set.join(format!("link_{name}")))?;
         }
     }
+    if let Err(error) = wake_as_now(&maps.config) {
+        tracing::warn!(%error, "the reader of sandboxes' records is woken as the last server wanted it");
+    }
     Ok((maps, programs))
+}
+
+/// Tells programs how much may wait in a ring before the thread `witness` is woken. The server that loaded them may have been
+/// of a version with larger rings, and what it told them as much as a whole ring now: nobody would be woken, and a ring that fills up
+/// between two looks would lose records.
+fn wake_as_now(config: &OwnedFd) -> io::Result<()> {
+    let mut told = [0; CONFIG_BYTES as usize];
+    bpf::look_up(config, &CONFIG_KEY, &mut told)?;
+    let now = WAKE_ABOVE_BYTES.to_ne_bytes();
+    if told[WAKE_ABOVE_AT..] != now {
+        told[WAKE_ABOVE_AT..].copy_from_slice(&now);
+        bpf::update(config, &CONFIG_KEY, &told, false)?;
+    }
+    Ok(())
 }
 
 /// Loads, attaches and pins everything; what is half there is removed first, and when it fails.
@@ -81,4 +98,37 @@ fn load_fitted(set: &Path, fitted: &Fitted) -> Result<(Maps, Vec<OwnedFd>), Miss
         programs.push(program);
     }
     Ok((maps, programs))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Store;
+
+    fn told(store: &Store) -> [u8; CONFIG_BYTES as usize] {
+        let mut told = [0; CONFIG_BYTES as usize];
+        assert!(bpf::look_up(&store.maps.config, &CONFIG_KEY, &mut told).unwrap());
+        told
+    }
+
+    #[test]
+    fn programs_of_a_server_with_larger_rings_wake_the_reader_as_rings_are_now() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().join("witness");
+        let store = Store::open(&place).unwrap();
+        let new = told(&store);
+        assert_eq!(new[WAKE_ABOVE_AT..], WAKE_ABOVE_BYTES.to_ne_bytes());
+        // What else they were told stays; programs that were loaded anew would not have this.
+        let mut older = new;
+        older[WAKE_ABOVE_AT - 1] ^= 1;
+        let kept = older;
+        older[WAKE_ABOVE_AT..].copy_from_slice(&(4 * WAKE_ABOVE_BYTES).to_ne_bytes());
+        bpf::update(&store.maps.config, &CONFIG_KEY, &older, false).unwrap();
+        drop(store);
+
+        let store = Store::open(&place).unwrap();
+        let taken_up = told(&store);
+        store.close();
+        assert_eq!(taken_up, kept);
+    }
 }
