@@ -61,9 +61,18 @@ impl Event {
     fn size(&self) -> usize {
         match self {
             Self::Data(bytes) | Self::Stderr(bytes) => EVENT_BYTES + bytes.len(),
-            Self::Killed(_, reason) => EVENT_BYTES + reason.len(),
-            Self::Eof | Self::Resize { .. } | Self::Signal(_) | Self::Exited(_) => EVENT_BYTES,
+            Self::Signal(signal) => EVENT_BYTES + name_bytes(signal),
+            Self::Killed(signal, reason) => EVENT_BYTES + name_bytes(signal) + reason.len(),
+            Self::Eof | Self::Resize { .. } | Self::Exited(_) => EVENT_BYTES,
         }
+    }
+}
+
+/// Bytes of the name of a signal that the protocol has no word for.
+fn name_bytes(signal: &Sig) -> usize {
+    match signal {
+        Sig::Custom(name) => name.len(),
+        _ => 0,
     }
 }
 
@@ -320,6 +329,14 @@ mod tests {
         assert_eq!(inboxes.shared.part.held(), 0);
         inboxes.put(channel(1), data(1 << 20)).unwrap();
         assert_eq!((inboxes.shared.part.held(), inboxes.window()), (0, WINDOW_BYTES));
+    }
+
+    #[test]
+    fn names_of_signals_count_as_long_as_they_are() {
+        let inboxes = inboxes();
+        let _reader = inboxes.open(channel(1));
+        inboxes.put(channel(1), Event::Signal(Sig::Custom("x".repeat(30_000)))).unwrap();
+        assert!(inboxes.shared.part.held() >= 30_000);
     }
 
     #[tokio::test]

@@ -36,7 +36,8 @@ use crate::{KEEPALIVE, LOGIN_TIMEOUT};
 const NODE_WINDOW_BYTES: u32 = 256 << 10;
 /// Bytes that are taken in of one connection: the windows of all channels, and as much for the protocol around the
 /// data.
-const TAKEN_IN_MAX_BYTES: usize = 2 * inbox::CHANNELS_MAX_COUNT * (NODE_WINDOW_BYTES as usize);
+const TAKEN_IN_MAX_BYTES: usize =
+    2 * (inbox::CHANNELS_MAX_COUNT + inbox::REVERSED_MAX_COUNT) * (NODE_WINDOW_BYTES as usize);
 /// The reason for a connection that ended without giving one.
 const BROKE: &str = "the connection to the node that has the sandbox broke";
 /// Longest reason of another node that is passed on, bytes.
