@@ -66,4 +66,4 @@ pub use ingress::{Forward, Ingress};
 pub use metrics::SpanCounts;
 pub use openapi::openapi;
 pub use serve::{McpAnswer, McpDoor, Server};
-pub use ssh::{Duplex, Ssh, SshClient, SshDoor, SshElsewhere, SshOfNodes, SshServed};
+pub use ssh::{Duplex, Ssh, SshClient, SshDoor, SshElsewhere, SshOfNodes, SshPlace, SshPlaces, SshServed};

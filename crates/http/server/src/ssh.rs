@@ -3,14 +3,17 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use atoll_core::Error;
+use atoll_core::id::{KeyId, SandboxId};
 use atoll_core::secret::Secret;
-use atoll_engine::Asked;
+use atoll_engine::{Asked, Engine};
 use futures::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster;
 use crate::shared::App;
+use crate::streams::{Lasting, Linked, Owner, Streams};
 
 /// A byte stream both ways.
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -22,6 +25,48 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 pub type SshElsewhere =
     Arc<dyn Fn(Arc<Asked>, Secret) -> BoxFuture<'static, Option<Box<dyn Duplex>>> + Send + Sync>;
 
+/// The places that SSH connections and their sessions take: those that a key has for answers that go on, and those that links
+/// have. Clones share them.
+#[derive(Debug, Clone)]
+pub struct SshPlaces {
+    engine: Engine,
+    streams: Streams,
+    /// Places of one key.
+    most: usize,
+}
+
+/// One of these places, until it is dropped.
+#[derive(Debug)]
+pub struct SshPlace {
+    _place: Lasting,
+}
+
+impl SshPlaces {
+    pub(crate) fn new(app: &App) -> Self {
+        let (engine, streams) = (app.engine.clone(), app.streams.clone());
+        Self { engine, streams, most: app.config.streams_of_key_max }
+    }
+
+    /// A place of this key.
+    ///
+    /// # Errors
+    /// [`Code::LimitExceeded`](atoll_core::Code::LimitExceeded).
+    pub fn of_key(&self, key: &KeyId) -> Result<SshPlace, Error> {
+        Ok(SshPlace { _place: self.streams.hold(key, self.most)? })
+    }
+
+    /// A place of those who have a link or token to this sandbox: whoever has one may come by it.
+    ///
+    /// # Errors
+    /// [`Code::LimitExceeded`](atoll_core::Code::LimitExceeded);
+    /// [`Code::SandboxNotFound`](atoll_core::Code::SandboxNotFound).
+    pub fn of_links_to(&self, sandbox: &SandboxId) -> Result<SshPlace, Error> {
+        let (record, linked) = (self.engine.sandbox(sandbox)?, Linked::Sandbox(sandbox.clone()));
+        let owner = Owner { key: record.owner.as_ref(), project: record.project.as_ref() };
+        Ok(SshPlace { _place: self.streams.hold_by_link(&linked, owner, self.most)? })
+    }
+}
+
 /// A client that speaks SSH.
 pub struct SshClient {
     /// Its connection.
@@ -30,13 +75,16 @@ pub struct SshClient {
     pub peer: Option<SocketAddr>,
     /// Leads to other nodes, where this server is a node of a cluster.
     pub elsewhere: Option<SshElsewhere>,
+    /// The places that its connection and its sessions take.
+    pub places: SshPlaces,
     /// Fires when the server begins to stop.
     pub stop: CancellationToken,
 }
 
 impl SshClient {
     pub(crate) fn new(app: &App, stream: Box<dyn Duplex>, peer: Option<SocketAddr>) -> Self {
-        Self { stream, peer, elsewhere: cluster::ssh_elsewhere(app, peer), stop: app.draining.clone() }
+        let (elsewhere, places) = (cluster::ssh_elsewhere(app, peer), SshPlaces::new(app));
+        Self { stream, peer, elsewhere, places, stop: app.draining.clone() }
     }
 }
 

@@ -12,6 +12,8 @@
 //! place when its answer turns out to be long.
 //!
 //! What a node of a cluster passes on to another is counted at both: each holds bytes for the client.
+//!
+//! SSH connections and their sessions have places among these, too ([`SshPlaces`](crate::ssh::SshPlaces)): a [`Lasting`] each.
 
 mod links;
 mod turn;
@@ -114,7 +116,38 @@ impl Drop for Place {
     }
 }
 
+/// A place that no request has.
+#[derive(Debug)]
+pub(crate) struct Lasting {
+    _own: Place,
+    _link: Option<LinkPlace>,
+}
+
 impl Streams {
+    /// A place of a key that no request has. `most` are those of a key.
+    ///
+    /// # Errors
+    /// [`Code::LimitExceeded`].
+    pub(crate) fn hold(&self, key: &KeyId, most: usize) -> Result<Lasting, Error> {
+        let whose = Whose::Key(key.clone());
+        let own = self.take(&whose, most).ok_or_else(|| whose.refused(most))?;
+        Ok(Lasting { _own: own, _link: None })
+    }
+
+    /// The same for who came by a link to this, which this owner has.
+    ///
+    /// # Errors
+    /// [`Code::LimitExceeded`].
+    pub(crate) fn hold_by_link(
+        &self,
+        linked: &Linked,
+        owner: Owner<'_>,
+        most: usize,
+    ) -> Result<Lasting, Error> {
+        let (own, link) = self.take_for_link(linked, owner, most)?;
+        Ok(Lasting { _own: own, _link: Some(link) })
+    }
+
     fn take(&self, whose: &Whose, most: usize) -> Option<Place> {
         let count = self.count(whose);
         let before = count.fetch_add(1, Ordering::Relaxed);
@@ -179,6 +212,7 @@ impl Streams {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use atoll_core::id::SandboxId;
 
     #[test]
     fn places_are_given_back_and_counts_of_nobody_are_removed() {
@@ -196,5 +230,21 @@ mod tests {
         assert!(kept < COUNTS_MIN, "{kept}");
         let one_more = streams.take(&whose(0), 2);
         assert!(one_more.is_some() && streams.take(&whose(0), 2).is_none(), "what is open is still counted");
+    }
+
+    #[test]
+    fn what_no_request_has_takes_places_of_the_same() {
+        let streams = Streams::default();
+        let (key, sandbox) = (KeyId::from_parts(1, 1), SandboxId::from_parts(1, 1));
+        let (whose, linked) = (Whose::Key(key.clone()), Linked::Sandbox(sandbox));
+        let owner = Owner { key: Some(&key), project: None };
+        let connection = streams.hold(&key, 2).unwrap();
+        let answer = streams.take(&whose, 2);
+        assert!(answer.is_some());
+        assert_eq!(streams.hold(&key, 2).unwrap_err().code, Code::LimitExceeded);
+        let by_token = streams.hold_by_link(&linked, owner, 2).unwrap();
+        assert_eq!(streams.hold_by_link(&linked, owner, 1).unwrap_err().code, Code::LimitExceeded);
+        drop((connection, by_token));
+        assert!(streams.hold(&key, 2).is_ok() && streams.hold_by_link(&linked, owner, 1).is_ok());
     }
 }

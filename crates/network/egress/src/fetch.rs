@@ -2,7 +2,9 @@
 //! makes.
 //!
 //! So there is no second way out: policy, budgets, secrets and the recorder see these requests as all others. Answers
-//! are hostile: the reader bounds their length, this module bounds redirects and heads.
+//! are hostile: the reader bounds their length, this module bounds redirects and heads. A refusal of the gateway is told
+//! with its reason, and only where it is the gateway that answers: on the connection to the proxy, and in TLS that ends at
+//! the gateway, whose certificate is then one of its own authority. A server behind that may send the same header.
 
 use std::io;
 use std::sync::Arc;
@@ -17,9 +19,12 @@ use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier as _;
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
@@ -97,14 +102,26 @@ impl Fetched {
     }
 }
 
-/// Fetches a file, following redirects. Servers are verified against the host's authorities and `roots` (PEM): the gateway's
-/// own, for hosts that its rules open TLS of.
+/// Authorities that servers are verified against, besides those of the host. Each PEM, and may be empty.
+#[derive(Debug, Clone, Copy)]
+pub struct FetchRoots<'a> {
+    /// The gateway's own, for hosts that its rules open TLS of.
+    pub gateway: &'a str,
+    /// Others.
+    pub upstream: &'a str,
+}
+
+/// Fetches a file, following redirects.
 ///
 /// # Errors
 /// [`FetchError`].
-pub async fn fetch(connect: &Connect<'_>, address: &str, roots: &str) -> Result<Fetched, FetchError> {
+pub async fn fetch(
+    connect: &Connect<'_>,
+    address: &str,
+    roots: FetchRoots<'_>,
+) -> Result<Fetched, FetchError> {
     let mut at = parse(address)?;
-    let tls = Arc::new(client(roots).map_err(|error| FetchError::Tls(host(&at), io::Error::other(error)))?);
+    let tls = Tls::new(roots).map_err(|error| FetchError::Tls(host(&at), io::Error::other(error)))?;
     for _ in 0..=REDIRECTS_MAX_COUNT {
         let mut tasks = JoinSet::new();
         let name = host(&at);
@@ -157,47 +174,79 @@ fn follow(from: &Uri, location: &str) -> Result<Uri, FetchError> {
     Ok(to)
 }
 
-fn client(roots: &str) -> Result<ClientConfig, rustls::Error> {
-    let mut store = RootCertStore::empty();
-    for certificate in rustls_native_certs::load_native_certs().certs {
-        // Some certificates of a host are too old for the TLS library; those are left out.
-        drop(store.add(certificate));
+/// How TLS is spoken, and whose certificates say that the other side is the gateway.
+struct Tls {
+    client: Arc<ClientConfig>,
+    /// Knows the gateway's own authority, and no other. `None` when it has none: it opens no TLS then.
+    gateway: Option<Arc<WebPkiServerVerifier>>,
+}
+
+impl Tls {
+    fn new(roots: FetchRoots<'_>) -> Result<Self, rustls::Error> {
+        let mut store = RootCertStore::empty();
+        for certificate in rustls_native_certs::load_native_certs().certs {
+            // Some certificates of a host are too old for the TLS library; those are left out.
+            drop(store.add(certificate));
+        }
+        let mut own = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(roots.gateway.as_bytes()).flatten() {
+            store.add(certificate.clone())?;
+            own.add(certificate)?;
+        }
+        for certificate in CertificateDer::pem_slice_iter(roots.upstream.as_bytes()).flatten() {
+            store.add(certificate)?;
+        }
+        let provider: Arc<CryptoProvider> = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let gateway = (!own.is_empty())
+            .then(|| {
+                WebPkiServerVerifier::builder_with_provider(Arc::new(own), Arc::clone(&provider)).build()
+            })
+            .transpose()
+            .map_err(|error| rustls::Error::General(error.to_string()))?;
+        let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+        let client = Arc::new(config.with_root_certificates(store).with_no_client_auth());
+        Ok(Self { client, gateway })
     }
-    for certificate in CertificateDer::pem_slice_iter(roots.as_bytes()).flatten() {
-        store.add(certificate)?;
+
+    /// Whether a connection that was verified as one to `name` ends at the gateway.
+    fn is_gateway(&self, connection: &ClientConnection, name: &ServerName<'_>) -> bool {
+        let shown = connection.peer_certificates().and_then(<[_]>::split_first);
+        let (Some(gateway), Some((own, others))) = (&self.gateway, shown) else { return false };
+        gateway.verify_server_cert(own, others, name, &[], UnixTime::now()).is_ok()
     }
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-    Ok(config.with_root_certificates(store).with_no_client_auth())
 }
 
 /// One request, and the head of its answer.
 async fn ask(
     connect: &Connect<'_>,
     at: &Uri,
-    tls: &Arc<ClientConfig>,
+    tls: &Tls,
     tasks: &mut JoinSet<()>,
 ) -> Result<http::Response<Incoming>, FetchError> {
     let name = host(at);
     let broken = |error: &dyn std::fmt::Display| FetchError::Broken(name.clone(), error.to_string());
     let proxy = connect().await.map_err(|error| broken(&error))?;
     let mut proxy = speak(proxy, tasks).await.map_err(|error| broken(&error))?;
-    let (mut server, target) = if at.scheme() == Some(&Scheme::HTTPS) {
+    // The gateway answers, or passes an answer on from which it has taken its mark.
+    let (mut server, target, is_gateway) = if at.scheme() == Some(&Scheme::HTTPS) {
         let server = at.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
         let through = format!("{}:{}", at.host().unwrap_or_default(), at.port_u16().unwrap_or(443));
         let request = request(Method::CONNECT, &through, &through).map_err(|error| broken(&error))?;
         let answer = passed(proxy.send_request(request).await.map_err(|error| broken(&error))?).await?;
         let tunnel = hyper::upgrade::on(answer).await.map_err(|error| broken(&error))?;
         let server = ServerName::try_from(server).map_err(|error| broken(&error))?;
-        let stream = TlsConnector::from(Arc::clone(tls)).connect(server, TokioIo::new(tunnel)).await;
+        let connector = TlsConnector::from(Arc::clone(&tls.client));
+        let stream = connector.connect(server.clone(), TokioIo::new(tunnel)).await;
         let stream = stream.map_err(|error| FetchError::Tls(name.clone(), error))?;
+        let is_gateway = tls.is_gateway(stream.get_ref().1, &server);
         let path = at.path_and_query().map_or("/", http::uri::PathAndQuery::as_str).to_owned();
-        (speak(stream, tasks).await.map_err(|error| broken(&error))?, path)
+        (speak(stream, tasks).await.map_err(|error| broken(&error))?, path, is_gateway)
     } else {
-        (proxy, at.to_string())
+        (proxy, at.to_string(), true)
     };
     let request = request(Method::GET, &target, &name).map_err(|error| broken(&error))?;
-    passed(server.send_request(request).await.map_err(|error| broken(&error))?).await
+    let answer = server.send_request(request).await.map_err(|error| broken(&error))?;
+    if is_gateway { passed(answer).await } else { Ok(answer) }
 }
 
 fn request(method: Method, target: &str, host: &str) -> http::Result<http::Request<Empty<Bytes>>> {
@@ -219,7 +268,7 @@ async fn speak(
     Ok(send)
 }
 
-/// An answer, unless it is the gateway's own.
+/// An answer by way of the gateway, unless it is the gateway's own.
 async fn passed(answer: http::Response<Incoming>) -> Result<http::Response<Incoming>, FetchError> {
     if !answer.headers().contains_key(crate::refusal::HEADER) {
         return Ok(answer);

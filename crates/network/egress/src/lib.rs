@@ -61,7 +61,7 @@ pub use client::ClientStream;
 pub use config::{GatewayConfig, UpstreamProxy};
 pub use connection::{Admitted, Dialer};
 pub use dial::{DialError, UpstreamStream};
-pub use fetch::{Connect, FetchError, Fetched, ProxyStream, fetch};
+pub use fetch::{Connect, FetchError, FetchRoots, Fetched, ProxyStream, fetch};
 pub use gateway::{Gateway, Stats};
 pub use intercept::replace::Replacer;
 pub use interceptor::{Answer, Ask, BoxError, Flow, Interceptor, Protocol};

@@ -31,8 +31,14 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// Marks answers that come from the gateway and not from the server that was asked.
+/// Marks answers that come from the gateway and not from the server that was asked. Where the gateway reads a server's
+/// answer it takes this header away ([`unmark`]); inside TLS that it does not open a server may send what it likes.
 pub(crate) const HEADER: &str = "x-atoll-refused";
+
+/// Takes the gateway's mark from the answer of a server.
+pub(crate) fn unmark(headers: &mut http::HeaderMap) {
+    headers.remove(HEADER);
+}
 
 impl Refusal {
     /// The answer to an HTTP request: 403, or 429 for a limit, with a text to be read.

@@ -1,12 +1,14 @@
 //! Ports: the client's way in (`-L`, `-D`, `-W`), and a port inside that comes out at the client (`-R`).
 
 use std::io;
+use std::sync::Arc;
 
 use atoll_core::Code;
 use atoll_engine::{Engine, PortConnection, PortListener};
 use russh::server::{ChannelOpenHandle, Handle, Msg};
 use russh::{Channel, ChannelOpenFailure, ChannelWriteHalf};
 use tokio::io::{AsyncWriteExt as _, BufReader};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::inbox::{Event, Inbox, Inboxes};
@@ -46,15 +48,27 @@ pub(crate) async fn direct(engine: &Engine, login: &Login, port: u16, ends: Ends
     }
 }
 
-/// Carries connections that programs in the sandbox make to a port that the client shows there.
-pub(crate) async fn reverse(mut listener: PortListener, address: String, handle: Handle, inboxes: Inboxes) {
+/// The client, for connections that are made to its ports.
+pub(crate) struct Toward {
+    pub(crate) handle: Handle,
+    pub(crate) inboxes: Inboxes,
+    /// Bounds the channels that are opened to it, for all ports together.
+    pub(crate) channels: Arc<Semaphore>,
+}
+
+/// Carries connections that programs in the sandbox make to a port that the client shows there. Those that are too many end
+/// at once.
+pub(crate) async fn reverse(mut listener: PortListener, address: String, toward: Toward) {
+    let Toward { handle, inboxes, channels } = toward;
     let port = listener.port();
     let mut connections = JoinSet::new();
     while let Some(accepted) = listener.accept().await {
         while connections.try_join_next().is_some() {}
         let Ok(connection) = accepted else { continue };
+        let Ok(permit) = Arc::clone(&channels).try_acquire_owned() else { continue };
         let (handle, address, inboxes) = (handle.clone(), address.clone(), inboxes.clone());
         connections.spawn(async move {
+            let _channel = permit;
             match handle.channel_open_forwarded_tcpip(address, port.into(), "127.0.0.1", 0).await {
                 Ok(channel) => log_end(relay(Ends::new(channel, &inboxes), connection).await),
                 Err(error) => tracing::debug!(%error, port, "the client did not take a connection"),

@@ -1,12 +1,16 @@
 //! Handles a client's requests on the connection: logging in, channels, forwardings.
+//!
+//! A connection takes a place of its key's when the key is known, and so does each of its sessions for as long as it runs. A
+//! client that gets none is let in to hear why, and may do nothing else.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use atoll_core::Result;
 use atoll_core::key::Scope;
 use atoll_core::spec::TtySize;
-use atoll_engine::{Asked, Engine};
+use atoll_engine::{Asked, Caller, Engine};
 use bytes::Bytes;
 use russh::keys::HashAlg;
 use russh::server::{Auth, ChannelOpenHandle, Msg, PublicKeyOffer, Session, VerifiedPublicKey};
@@ -15,17 +19,17 @@ use tokio::sync::{Semaphore, SetOnce};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::backlog::Backlog;
 use crate::forward::{self, Ends};
-use crate::inbox::{CHANNELS_MAX_COUNT, Event, Flood, Inboxes};
+use crate::inbox::{CHANNELS_MAX_COUNT, Event, Inboxes, REVERSED_MAX_COUNT, TooMuch};
 use crate::login::{self, Claim, Login};
 use crate::relay::Relay;
 use crate::session::{self, Wanted, What};
-use crate::{Elsewhere, Origin};
+use crate::waiting::{Waiting, is_plain};
+use crate::{Elsewhere, Holder, Origin, Place, Places};
 
 /// Ports of the client that one connection may show inside.
 const LISTENERS_MAX_COUNT: usize = 32;
-/// Variables that a client may set for a command.
-const ENV_MAX_COUNT: usize = 64;
 /// Terminals of no or absurd size get this one.
 const TTY_DEFAULT: TtySize = TtySize { cols: 80, rows: 24 };
 
@@ -35,9 +39,9 @@ pub(crate) enum SessionError {
     /// By an error of the SSH library.
     #[error(transparent)]
     Ssh(#[from] russh::Error),
-    /// The client does not keep to its windows.
+    /// The client sends more than is kept of it.
     #[error(transparent)]
-    Flood(#[from] Flood),
+    TooMuch(#[from] TooMuch),
 }
 
 /// Where a client that was let in has its sandbox.
@@ -48,6 +52,33 @@ pub(crate) enum Entered {
     There(Relay),
 }
 
+impl Entered {
+    /// Who asks, as far as this node knows it.
+    fn caller(&self) -> Option<&Caller> {
+        match self {
+            Self::Here(login) => Some(&login.caller),
+            Self::There(relay) => relay.caller(),
+        }
+    }
+
+    /// Whose places it takes. `None` when only the other node knows that, which counts as well.
+    fn holder(&self) -> Option<Holder<'_>> {
+        match self {
+            // Whoever has the token may log in by it.
+            Self::Here(login) if login.token.is_some() => Some(Holder::LinksTo(&login.sandbox)),
+            Self::Here(_) | Self::There(_) => self.caller().and_then(Caller::key).map(Holder::Key),
+        }
+    }
+}
+
+/// How a login came out, for the connection's task.
+#[derive(Default)]
+pub(crate) struct Outcome {
+    pub(crate) entered: SetOnce<Entered>,
+    /// The client was let in only to hear this.
+    pub(crate) full: SetOnce<String>,
+}
+
 /// One connection.
 pub(crate) struct Handler {
     engine: Engine,
@@ -55,21 +86,20 @@ pub(crate) struct Handler {
     elsewhere: Option<Elsewhere>,
     /// Another node has let it in: nothing is left to be shown.
     is_let_in: bool,
-    login: Arc<SetOnce<Entered>>,
+    outcome: Arc<Outcome>,
+    places: Option<Places>,
+    /// The connection's own.
+    place: Option<Arc<Place>>,
+    backlog: Backlog,
     /// Channels of sessions whose command was not named yet.
     waiting: HashMap<ChannelId, Waiting>,
     channels: Arc<Semaphore>,
+    reversed: Arc<Semaphore>,
     inboxes: Inboxes,
     listeners: HashMap<u16, CancellationToken>,
     tasks: TaskTracker,
     /// Fires with the connection.
     gone: CancellationToken,
-}
-
-struct Waiting {
-    channel: Channel<Msg>,
-    env: BTreeMap<String, String>,
-    tty: Option<TtySize>,
 }
 
 impl Drop for Handler {
@@ -80,20 +110,35 @@ impl Drop for Handler {
 }
 
 impl Handler {
-    pub(crate) fn new(engine: Engine, from: Origin, login: Arc<SetOnce<Entered>>) -> Self {
-        Self {
+    /// For a new connection. One that another node has let in brings its login along.
+    pub(crate) fn new(engine: Engine, from: Origin, outcome: Arc<Outcome>, backlog: Backlog) -> Self {
+        let before = outcome.entered.get().cloned();
+        let mut handler = Self {
             engine,
             peer: from.peer,
             elsewhere: from.elsewhere,
-            is_let_in: login.get().is_some(),
-            login,
+            is_let_in: before.is_some(),
+            outcome,
+            places: from.places,
+            place: None,
+            inboxes: Inboxes::new(&backlog),
+            backlog,
             waiting: HashMap::new(),
             channels: Arc::new(Semaphore::new(CHANNELS_MAX_COUNT)),
-            inboxes: Inboxes::default(),
+            reversed: Arc::new(Semaphore::new(REVERSED_MAX_COUNT)),
             listeners: HashMap::new(),
             tasks: TaskTracker::new(),
             gone: CancellationToken::new(),
+        };
+        if let Some(entered) = before {
+            handler.settle(&entered);
         }
+        handler
+    }
+
+    /// The login, unless the client is let in only to hear why there is no place for it.
+    fn entered(&self) -> Option<&Entered> {
+        if self.outcome.full.get().is_some() { None } else { self.outcome.entered.get() }
     }
 
     /// Lets a client in whose sandbox is here, or on another node that lets it in.
@@ -115,9 +160,31 @@ impl Handler {
                 });
             }
         }
+        self.settle(&entered);
         // A second one on the same connection changes nothing.
-        drop(self.login.set(entered));
+        drop(self.outcome.entered.set(entered));
         Auth::Accept
+    }
+
+    /// Counts the connection for the one whose it is, now that this is known.
+    fn settle(&mut self, entered: &Entered) {
+        self.inboxes.belong_to(entered.caller());
+        if self.place.is_some() {
+            return;
+        }
+        match self.take_place(entered) {
+            Ok(place) => self.place = place.map(Arc::new),
+            Err(error) => {
+                let hint = error.hint.map(|hint| format!("; {hint}")).unwrap_or_default();
+                drop(self.outcome.full.set(format!("{}{hint}", error.message)));
+            }
+        }
+    }
+
+    /// A place of the one whose the login is; `None` where nobody counts.
+    fn take_place(&self, entered: &Entered) -> Result<Option<Place>> {
+        let places = self.places.as_ref().zip(entered.holder());
+        places.map(|(places, holder)| places(holder)).transpose()
     }
 
     async fn admit(&self, claim: &Claim) -> Option<Entered> {
@@ -129,14 +196,15 @@ impl Handler {
         if let Some(elsewhere) = &self.elsewhere
             && let Some(stream) = elsewhere(asked, claim.to_text()?).await
         {
-            return Relay::open(stream).await.map(Entered::There);
+            let caller = claim.caller(&self.engine).await;
+            return Relay::open(stream, caller, &self.backlog).await.map(Entered::There);
         }
         claim.make_here(&self.engine).await.map(|login| Entered::Here(Box::new(login)))
     }
 
     /// Starts the purpose of a session: a command, a shell, or files.
     fn start(&mut self, id: ChannelId, what: What, session: &mut Session) -> Result<(), SessionError> {
-        let (Some(waiting), Some(entered)) = (self.waiting.remove(&id), self.login.get().cloned()) else {
+        let (Some(waiting), Some(entered)) = (self.waiting.remove(&id), self.entered().cloned()) else {
             return Ok(session.channel_failure(id)?);
         };
         // A forwarding may have taken the place meanwhile.
@@ -144,15 +212,17 @@ impl Handler {
             return Ok(session.channel_failure(id)?);
         };
         session.channel_success(id)?;
-        let wanted = Wanted { what, env: waiting.env, tty: waiting.tty, peer: self.peer };
-        let ends = Ends::new(waiting.channel, &self.inboxes);
+        let Waiting { ends, env, tty } = waiting;
+        let wanted = Wanted { what, env, tty, peer: self.peer };
+        let (place, of_connection) = (self.take_place(&entered), self.place.clone());
         let (engine, handle) = (self.engine.clone(), session.handle());
         self.tasks.spawn(async move {
-            match entered {
-                Entered::Here(login) => session::run(engine, *login, wanted, ends, handle).await,
-                Entered::There(relay) => relay.session(wanted, ends, handle).await,
+            match (&place, entered) {
+                (Err(error), _) => session::refuse(&ends.writer, error).await,
+                (Ok(_), Entered::Here(login)) => session::run(engine, *login, wanted, ends, handle).await,
+                (Ok(_), Entered::There(relay)) => relay.session(wanted, ends, handle).await,
             }
-            drop(permit);
+            drop((permit, place, of_connection));
         });
         Ok(())
     }
@@ -194,11 +264,12 @@ impl russh::server::Handler for Handler {
         _: &mut Session,
     ) -> Result<(), SessionError> {
         // Channels that wait for their command will take a place each.
-        if self.login.get().is_none() || self.waiting.len() >= self.channels.available_permits() {
+        if self.entered().is_none() || self.waiting.len() >= self.channels.available_permits() {
             reply.reject(ChannelOpenFailure::ResourceShortage).await;
             return Ok(());
         }
-        self.waiting.insert(channel.id(), Waiting { channel, env: BTreeMap::new(), tty: None });
+        let (id, ends) = (channel.id(), Ends::new(channel, &self.inboxes));
+        self.waiting.insert(id, Waiting::new(ends));
         reply.accept().await;
         Ok(())
     }
@@ -257,7 +328,7 @@ impl russh::server::Handler for Handler {
         };
         waiting.tty = Some(size(col_width, row_height));
         if is_plain(term) {
-            waiting.env.insert("TERM".to_owned(), term.to_owned());
+            waiting.set("TERM", term);
         }
         Ok(session.channel_success(channel)?)
     }
@@ -270,10 +341,7 @@ impl russh::server::Handler for Handler {
         session: &mut Session,
     ) -> Result<(), SessionError> {
         match self.waiting.get_mut(&channel) {
-            Some(waiting) if waiting.env.len() < ENV_MAX_COUNT && is_plain(name) && !value.contains('\0') => {
-                waiting.env.insert(name.to_owned(), value.to_owned());
-                Ok(session.channel_success(channel)?)
-            }
+            Some(waiting) if waiting.set(name, value) => Ok(session.channel_success(channel)?),
             _ => Ok(session.channel_failure(channel)?),
         }
     }
@@ -318,7 +386,7 @@ impl russh::server::Handler for Handler {
         _: &mut Session,
     ) -> Result<(), SessionError> {
         let port = u16::try_from(port).ok().filter(|port| *port != 0);
-        let entered = self.login.get().cloned().filter(|entered| match entered {
+        let entered = self.entered().cloned().filter(|entered| match entered {
             Entered::Here(login) => login.check(&self.engine).is_ok(),
             // The node that has the sandbox checks this.
             Entered::There(_) => true,
@@ -351,7 +419,7 @@ impl russh::server::Handler for Handler {
         port: &mut u32,
         session: &mut Session,
     ) -> Result<bool, SessionError> {
-        let (Ok(wanted), Some(entered)) = (u16::try_from(*port), self.login.get()) else { return Ok(false) };
+        let (Ok(wanted), Some(entered)) = (u16::try_from(*port), self.entered()) else { return Ok(false) };
         let login = match entered {
             Entered::Here(login) => login,
             Entered::There(relay) => {
@@ -372,8 +440,12 @@ impl russh::server::Handler for Handler {
                 *port = listener.port().into();
                 let stop = self.gone.child_token();
                 self.listeners.insert(listener.port(), stop.clone());
-                let serve =
-                    forward::reverse(listener, address.to_owned(), session.handle(), self.inboxes.clone());
+                let toward = forward::Toward {
+                    handle: session.handle(),
+                    inboxes: self.inboxes.clone(),
+                    channels: Arc::clone(&self.reversed),
+                };
+                let serve = forward::reverse(listener, address.to_owned(), toward);
                 self.tasks.spawn(async move { stop.run_until_cancelled(serve).await });
                 Ok(true)
             }
@@ -390,7 +462,7 @@ impl russh::server::Handler for Handler {
         port: u32,
         _: &mut Session,
     ) -> Result<bool, SessionError> {
-        if let Some(Entered::There(relay)) = self.login.get() {
+        if let Some(Entered::There(relay)) = self.entered() {
             return Ok(relay.stop_listening(address, port).await);
         }
         let stop = u16::try_from(port).ok().and_then(|port| self.listeners.remove(&port));
@@ -407,9 +479,4 @@ pub(crate) fn size(cols: u32, rows: u32) -> TtySize {
         }
         _ => TTY_DEFAULT,
     }
-}
-
-/// A name of a variable or terminal.
-fn is_plain(text: &str) -> bool {
-    (1..=128).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.+".contains(&b))
 }

@@ -18,6 +18,7 @@
 //! Nothing of SSH reaches the guest: it sees execs, files and connections as from any other API. The host key
 //! is made once and lies in the data directory.
 
+mod backlog;
 mod forward;
 mod handler;
 mod host_key;
@@ -25,6 +26,7 @@ mod inbox;
 mod login;
 mod relay;
 mod session;
+mod waiting;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -33,6 +35,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_core::Result;
+use atoll_core::id::{KeyId, SandboxId};
 use atoll_core::secret::Secret;
 use atoll_engine::{Asked, Engine};
 use russh::keys::PrivateKey;
@@ -44,7 +48,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use host_key::{HostKeyError, host_key_text, private_key};
 
-use crate::handler::{Entered, Handler};
+use crate::backlog::Backlog;
+use crate::handler::{Entered, Handler, Outcome};
 use crate::login::{Claim, Login};
 
 /// How long a client may take to log in.
@@ -71,13 +76,30 @@ pub type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// [`SshServer::serve_admitted`] there.
 pub type Elsewhere = Arc<dyn Fn(Arc<Asked>, Secret) -> Later<Option<Box<dyn Duplex>>> + Send + Sync>;
 
-/// Where a client comes from, and where else it may want to go.
+/// Whose places a connection or session takes.
+#[derive(Debug, Clone, Copy)]
+pub enum Holder<'a> {
+    /// A key's.
+    Key(&'a KeyId),
+    /// Of those who came by a token for this sandbox: whoever has the token does.
+    LinksTo(&'a SandboxId),
+}
+
+/// One place, until it is dropped.
+pub type Place = Box<dyn Send + Sync>;
+
+/// Gives the places that there are: of one key's, or a token's, so many are taken at once. The error says why there is none.
+pub type Places = Arc<dyn Fn(Holder<'_>) -> Result<Place> + Send + Sync>;
+
+/// Where a client comes from, where else it may want to go, and what it takes places of.
 #[derive(Clone, Default)]
 pub struct Origin {
     /// Its address.
     pub peer: Option<SocketAddr>,
     /// The way to other nodes, where this is one.
     pub elsewhere: Option<Elsewhere>,
+    /// The places that its connection and its sessions take; without them nothing is counted.
+    pub places: Option<Places>,
 }
 
 impl fmt::Debug for Origin {
@@ -96,6 +118,8 @@ pub struct SshServer {
     engine: Engine,
     config: Arc<Config>,
     host_key: Arc<str>,
+    /// What waits of all connections.
+    backlog: Backlog,
 }
 
 impl fmt::Debug for SshServer {
@@ -123,7 +147,7 @@ impl SshServer {
 
     fn with_key(engine: Engine, key: PrivateKey) -> Result<Self, HostKeyError> {
         let host_key = host_key::public_text(&key)?.into();
-        Ok(Self { engine, config: Arc::new(config(key)), host_key })
+        Ok(Self { engine, config: Arc::new(config(key)), host_key, backlog: Backlog::default() })
     }
 
     /// The public host key as it stands in `known_hosts`, without names.
@@ -152,20 +176,21 @@ impl SshServer {
         &self,
         stream: S,
         admitted: Admitted,
-        peer: Option<SocketAddr>,
+        from: Origin,
         stop: CancellationToken,
     ) where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let login = SetOnce::new_with(Some(Entered::Here(Box::new(admitted.0))));
-        self.run(stream, Origin { peer, elsewhere: None }, Arc::new(login), stop).await;
+        let entered = SetOnce::new_with(Some(Entered::Here(Box::new(admitted.0))));
+        let outcome = Outcome { entered, full: SetOnce::new() };
+        self.run(stream, from, Arc::new(outcome), stop).await;
     }
 
-    async fn run<S>(&self, stream: S, from: Origin, login: Arc<SetOnce<Entered>>, stop: CancellationToken)
+    async fn run<S>(&self, stream: S, from: Origin, outcome: Arc<Outcome>, stop: CancellationToken)
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let handler = Handler::new(self.engine.clone(), from, Arc::clone(&login));
+        let handler = Handler::new(self.engine.clone(), from, Arc::clone(&outcome), self.backlog.clone());
         let starting = russh::server::run_stream(Arc::clone(&self.config), stream, handler);
         let session = match tokio::time::timeout(LOGIN_TIMEOUT, starting).await {
             Ok(Ok(session)) => session,
@@ -176,7 +201,7 @@ impl SshServer {
         let mut session = std::pin::pin!(session);
         let reason = tokio::select! {
             ended = &mut session => return log_end(ended),
-            reason = self.until_refused(&login) => reason,
+            reason = self.until_refused(&outcome) => reason,
             () = stop.cancelled() => "the server is shutting down".to_owned(),
         };
         let told = handle.disconnect(Disconnect::ByApplication, reason, String::new());
@@ -190,10 +215,15 @@ impl SshServer {
         }
     }
 
-    /// Resolves when a client is to go, with the reason: the time for a login is over without one, or the client that
-    /// logged in may use the sandbox no longer.
-    async fn until_refused(&self, login: &SetOnce<Entered>) -> String {
-        let login = match tokio::time::timeout(LOGIN_TIMEOUT, login.wait()).await {
+    /// Resolves when a client is to go, with the reason: the time for a login is over without one, there is no place for the
+    /// client, or it may use the sandbox no longer.
+    async fn until_refused(&self, outcome: &Outcome) -> String {
+        let entered = tokio::select! {
+            biased;
+            full = outcome.full.wait() => return full.clone(),
+            entered = tokio::time::timeout(LOGIN_TIMEOUT, outcome.entered.wait()) => entered,
+        };
+        let login = match entered {
             Ok(Entered::Here(login)) => login,
             Ok(Entered::There(relay)) => return relay.ended().await,
             Err(_late) => return "the login took too long".to_owned(),

@@ -64,6 +64,18 @@ impl Claim {
         serde_json::from_str(text.reveal()).ok()
     }
 
+    /// The caller by whose key it would be let in, wherever the sandbox is. `None` for a token, and for what is not valid.
+    pub(crate) async fn caller(&self, engine: &Engine) -> Option<Caller> {
+        match (&self.key, &self.password) {
+            (Some(fingerprint), _) => {
+                let (key, _) = engine.verify_ssh_key(fingerprint).await.ok()?;
+                Some(caller(&key, Some(fingerprint.as_str())))
+            }
+            (None, Some(password)) => Some(caller(&engine.verify_key(password.reveal()).ok()?, None)),
+            (None, None) => None,
+        }
+    }
+
     /// The login that it gives here, if any. Objects that are not here are noted by the engine.
     async fn admit(&self, engine: &Engine) -> Option<Login> {
         match (&self.key, &self.password) {

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_core::{Code, Error};
+use atoll_engine::Caller;
 use bytes::Bytes;
 use russh::client::{self, Config, DisconnectReason, Msg, Session};
 use russh::keys::PublicKeyOrCertificate;
@@ -24,17 +25,19 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::SetOnce;
 use tokio::task::JoinSet;
 
+use crate::backlog::Backlog;
 use crate::forward::Ends;
 use crate::handler::SessionError;
 use crate::inbox::{self, Event, Inbox, Inboxes};
-use crate::session::{STDERR, Wanted, What, Writer, fail};
+use crate::session::{STDERR, Wanted, What, Writer, refuse};
 use crate::{KEEPALIVE, LOGIN_TIMEOUT};
 
 /// Bytes that the other node may send on a channel before they were taken.
 const NODE_WINDOW_BYTES: u32 = 256 << 10;
 /// Bytes that are taken in of one connection: the windows of all channels, and as much for the protocol around the
 /// data.
-const TAKEN_IN_MAX_BYTES: usize = 2 * inbox::CHANNELS_MAX_COUNT * (NODE_WINDOW_BYTES as usize);
+const TAKEN_IN_MAX_BYTES: usize =
+    2 * (inbox::CHANNELS_MAX_COUNT + inbox::REVERSED_MAX_COUNT) * (NODE_WINDOW_BYTES as usize);
 /// The reason for a connection that ended without giving one.
 const BROKE: &str = "the connection to the node that has the sandbox broke";
 /// Longest reason of another node that is passed on, bytes.
@@ -50,6 +53,8 @@ pub(crate) struct Relay {
 
 struct Shared {
     node: client::Handle<Node>,
+    /// Who the client is, if it has shown a key of this installation: a token is known to the other node alone.
+    caller: Option<Caller>,
     inboxes: Inboxes,
     ended: Arc<SetOnce<String>>,
     client: Arc<SetOnce<Client>>,
@@ -66,11 +71,12 @@ struct Client {
 
 impl Relay {
     /// Begins the connection. The other node was told the client's credentials before: none are left to be shown.
-    pub(crate) async fn open<S>(stream: S) -> Option<Self>
+    pub(crate) async fn open<S>(stream: S, caller: Option<Caller>, backlog: &Backlog) -> Option<Self>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let (inboxes, ended, client) = (Inboxes::default(), Arc::default(), Arc::default());
+        let (inboxes, ended, client) = (Inboxes::new(backlog), Arc::default(), Arc::default());
+        inboxes.belong_to(caller.as_ref());
         let node = Node { inboxes: inboxes.clone(), ended: Arc::clone(&ended), client: Arc::clone(&client) };
         let mut taking_in = JoinSet::new();
         let stream = taken_in(stream, &mut taking_in);
@@ -82,7 +88,7 @@ impl Relay {
         };
         match tokio::time::timeout(LOGIN_TIMEOUT, opening).await {
             Ok(Ok(handle)) => {
-                let shared = Shared { node: handle?, inboxes, ended, client, _taking_in: taking_in };
+                let shared = Shared { node: handle?, caller, inboxes, ended, client, _taking_in: taking_in };
                 Some(Self { shared: Arc::new(shared) })
             }
             Ok(Err(error)) => {
@@ -91,6 +97,11 @@ impl Relay {
             }
             Err(_late) => None,
         }
+    }
+
+    /// Who the client is, if this node knows it.
+    pub(crate) fn caller(&self) -> Option<&Caller> {
+        self.shared.caller.as_ref()
     }
 
     /// Resolves when the other node ends the connection, with its reason.
@@ -113,9 +124,7 @@ impl Relay {
                 tracing::debug!(%error, "another node did not begin a session");
                 let error =
                     Error::new(Code::NodeUnavailable, "the node that has the sandbox did not begin it");
-                fail(&ends.writer, &error.hint("try again")).await;
-                drop(ends.writer.eof().await);
-                drop(ends.writer.close().await);
+                refuse(&ends.writer, &error.hint("try again")).await;
             }
         }
     }

@@ -238,8 +238,16 @@ fn signal_of(number: i32) -> Option<Sig> {
     })
 }
 
+/// Ends a session that did not begin, and says why.
+pub(crate) async fn refuse(writer: &Writer, error: &Error) {
+    fail(writer, error).await;
+    // The client may have gone.
+    drop(writer.eof().await);
+    drop(writer.close().await);
+}
+
 /// Says why it did not work.
-pub(crate) async fn fail(writer: &Writer, error: &Error) {
+async fn fail(writer: &Writer, error: &Error) {
     let hint = error.hint.as_deref().map(|hint| format!("hint: {hint}\r\n")).unwrap_or_default();
     let text = format!("atoll: {}\r\n{hint}", error.message);
     drop(writer.extended_data_bytes(STDERR, text.into_bytes()).await);

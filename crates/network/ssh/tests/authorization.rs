@@ -3,23 +3,30 @@
 
 #![cfg(test)]
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use atoll_core::access::{AccessDraft, Target};
 use atoll_core::key::Scope;
 use atoll_core::sharing::Role;
+use atoll_core::{Code, Error};
 use atoll_engine::{ExecQuery, SandboxQuery};
-use atoll_ssh::{Origin, SshServer};
+use atoll_ssh::{Holder, Origin, Place, Places, SshServer};
 use atoll_walk::{Key, Objects, World};
-use russh::client::{self, Handle};
+use russh::Disconnect;
+use russh::client::{self, DisconnectReason, Handle};
 use russh::keys::PublicKeyOrCertificate;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 /// Nothing here takes this long.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-struct Trusting;
+/// A client that believes any server, and keeps the reason for which that ends the connection.
+#[derive(Default)]
+struct Trusting {
+    reason: Arc<Mutex<String>>,
+}
 
 impl client::Handler for Trusting {
     type Error = russh::Error;
@@ -27,38 +34,47 @@ impl client::Handler for Trusting {
     async fn check_server_key(&mut self, _: &PublicKeyOrCertificate) -> Result<bool, russh::Error> {
         Ok(true)
     }
+
+    async fn disconnected(&mut self, reason: DisconnectReason<russh::Error>) -> Result<(), russh::Error> {
+        if let DisconnectReason::ReceivedDisconnect(told) = reason {
+            *self.reason.lock().unwrap() = told.message;
+        }
+        Ok(())
+    }
 }
 
 struct Ssh {
     world: World,
     server: SshServer,
+    places: Option<Places>,
 }
 
 impl Ssh {
     async fn new() -> Self {
         let world = World::new(&[]).await;
         let server = SshServer::open(world.engine.clone(), &world.dir().join("ssh.key")).unwrap();
-        Self { world, server }
+        Self { world, server, places: None }
+    }
+
+    /// A connection before its login.
+    async fn connect(&self, client: Trusting) -> Handle<Trusting> {
+        let (near, far) = tokio::io::duplex(1 << 16);
+        let (server, origin) =
+            (self.server.clone(), Origin { places: self.places.clone(), ..Origin::default() });
+        tokio::spawn(async move { server.serve(far, origin, CancellationToken::new()).await });
+        client::connect_stream(Arc::new(client::Config::default()), near, client).await.unwrap()
     }
 
     /// A connection, if this password opens the sandbox.
     async fn log_in(&self, sandbox: &str, password: &str) -> Option<Handle<Trusting>> {
-        let (near, far) = tokio::io::duplex(1 << 16);
-        let server = self.server.clone();
-        tokio::spawn(async move { server.serve(far, Origin::default(), CancellationToken::new()).await });
-        let mut handle =
-            client::connect_stream(Arc::new(client::Config::default()), near, Trusting).await.unwrap();
+        let mut handle = self.connect(Trusting::default()).await;
         let answer = handle.authenticate_password(sandbox, password).await.unwrap();
         answer.success().then_some(handle)
     }
 
     /// A connection, if this name alone opens a sandbox.
     async fn log_in_by_name(&self, name: &str) -> Option<Handle<Trusting>> {
-        let (near, far) = tokio::io::duplex(1 << 16);
-        let server = self.server.clone();
-        tokio::spawn(async move { server.serve(far, Origin::default(), CancellationToken::new()).await });
-        let mut handle =
-            client::connect_stream(Arc::new(client::Config::default()), near, Trusting).await.unwrap();
+        let mut handle = self.connect(Trusting::default()).await;
         handle.authenticate_none(name).await.unwrap().success().then_some(handle)
     }
 
@@ -243,4 +259,60 @@ async fn a_token_may_what_its_key_may() {
         );
         assert!(ssh.log_in_by_name(made.token.reveal()).await.is_none());
     }
+}
+
+/// Places that a semaphore has for all keys, and another one for all tokens.
+fn places(keys: &Arc<Semaphore>, tokens: &Arc<Semaphore>) -> Places {
+    let (keys, tokens) = (Arc::clone(keys), Arc::clone(tokens));
+    Arc::new(move |holder: Holder<'_>| -> atoll_core::Result<Place> {
+        let of = match holder {
+            Holder::Key(_) => &keys,
+            Holder::LinksTo(_) => &tokens,
+        };
+        let place = Arc::clone(of).try_acquire_owned();
+        let place = place.map_err(|_none| Error::new(Code::LimitExceeded, "no place is left"))?;
+        Ok(Box::new(place))
+    })
+}
+
+/// Waits until so many places are left.
+async fn until_left(places: &Semaphore, count: usize) {
+    let waits = async {
+        while places.available_permits() != count {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, waits).await.unwrap();
+}
+
+#[tokio::test]
+async fn connections_and_their_sessions_take_places_and_give_them_back() {
+    let (keys, tokens) = (Arc::new(Semaphore::new(3)), Arc::new(Semaphore::new(1)));
+    let ssh = Ssh { places: Some(places(&keys, &tokens)), ..Ssh::new().await };
+    let owner = ssh.world.key(Scope::Manage).await;
+    let on = ssh.world.objects(&owner, "counted").await;
+    let first = ssh.log_in(&on.name, &owner.secret).await.unwrap();
+    assert_eq!(keys.available_permits(), 2);
+    assert_eq!(run(&ssh, &on, &first).await, 1);
+    until_left(&keys, 2).await;
+    assert!(ssh.log_in(&on.name, "atoll_wrong").await.is_none());
+    assert_eq!(keys.available_permits(), 2, "who is not let in takes none");
+    let second = ssh.log_in(&on.name, &owner.secret).await.unwrap();
+    let _third = ssh.log_in(&on.name, &owner.secret).await.unwrap();
+    assert_eq!(run(&ssh, &on, &first).await, 0, "a command began without a place");
+    // One connection more hears why it ends.
+    let client = Trusting::default();
+    let reason = Arc::clone(&client.reason);
+    let mut late = ssh.connect(client).await;
+    assert!(late.authenticate_password(&on.name, &owner.secret).await.unwrap().success());
+    assert!(tokio::time::timeout(DEADLINE, late).await.is_ok(), "the connection goes on without a place");
+    assert_eq!(*reason.lock().unwrap(), "no place is left");
+    second.disconnect(Disconnect::ByApplication, "", "").await.unwrap();
+    until_left(&keys, 1).await;
+    assert_eq!(run(&ssh, &on, &first).await, 1);
+    // Who comes by a token takes no place of the key that made it.
+    until_left(&keys, 1).await;
+    let made = ssh.world.engine.create_ssh_token(&on.sandbox, "x", 600_000, &owner.caller).await.unwrap();
+    let _by_token = ssh.log_in_by_name(made.token.reveal()).await.unwrap();
+    assert_eq!((keys.available_permits(), tokens.available_permits()), (1, 0));
 }

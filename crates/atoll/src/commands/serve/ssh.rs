@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use atoll_core::Code;
-use atoll_server::{Ssh, SshClient, SshDoor, SshElsewhere, SshOfNodes, SshServed};
-use atoll_ssh::{Elsewhere, Origin, SshServer};
+use atoll_server::{Ssh, SshClient, SshDoor, SshElsewhere, SshOfNodes, SshPlaces, SshServed};
+use atoll_ssh::{Elsewhere, Holder, Origin, Place, Places, SshServer};
 
 use crate::daemon::Daemon;
 use crate::failure::{Failure, Result, chain};
@@ -37,9 +37,9 @@ pub(super) async fn open(daemon: &Daemon, data_dir: &Path) -> Result<Ssh> {
 fn door(server: SshServer) -> SshDoor {
     Arc::new(move |client| {
         let server = server.clone();
-        let SshClient { stream, peer, elsewhere, stop } = client;
-        let elsewhere = elsewhere.map(way);
-        Box::pin(async move { server.serve(stream, Origin { peer, elsewhere }, stop).await })
+        let SshClient { stream, peer, elsewhere, places, stop } = client;
+        let origin = Origin { peer, elsewhere: elsewhere.map(way), places: Some(counted(places)) };
+        Box::pin(async move { server.serve(stream, origin, stop).await })
     })
 }
 
@@ -51,14 +51,26 @@ fn way(elsewhere: SshElsewhere) -> Elsewhere {
     })
 }
 
+/// The server's places, as the SSH server takes them.
+fn counted(places: SshPlaces) -> Places {
+    Arc::new(move |holder: Holder<'_>| -> atoll_core::Result<Place> {
+        let place = match holder {
+            Holder::Key(key) => places.of_key(key)?,
+            Holder::LinksTo(sandbox) => places.of_links_to(sandbox)?,
+        };
+        Ok(Box::new(place))
+    })
+}
+
 fn of_nodes(server: SshServer) -> SshOfNodes {
     Arc::new(move |asked, claim| {
         let server = server.clone();
         Box::pin(async move {
             let admitted = server.admit(&asked, &claim).await?;
             let served: SshServed = Box::new(move |client| {
-                let SshClient { stream, peer, stop, .. } = client;
-                Box::pin(async move { server.serve_admitted(stream, admitted, peer, stop).await })
+                let SshClient { stream, peer, places, stop, .. } = client;
+                let origin = Origin { peer, elsewhere: None, places: Some(counted(places)) };
+                Box::pin(async move { server.serve_admitted(stream, admitted, origin, stop).await })
             });
             Some(served)
         })

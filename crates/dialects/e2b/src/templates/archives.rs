@@ -8,7 +8,9 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Seek as _};
 use std::path::{Path as FsPath, PathBuf};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{self, Poll, ready};
 use std::time::{Duration, SystemTime};
 
 use atoll_core::id::KeyId;
@@ -23,7 +25,8 @@ use axum::extract::State;
 use flate2::read::MultiGzDecoder;
 use http::{Extensions, StatusCode};
 use serde_json::{Value, json};
-use tokio::io::AsyncRead;
+use tokio::io::{AsyncRead, AsyncReadExt as _, ReadBuf};
+use tokio::task::JoinHandle;
 use tokio_util::io::SyncIoBridge;
 
 use crate::App;
@@ -253,41 +256,58 @@ fn tidy(dir: &FsPath, own: &str, most: Most) -> io::Result<u64> {
 /// The archives of a build, as one context: the files of each below its hash.
 #[derive(Debug)]
 pub(super) struct Context {
-    files: Vec<(String, File)>,
+    places: Vec<(String, PathBuf)>,
 }
 
 impl Context {
-    /// Opens the archives: open ones stay readable, even if their files are removed meanwhile.
+    /// Looks whether the archives are here. Each is opened when its turn comes to be read: a build has hundreds, and a key
+    /// has many builds.
     ///
     /// # Errors
     /// 400 for an archive that was not sent.
-    pub(super) async fn open(engine: &Engine, key: &KeyId, hashes: &[String]) -> Result<Self> {
-        let mut files = Vec::with_capacity(hashes.len());
+    pub(super) async fn find(engine: &Engine, key: &KeyId, hashes: &[String]) -> Result<Self> {
+        let mut places = Vec::with_capacity(hashes.len());
         for hash in hashes {
-            let file = tokio::fs::File::open(place(engine, key, hash)).await;
-            let file = file.map_err(|_missing| {
-                Failure::bad(format!("the files with the hash {hash} were not uploaded"))
-            })?;
-            files.push((hash.clone(), file.into_std().await));
+            let place = place(engine, key, hash);
+            if !tokio::fs::try_exists(&place).await.unwrap_or_default() {
+                return Err(Failure::bad(format!("the files with the hash {hash} were not uploaded")));
+            }
+            places.push((hash.clone(), place));
         }
-        Ok(Self { files })
+        Ok(Self { places })
     }
 
-    /// One archive with the members of all, made while it is read.
+    /// One archive with the members of all, made while it is read. Reading it fails when one of them is malformed, or is not
+    /// here any more.
     pub(super) fn into_tar(self) -> impl AsyncRead + Send + Unpin + 'static {
         let (reader, writer) = tokio::io::duplex(PIPE_BYTES);
-        tokio::task::spawn_blocking(move || {
-            let mut all = tar::Builder::new(SyncIoBridge::new(writer));
-            for (hash, file) in self.files {
-                if let Err(error) = append(&mut all, &hash, file) {
-                    // Without its end the engine refuses the archive.
-                    tracing::info!(%error, "an archive of a build is malformed");
-                    return;
-                }
-            }
-            drop(all.finish());
-        });
-        reader
+        let writing = tokio::task::spawn_blocking(move || self.write(SyncIoBridge::new(writer)));
+        reader.chain(Written(Some(writing)))
+    }
+
+    fn write(self, to: impl io::Write) -> io::Result<()> {
+        let mut all = tar::Builder::new(to);
+        for (hash, place) in self.places {
+            append(&mut all, &hash, File::open(place)?)?;
+        }
+        all.finish()
+    }
+}
+
+/// What follows the bytes of an archive: nothing, or the reason for which they are not all. An archive that ends early is whole
+/// for who reads it.
+struct Written(Option<JoinHandle<io::Result<()>>>);
+
+impl AsyncRead for Written {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut task::Context<'_>,
+        _: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Some(writing) = &mut self.0 else { return Poll::Ready(Ok(())) };
+        let written = ready!(Pin::new(writing).poll(cx));
+        self.0 = None;
+        Poll::Ready(written.unwrap_or_else(|panicked| Err(io::Error::other(panicked))))
     }
 }
 
@@ -384,6 +404,35 @@ mod tests {
         let mut found = tar::Archive::new(&all[..]);
         let names = found.entries()?.map(|entry| Ok(entry?.path()?.display().to_string()));
         names.collect()
+    }
+
+    #[tokio::test]
+    async fn archives_are_read_one_after_the_other_and_a_missing_one_is_no_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let places: Vec<(String, PathBuf)> = ["a", "b"]
+            .map(|name| {
+                let mut tar = tar::Builder::new(Vec::new());
+                let mut header = tar::Header::new_gnu();
+                header.set_size(2);
+                header.set_mode(0o644);
+                tar.append_data(&mut header, "file", &b"in"[..]).unwrap();
+                let place = dir.path().join(name);
+                std::fs::write(&place, tar.into_inner().unwrap()).unwrap();
+                (name.to_owned(), place)
+            })
+            .into();
+        let read = async || {
+            let (mut all, mut tar) = (Vec::new(), Context { places: places.clone() }.into_tar());
+            tar.read_to_end(&mut all).await.map(|_| all)
+        };
+        let whole = read().await.unwrap();
+        let mut found = tar::Archive::new(&whole[..]);
+        let names =
+            found.entries().unwrap().map(|entry| entry.unwrap().path().unwrap().display().to_string());
+        assert_eq!(names.collect::<Vec<_>>(), ["a/file", "b/file"]);
+        // The second one was removed meanwhile: what comes of the first is not all.
+        std::fs::remove_file(dir.path().join("b")).unwrap();
+        assert_eq!(read().await.unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     fn gzipped(tar: &[u8]) -> Vec<u8> {

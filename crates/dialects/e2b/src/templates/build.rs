@@ -231,7 +231,7 @@ async fn run(app: &App, caller: &Caller<Manage>, id: &str, order: Order, asked: 
     };
     let context = match archives.is_empty() {
         true => None,
-        false => Some(archives::Context::open(engine, &caller.key(), &archives).await?),
+        false => Some(archives::Context::find(engine, &caller.key(), &archives).await?),
     };
     let view = engine
         .create_build_with(spec, login, BuildSecrets::new(), caller.engine())

@@ -188,7 +188,7 @@ async fn base(engine: &Engine, asked: &Asked, caller: &EngineCaller) -> Result<B
 }
 
 fn translate(mut plan: Plan, base: Base, steps: &[AskedStep]) -> Result<Plan> {
-    // The engine refuses more, but before that each archive of a step is looked for, and opened.
+    // The engine refuses more, but before that each archive of a step is looked for.
     if steps.len() > BUILD_INSTRUCTIONS_MAX_COUNT {
         return Err(Failure::bad(format!("steps: there are more than {BUILD_INSTRUCTIONS_MAX_COUNT}")));
     }

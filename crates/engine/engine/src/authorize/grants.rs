@@ -156,6 +156,20 @@ impl Grant {
         }
     }
 
+    /// The right of work that a caller began and that goes on by itself, for as long as its key may do so much anywhere. It
+    /// outlives the login by which a person came: who logs out has not lost a right.
+    pub(crate) fn to_work(caller: &Caller, needs: Needs) -> Self {
+        let caller = Caller { login: None, ..caller.clone() };
+        Self {
+            needs,
+            resource: Resource::Installation,
+            scope: caller.scope,
+            credential: Credential::Caller(caller),
+            ended: None,
+            within: None,
+        }
+    }
+
     /// The same, but it ends when the token fires at the latest: for a session, say, which stands for a credential for
     /// a time.
     #[must_use]

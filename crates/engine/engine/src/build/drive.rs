@@ -7,6 +7,7 @@ use atoll_build::recipe::Recipe;
 use atoll_core::build::{BuildEvent, BuildFailure, BuildState};
 use atoll_core::id::{BuildId, TemplateId};
 use atoll_core::limits::{BUILD_CONTEXT_WAIT_MS, BUILD_CONTEXT_WHOLE_MS, BUILD_TIMEOUT_DEFAULT_MS};
+use atoll_core::sharing::Needs;
 use atoll_core::spec::TemplateSpec;
 use atoll_core::{Code, Error, Result};
 use atoll_store::{BuildRecord, TemplateRecord};
@@ -15,7 +16,7 @@ use super::context::Context;
 use super::journal::Journal;
 use super::live::{Live, Upload};
 use super::run::Run;
-use crate::authorize::Caller;
+use crate::authorize::{Caller, Grant};
 use crate::clock::random;
 use crate::engine::Engine;
 use crate::errors::store_error;
@@ -35,14 +36,16 @@ enum Outcome {
     Stopped,
 }
 
-/// Drives a build to its end. It has the place among builds that have not ended, until nothing of it is left: neither a thread
-/// that unpacks its context, nor what that made.
+/// Drives a build to its end, at the latest until its key may build no more. It has the place among builds that have not ended,
+/// until nothing of it is left: neither a thread that unpacks its context, nor what that made.
 pub(super) async fn drive(engine: Engine, live: Arc<Live>, recipe: Recipe, caller: Caller, place: Place) {
     let shutdown = engine.inner.shutdown.clone();
+    let may_build = Grant::to_work(&caller, Needs::MANAGE);
     let outcome = tokio::select! {
         biased;
         () = shutdown.cancelled() => Outcome::Stopped,
         () = live.cancel.cancelled() => Outcome::Cancelled,
+        () = engine.until_revoked(&may_build) => Outcome::Failed(refused().into()),
         made = work(&engine, &live, &recipe, &caller) => match made {
             Ok(template) => Outcome::Made(Box::new(template)),
             Err(failure) => Outcome::Failed(failure),
@@ -198,6 +201,11 @@ fn end(record: &BuildRecord) -> BuildEvent {
         template: record.template_version.map(|version| format!("{}:{version}", record.spec.name)),
         failure: record.failure.clone(),
     }
+}
+
+fn refused() -> Error {
+    let message = "the API key that began the build does not work any more, or may not build any more";
+    Error::new(Code::Unauthorized, message).hint("build again with another key")
 }
 
 fn interrupted() -> Error {

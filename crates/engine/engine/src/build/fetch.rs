@@ -6,7 +6,7 @@ use atoll_build::plan::Target;
 use atoll_core::id::SandboxId;
 use atoll_core::limits::BUILD_CONTEXT_MAX_BYTES;
 use atoll_core::{Code, Error, Result};
-use atoll_egress::{FetchError, ProxyStream, fetch};
+use atoll_egress::{FetchError, FetchRoots, ProxyStream, fetch};
 use futures::future::BoxFuture;
 use sha2::{Digest as _, Sha256};
 use tar::{Builder, EntryType};
@@ -70,8 +70,8 @@ impl Run<'_> {
         };
         // Where a rule opens TLS, the server is the gateway.
         let trust = &self.engine.inner.config.trust;
-        let roots = format!("{}\n{}", trust.ca_pem, trust.upstream_pem);
-        let mut coming = fetch(&connect, url, &roots).await.map_err(|error| failed(&error))?;
+        let roots = FetchRoots { gateway: &trust.ca_pem, upstream: &trust.upstream_pem };
+        let mut coming = fetch(&connect, url, roots).await.map_err(|error| failed(&error))?;
         if let Some(directory) = to.parent() {
             tokio::fs::create_dir_all(directory).await.map_err(|error| host(&error))?;
         }

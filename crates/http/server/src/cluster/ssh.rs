@@ -23,7 +23,7 @@ use super::{CLIENT, NOT_HERE, PassedOn, TURNS_MAX, Unsent, not_here};
 use crate::dashboard::{SESSIONS, session_of_node};
 use crate::serve::{Peer, Slot};
 use crate::shared::App;
-use crate::ssh::{Duplex, SshClient, SshElsewhere, SshServed};
+use crate::ssh::{Duplex, SshClient, SshElsewhere, SshPlaces, SshServed};
 
 /// The path at which other nodes ask. Served only on the port for nodes.
 const PATH: &str = "/nodes/ssh";
@@ -132,13 +132,13 @@ async fn ssh_of_node(State(app): State<App>, mut request: Request) -> Response {
     let upgrade = hyper::upgrade::on(&mut request);
     let peer = request.extensions().get::<Peer>().map(|Peer(address)| *address);
     let slot = request.extensions().get::<Slot>().cloned();
-    let stop = app.draining.clone();
+    let (places, stop) = (SshPlaces::new(&app), app.draining.clone());
     app.tasks.spawn(async move {
         let _held = slot;
         match upgrade.await {
             Ok(stream) => {
                 let stream = Box::new(TokioIo::new(stream));
-                served(SshClient { stream, peer, elsewhere: None, stop }).await;
+                served(SshClient { stream, peer, elsewhere: None, places, stop }).await;
             }
             Err(error) => tracing::debug!(%error, "a connection for SSH did not come about"),
         }

@@ -131,3 +131,26 @@ async fn a_key_that_has_ended_gets_none_of_the_room_that_it_waited_for() {
     held.clear();
     assert_eq!(waits.await.unwrap_err().code, Code::Unauthorized);
 }
+
+#[tokio::test]
+async fn a_build_ends_with_the_key_that_began_it() {
+    let harness = Harness::start().await;
+    let brief = harness.engine.create_key("brief", Scope::Manage, None).await.unwrap();
+    let begin = async |key: &str, name: &str| {
+        let build = json!({ "name": name, "dockerfile": "FROM host\nCOPY a /a\n" });
+        let make = harness.bare(Method::POST, "/v1/builds").bearer_auth(key).json(&build);
+        let made = harness.send(make).await;
+        assert_eq!((made.status, &made.body["state"]), (201, &json!("waiting")), "{made:?}");
+        format!("/v1/builds/{}", made.body["id"].as_str().unwrap())
+    };
+    let ends = begin(brief.secret.reveal(), "ends").await;
+    let stays = begin(harness.key(Scope::Manage), "stays").await;
+    harness.engine.delete_key(brief.record.id.as_str()).await.unwrap();
+    let ended = eventually("the build to end", async || {
+        let seen = harness.get(&ends).await.body;
+        (seen["state"] != "waiting").then_some(seen)
+    })
+    .await;
+    assert_eq!((&ended["state"], &ended["failure"]["code"]), (&json!("failed"), &json!("unauthorized")));
+    assert_eq!(harness.get(&stays).await.body["state"], "waiting", "another key's goes on");
+}

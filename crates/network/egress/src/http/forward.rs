@@ -22,6 +22,7 @@ use crate::connection::{Admitted, Dialer};
 use crate::dial::DialError;
 use crate::interceptor::BoxError;
 use crate::limits::HTTP_BUFFER_MAX_BYTES;
+use crate::refusal::unmark;
 
 /// The connection to the outside that requests of one client go over, one after the other.
 #[derive(Debug, Default)]
@@ -54,6 +55,7 @@ pub(super) async fn forward(request: Request, dialer: &Dialer, upstream: &Arc<Mu
         Err(why) => return unreachable(&dialer.target.label(), &why),
     };
     admitted.answered(response.status().as_u16(), sent_bytes);
+    unmark(response.headers_mut());
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let Some(client) = client.filter(|_| upgrade(response.headers()).is_some()) else {
             return unreachable(&dialer.target.label(), "it switched protocols without being asked");

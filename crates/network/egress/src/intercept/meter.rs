@@ -101,7 +101,7 @@ pub(super) fn refused(why: &str) -> Response<OutBody> {
     *response.status_mut() = StatusCode::PAYMENT_REQUIRED;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert("x-atoll-refused", HeaderValue::from_static("budget"));
+    headers.insert(crate::refusal::HEADER, HeaderValue::from_static("budget"));
     response
 }
 

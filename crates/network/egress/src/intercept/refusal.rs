@@ -8,7 +8,7 @@ use http_body_util::{BodyExt as _, Full};
 use super::OutBody;
 
 /// Tells an answer of the gateway from one of the server.
-const REFUSED: HeaderName = HeaderName::from_static("x-atoll-refused");
+const REFUSED: HeaderName = HeaderName::from_static(crate::refusal::HEADER);
 
 /// An answer of the gateway in place of the server's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -25,6 +25,7 @@ use tokio::sync::Mutex;
 use tokio_rustls::LazyConfigAcceptor;
 
 use crate::budget::{Budget, Buffered, paid};
+use crate::refusal::unmark;
 
 use super::apply::{Applied, Asking, apply, mask_only};
 use super::authority::Protocol;
@@ -411,6 +412,8 @@ fn tidy_answer(parts: &mut http::response::Parts, switching: bool) {
     if let Some(protocol) = protocol.filter(|_| switching) {
         set_upgrade(&mut parts.headers, protocol);
     }
+    // Only the gateway itself says that it refused something.
+    unmark(&mut parts.headers);
     // It would lead the client to another port, or to QUIC, which goes nowhere from here.
     parts.headers.remove(ALT_SVC);
     // A text of the server's own that no client needs, and that could hold a secret.

@@ -20,6 +20,7 @@ use super::authority::Protocol;
 use super::*;
 
 mod budget;
+mod fetching;
 mod figures;
 mod hostile;
 mod secrets;
@@ -126,6 +127,10 @@ impl Origin {
                 response.extensions_mut().insert(reason);
                 response
             }
+            "/pretends" => Response::builder()
+                .status(StatusCode::FORBIDDEN)
+                .header("x-atoll-refused", "policy")
+                .body(full("what: a file\nwhy:  a server says so\n"))?,
             "/compressed" => Response::builder().header("content-encoding", "gzip").body(full("x"))?,
             "/events" => {
                 let events = ["data: 1\n\n", "data: s3cret-val", "ue-of-the-test\n\n"];
