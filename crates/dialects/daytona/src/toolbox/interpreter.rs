@@ -312,7 +312,7 @@ impl<'a> Frame<'a> {
     /// `None` for what clients are not told.
     fn told(&self) -> Option<Told<'a>> {
         let Self { text, name, value, traceback, .. } = *self;
-        match self.kind.as_ref() {
+        match &*self.kind {
             "stdout" => Some(Told::Stdout { text }),
             "stderr" => Some(Told::Stderr { text }),
             "error" => Some(Told::Error { name, value, traceback }),
