@@ -68,7 +68,7 @@ fn refuse(error: &Error, asked: &Asked) -> Response {
     Failure::of(error).response(&asked.method, asked.uri.path())
 }
 
-/// Memory for all outputs that are answered as a whole.
+/// Memory for all outputs, and answers of programs inside, that are held as a whole.
 const OUTPUTS_MAX_BYTES: usize = 4 << 30;
 
 /// The state of the routers.
@@ -77,7 +77,7 @@ pub(crate) struct App {
     pub(crate) host: Host,
     pub(crate) turns: Turns,
     pub(crate) sizes: toolbox::Sizes,
-    /// For outputs that are answered as a whole.
+    /// For outputs, and answers of programs inside, that are held as a whole.
     pub(crate) outputs: Memory,
 }
 

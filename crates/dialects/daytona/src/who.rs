@@ -221,11 +221,15 @@ pub(crate) async fn by_signed(engine: &Engine, signed: &Signed, port: u16) -> Re
 
 /// The key with which a client signs addresses of files. It stands for its API key, until it is replaced.
 pub(crate) fn signing_key(engine: &Engine, key: &KeyId, record: &SandboxRecord) -> String {
-    let purpose = format!("{SIGNING} {}", Extras::of(record).signing);
-    engine.sandbox_token(&purpose, key, &record.id).reveal().to_owned()
+    engine.sandbox_token(&signing_purpose(record), key, &record.id).reveal().to_owned()
 }
 
-/// The API key whose signing key made a signature, and its right. The server tries the keys that may use the sandbox,
+/// The purpose of the signing keys that are good now.
+fn signing_purpose(record: &SandboxRecord) -> String {
+    format!("{SIGNING} {}", Extras::of(record).signing)
+}
+
+/// The API key whose signing key made a signature, and its right. The server tries the keys that may know of the sandbox,
 /// until `signed` is true for one.
 pub(crate) async fn signer(
     engine: &Engine,
@@ -234,17 +238,9 @@ pub(crate) async fn signer(
 ) -> Result<(EngineCaller, Grant)> {
     let refused = || refused("the signature is not valid");
     let record = engine.sandbox(sandbox).map_err(|_missing| refused())?;
-    let is = |key: &KeyId| signed(&signing_key(engine, key, &record));
-    let access = engine.access(sandbox).map_err(|_missing| refused())?;
-    let known = access.owner.iter().chain(access.grants.keys());
-    let key = match known.into_iter().find(|key| is(key)).cloned() {
-        Some(key) => key,
-        // Keys that see the sandbox because all keys do, or because they administer.
-        None => {
-            let keys = engine.keys().await.map_err(|error| Failure::of(&error))?;
-            keys.into_iter().map(|record| record.id).find(is).ok_or_else(refused)?
-        }
-    };
+    let purpose = signing_purpose(&record);
+    let is = |key: &KeyId| signed(engine.sandbox_token(&purpose, key, sandbox).reveal());
+    let key = engine.signer(sandbox, is).map_err(|_missing| refused())?.ok_or_else(refused)?;
     let key = engine.key_behind(&key).map_err(|_gone| refused())?;
     may_use(engine, &key, sandbox).await
 }

@@ -2,11 +2,20 @@
 //! waits for a client; or room on its disk for what is on its way there. There is so much for all callers, and who takes
 //! some leaves as much to others: see [`atoll_core::shares`]. Whoever finds none is refused, and may ask again.
 
+use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 
 use atoll_core::shares::{Step, Tree, steps};
 use atoll_core::{Code, Error};
 use atoll_engine::Caller;
+use axum::body::Body;
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+
+/// Most of an answer that its connection gets at once, bytes.
+const PIECE_BYTES: usize = 64 << 10;
 
 /// So much memory. Clones share it.
 #[derive(Debug, Clone)]
@@ -62,6 +71,46 @@ impl Held {
         self.memory.shares().give_back(&self.steps, bytes);
         self.bytes -= bytes;
     }
+
+    /// Gives all back but so many bytes.
+    pub fn keep(&mut self, bytes: usize) {
+        self.give_back(self.bytes.saturating_sub(bytes));
+    }
+
+    /// The body of an answer, for which the memory is held until the client has taken all of it, or has gone.
+    #[must_use]
+    pub fn body(self, bytes: Bytes) -> Body {
+        Body::new(Answer { rest: bytes, _held: self })
+    }
+}
+
+/// An answer that its client has not taken yet.
+#[derive(Debug)]
+struct Answer {
+    rest: Bytes,
+    _held: Held,
+}
+
+impl http_body::Body for Answer {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let count = self.rest.len().min(PIECE_BYTES);
+        let piece = self.rest.split_to(count);
+        Poll::Ready((!piece.is_empty()).then(|| Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.rest.len() as u64)
+    }
 }
 
 impl Drop for Held {
@@ -72,6 +121,8 @@ impl Drop for Held {
 
 #[cfg(test)]
 mod tests {
+    use futures::StreamExt as _;
+
     use super::*;
 
     #[test]
@@ -89,5 +140,25 @@ mod tests {
         drop(other);
         one.grow(50).unwrap();
         assert!(one.grow(usize::MAX).is_err());
+    }
+
+    #[tokio::test]
+    async fn an_answer_has_its_memory_until_it_is_taken() {
+        let (memory, caller) = (Memory::new(2 << 20), Caller::system());
+        let mut held = memory.hold(&caller);
+        held.grow(1 << 20).unwrap();
+        held.keep(300_000);
+        let sent = Bytes::from((0..300_000_u32).map(|n| n.to_le_bytes()[0]).collect::<Vec<u8>>());
+        let mut body = held.body(sent.clone()).into_data_stream();
+        let first = body.next().await.unwrap().unwrap();
+        assert!(memory.hold(&caller).grow((1 << 20) - 300_000).is_ok());
+        assert!(memory.hold(&caller).grow(1 << 20).is_err(), "the client has not taken all of it");
+        let mut read = first.to_vec();
+        while let Some(piece) = body.next().await {
+            read.extend_from_slice(&piece.unwrap());
+        }
+        assert_eq!(read, sent);
+        drop(body);
+        assert!(memory.hold(&caller).grow(1 << 20).is_ok());
     }
 }

@@ -55,19 +55,24 @@ fn refuse(error: &Error, _: &Asked) -> Response {
 
 /// Memory for what calls hold as a whole, of all callers together, bytes: open files, outputs that wait, archives of files.
 const MEMORY_BYTES: usize = 2 << 30;
+/// Memory for the messages of calls, of all callers together, bytes: as they come, and as they are read.
+const MESSAGES_BYTES: usize = 2 << 30;
 
 /// The state that all calls share.
 #[derive(Debug, Clone)]
 pub(crate) struct App {
     pub(crate) host: Host,
     pub(crate) memory: Memory,
+    /// For messages.
+    pub(crate) messages: Memory,
     pub(crate) control: control::State,
     pub(crate) task: task::State,
 }
 
 fn router(host: Host) -> Router {
     let control = control::State::new(host.engine());
-    let app = App { host, memory: Memory::new(MEMORY_BYTES), control, task: task::State::default() };
+    let (memory, messages) = (Memory::new(MEMORY_BYTES), Memory::new(MESSAGES_BYTES));
+    let app = App { host, memory, messages, control, task: task::State::default() };
     control::take_up(&app);
     Router::new()
         .fallback(move |request: Request| {

@@ -38,6 +38,7 @@ mod gateways;
 mod gone;
 mod ids;
 mod logs;
+mod newest;
 mod objects;
 mod once;
 mod policies;

@@ -4,6 +4,7 @@
 //! Changes are flushed before the server answers. Changes of one kind exclude each other by a lock of the process.
 
 pub(crate) mod api;
+mod index;
 
 use std::fs;
 use std::io;
@@ -20,7 +21,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::devboxes::limit;
+use self::index::Index;
+use crate::devboxes::{PAGE_MAX_BYTES, limit};
 use crate::disk::{self, work};
 use crate::error::{Failure, Result};
 use crate::once::Promised;
@@ -64,12 +66,15 @@ pub(crate) struct Record<T> {
 pub(crate) struct Records<T> {
     dir: PathBuf,
     changing: Arc<Mutex<()>>,
+    /// `None` until it is first asked for.
+    known: Arc<Mutex<Option<Index>>>,
     kind: PhantomData<fn() -> T>,
 }
 
 impl<T> Clone for Records<T> {
     fn clone(&self) -> Self {
-        Self { dir: self.dir.clone(), changing: Arc::clone(&self.changing), kind: PhantomData }
+        let (changing, known) = (Arc::clone(&self.changing), Arc::clone(&self.known));
+        Self { dir: self.dir.clone(), changing, known, kind: PhantomData }
     }
 }
 
@@ -93,7 +98,11 @@ fn missing<T: Kind>(named: &str) -> Failure {
 
 impl<T: Kind> Records<T> {
     pub(crate) fn new(engine: &Engine) -> Self {
-        Self { dir: engine.spool_dir().join(T::DIR), changing: Arc::default(), kind: PhantomData }
+        Self::at(engine.spool_dir().join(T::DIR))
+    }
+
+    fn at(dir: PathBuf) -> Self {
+        Self { dir, changing: Arc::default(), known: Arc::default(), kind: PhantomData }
     }
 
     fn lock(&self) -> MutexGuard<'_, ()> {
@@ -120,23 +129,42 @@ impl<T: Kind> Records<T> {
         disk::save(&self.dir, &format!("{}.json", record.id), &serde_json::to_vec(record)?)
     }
 
-    /// All records, newest first.
-    fn all(&self) -> io::Result<Vec<Record<T>>> {
+    /// Asks the index, or changes it.
+    fn known<R>(&self, ask: impl FnOnce(&mut Index) -> R) -> io::Result<R> {
+        // A task that panics while it holds the lock leaves an index that is whole, or none.
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = known.take().map_or_else(|| self.index(), Ok)?;
+        Ok(ask(known.insert(index)))
+    }
+
+    fn index(&self) -> io::Result<Index> {
+        let mut index = Index::default();
         let entries = match fs::read_dir(&self.dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(index),
             entries => entries?,
         };
-        let mut found = Vec::new();
         for entry in entries {
             let name = entry?.file_name();
             let Some(id) = name.to_str().and_then(|name| name.strip_suffix(".json")) else { continue };
-            match self.read(id) {
-                Ok(record) => found.extend(record),
-                Err(error) => tracing::warn!(%error, id, "a record cannot be read"),
+            if let Some(record) = self.readable(id) {
+                index.add(&record.owner, record.created_ms, &record.id);
             }
         }
-        found.sort_unstable_by(|one, other| (other.created_ms, &other.id).cmp(&(one.created_ms, &one.id)));
-        Ok(found)
+        Ok(index)
+    }
+
+    /// A record, unless it is gone or cannot be read.
+    fn readable(&self, id: &str) -> Option<Record<T>> {
+        self.read(id).unwrap_or_else(|error| {
+            tracing::warn!(%error, id, "a record cannot be read");
+            None
+        })
+    }
+
+    /// The records of a key, or of all, newest first. Each is read when it is its turn.
+    fn of(&self, owner: Option<&KeyId>) -> io::Result<impl Iterator<Item = Record<T>>> {
+        let ids = self.known(|index| index.ids(owner))?;
+        Ok(ids.into_iter().filter_map(|id| self.readable(&id)))
     }
 
     fn insert(&self, owner: KeyId, what: T, promise: &Promise) -> io::Result<Option<Record<T>>> {
@@ -147,14 +175,14 @@ impl<T: Kind> Records<T> {
             return Ok(Some(made));
         }
         fs::create_dir_all(&self.dir)?;
-        let all = self.all()?;
-        let own = all.iter().filter(|record| record.owner == owner).count();
-        if all.len() >= MAX_COUNT || own >= OF_KEY_MAX_COUNT {
+        let (all, own) = self.known(|index| index.counts(&owner))?;
+        if all >= MAX_COUNT || own >= OF_KEY_MAX_COUNT {
             return Ok(None);
         }
         let now = now_ms();
         let record = Record { id, owner, created_ms: now, updated_ms: now, what };
         self.save(&record)?;
+        self.known(|index| index.add(&record.owner, record.created_ms, &record.id))?;
         Ok(Some(record))
     }
 
@@ -169,13 +197,34 @@ impl<T: Kind> Records<T> {
         Ok(Ok(record))
     }
 
-    fn delete(&self, id: &str) -> io::Result<()> {
+    fn delete(&self, record: &Record<T>) -> io::Result<()> {
         let _lock = self.lock();
-        let Some(file) = Self::file(id) else { return Ok(()) };
+        let Some(file) = Self::file(&record.id) else { return Ok(()) };
         match fs::remove_file(self.dir.join(file)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            Ok(()) | Err(_) => disk::flush_dir(&self.dir),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => disk::flush_dir(&self.dir)?,
         }
+        self.known(|index| index.remove(&record.owner, record.created_ms, &record.id))
+    }
+
+    /// A page of the records of a key, or of all; `None` when the page is to begin after a record that the list does
+    /// not have. No more than the page is in memory.
+    fn select(&self, owner: Option<&KeyId>, query: &List, limit: usize) -> io::Result<Option<Selected<T>>> {
+        let (mut page, mut bytes) = (Selected { items: Vec::new(), total: 0, more: false }, 0);
+        let mut after = query.starting_after.as_deref().filter(|after| !after.is_empty());
+        for record in self.of(owner)?.filter(|record| query.wants(record)) {
+            page.total += 1;
+            match after {
+                Some(id) if id == record.id => after = None,
+                Some(_) => {}
+                None if !page.more && page.items.len() < limit && bytes < PAGE_MAX_BYTES => {
+                    bytes += serde_json::to_vec(&record.what)?.len();
+                    page.items.push(record);
+                }
+                None => page.more = true,
+            }
+        }
+        Ok(after.is_none().then_some(page))
     }
 
     /// A new record of the caller's, with the id that its request's promise gives.
@@ -214,15 +263,10 @@ impl<T: Kind> Records<T> {
         if Self::file(named).is_some() {
             return self.find(caller, named).await;
         }
-        let of_name = self.seen(caller).await?.into_iter().find(|record| record.what.name() == named);
+        let (records, owner, name) = (self.clone(), caller.sees().cloned(), named.to_owned());
+        let of_name =
+            work(move || Ok(records.of(owner.as_ref())?.find(|record| record.what.name() == name))).await?;
         of_name.ok_or_else(|| missing::<T>(named))
-    }
-
-    async fn seen<S>(&self, caller: &Caller<S>) -> Result<Vec<Record<T>>> {
-        let records = self.clone();
-        let mut all = work(move || records.all()).await?;
-        all.retain(|record| sees(caller, record));
-        Ok(all)
     }
 
     /// Changes a record.
@@ -246,8 +290,8 @@ impl<T: Kind> Records<T> {
     /// 404.
     pub(crate) async fn remove<S>(&self, caller: &Caller<S>, id: &str) -> Result<Record<T>> {
         let known = self.find(caller, id).await?;
-        let (records, id) = (self.clone(), known.id.clone());
-        work(move || records.delete(&id)).await?;
+        let (records, gone) = (self.clone(), known.clone());
+        work(move || records.delete(&gone)).await?;
         Ok(known)
     }
 
@@ -263,22 +307,11 @@ impl<T: Kind> Records<T> {
         view: impl Fn(&Record<T>) -> Value,
     ) -> Result<Value> {
         let limit = limit(query.limit)?;
-        let mut found = self.seen(caller).await?;
-        let has = |text: &str, part: &Option<String>| part.as_deref().is_none_or(|part| text.contains(part));
-        found.retain(|record| {
-            let name = record.what.name();
-            has(name, &query.name)
-                && (has(name, &query.search) || has(&record.id, &query.search))
-                && query.id.as_deref().is_none_or(|id| id.is_empty() || id == record.id)
-        });
-        let after = query.starting_after.filter(|after| !after.is_empty());
-        let begin = after.map_or(Ok(0), |after| {
-            let at = found.iter().position(|record| record.id == after).map(|at| at + 1);
-            at.ok_or_else(|| Failure::bad("starting_after: is no id in this list"))
-        })?;
-        let rest = found.get(begin..).unwrap_or_default();
-        let items: Vec<Value> = rest.iter().take(limit).map(view).collect();
-        let mut page = json!({"has_more": rest.len() > limit, "total_count": found.len()});
+        let (records, owner) = (self.clone(), caller.sees().cloned());
+        let found = work(move || records.select(owner.as_ref(), &query, limit)).await?;
+        let found = found.ok_or_else(|| Failure::bad("starting_after: is no id in this list"))?;
+        let items: Vec<Value> = found.items.iter().map(view).collect();
+        let mut page = json!({"has_more": found.more, "total_count": found.total});
         page[plural] = items.into();
         Ok(page)
     }
@@ -286,6 +319,16 @@ impl<T: Kind> Records<T> {
 
 fn sees<S, T>(caller: &Caller<S>, record: &Record<T>) -> bool {
     caller.sees().is_none_or(|key| *key == record.owner)
+}
+
+/// A page of a list.
+#[derive(Debug)]
+struct Selected<T> {
+    items: Vec<Record<T>>,
+    /// How many the whole list has.
+    total: usize,
+    /// Whether more follow.
+    more: bool,
 }
 
 /// The records to list.
@@ -297,6 +340,16 @@ pub(crate) struct List {
     name: Option<String>,
     search: Option<String>,
     starting_after: Option<String>,
+}
+
+impl List {
+    fn wants<T: Kind>(&self, record: &Record<T>) -> bool {
+        let has = |text: &str, part: &Option<String>| part.as_deref().is_none_or(|part| text.contains(part));
+        let name = record.what.name();
+        has(name, &self.name)
+            && (has(name, &self.search) || has(&record.id, &self.search))
+            && self.id.as_deref().is_none_or(|id| id.is_empty() || id == record.id)
+    }
 }
 
 #[cfg(test)]
@@ -318,19 +371,19 @@ mod tests {
 
     fn records() -> (tempfile::TempDir, Records<Note>) {
         let dir = tempfile::tempdir().unwrap();
-        let records = Records { dir: dir.path().join("notes"), changing: Arc::default(), kind: PhantomData };
+        let records = Records::at(dir.path().join("notes"));
         (dir, records)
     }
 
     #[test]
     fn kept_changed_and_gone() {
         let (_dir, records) = records();
-        assert!(records.all().unwrap().is_empty());
+        assert_eq!(records.of(None).unwrap().count(), 0);
         let (owner, promise) = (KeyId::from_parts(1, 1), Promise::new().unwrap());
         let made = records.insert(owner.clone(), Note("one".into()), &promise).unwrap().unwrap();
         // The same request, sent again to the next server.
         let again = records.insert(owner, Note("one".into()), &promise).unwrap().unwrap();
-        assert_eq!((&again.id, records.all().unwrap().len()), (&made.id, 1));
+        assert_eq!((&again.id, records.of(None).unwrap().count()), (&made.id, 1));
         let changed = records.replace(&made.id, |note| {
             note.0 = "two".into();
             Ok(())
@@ -342,7 +395,8 @@ mod tests {
         });
         assert!(refused.unwrap().is_err());
         assert_eq!(records.read(&made.id).unwrap().unwrap().what, Note("two".into()));
-        records.delete(&made.id).unwrap();
+        records.delete(&made).unwrap();
+        assert_eq!(records.of(None).unwrap().count(), 0);
         assert!(records.read(&made.id).unwrap().is_none());
         assert!(records.replace(&made.id, |_| Ok(())).unwrap().is_err());
     }
@@ -379,5 +433,57 @@ mod tests {
         let insert = |key| records.insert(key, Note("x".into()), &Promise::new().unwrap()).unwrap();
         assert!(insert(key).is_none());
         assert!(insert(KeyId::from_parts(1, 2)).is_some());
+    }
+
+    #[test]
+    fn a_page_has_so_many_bytes() {
+        let (_dir, records) = records();
+        let key = KeyId::from_parts(1, 1);
+        for _ in 0..3 {
+            let note = Note("x".repeat(PAGE_MAX_BYTES / 2));
+            records.insert(key.clone(), note, &Promise::new().unwrap()).unwrap().unwrap();
+        }
+        let first = records.select(Some(&key), &List::default(), 100).unwrap().unwrap();
+        assert_eq!((first.items.len(), first.total, first.more), (2, 3, true));
+        let rest = List { starting_after: Some(first.items[1].id.clone()), ..List::default() };
+        let rest = records.select(Some(&key), &rest, 100).unwrap().unwrap();
+        assert_eq!((rest.items.len(), rest.total, rest.more), (1, 3, false));
+    }
+
+    #[test]
+    fn a_list_reads_the_records_of_its_caller() {
+        let (_dir, records) = records();
+        let [one, other] = [1, 2].map(|random| KeyId::from_parts(1, random));
+        let insert = |owner: &KeyId, name: &str| {
+            records.insert(owner.clone(), Note(name.into()), &Promise::new().unwrap()).unwrap().unwrap()
+        };
+        let theirs = insert(&other, "theirs");
+        let made: Vec<_> = ["a", "b", "c", "ab"].map(|name| insert(&one, name)).into();
+        // Nothing else is read: an unreadable record of another key is no record any more.
+        fs::write(records.dir.join(format!("{}.json", theirs.id)), "nothing").unwrap();
+        let select = |records: &Records<Note>, owner: &KeyId, query: List| {
+            let page = records.select(Some(owner), &query, 2).unwrap()?;
+            Some((
+                page.items.into_iter().map(|record| record.what.0).collect::<Vec<_>>(),
+                page.total,
+                page.more,
+            ))
+        };
+        let mut named: Vec<_> =
+            made.iter().map(|record| (record.created_ms, &record.id, &record.what.0)).collect();
+        named.sort_unstable_by(|one, other| other.cmp(one));
+        let names = |from: usize| {
+            named[from..from + 2].iter().map(|(_, _, name)| (*name).clone()).collect::<Vec<_>>()
+        };
+        // The next server has the same.
+        for records in [&records, &Records::at(records.dir.clone())] {
+            let after = |id: &str| List { starting_after: Some(id.to_owned()), ..List::default() };
+            assert_eq!(select(records, &one, List::default()), Some((names(0), 4, true)));
+            assert_eq!(select(records, &one, after(named[1].1)), Some((names(2), 4, false)));
+            assert_eq!(select(records, &one, after(&theirs.id)), None);
+            let search = List { name: Some("b".into()), ..List::default() };
+            assert_eq!(select(records, &one, search).unwrap().1, 2);
+            assert_eq!(select(records, &other, List::default()), Some((Vec::new(), 0, false)));
+        }
     }
 }

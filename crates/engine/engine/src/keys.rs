@@ -78,6 +78,11 @@ impl KeyCache {
         self.read().by_id.get(id).cloned()
     }
 
+    /// All of them, as they are now.
+    pub(crate) fn all(&self) -> Vec<Arc<KeyRecord>> {
+        self.read().by_id.values().cloned().collect()
+    }
+
     fn put(&self, record: KeyRecord) {
         self.write().put(record);
     }

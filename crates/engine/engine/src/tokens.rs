@@ -6,8 +6,9 @@
 
 use atoll_core::id::{KeyId, SandboxId, VolumeId};
 use atoll_core::secret::Secret;
+use atoll_core::sharing::{Belongs, Requester};
 use atoll_core::{Code, Error, Result};
-use atoll_store::{SealedValue, Store};
+use atoll_store::{KeyRecord, SealedValue, Store};
 use atoll_vault::Vault;
 
 use crate::authority::context;
@@ -128,6 +129,30 @@ impl Engine {
     /// As [`Self::verify_sandbox_token`].
     pub fn verify_key_token(&self, purpose: &str, presented: &str) -> Result<VerifiedKey> {
         self.verify_token(purpose, presented, "")
+    }
+
+    /// The key behind a signature on a sandbox, which does not name it: of the keys that may know of the sandbox the first for
+    /// which `is` is true, after its owner and those that have a role there. Only memory is asked: whoever shows a signature
+    /// may be anybody, as often as they like.
+    ///
+    /// # Errors
+    /// [`Code::SandboxNotFound`].
+    pub fn signer(&self, sandbox: &SandboxId, is: impl Fn(&KeyId) -> bool) -> Result<Option<KeyId>> {
+        let found = self.inner.sandbox(sandbox)?;
+        let (record, acl) = (found.record(), self.inner.acl.get(&found.id));
+        if let Some(key) = record.owner.iter().chain(acl.grants.keys()).find(|key| is(key)) {
+            return Ok(Some(key.clone()));
+        }
+        let of = Belongs { owner: record.owner.as_ref(), project: record.project.as_ref() };
+        let knows = |key: &KeyRecord| {
+            self.right_of_key(key).is_some_and(|right| {
+                let project = right.project.as_ref();
+                let who = Requester { key: &key.id, scope: right.scope, project, holder: None };
+                acl.scope_of(&who, of, self.inner.acl.default()).is_some()
+            })
+        };
+        let signed = self.inner.keys.all().into_iter().find(|key| knows(key) && is(&key.id));
+        Ok(signed.map(|key| key.id.clone()))
     }
 
     fn verify_token(&self, purpose: &str, presented: &str, on: &str) -> Result<VerifiedKey> {

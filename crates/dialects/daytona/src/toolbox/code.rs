@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use atoll_core::Error;
 use atoll_core::spec::{Command, ExecDraft};
+use axum::response::Response;
 use bytes::Bytes;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use super::execute::{ended, seconds};
 use super::output::exit_code;
@@ -39,7 +40,7 @@ pub(super) struct Run {
 }
 
 /// Runs a program to its end.
-pub(super) async fn run(inside: Inside, Json(request): Json<Run>) -> Result<Json<Value>> {
+pub(super) async fn run(inside: Inside, Json(request): Json<Run>) -> Result<Response> {
     let language = match request.language.as_deref().unwrap_or("python") {
         "python" => "python",
         "javascript" => "javascript",
@@ -72,16 +73,31 @@ pub(super) async fn run(inside: Inside, Json(request): Json<Run>) -> Result<Json
     let (output, exit) = ended?;
     fed.map_err(fail)?;
     // The program's two streams are one here; the other stream carries the charts.
-    let charts = charts_in(&output.stderr());
-    Ok(Json(
-        json!({"exitCode": exit_code(&exit), "result": output.stdout(), "artifacts": {"charts": charts}}),
-    ))
+    let (result, told) = (output.stdout(), output.stderr());
+    let artifacts = Artifacts { charts: charts_in(&told) };
+    Ok(output.answer(&Ran { exit_code: exit_code(&exit), result: &result, artifacts }))
+}
+
+/// What a program did.
+#[derive(Serialize)]
+struct Ran<'a> {
+    #[serde(rename = "exitCode")]
+    exit_code: i32,
+    result: &'a str,
+    artifacts: Artifacts<'a>,
+}
+
+/// What it made beside its output.
+#[derive(Serialize)]
+struct Artifacts<'a> {
+    /// As the program wrote them: values that were read could take thirty times as much memory.
+    charts: Vec<&'a RawValue>,
 }
 
 /// Charts, one on each line. Other lines are left out: programs in the sandbox may write there.
-fn charts_in(told: &str) -> Vec<Value> {
-    let charts = told.lines().filter_map(|line| serde_json::from_str(line).ok());
-    charts.filter(Value::is_object).take(CHARTS_MAX_COUNT).collect()
+fn charts_in(told: &str) -> Vec<&RawValue> {
+    let charts = told.lines().filter_map(|line| serde_json::from_str::<&RawValue>(line).ok());
+    charts.filter(|chart| chart.get().starts_with('{')).take(CHARTS_MAX_COUNT).collect()
 }
 
 #[cfg(test)]
@@ -91,6 +107,10 @@ mod tests {
     #[test]
     fn charts_are_objects() {
         let told = "[the beginning]\n{\"type\":\"line\"}\n\n1\n{\"type\":\"bar\"}\n{\"type\"";
-        assert_eq!(charts_in(told), [json!({"type": "line"}), json!({"type": "bar"})]);
+        let charts: Vec<&str> = charts_in(told).into_iter().map(RawValue::get).collect();
+        assert_eq!(charts, [r#"{"type":"line"}"#, r#"{"type":"bar"}"#]);
+        let nested = format!("{{\"a\":{}{}}}", "[".repeat(100_000), "]".repeat(100_000));
+        let told = format!("  {nested} \n");
+        assert_eq!(charts_in(&told).into_iter().map(RawValue::get).collect::<Vec<_>>(), [nested.as_str()]);
     }
 }

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use atoll_core::exec::{Exit, ExitReason};
 use atoll_core::{Code, Error};
+use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::output::{self, exit_code};
 use super::shell::Line;
@@ -30,7 +31,7 @@ pub(super) fn seconds(timeout: Option<i64>) -> Option<u64> {
 }
 
 /// Runs a command to its end.
-pub(super) async fn execute(inside: Inside, Json(request): Json<Execute>) -> Result<Json<Value>> {
+pub(super) async fn execute(inside: Inside, Json(request): Json<Execute>) -> Result<Response> {
     if request.command.trim().is_empty() {
         let failure = Failure::new(StatusCode::BAD_REQUEST, "INVALID_REQUEST_BODY", "command: is required");
         return Err(failure.from(Source::Daemon));
@@ -46,12 +47,13 @@ pub(super) async fn execute(inside: Inside, Json(request): Json<Execute>) -> Res
         Ok(view) => view,
         // A missing directory or user is a failure of the command, not of the request.
         Err(error) if matches!(error.code, Code::CwdNotFound | Code::UserNotFound) => {
-            return Ok(Json(json!({"exitCode": -1, "result": error.message})));
+            return Ok(Json(json!({"exitCode": -1, "result": error.message})).into_response());
         }
         Err(error) => return Err(Failure::of_daemon(&error)),
     };
     let (output, exit) = ended(&inside, view.record.id.as_str()).await?;
-    Ok(Json(json!({"exitCode": exit_code(&exit), "result": output.both()})))
+    let said = json!({"exitCode": exit_code(&exit), "result": output.both()});
+    Ok(output.answer(&said))
 }
 
 /// Waits for the end of a command.

@@ -3,6 +3,7 @@
 //! A context is an exec (`guest/interpreter.py`) that gets code and reports its results. It is found by its tag, and
 //! begins when it is first used. The pieces of code of one context run one after the other.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -16,12 +17,13 @@ use axum::extract::ws::{Message, WebSocket, close_code};
 use axum::response::Response;
 use bytes::Bytes;
 use futures::{SinkExt as _, StreamExt as _};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::answers::{Answers, NoAnswer};
+use super::answers::{Answer, Answers, NoAnswer};
 use super::files::paths;
 use super::socket::{self, Left, Sink};
 use crate::error::{Failure, Result, Source};
@@ -255,19 +257,67 @@ async fn begin(inside: &Inside, context: &ExecView, request: &Run) -> Result<Ans
         let piece = bytes.split_to(bytes.len().min(STDIN_CHUNK_MAX_BYTES));
         engine.write_stdin(inside.id(), exec, piece, false).await.map_err(fail)?;
     }
-    Ok(Answers::new(reader.read_by(inside.recorded().key()), id, LINE_MAX_BYTES))
+    let held = inside.app.outputs.hold(inside.recorded());
+    Ok(Answers::new(reader.read_by(inside.recorded().key()), id, LINE_MAX_BYTES, held))
 }
 
 /// Interrupts code whose time is over. A context whose code does not end then is killed.
 async fn interrupt(inside: &Inside, context: &ExecView, mut answers: Answers) {
     let (engine, exec) = (inside.engine(), context.record.id.as_str());
     let interrupted = engine.signal_exec(inside.id(), exec, "INT", false).await;
-    let heeded = async { while answers.next().await.is_ok_and(|frame| frame["type"] != "done") {} };
+    let heeded = async { while answers.next().await.is_ok_and(|answer| !Frame::of(&answer).is_done()) {} };
     let heeded = tokio::time::timeout(HEED_WAIT, heeded).await;
     if (interrupted.is_err() || heeded.is_err())
         && let Err(error) = engine.kill_exec(inside.id(), exec).await
     {
         tracing::debug!(%error, "an interpreter could not be ended");
+    }
+}
+
+/// What an interpreter says of code that runs: all but the kind is passed on as it is.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Frame<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    text: Option<&'a RawValue>,
+    #[serde(borrow)]
+    name: Option<&'a RawValue>,
+    #[serde(borrow)]
+    value: Option<&'a RawValue>,
+    #[serde(borrow)]
+    traceback: Option<&'a RawValue>,
+}
+
+/// The same as clients read it.
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+enum Told<'a> {
+    Stdout { text: Option<&'a RawValue> },
+    Stderr { text: Option<&'a RawValue> },
+    Error { name: Option<&'a RawValue>, value: Option<&'a RawValue>, traceback: Option<&'a RawValue> },
+}
+
+impl<'a> Frame<'a> {
+    /// An answer of another form is none of the kinds.
+    fn of(answer: &'a Answer) -> Self {
+        answer.read().unwrap_or_default()
+    }
+
+    fn is_done(&self) -> bool {
+        self.kind == "done"
+    }
+
+    /// `None` for what clients are not told.
+    fn told(&self) -> Option<Told<'a>> {
+        let Self { text, name, value, traceback, .. } = *self;
+        match &*self.kind {
+            "stdout" => Some(Told::Stdout { text }),
+            "stderr" => Some(Told::Stderr { text }),
+            "error" => Some(Told::Error { name, value, traceback }),
+            _ => None,
+        }
     }
 }
 
@@ -286,27 +336,32 @@ enum Outcome {
 async fn pass_on(answers: &mut Answers, sink: &mut Sink, until: Option<Instant>) -> Outcome {
     loop {
         let next = answers.next();
-        let frame = match until {
+        let answer = match until {
             Some(until) => match timeout_at(until, next).await {
-                Ok(frame) => frame,
+                Ok(answer) => answer,
                 Err(_elapsed) => return Outcome::TimedOut,
             },
             None => next.await,
         };
-        let told = match frame {
-            Ok(frame) => match frame["type"].as_str() {
-                Some("done") => return Outcome::Done,
-                Some("stdout" | "stderr") => json!({"type": frame["type"], "text": frame["text"]}),
-                Some("error") => json!({
-                    "type": "error", "name": frame["name"], "value": frame["value"], "traceback": frame["traceback"],
-                }),
-                _ => continue,
-            },
+        let answer = match answer {
+            Ok(answer) => answer,
             Err(NoAnswer::Ended) => return Outcome::Ended,
             Err(NoAnswer::ShuttingDown) => return Outcome::Gone,
             Err(NoAnswer::TooLong | NoAnswer::Failed(_)) => return Outcome::Broken,
         };
-        if sink.send(Message::text(told.to_string())).await.is_err() {
+        let frame = Frame::of(&answer);
+        if frame.is_done() {
+            return Outcome::Done;
+        }
+        let Some(told) = frame.told() else { continue };
+        let told = match serde_json::to_string(&told) {
+            Ok(told) => told,
+            Err(error) => {
+                tracing::error!(%error, "what an interpreter said cannot be written");
+                return Outcome::Broken;
+            }
+        };
+        if sink.send(Message::text(told)).await.is_err() {
             return Outcome::Gone;
         }
     }
@@ -315,6 +370,21 @@ async fn pass_on(answers: &mut Answers, sink: &mut Sink, until: Option<Instant>)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_an_interpreter_says_is_passed_on_as_it_is() {
+        let told = |line: &str| {
+            let told = serde_json::from_str::<Frame<'_>>(line).unwrap().told()?;
+            Some(serde_json::to_string(&told).unwrap())
+        };
+        let said = r#"{"id": "1", "type": "stdout", "text": "a\n", "name": 1}"#;
+        assert_eq!(told(said), Some(r#"{"type":"stdout","text":"a\n"}"#.into()));
+        let said = r#"{"type": "error", "name": [[]], "traceback": "t"}"#;
+        let error = r#"{"type":"error","name":[[]],"value":null,"traceback":"t"}"#;
+        assert_eq!(told(said), Some(error.into()));
+        assert_eq!(told(r#"{"type": "other", "text": "x"}"#), None);
+        assert!(serde_json::from_str::<Frame<'_>>(r#"{"type": "done"}"#).unwrap().is_done());
+    }
 
     /// A client's message is one line to the interpreter, which says what the message says: nothing in it passes for a message
     /// of another client.

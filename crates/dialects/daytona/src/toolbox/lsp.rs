@@ -9,13 +9,17 @@ use std::time::Duration;
 use atoll_core::Error;
 use atoll_core::limits::STDIN_CHUNK_MAX_BYTES;
 use atoll_core::spec::{Command, ExecDraft};
+use atoll_dialect_kit::memory::Held;
 use atoll_engine::{ExecView, OutputReader};
+use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use http::StatusCode;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, StatusCode};
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::answers::{Answers, NoAnswer};
+use super::answers::{Answer, Answers, NoAnswer};
 use super::files::paths;
 use crate::error::{Failure, Result, Source};
 use crate::request::{Json, Query};
@@ -102,7 +106,7 @@ pub(super) async fn start(inside: Inside, Json(asked): Json<Asked>) -> Result<St
         return Err(Failure::internal("this sandbox has no python3").from(Source::Daemon));
     }
     let reader = engine.output(inside.id(), view.record.id.as_str(), 0, false).await.map_err(fail)?;
-    answer(reader.read_by(inside.recorded().key()), "start".to_owned()).await?;
+    answer(&inside, reader, "start".to_owned()).await?;
     Ok(StatusCode::OK)
 }
 
@@ -127,19 +131,19 @@ pub(super) async fn did_close(inside: Inside, Json(asked): Json<Asked>) -> Resul
 }
 
 /// The symbols of a document.
-pub(super) async fn document_symbols(inside: Inside, Query(asked): Query<Asked>) -> Result<Json<Value>> {
-    question(&inside, &asked, json!({"op": "symbols", "uri": &asked.uri})).await.map(Json)
+pub(super) async fn document_symbols(inside: Inside, Query(asked): Query<Asked>) -> Result<Found> {
+    question(&inside, &asked, json!({"op": "symbols", "uri": &asked.uri})).await
 }
 
 /// The symbols of a project that match.
-pub(super) async fn workspace_symbols(inside: Inside, Query(asked): Query<Asked>) -> Result<Json<Value>> {
-    question(&inside, &asked, json!({"op": "workspace", "query": &asked.query})).await.map(Json)
+pub(super) async fn workspace_symbols(inside: Inside, Query(asked): Query<Asked>) -> Result<Found> {
+    question(&inside, &asked, json!({"op": "workspace", "query": &asked.query})).await
 }
 
 /// The completions at a position.
-pub(super) async fn completions(inside: Inside, Json(asked): Json<Asked>) -> Result<Json<Value>> {
+pub(super) async fn completions(inside: Inside, Json(asked): Json<Asked>) -> Result<Found> {
     let asking = json!({"op": "completions", "uri": &asked.uri, "position": &asked.position, "context": &asked.context});
-    question(&inside, &asked, asking).await.map(Json)
+    question(&inside, &asked, asking).await
 }
 
 fn not_started() -> Failure {
@@ -147,13 +151,27 @@ fn not_started() -> Failure {
     Failure::new(StatusCode::BAD_REQUEST, "LSP_SERVER_NOT_INITIALIZED", why).from(Source::Daemon)
 }
 
-async fn question(inside: &Inside, asked: &Asked, asking: Value) -> Result<Value> {
+/// What a language server found, as JSON.
+pub(super) struct Found {
+    text: Bytes,
+    /// For the text, until the client has it.
+    held: Held,
+}
+
+impl IntoResponse for Found {
+    fn into_response(self) -> Response {
+        let json = HeaderValue::from_static("application/json");
+        ([(CONTENT_TYPE, json)], self.held.body(self.text)).into_response()
+    }
+}
+
+async fn question(inside: &Inside, asked: &Asked, asking: Value) -> Result<Found> {
     let server = Server::of(inside, asked).await?;
     let exec = server.exec.ok_or_else(not_started)?;
     ask(inside, &exec, asking).await
 }
 
-async fn ask(inside: &Inside, exec: &ExecView, mut asking: Value) -> Result<Value> {
+async fn ask(inside: &Inside, exec: &ExecView, mut asking: Value) -> Result<Found> {
     let (engine, exec) = (inside.engine(), exec.record.id.as_str());
     let _turn = inside.app.turns.take(&format!("lsp {}/{exec}", inside.id())).await;
     // Other questions may have had their turns for long: another may have the sandbox now, or the key may be gone.
@@ -167,18 +185,40 @@ async fn ask(inside: &Inside, exec: &ExecView, mut asking: Value) -> Result<Valu
         let piece = bytes.split_to(bytes.len().min(STDIN_CHUNK_MAX_BYTES));
         engine.write_stdin(inside.id(), exec, piece, false).await.map_err(fail)?;
     }
-    answer(reader.read_by(inside.recorded().key()), id).await
+    answer(inside, reader, id).await
 }
 
 /// The answer to a question.
-async fn answer(reader: OutputReader, id: String) -> Result<Value> {
-    let mut answers = Answers::new(reader, id, LINE_MAX_BYTES);
+async fn answer(inside: &Inside, reader: OutputReader, id: String) -> Result<Found> {
+    let (reader, held) =
+        (reader.read_by(inside.recorded().key()), inside.app.outputs.hold(inside.recorded()));
+    let mut answers = Answers::new(reader, id, LINE_MAX_BYTES, held);
     let said = tokio::time::timeout(WAIT, answers.next()).await;
-    let mut said = said.map_err(|_elapsed| broken("the language server does not answer"))?.map_err(none)?;
-    match said["error"].as_str() {
-        Some(error) => Err(Failure::bad_daemon(atoll_core::error::shorten(error).to_string())),
-        None => Ok(said["result"].take()),
+    let said = said.map_err(|_elapsed| broken("the language server does not answer"))?.map_err(none)?;
+    let text = found(&said)?;
+    let mut held = answers.into_held();
+    held.keep(text.len());
+    Ok(Found { text, held })
+}
+
+/// What the script says: a result, or why there is none.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Said<'a> {
+    #[serde(borrow)]
+    result: Option<&'a RawValue>,
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
+}
+
+/// The result in an answer.
+fn found(answer: &Answer) -> Result<Bytes> {
+    let said: Said<'_> = answer.read().unwrap_or_default();
+    if let Some(error) = said.error.and_then(|error| serde_json::from_str::<String>(error.get()).ok()) {
+        return Err(Failure::bad_daemon(atoll_core::error::shorten(&error)));
     }
+    let result = said.result.map_or("null", RawValue::get);
+    Ok(Bytes::from(result.to_owned()))
 }
 
 fn none(why: NoAnswer) -> Failure {

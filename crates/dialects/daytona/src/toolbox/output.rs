@@ -5,7 +5,11 @@ use atoll_core::id::SandboxId;
 use atoll_core::{Code, Error};
 use atoll_dialect_kit::memory::Held;
 use atoll_engine::{Engine, OutputEvent, OutputReader, Piece};
-use bytes::BytesMut;
+use axum::response::{IntoResponse as _, Response};
+use bytes::{Bytes, BytesMut};
+use http::HeaderValue;
+use http::header::CONTENT_TYPE;
+use serde::Serialize;
 
 /// Most bytes of an output in one answer. The newest are kept.
 const KEEP_BYTES: usize = 16 << 20;
@@ -77,6 +81,20 @@ impl Output {
 
     pub(crate) fn stderr(&self) -> String {
         self.text(&self.stderr)
+    }
+
+    /// An answer that says the output. Until its client has it, it has of the memory what it needs: as much as the output
+    /// had, at most.
+    pub(crate) fn answer(self, said: &impl Serialize) -> Response {
+        let text = serde_json::to_string(said).unwrap_or_else(|error| {
+            // What says an output has string keys and no failing serialisers.
+            tracing::error!(%error, "an answer cannot be written as JSON");
+            "null".to_owned()
+        });
+        let mut held = self.held;
+        held.keep(text.len());
+        let json = HeaderValue::from_static("application/json");
+        ([(CONTENT_TYPE, json)], held.body(Bytes::from(text))).into_response()
     }
 }
 
@@ -151,6 +169,22 @@ mod tests {
         let mut output = Output::new(memory.hold(&Caller::system()));
         output.push(OutputStream::Stderr, &[b'a'; 2000]);
         assert_eq!((output.stderr().len(), output.dropped), (2000, false));
+    }
+
+    #[tokio::test]
+    async fn an_answer_has_memory_until_its_client_has_it() {
+        let memory = Memory::new(8 * 1000 * COPIES);
+        let mut output = Output::new(memory.hold(&Caller::system()));
+        output.push(OutputStream::Stdout, &[b'a'; 1900]);
+        let text = output.stdout();
+        let answer = output.answer(&text);
+        assert_eq!(answer.headers()[CONTENT_TYPE], "application/json");
+        let mut other = memory.hold(&Caller::system());
+        other.grow(4000 * COPIES - text.len() - 2).unwrap();
+        assert!(other.grow(1).is_err(), "the answer was not taken");
+        let read = axum::body::to_bytes(answer.into_body(), 1 << 20).await.unwrap();
+        assert_eq!(read, format!("\"{text}\""));
+        other.grow(1).unwrap();
     }
 
     #[test]

@@ -65,7 +65,7 @@ impl State {
 
 /// Serves one call.
 pub(crate) async fn call(asker: Asker, method: &str, body: Body) -> Response {
-    let mut requests = Requests::new(body);
+    let mut requests = Requests::new(body, &asker.app.messages, asker.caller());
     /// Reads the one message, asks the handler, answers.
     macro_rules! one {
         ($handler:expr) => {{

@@ -7,7 +7,8 @@ use super::{Fault, Result};
 
 /// Longest message that is read, bytes. The clients cut files at 16 MiB.
 const MESSAGE_MAX_BYTES: usize = 24 << 20;
-const HEAD_BYTES: usize = 5;
+/// Bytes before each message.
+pub(super) const HEAD_BYTES: usize = 5;
 
 /// A message with its prefix.
 pub(super) fn encode(message: &impl Message) -> Bytes {

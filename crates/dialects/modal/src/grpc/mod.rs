@@ -5,8 +5,13 @@
 
 mod fault;
 mod frames;
+mod weighed;
+
+use std::mem;
 
 use atoll_core::Error;
+use atoll_dialect_kit::memory::{Held, Memory};
+use atoll_engine::Caller;
 use atoll_server::dialect::Pieces;
 use axum::body::Body;
 use axum::response::{IntoResponse as _, Response};
@@ -30,29 +35,44 @@ pub(crate) struct Requests {
     pieces: Pieces,
     frames: Frames,
     ended: bool,
+    /// Memory for what has come and was not given yet, and for the bytes of the message that was given last.
+    arrived: Held,
+    /// How many those are.
+    given: usize,
+    /// Memory for that message as it was read.
+    read: Held,
 }
 
 impl Requests {
-    pub(crate) fn new(body: Body) -> Self {
-        Self { pieces: Pieces::new(body), frames: Frames::default(), ended: false }
+    /// The messages in a body, which take of the caller's share of this memory until the next one is asked for, and
+    /// the last one until this is dropped.
+    pub(crate) fn new(body: Body, memory: &Memory, caller: &Caller) -> Self {
+        let (arrived, read) = (memory.hold(caller), memory.hold(caller));
+        Self { pieces: Pieces::new(body), frames: Frames::default(), ended: false, arrived, given: 0, read }
     }
 
     /// The next message; `None` at the proper end.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for a message that cannot be read or that breaks off.
+    /// `INVALID_ARGUMENT` for a message that cannot be read or that breaks off; `RESOURCE_EXHAUSTED` when the caller's
+    /// messages take too much together.
     pub(crate) async fn next<M: Message + Default>(&mut self) -> Result<Option<M>> {
+        self.read.give_back(usize::MAX);
+        self.arrived.give_back(mem::take(&mut self.given));
         loop {
             if let Some(frame) = self.frames.next()? {
-                let malformed = |error| Fault::invalid(format!("the message cannot be read: {error}"));
-                return M::decode(frame).map(Some).map_err(malformed);
+                self.given = frames::HEAD_BYTES + frame.len();
+                return weighed::read(frame, &mut self.read).map(Some);
             }
             if self.ended {
                 self.frames.end()?;
                 return Ok(None);
             }
             match self.pieces.next().await? {
-                Some(piece) => self.frames.push(piece),
+                Some(piece) => {
+                    self.arrived.grow(piece.len())?;
+                    self.frames.push(piece);
+                }
                 None => self.ended = true,
             }
         }
@@ -119,4 +139,41 @@ pub(crate) fn unimplemented(method: &str) -> Fault {
              with their images, files, volumes and snapshots, and no functions, classes, web endpoints or schedules"
         ),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use atoll_dialect_kit::status::Status;
+
+    use super::*;
+    use crate::wire::apps::MountPutFileRequest;
+
+    /// A body with messages that have so many bytes of content, each of which comes by itself.
+    fn body(sizes: &[usize]) -> Body {
+        let pieces = sizes.iter().map(|size| {
+            let data = Some(Bytes::from(vec![b'x'; *size]));
+            let message = MountPutFileRequest { data, ..MountPutFileRequest::default() };
+            Ok::<_, io::Error>(frames::encode(&message))
+        });
+        Body::from_stream(stream::iter(pieces.collect::<Vec<_>>()))
+    }
+
+    #[tokio::test]
+    async fn messages_that_come_take_of_a_callers_memory_until_the_next_one() {
+        let (memory, caller) = (Memory::new(400_000), Caller::system());
+        let mut requests = Requests::new(body(&[100_000; 20]), &memory, &caller);
+        for _ in 0..20 {
+            let message = requests.one::<MountPutFileRequest>().await.unwrap();
+            assert_eq!(message.data.unwrap().len(), 100_000);
+        }
+        // The last one is still in use.
+        let mut others = Requests::new(body(&[100_000]), &memory, &caller);
+        let fault = others.one::<MountPutFileRequest>().await.unwrap_err();
+        assert_eq!(fault.status, Status::ResourceExhausted);
+        drop((requests, others));
+        let mut others = Requests::new(body(&[100_000]), &memory, &caller);
+        assert!(others.one::<MountPutFileRequest>().await.is_ok());
+    }
 }

@@ -80,7 +80,7 @@ pub(crate) fn needs(method: &str) -> Scope {
 /// Serves one call.
 pub(crate) async fn call(asker: Asker, sandbox: SandboxId, method: &str, body: Body) -> Response {
     let inside = Inside { asker, sandbox };
-    let mut requests = Requests::new(body);
+    let mut requests = Requests::new(body, &inside.asker.app.messages, inside.asker.caller());
     /// Reads the one message, asks the handler, answers.
     macro_rules! one {
         ($answer:ident, $handler:expr) => {{

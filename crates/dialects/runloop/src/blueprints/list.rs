@@ -1,14 +1,16 @@
 //! Listing blueprints.
 
+use atoll_store::BuildRecord;
 use axum::extract::State;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Parameters, all, view};
+use super::{Builds, Parameters, view};
 use crate::App;
 use crate::devboxes::limit;
 use crate::error::{Failure, Result};
 use crate::ids;
+use crate::newest::Newest;
 use crate::request::{Caller, Json, Query, Read};
 
 /// The blueprints that the client asks for.
@@ -30,28 +32,31 @@ pub(super) async fn list(
 ) -> Result<Json<Value>> {
     let limit = limit(query.limit)?;
     let engine = app.host.engine();
-    let mut records = all(engine, &caller, &[]).await.map_err(|error| Failure::of(&error))?;
-    // Ids sort by age, but not quite as the times do: a build has its id before it is begun. The next page begins after an id.
-    records.sort_unstable_by(|one, other| other.id.cmp(&one.id));
     let name = query.name.as_deref().filter(|name| !name.is_empty());
     let status = query.status.as_deref().filter(|status| !status.is_empty());
-    records.retain(|record| {
+    let after = query.starting_after.as_deref().and_then(ids::blueprint);
+    let is_wanted = |record: &BuildRecord| {
         name.is_none_or(|name| Parameters::of(record).name == name)
             && status.is_none_or(|status| view::status(record) == status)
-    });
-    let mut views = Vec::with_capacity(records.len());
-    for record in &records {
-        let view = view::view(engine, record).await;
-        if view["state"] == "created" {
-            views.push((record.id.clone(), view));
+    };
+    // Ids sort by age, but not quite as the times do: a build has its id before it is begun. The next page begins after an id.
+    let (mut newest, mut total) = (Newest::new(limit), 0_usize);
+    let mut builds = Builds::new(engine, &caller, &[]);
+    while let Some(few) = builds.next().await.map_err(|error| Failure::of(&error))? {
+        for record in &few {
+            if !is_wanted(record) {
+                continue;
+            }
+            let view = view::view(engine, record).await;
+            if view["state"] == "created" {
+                total += 1;
+                if after.as_ref().is_none_or(|after| record.id < *after) {
+                    newest.take(record.id.clone(), view);
+                }
+            }
         }
     }
-    let total = views.len();
-    if let Some(after) = query.starting_after.as_deref().and_then(ids::blueprint) {
-        views.retain(|(id, _)| *id < after);
-    }
-    let more = views.len() > limit;
-    let items: Vec<Value> = views.into_iter().take(limit).map(|(_, view)| view).collect();
+    let (items, more) = newest.page();
     let mut answer = json!({"blueprints": items, "has_more": more});
     if query.include_total_count.unwrap_or(true) {
         answer["total_count"] = total.into();

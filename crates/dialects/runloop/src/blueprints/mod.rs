@@ -12,10 +12,9 @@ mod view;
 use std::collections::BTreeMap;
 
 use atoll_core::build::BuildState;
-use atoll_core::limits::PAGE_MAX_COUNT;
 use atoll_core::sharing::Needs;
 use atoll_core::{Code, Error};
-use atoll_engine::{Engine, Target};
+use atoll_engine::{Caller as EngineCaller, Engine, Target};
 use atoll_store::BuildRecord;
 use axum::Router;
 use axum::extract::State;
@@ -32,6 +31,8 @@ use crate::{ids, once};
 
 /// The argument that holds a blueprint's parameters.
 const ARG: &str = "RUNLOOP_BLUEPRINT";
+/// Builds that are read at once: each may have a megabyte.
+const READ_COUNT: u32 = 16;
 
 /// The routes.
 pub(crate) fn routes(app: &App) -> Router<App> {
@@ -90,20 +91,30 @@ fn slug(name: &str) -> String {
     atoll_dialect_kit::names::label(name, "atoll runloop blueprint name", "blueprint")
 }
 
-/// Every build that a key may know of, newest first.
-async fn all<S>(
-    engine: &Engine,
-    caller: &Caller<S>,
-    states: &[BuildState],
-) -> Result<Vec<BuildRecord>, Error> {
-    let (mut cursor, mut found) = (None::<String>, Vec::new());
-    loop {
-        let page = engine.builds(states, cursor.as_deref(), Some(PAGE_MAX_COUNT), caller.engine()).await?;
-        found.extend(page.items);
-        match page.next {
-            Some(next) => cursor = Some(next.to_string()),
-            None => return Ok(found),
+/// The builds that a key may know of, newest first, a few at a time.
+struct Builds<'a> {
+    engine: &'a Engine,
+    caller: &'a EngineCaller,
+    states: &'a [BuildState],
+    cursor: Option<String>,
+    is_over: bool,
+}
+
+impl<'a> Builds<'a> {
+    fn new<S>(engine: &'a Engine, caller: &'a Caller<S>, states: &'a [BuildState]) -> Self {
+        Self { engine, caller: caller.engine(), states, cursor: None, is_over: false }
+    }
+
+    /// The next few; `None` when there are no more.
+    async fn next(&mut self) -> Result<Option<Vec<BuildRecord>>, Error> {
+        if self.is_over {
+            return Ok(None);
         }
+        let cursor = self.cursor.as_deref();
+        let page = self.engine.builds(self.states, cursor, Some(READ_COUNT), self.caller).await?;
+        self.cursor = page.next.map(|next| next.to_string());
+        self.is_over = self.cursor.is_none();
+        Ok(Some(page.items))
     }
 }
 
@@ -155,10 +166,12 @@ pub(crate) async fn by_id<S>(engine: &Engine, caller: &Caller<S>, text: &str) ->
 /// 404.
 pub(crate) async fn by_name<S>(engine: &Engine, caller: &Caller<S>, name: &str) -> Result<Origin> {
     let slug = slug(name);
-    let built = all(engine, caller, &[BuildState::Succeeded]).await.map_err(|error| Failure::of(&error))?;
-    for record in built.iter().filter(|record| record.spec.name == slug) {
-        if engine.template(&slug, record.template_version).await.is_ok() {
-            return origin(record);
+    let mut built = Builds::new(engine, caller, &[BuildState::Succeeded]);
+    while let Some(few) = built.next().await.map_err(|error| Failure::of(&error))? {
+        for record in few.iter().filter(|record| record.spec.name == slug) {
+            if engine.template(&slug, record.template_version).await.is_ok() {
+                return origin(record);
+            }
         }
     }
     match engine.template(&slug, None).await {

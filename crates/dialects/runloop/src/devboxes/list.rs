@@ -17,6 +17,8 @@ use crate::request::{Caller, Json, Query, Read};
 /// Items of a page when the client gives no number, and at most.
 pub(crate) const PAGE_COUNT: usize = 20;
 pub(crate) const PAGE_MAX_COUNT: usize = 5000;
+/// A page of things that clients describe ends with the one with which it has so many bytes.
+pub(crate) const PAGE_MAX_BYTES: usize = 8 << 20;
 /// Every status.
 const STATUSES: [&str; 10] = [
     "scheduled",

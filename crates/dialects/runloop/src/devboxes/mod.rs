@@ -25,7 +25,7 @@ use crate::request::{self, Caller, Json, Manage, Path, Read};
 use crate::{ids, once};
 
 pub(crate) use lifecycle::wake;
-pub(crate) use list::limit;
+pub(crate) use list::{PAGE_MAX_BYTES, limit};
 pub(crate) use setup::{Checkout, Plan};
 pub(crate) use view::{status, view};
 pub(crate) use wait::duration;

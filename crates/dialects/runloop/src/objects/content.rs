@@ -94,9 +94,8 @@ pub(super) async fn take(
     let coming = grant.caller().map(|by| app.objects.coming(by));
     app.host.fill_signed_object(&request, grant, &object.id)?;
     let (shelf, owner) = (app.objects.clone(), object.owner.parse().map_err(|error| broken(&error))?);
-    let (own, totals) = work(move || shelf.list(&owner)).await?;
-    let own_bytes = own.iter().filter_map(|object| object.size_bytes).fold(0, u64::saturating_add);
-    if !is_room(own_bytes, totals.bytes) {
+    let (own, all) = work(move || shelf.totals(&owner)).await?;
+    if !is_room(own.bytes, all.bytes) {
         return Err(Failure::new(
             StatusCode::INSUFFICIENT_STORAGE,
             "too_many",

@@ -6,6 +6,7 @@
 //! valid as long as the API key that made the object. Only that API key sees the object.
 
 mod content;
+mod known;
 mod shelf;
 
 use std::collections::BTreeMap;
@@ -22,7 +23,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::App;
-use crate::devboxes::limit;
+use crate::devboxes::{PAGE_MAX_BYTES, limit};
 use crate::disk::{self, broken, work};
 use crate::error::{Failure, Result};
 use crate::once::{self, Promised};
@@ -30,7 +31,7 @@ use crate::request::{Caller, Json, Manage, Path, Query, Read};
 
 pub(crate) use content::Opened;
 pub(crate) use shelf::Shelf;
-use shelf::{ContentType, Object, Totals};
+use shelf::{ContentType, Object};
 
 /// Most objects of all keys together, and of one key.
 const MAX_COUNT: usize = 10_000;
@@ -83,11 +84,6 @@ async fn find<S>(app: &App, caller: &Caller<S>, id: &str) -> Result<Object> {
     found.filter(|object| object.owner == caller.key().as_str()).ok_or_else(|| missing(id))
 }
 
-async fn all<S>(app: &App, caller: &Caller<S>) -> Result<(Vec<Object>, Totals)> {
-    let (shelf, owner) = (app.objects.clone(), caller.key());
-    work(move || shelf.list(&owner)).await
-}
-
 /// The object that a client asks for.
 #[derive(Debug, Deserialize)]
 struct Create {
@@ -132,8 +128,9 @@ async fn create(
     {
         return Ok(Json(uploading(&root, &made)));
     }
-    let (own, totals) = all(&app, &caller).await?;
-    if own.len() >= OF_KEY_MAX_COUNT || totals.count >= MAX_COUNT {
+    let (shelf, owner) = (app.objects.clone(), caller.key());
+    let (own, all) = work(move || shelf.totals(&owner)).await?;
+    if own.count >= OF_KEY_MAX_COUNT || all.count >= MAX_COUNT {
         return Err(Failure::new(
             StatusCode::TOO_MANY_REQUESTS,
             "too_many",
@@ -178,6 +175,39 @@ struct List {
     state: Option<String>,
 }
 
+impl List {
+    fn wants(&self, object: &Object) -> bool {
+        let has = |text: &str, part: &Option<String>| part.as_deref().is_none_or(|part| text.contains(part));
+        let is = |value: Value, word: &Option<String>| {
+            word.as_deref().filter(|word| !word.is_empty()).is_none_or(|word| value == word)
+        };
+        has(&object.name, &self.name)
+            && (has(&object.name, &self.search) || has(&object.id, &self.search))
+            && is(json!(object.content_type), &self.content_type)
+            && is(json!(object.state), &self.state)
+    }
+
+    /// The page of these objects, as clients read it; `None` when it is to begin after one that is not among them. No more
+    /// objects than the page has are in memory.
+    fn page(&self, objects: impl Iterator<Item = Object>, limit: usize) -> Option<Value> {
+        let (mut items, mut bytes, mut total, mut more) = (Vec::new(), 0, 0_usize, false);
+        let mut after = self.starting_after.as_deref().filter(|after| !after.is_empty());
+        for object in objects.filter(|object| self.wants(object)) {
+            total += 1;
+            match after {
+                Some(id) if id == object.id => after = None,
+                Some(_) => {}
+                None if !more && items.len() < limit && bytes < PAGE_MAX_BYTES => {
+                    bytes += object.bytes();
+                    items.push(view(&object));
+                }
+                None => more = true,
+            }
+        }
+        after.is_none().then(|| json!({"objects": items, "has_more": more, "total_count": total}))
+    }
+}
+
 /// `GET /v1/objects`: newest first.
 async fn list(
     caller: Caller<Read>,
@@ -185,30 +215,9 @@ async fn list(
     Query(query): Query<List>,
 ) -> Result<Json<Value>> {
     let limit = limit(query.limit)?;
-    let (own, _) = all(&app, &caller).await?;
-    let has = |text: &str, part: &Option<String>| part.as_deref().is_none_or(|part| text.contains(part));
-    let is = |value: Value, word: &Option<String>| {
-        word.as_deref().filter(|word| !word.is_empty()).is_none_or(|word| value == word)
-    };
-    let matching: Vec<&Object> = own
-        .iter()
-        .filter(|object| has(&object.name, &query.name))
-        .filter(|object| has(&object.name, &query.search) || has(&object.id, &query.search))
-        .filter(|object| is(json!(object.content_type), &query.content_type))
-        .filter(|object| is(json!(object.state), &query.state))
-        .collect();
-    let after = query.starting_after.filter(|after| !after.is_empty());
-    let begin = match after {
-        None => 0,
-        Some(after) => matching
-            .iter()
-            .position(|object| object.id == after)
-            .map(|at| at + 1)
-            .ok_or_else(|| Failure::bad("starting_after: is no id of an object in this list"))?,
-    };
-    let rest = &matching[begin..];
-    let items: Vec<Value> = rest.iter().take(limit).map(|object| view(object)).collect();
-    Ok(Json(json!({"objects": items, "has_more": rest.len() > limit, "total_count": matching.len()})))
+    let (shelf, owner) = (app.objects.clone(), caller.key());
+    let page = work(move || Ok(query.page(shelf.of(&owner)?, limit))).await?;
+    page.map(Json).ok_or_else(|| Failure::bad("starting_after: is no id of an object in this list"))
 }
 
 /// `GET /v1/objects/list_public`: there are no public objects.

@@ -17,6 +17,7 @@ use atoll_dialect_kit::time::now_ms;
 use atoll_engine::{Caller, Engine};
 use serde::{Deserialize, Serialize};
 
+use super::known::{Known, Totals};
 use crate::disk::{self, flush_dir, random};
 
 /// Prefix of ids.
@@ -74,10 +75,21 @@ impl std::fmt::Debug for Object {
 }
 
 impl Object {
+    /// About so many bytes has what a client says of it.
+    pub(super) fn bytes(&self) -> usize {
+        self.name.len() + self.metadata.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>()
+    }
+
+    /// When it expires, if it does.
+    pub(super) fn end_ms(&self) -> Option<u64> {
+        let waits = self.state == State::Uploading;
+        let waits = waits.then(|| self.created_at_ms.saturating_add(UPLOAD_MS));
+        waits.into_iter().chain(self.delete_after_ms).min()
+    }
+
     /// Whether it has expired.
     fn is_over(&self, now: u64) -> bool {
-        let waits = self.state == State::Uploading && now > self.created_at_ms + UPLOAD_MS;
-        waits || self.delete_after_ms.is_some_and(|at| now > at)
+        self.end_ms().is_some_and(|end| now > end)
     }
 }
 
@@ -86,6 +98,8 @@ impl Object {
 pub(crate) struct Shelf {
     dir: PathBuf,
     changing: Arc<Mutex<()>>,
+    /// `None` until it is first asked for.
+    known: Arc<Mutex<Option<Known>>>,
     coming: Memory,
 }
 
@@ -103,11 +117,11 @@ pub(crate) fn id_of(promise: &Promise) -> String {
 
 impl Shelf {
     pub(crate) fn new(engine: &Engine) -> Self {
-        Self {
-            dir: engine.spool_dir().join("runloop"),
-            changing: Arc::default(),
-            coming: Memory::new(COMING_MAX_BYTES),
-        }
+        Self::at(engine.spool_dir().join("runloop"))
+    }
+
+    fn at(dir: PathBuf) -> Self {
+        Self { dir, changing: Arc::default(), known: Arc::default(), coming: Memory::new(COMING_MAX_BYTES) }
     }
 
     /// Counts what a caller sends, while it is on its way.
@@ -133,7 +147,34 @@ impl Shelf {
     }
 
     fn save(&self, object: &Object) -> io::Result<()> {
-        disk::save(&self.place(&object.id), "object.json", &serde_json::to_vec(object)?)
+        disk::save(&self.place(&object.id), "object.json", &serde_json::to_vec(object)?)?;
+        self.known(|known| known.note(object))
+    }
+
+    /// Asks what is known, or changes it. Whoever changes objects does so while it has their lock, and takes this one after.
+    fn known<R>(&self, ask: impl FnOnce(&mut Known) -> R) -> io::Result<R> {
+        // A task that panics while it holds the lock leaves what is whole, or nothing.
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let whole = known.take().map_or_else(|| self.look(), Ok)?;
+        Ok(ask(known.insert(whole)))
+    }
+
+    fn look(&self) -> io::Result<Known> {
+        let mut known = Known::default();
+        let entries = match fs::read_dir(&self.dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(known),
+            entries => entries?,
+        };
+        for entry in entries {
+            let name = entry?.file_name();
+            let Some(id) = name.to_str().filter(|id| is_id(id)) else { continue };
+            match self.find(id) {
+                Ok(Some(object)) => known.note(&object),
+                Ok(None) => known.note_rest(id),
+                Err(error) => tracing::warn!(%error, id, "an object cannot be read"),
+            }
+        }
+        Ok(known)
     }
 
     /// The object with this id, of any key.
@@ -149,33 +190,23 @@ impl Shelf {
         Ok(Some(object).filter(|object| !object.is_over(now_ms())))
     }
 
-    /// The objects of a key, newest first, and the totals of all keys. Removes objects that have expired.
-    pub(crate) fn list(&self, owner: &KeyId) -> io::Result<(Vec<Object>, Totals)> {
-        let mut found = Vec::new();
-        let mut totals = Totals::default();
-        let entries = match fs::read_dir(&self.dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((found, totals)),
-            entries => entries?,
-        };
-        for entry in entries {
-            let name = entry?.file_name();
-            let Some(id) = name.to_str().filter(|id| is_id(id)) else { continue };
-            match self.find(id) {
-                Ok(Some(object)) => {
-                    totals.count += 1;
-                    totals.bytes = totals.bytes.saturating_add(object.size_bytes.unwrap_or(0));
-                    if object.owner == owner.as_str() {
-                        found.push(object);
-                    }
-                }
-                Ok(None) => self.remove_over(id)?,
-                Err(error) => tracing::warn!(%error, id, "an object cannot be read"),
-            }
+    /// The objects of a key, newest first. Each is read when it is its turn.
+    pub(crate) fn of(&self, owner: &KeyId) -> io::Result<impl Iterator<Item = Object>> {
+        let ids = self.known(|known| known.ids(owner, now_ms()))?;
+        Ok(ids.into_iter().filter_map(|id| {
+            self.find(&id).unwrap_or_else(|error| {
+                tracing::warn!(%error, id, "an object cannot be read");
+                None
+            })
+        }))
+    }
+
+    /// The totals of a key, and of all. Removes objects that have expired.
+    pub(crate) fn totals(&self, owner: &KeyId) -> io::Result<(Totals, Totals)> {
+        for id in self.known(|known| known.over(now_ms()))? {
+            self.remove_over(&id)?;
         }
-        found.sort_unstable_by(|one, other| {
-            (other.created_at_ms, &other.id).cmp(&(one.created_at_ms, &one.id))
-        });
-        Ok((found, totals))
+        self.known(|known| known.totals(owner, now_ms()))
     }
 
     /// Removes an object. A client that is reading it reads on.
@@ -192,9 +223,10 @@ impl Shelf {
 
     fn remove_locked(&self, id: &str) -> io::Result<()> {
         match fs::remove_dir_all(self.place(id)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            Ok(()) | Err(_) => flush_dir(&self.dir),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => flush_dir(&self.dir)?,
         }
+        self.known(|known| known.forget(id))
     }
 
     /// A path at which content may be received.
@@ -232,21 +264,13 @@ impl Shelf {
     }
 }
 
-/// Number and bytes of the objects of all keys.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Totals {
-    pub(crate) count: usize,
-    pub(crate) bytes: u64,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn shelf() -> (tempfile::TempDir, Shelf) {
         let dir = tempfile::tempdir().unwrap();
-        let shelf =
-            Shelf { dir: dir.path().join("objects"), changing: Arc::default(), coming: Memory::new(1 << 20) };
+        let shelf = Shelf::at(dir.path().join("objects"));
         (dir, shelf)
     }
 
@@ -304,9 +328,40 @@ mod tests {
         for object in [&forgotten, &over, &kept, &theirs] {
             shelf.create(object).unwrap();
         }
-        let (found, totals) = shelf.list(&one).unwrap();
-        assert_eq!(found.iter().map(|object| &object.id).collect::<Vec<_>>(), [&kept.id]);
-        assert_eq!(totals.count, 2);
-        assert!(!shelf.place(&forgotten.id).try_exists().unwrap());
+        let begun = shelf.place(&id_of(&Promise::new().unwrap()));
+        fs::create_dir(&begun).unwrap();
+        // The next server removes them, too.
+        for shelf in [&Shelf::at(shelf.dir.clone()), &shelf] {
+            let found: Vec<String> = shelf.of(&one).unwrap().map(|object| object.id).collect();
+            assert_eq!(found, [kept.id.clone()]);
+            let (own, all) = shelf.totals(&one).unwrap();
+            assert_eq!((own.count, all.count), (1, 2));
+            assert!(!shelf.place(&forgotten.id).try_exists().unwrap() && !begun.try_exists().unwrap());
+        }
+    }
+
+    #[test]
+    fn totals_follow_the_objects_and_lists_read_those_of_their_key() {
+        let (_dir, shelf) = shelf();
+        let [one, other] = [1, 2].map(|random| KeyId::from_parts(0, random));
+        let now = now_ms();
+        let (first, second) = (object(&one, now - 1), object(&one, now));
+        let theirs = object(&other, now);
+        for object in [&second, &theirs, &first] {
+            shelf.create(object).unwrap();
+        }
+        let beside = shelf.beside(&first.id).unwrap();
+        fs::write(&beside, "12345").unwrap();
+        shelf.fill(&first.id, &beside, 5).unwrap();
+        // Nothing of it is read for another key's list.
+        fs::write(shelf.place(&theirs.id).join("object.json"), "nothing").unwrap();
+        let ids = || shelf.of(&one).unwrap().map(|object| object.id).collect::<Vec<_>>();
+        assert_eq!(ids(), [second.id.clone(), first.id.clone()]);
+        assert_eq!(shelf.of(&other).unwrap().count(), 0);
+        let totals = |count, bytes| Totals { count, bytes };
+        assert_eq!(shelf.totals(&one).unwrap(), (totals(2, 5), totals(3, 5)));
+        shelf.remove(&first.id).unwrap();
+        assert_eq!(ids(), [second.id.clone()]);
+        assert_eq!(shelf.totals(&one).unwrap(), (totals(1, 0), totals(2, 0)));
     }
 }

@@ -93,14 +93,14 @@ pub(crate) async fn run(
     }
     let (output, exit) = ended(&inside, view.record.id.as_str()).await?;
     drop(turn);
-    Ok(Json(json!({
+    let said = json!({
         "cmdId": id,
         "exitCode": exit_code(&exit),
         "output": output.both(),
         "stdout": output.stdout(),
         "stderr": output.stderr(),
-    }))
-    .into_response())
+    });
+    Ok(output.answer(&said))
 }
 
 /// Waits a moment for the commands that run in a session already.

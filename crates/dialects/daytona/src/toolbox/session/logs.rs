@@ -8,16 +8,16 @@ use atoll_core::exec::OutputStream;
 use atoll_engine::{ExecView, OutputEvent, OutputReader, Piece};
 use axum::extract::Request;
 use axum::extract::ws::{Message, WebSocket, close_code};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use bytes::{BufMut as _, Bytes, BytesMut};
 use futures::{SinkExt as _, StreamExt as _};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::commands::find;
 use super::fail;
 use crate::error::Result;
-use crate::request::{Json, Path};
+use crate::request::Path;
 use crate::toolbox::output::so_far;
 use crate::toolbox::socket::{self, Sink};
 use crate::who::Inside;
@@ -39,7 +39,7 @@ pub(crate) async fn logs(
 pub(super) async fn tell(inside: &Inside, view: &ExecView, request: Request) -> Result<Response> {
     let exec = view.record.id.as_str();
     if !socket::is_wanted(&request) {
-        return Ok(Json(all(inside, exec).await?).into_response());
+        return all(inside, exec).await;
     }
     let reader = inside.engine().output(inside.id(), exec, 0, false).await.map_err(fail)?;
     let reader = reader.read_by(inside.recorded().key());
@@ -49,10 +49,11 @@ pub(super) async fn tell(inside: &Inside, view: &ExecView, request: Request) -> 
     .await
 }
 
-async fn all(inside: &Inside, exec: &str) -> Result<Value> {
+async fn all(inside: &Inside, exec: &str) -> Result<Response> {
     let held = inside.app.outputs.hold(inside.recorded());
     let output = so_far(inside.engine(), inside.id(), exec, held).await.map_err(fail)?;
-    Ok(json!({"output": output.both(), "stdout": output.stdout(), "stderr": output.stderr()}))
+    let said = json!({"output": output.both(), "stdout": output.stdout(), "stderr": output.stderr()});
+    Ok(output.answer(&said))
 }
 
 /// The mark before the output of a stream.

@@ -54,7 +54,7 @@ async fn admitted(parts: &mut Parts, app: &App, operation: Operation) -> Result<
         return Ok((Envd { user: user.or(envd.user), ..envd }, query));
     }
     Asked::of_anybody();
-    let key = signature::verify(app, &sandbox, &query, operation).await?;
+    let key = signature::verify(app, &sandbox, &query, operation)?;
     let key = app.host.engine().key_behind(&key).map_err(|error| Failure::of(&error))?;
     let caller = Caller::with_key(app.host.engine(), &key, &sandbox).await?;
     app.host.fill_signed(&parts.extensions, caller.grant.clone())?;

@@ -74,7 +74,7 @@ fn same(one: &str, other: &str) -> bool {
 ///
 /// # Errors
 /// 401 with the texts that the clients know.
-pub(crate) async fn verify(
+pub(crate) fn verify(
     app: &App,
     sandbox: &SandboxId,
     query: &Query,
@@ -83,7 +83,7 @@ pub(crate) async fn verify(
     if query.signature.as_deref().is_none_or(str::is_empty) {
         return Err(refused("missing signature query parameter"));
     }
-    let signer = signer(app, sandbox, query, operation).await;
+    let signer = signer(app, sandbox, query, operation);
     let signer = signer.ok_or_else(|| refused("invalid signature"))?;
     if let Some(expiration) = &query.signature_expiration {
         let expires: u64 =
@@ -95,20 +95,12 @@ pub(crate) async fn verify(
     Ok(signer)
 }
 
-async fn signer(app: &App, sandbox: &SandboxId, query: &Query, operation: Operation) -> Option<KeyId> {
+fn signer(app: &App, sandbox: &SandboxId, query: &Query, operation: Operation) -> Option<KeyId> {
     if !is_sane(query) {
         return None;
     }
-    let engine = app.host.engine();
     let signed = Signed::new(query, operation);
-    let access = engine.access(sandbox).ok()?;
-    let known = access.owner.iter().chain(access.grants.keys());
-    if let Some(key) = known.into_iter().find(|key| signed.is_by(app, sandbox, key)) {
-        return Some(key.clone());
-    }
-    // Keys that see the sandbox because all keys do, or because they administer.
-    let keys = engine.keys().await.ok()?;
-    keys.into_iter().map(|record| record.id).find(|key| signed.is_by(app, sandbox, key))
+    app.host.engine().signer(sandbox, |key| signed.is_by(app, sandbox, key)).ok()?
 }
 
 /// The sandbox that a signed address without a sandbox is for: clients without host names make such addresses. Only the
