@@ -10,6 +10,12 @@
 //! the root, absolute targets start there. What is made in this layer on the way copies owner and mode from
 //! below. A layer for which the layers below had a say depends on them: see [`Tree::depends_on_lowers`].
 //!
+//! # Bounds
+//!
+//! Each directory on the way is open while its parent is looked for, and what removes a tree calls itself for every level.
+//! So no directory is deeper than the limit, no matter how many links lead there. Layers below decide how much there is to
+//! look at; that is counted.
+//!
 //! # Safety of paths
 //!
 //! Directories are opened one component at a time with `openat2` (`BENEATH`, `NO_SYMLINKS`,
@@ -23,7 +29,7 @@ use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags, XattrFlags
 use rustix::io::Errno;
 
 use crate::error::{ImageError, Result};
-use crate::limits::{PATH_MAX_BYTES, SYMLINKS_MAX_COUNT};
+use crate::limits::{DEPTH_MAX_COUNT, LOOKUPS_MAX_COUNT, PATH_MAX_BYTES, SYMLINKS_MAX_COUNT};
 
 pub(super) const OPAQUE: &str = "trusted.overlay.opaque";
 
@@ -67,6 +73,8 @@ pub(super) struct Tree<'a> {
     implied: Vec<Vec<u8>>,
     /// What their paths take, bytes.
     implied_bytes: usize,
+    /// Names that were looked up.
+    lookups: u64,
 }
 
 fn lost(error: Errno) -> ImageError {
@@ -144,7 +152,7 @@ impl<'a> Tree<'a> {
     /// `lowers`: the roots of the layers below, highest first.
     pub(super) fn new(root: OwnedFd, lowers: &'a [OwnedFd]) -> Self {
         let root = Rc::new(root);
-        Self { root, lowers, depends: false, last: None, implied: Vec::new(), implied_bytes: 0 }
+        Self { root, lowers, depends: false, last: None, implied: Vec::new(), implied_bytes: 0, lookups: 0 }
     }
 
     pub(super) fn root(&self) -> &Rc<OwnedFd> {
@@ -196,6 +204,13 @@ impl<'a> Tree<'a> {
                     continue;
                 }
                 _ => {}
+            }
+            if done.len() >= DEPTH_MAX_COUNT {
+                return Err(ImageError::entry(&whole(), "its parent is too deep"));
+            }
+            self.lookups += 1;
+            if self.lookups > LOOKUPS_MAX_COUNT {
+                return Err(ImageError::entry(&whole(), "too much work to find where it belongs"));
             }
             let here = done.last().map_or_else(|| Rc::clone(&self.root), |(_, fd)| Rc::clone(fd));
             let target = match node(&here, &name)? {
@@ -271,7 +286,7 @@ impl<'a> Tree<'a> {
         }
         let path: Vec<&[u8]> = done.iter().map(|(name, _)| name.as_slice()).chain([name]).collect();
         for lower in self.lowers {
-            match look(lower, &path)? {
+            match look(lower, &path, &mut self.lookups)? {
                 Look::Found(found) => return Ok(Some(found)),
                 Look::Hidden => return Ok(None),
                 Look::GoOn => {}
@@ -288,12 +303,14 @@ enum Look {
     GoOn,
 }
 
-fn look(layer: &OwnedFd, path: &[&[u8]]) -> Result<Look> {
+/// What a layer has at a path. The names that were looked up are added to `lookups`.
+fn look(layer: &OwnedFd, path: &[&[u8]], lookups: &mut u64) -> Result<Look> {
     let mut owned;
     let mut here = layer;
     let mut opaque = false;
     for (index, name) in path.iter().enumerate() {
         let last = index + 1 == path.len();
+        *lookups += 1;
         match node(here, name)? {
             Node::Absent => return Ok(if opaque { Look::Hidden } else { Look::GoOn }),
             Node::Dir => {}
@@ -312,4 +329,28 @@ fn look(layer: &OwnedFd, path: &[&[u8]]) -> Result<Look> {
         here = &owned;
     }
     Ok(Look::GoOn)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(path: &std::path::Path) -> OwnedFd {
+        std::fs::File::open(path).unwrap().into()
+    }
+
+    #[test]
+    fn looking_at_the_layers_below_has_an_end() {
+        let (upper, lower) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::fs::create_dir_all(lower.path().join("a/b")).unwrap();
+        let lowers = [open(lower.path()), open(lower.path())];
+        let mut tree = Tree::new(open(upper.path()), &lowers);
+        tree.parent(&[b"a", b"b", b"c"]).unwrap();
+        // Three here; below, one for `a`, two for `b`, and three for `c` in both layers.
+        assert_eq!(tree.lookups, 3 + 1 + 2 + 2 * 3);
+        tree.lookups = LOOKUPS_MAX_COUNT - 1;
+        tree.parent(&[b"a"]).unwrap();
+        let Err(error) = tree.parent(&[b"a", b"b"]) else { panic!("it goes on looking") };
+        assert!(matches!(error, ImageError::Invalid(_)), "{error}");
+    }
 }
