@@ -160,7 +160,8 @@ fn age(dir: &Path) -> io::Result<Duration> {
 fn sweep_aside(shared: &Shared) {
     let removed = aside(&shared.dir).and_then(|places| {
         for place in places {
-            if age(&place)? > shared.keep.age {
+            let age = std::fs::metadata(&place)?.modified()?.elapsed().unwrap_or_default();
+            if age > shared.keep.age {
                 std::fs::remove_dir_all(&place)?;
             }
         }

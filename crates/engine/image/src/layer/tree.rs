@@ -33,6 +33,10 @@ use crate::limits::{DEPTH_MAX_COUNT, LOOKUPS_MAX_COUNT, PATH_MAX_BYTES, SYMLINKS
 
 pub(super) const OPAQUE: &str = "trusted.overlay.opaque";
 
+/// Directories that are remembered while the one above them is emptied: there are as many of these at once as there are
+/// levels.
+const FULL_MAX_COUNT: usize = 64;
+
 /// What stands at a place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Node {
@@ -135,17 +139,41 @@ pub(super) fn remove(dir: &OwnedFd, name: &[u8]) -> Result<()> {
         Err(error) => return Err(lost(error)),
     }
     let inside = open_dir(dir, name).map_err(lost)?;
-    let mut names = Vec::new();
-    for entry in fs::Dir::read_from(&inside).map_err(lost)? {
-        let entry = entry.map_err(lost)?;
-        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
-            names.push(entry.file_name().to_bytes().to_vec());
+    while let Some(full) = clear(&inside)? {
+        for child in full {
+            remove(&inside, &child)?;
         }
     }
-    for child in names {
-        remove(&inside, &child)?;
-    }
     fs::unlinkat(dir, name, AtFlags::REMOVEDIR).map_err(lost)
+}
+
+/// Removes what can be removed at once in a directory. Gives directories that are not empty, some of them; `None` when
+/// there was nothing.
+fn clear(dir: &OwnedFd) -> Result<Option<Vec<Vec<u8>>>> {
+    let (mut there, mut full) = (false, Vec::new());
+    for entry in fs::Dir::read_from(dir).map_err(lost)? {
+        let entry = entry.map_err(lost)?;
+        let name = entry.file_name();
+        if matches!(name.to_bytes(), b"." | b"..") {
+            continue;
+        }
+        there = true;
+        match fs::unlinkat(dir, name, AtFlags::empty()) {
+            Err(Errno::ISDIR) => {}
+            other => {
+                other.map_err(lost)?;
+                continue;
+            }
+        }
+        match fs::unlinkat(dir, name, AtFlags::REMOVEDIR) {
+            Err(Errno::NOTEMPTY | Errno::EXIST) => full.push(name.to_bytes().to_vec()),
+            other => other.map_err(lost)?,
+        }
+        if full.len() >= FULL_MAX_COUNT {
+            break;
+        }
+    }
+    Ok(there.then_some(full))
 }
 
 impl<'a> Tree<'a> {
@@ -337,6 +365,22 @@ mod tests {
 
     fn open(path: &std::path::Path) -> OwnedFd {
         std::fs::File::open(path).unwrap().into()
+    }
+
+    #[test]
+    fn what_is_removed_may_have_more_directories_than_are_remembered() {
+        let dir = tempfile::tempdir().unwrap();
+        for number in 0..FULL_MAX_COUNT * 2 + 1 {
+            std::fs::create_dir_all(dir.path().join(format!("gone/{number}/full"))).unwrap();
+            std::fs::create_dir(dir.path().join(format!("gone/empty{number}"))).unwrap();
+            std::fs::write(dir.path().join(format!("gone/{number}/full/file")), "").unwrap();
+        }
+        std::os::unix::fs::symlink("/", dir.path().join("gone/link")).unwrap();
+        std::fs::write(dir.path().join("kept"), "").unwrap();
+        remove(&open(dir.path()), b"gone").unwrap();
+        let left: Vec<_> =
+            std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["kept"]);
     }
 
     #[test]
