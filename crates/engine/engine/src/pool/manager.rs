@@ -14,6 +14,7 @@ use futures::StreamExt as _;
 
 use super::calls::not_found;
 use super::fill::{fill, remove};
+use super::measure::{self, measure};
 use super::{Member, Pool, PoolName, PoolOrigin, Pools, Recipe, State};
 use crate::authorize::Caller;
 use crate::engine::{Engine, Inner};
@@ -40,7 +41,7 @@ pub(crate) fn start(engine: &Engine) {
 async fn manage(engine: Engine) {
     let inner = Arc::clone(&engine.inner);
     let pools = &inner.pools;
-    let mut refreshed_ms = 0;
+    let (mut refreshed_ms, mut measured_ms) = (0, 0);
     while !inner.shutdown.is_cancelled() {
         let next = inner.clock.instant() + ROUND_EVERY;
         let stale = inner.now_ms().saturating_sub(refreshed_ms) >= REFRESH_EVERY_MS;
@@ -53,6 +54,10 @@ async fn manage(engine: Engine) {
                 Ok(()) => refreshed_ms = inner.now_ms(),
                 Err(error) => tracing::warn!(%error, "pools could not be looked up"),
             }
+        }
+        if inner.now_ms().saturating_sub(measured_ms) >= measure::EVERY_MS {
+            measure(&inner).await;
+            measured_ms = inner.now_ms();
         }
         let may = May {
             memory_bytes: pools.config.memory_bytes,
