@@ -7,6 +7,7 @@ mod thread;
 use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -64,6 +65,8 @@ pub(crate) struct Shared {
     pub(crate) key: Arc<SigningKey>,
     pub(crate) keep: Retention,
     journals: Mutex<HashMap<SandboxId, Arc<Journal>>>,
+    /// See [`Recorder::has_begun_all`].
+    complete: AtomicBool,
     pub(crate) work: Work,
     pub(crate) packer: Packer,
     /// Sandboxes that must stand still because their strict journal cannot be written.
@@ -75,6 +78,11 @@ impl Shared {
     /// Whether a sandbox is recorded now.
     fn is_open(&self, sandbox: &SandboxId) -> bool {
         lock(&self.journals).contains_key(sandbox)
+    }
+
+    /// Whether a journal that is not open is that of a sandbox that is gone.
+    fn is_complete(&self) -> bool {
+        self.complete.load(Ordering::Acquire)
     }
 }
 
@@ -111,6 +119,7 @@ impl Recorder {
             key: Arc::new(config.key),
             keep: config.keep,
             journals: Mutex::default(),
+            complete: AtomicBool::new(false),
             work: Work::default(),
             packer: Packer::default(),
             failing,
@@ -145,6 +154,12 @@ impl Recorder {
         self.shared.work.wake(&journal);
     }
 
+    /// Says that every sandbox that lives was [begun](Self::begin): a journal of which nothing was heard until now is that of
+    /// a sandbox that is gone, and is removed when it is too old. Before that none is removed.
+    pub fn has_begun_all(&self) {
+        self.shared.complete.store(true, Ordering::Release);
+    }
+
     /// How a sandbox is recorded.
     #[must_use]
     pub fn mode(&self, sandbox: &SandboxId) -> Mode {
@@ -159,12 +174,10 @@ impl Recorder {
     pub fn record(&self, sandbox: &SandboxId, mut event: Event) {
         let Some(journal) = self.find(sandbox) else { return };
         clip(&mut event);
-        if self.shared.work.has_room() && journal.enter(event) {
-            self.shared.work.entered(&journal);
-        } else {
+        if !journal.enter(event, &self.shared.work) {
             journal.lose(1);
-            self.shared.work.wake(&journal);
         }
+        self.shared.work.wake(&journal);
     }
 
     /// The same for what this server does, now.

@@ -217,6 +217,9 @@ impl Engine {
         engine.start_strict();
         disk::start(&engine.inner);
         engine.recover_all().await?;
+        if let Some(recorder) = &engine.inner.config.trace.recorder {
+            recorder.has_begun_all();
+        }
         usage::start(&engine.inner);
         pool::start(&engine);
         memory::start(&engine);

@@ -26,8 +26,15 @@ pub const ARCHIVE_FILES_MAX_COUNT: usize = 4096;
 pub const PATH_MAX_BYTES: usize = 4095;
 /// Longest component of a path, bytes.
 pub const NAME_MAX_BYTES: usize = 255;
-/// Deepest directory in an archive.
+/// Deepest directory in an archive, and in what it unpacks to, where links lead, too.
 pub const DEPTH_MAX_COUNT: usize = 256;
+/// Paths of directories that one layer describes, bytes, with [`DIRECTORY_COST_BYTES`] for each: they are in memory until
+/// the layer is whole.
+pub const DIRECTORIES_MAX_BYTES: usize = 128 << 20;
+/// What a directory costs beside its path, bytes.
+pub const DIRECTORY_COST_BYTES: usize = 96;
+/// Names that are looked up, in one layer and in those below, to find where the layer's entries belong: some minutes' work.
+pub const LOOKUPS_MAX_COUNT: u64 = 64 << 20;
 /// Symbolic links followed while one parent directory is looked up, as in the kernel.
 pub const SYMLINKS_MAX_COUNT: usize = 40;
 /// Largest extended header or long name in an archive, bytes.

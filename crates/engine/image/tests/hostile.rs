@@ -76,6 +76,18 @@ async fn hostile_archives_are_refused_and_leave_nothing() {
         ("name too long", vec![Entry::file(&long, b"")]),
         ("path too deep", vec![Entry::file(&format!("{deep}x"), b"")]),
         ("path too long", vec![Entry::file(&format!("{huge}x"), b"")]),
+        (
+            "path too deep through a link",
+            vec![Entry::symlink("s", "x").pax("linkpath", deep.as_bytes()), Entry::file("s/x", b"")],
+        ),
+        (
+            "path too deep through links to links",
+            vec![
+                Entry::symlink("s", "x").pax("linkpath", "d/".repeat(200).as_bytes()),
+                Entry::symlink("t", "x").pax("linkpath", format!("s/{}", "d/".repeat(200)).as_bytes()),
+                Entry::file("t/x", b""),
+            ],
+        ),
         ("NUL in a name", vec![Entry::file("a", b"x").pax("path", b"a\0b")]),
         ("NUL in a link", vec![Entry::symlink("a", "x").pax("linkpath", b"a\0b")]),
         ("empty link", vec![Entry::symlink("a", "")]),

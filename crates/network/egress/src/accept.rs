@@ -35,7 +35,9 @@ struct Own {
 /// Starts serving a gate until the sandbox is let go of.
 pub(crate) fn spawn(shared: &Arc<Shared>, net: &Arc<SandboxNet>, gate: Gate) -> io::Result<()> {
     let Gate { tcp, dns, proxy, resolver, original, steering, attribution } = gate;
+    // Both before anything is served: what fails here leaves no network that nobody can change or end.
     let listener = TcpListener::from_std(tcp)?;
+    let dns = dns.map(UdpSocket::from_std).transpose()?;
     let own = Own { proxy, resolver, original };
     let (to_accept, accepting) = (Arc::clone(shared), Arc::clone(net));
     tokio::spawn(async move {
@@ -50,7 +52,7 @@ pub(crate) fn spawn(shared: &Arc<Shared>, net: &Arc<SandboxNet>, gate: Gate) -> 
         tracing::warn!(sandbox = %net.id, "a program inside has taken the resolver's address: no names there");
         return Ok(());
     };
-    let socket = Arc::new(UdpSocket::from_std(dns)?);
+    let socket = Arc::new(dns);
     let (shared, net) = (Arc::clone(shared), Arc::clone(net));
     tokio::spawn(async move {
         let closed = net.closed.clone();

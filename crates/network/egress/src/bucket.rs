@@ -1,4 +1,7 @@
-//! A token bucket that is paid afterwards: a caller takes what it needs and is told how long to rest.
+//! A token bucket that is paid afterwards: a caller takes what it needs, and rests until that is paid.
+//!
+//! All that was taken before has to be paid first. So however many connections of a sandbox share a bucket, together
+//! they have no more than its rate.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -7,6 +10,8 @@ use tokio::time::Instant;
 
 /// Longest rest at a time: a changed rate is felt within this.
 const REST_MAX: Duration = Duration::from_secs(1);
+/// Nothing is owed for longer.
+const OWED_MAX: Duration = Duration::from_hours(24);
 
 #[derive(Debug)]
 struct State {
@@ -17,6 +22,16 @@ struct State {
     /// Units that are there, or owed when it is negative.
     balance: i64,
     at: Instant,
+    /// How often the rate was changed.
+    changes: u64,
+}
+
+/// When what a caller took is paid, and it may go on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Due {
+    at: Instant,
+    /// The rate's number: under another one nothing is owed.
+    changes: u64,
 }
 
 /// A limit of units per second.
@@ -26,7 +41,7 @@ pub(crate) struct Bucket(Mutex<State>);
 impl Bucket {
     /// Begins full.
     pub(crate) fn new(rate: Option<u64>, burst: u64) -> Self {
-        Self(Mutex::new(State { rate, burst, balance: signed(burst), at: Instant::now() }))
+        Self(Mutex::new(State { rate, burst, balance: signed(burst), at: Instant::now(), changes: 0 }))
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
@@ -37,18 +52,43 @@ impl Bucket {
     pub(crate) fn set(&self, rate: Option<u64>, burst: u64) {
         let mut state = self.lock();
         if (state.rate, state.burst) != (rate, burst) {
-            *state = State { rate, burst, balance: signed(burst), at: Instant::now() };
+            let changes = state.changes.wrapping_add(1);
+            *state = State { rate, burst, balance: signed(burst), at: Instant::now(), changes };
         }
     }
 
-    /// Takes `units`, which were used already, and says how long to rest before using more.
-    pub(crate) fn charge(&self, units: usize) -> Duration {
+    /// Takes `units`, which were used already. Gives when they are paid, if they are not already.
+    pub(crate) fn charge(&self, units: usize) -> Option<Due> {
+        if units == 0 {
+            return None;
+        }
         let mut state = self.lock();
-        let Some(rate) = state.rate else { return Duration::ZERO };
+        let rate = state.rate?;
         refill(&mut state, rate);
         state.balance = state.balance.saturating_sub(i64::try_from(units).unwrap_or(i64::MAX));
         let owed = u64::try_from(state.balance.saturating_neg()).unwrap_or(0);
-        Duration::from_micros(owed.saturating_mul(1_000_000) / rate.max(1)).min(REST_MAX)
+        let rest = Duration::from_micros(owed.saturating_mul(1_000_000) / rate.max(1)).min(OWED_MAX);
+        (!rest.is_zero()).then(|| Due { at: Instant::now() + rest, changes: state.changes })
+    }
+
+    /// How long to rest now before it is looked again, at most [`REST_MAX`]; nothing when it is paid.
+    pub(crate) fn rest(&self, due: Due) -> Duration {
+        if self.lock().changes != due.changes {
+            return Duration::ZERO;
+        }
+        due.at.saturating_duration_since(Instant::now()).min(REST_MAX)
+    }
+
+    /// Rests until it is paid.
+    pub(crate) async fn wait(&self, due: Option<Due>) {
+        let Some(due) = due else { return };
+        loop {
+            let rest = self.rest(due);
+            if rest.is_zero() {
+                return;
+            }
+            tokio::time::sleep(rest).await;
+        }
     }
 
     /// Takes one unit if there is one.
@@ -85,6 +125,9 @@ fn refill(state: &mut State, rate: u64) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -95,10 +138,40 @@ mod tests {
         let mut used = 0;
         while begin.elapsed() < Duration::from_secs(10) {
             used += 50;
-            tokio::time::sleep(bucket.charge(50)).await;
+            bucket.wait(bucket.charge(50)).await;
         }
         assert!((10_000..=10_200).contains(&used), "{used}");
-        assert_eq!(Bucket::new(None, 0).charge(usize::MAX), Duration::ZERO);
+        assert!(Bucket::new(None, 0).charge(usize::MAX).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_connections_have_no_more_together_than_one() {
+        const CONNECTIONS: usize = 100;
+        let (bucket, used) = (Arc::new(Bucket::new(Some(1000), 100)), Arc::new(AtomicUsize::new(0)));
+        let mut connections = tokio::task::JoinSet::new();
+        for _ in 0..CONNECTIONS {
+            let (bucket, used) = (Arc::clone(&bucket), Arc::clone(&used));
+            connections.spawn(async move {
+                loop {
+                    used.fetch_add(50, Ordering::Relaxed);
+                    bucket.wait(bucket.charge(50)).await;
+                }
+            });
+        }
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        connections.abort_all();
+        let used = used.load(Ordering::Relaxed);
+        // Each has begun once, and paid for that later.
+        assert!((55_000..=60_100 + CONNECTIONS * 50).contains(&used), "{used}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_debt_is_forgotten_when_the_rate_changes() {
+        let bucket = Bucket::new(Some(10), 0);
+        let due = bucket.charge(1_000_000);
+        assert_eq!(due.map(|due| bucket.rest(due)), Some(REST_MAX));
+        bucket.set(Some(1000), 0);
+        assert_eq!(due.map(|due| bucket.rest(due)), Some(Duration::ZERO));
     }
 
     #[tokio::test(start_paused = true)]

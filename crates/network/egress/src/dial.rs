@@ -7,13 +7,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context as Task, Poll, ready};
-use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
-use crate::bucket::Bucket;
+use crate::bucket::{Bucket, Due};
 use crate::budget::Budget;
 use crate::config::UpstreamProxy;
 use crate::connection::Context;
@@ -77,8 +76,15 @@ pub(crate) async fn dial(proxy: Option<&UpstreamProxy>, address: SocketAddr) -> 
 pub struct UpstreamStream {
     stream: TcpStream,
     account: Account,
-    reading: Option<Pin<Box<Sleep>>>,
-    writing: Option<Pin<Box<Sleep>>>,
+    reading: Option<Resting>,
+    writing: Option<Resting>,
+}
+
+/// A rest until what was read or written is paid.
+#[derive(Debug)]
+struct Resting {
+    due: Due,
+    sleep: Pin<Box<Sleep>>,
 }
 
 /// Where bytes of one connection to the outside are counted.
@@ -89,16 +95,16 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// Counts bytes that left the sandbox, and says how long to rest.
-    pub(crate) fn sent(&self, bytes: usize) -> Duration {
+    /// Counts bytes that left the sandbox, and says when they are paid.
+    pub(crate) fn sent(&self, bytes: usize) -> Option<Due> {
         for meter in [&self.context.net.total, &self.context.connection.meter, &self.destination] {
             meter.sent.fetch_add(bytes as u64, Ordering::Relaxed);
         }
         self.context.net.up.charge(bytes)
     }
 
-    /// Counts bytes that came into the sandbox, and says how long to rest.
-    pub(crate) fn received(&self, bytes: usize) -> Duration {
+    /// Counts bytes that came into the sandbox, and says when they are paid.
+    pub(crate) fn received(&self, bytes: usize) -> Option<Due> {
         for meter in [&self.context.net.total, &self.context.connection.meter, &self.destination] {
             meter.received.fetch_add(bytes as u64, Ordering::Relaxed);
         }
@@ -130,16 +136,21 @@ impl UpstreamStream {
 }
 
 /// Waits out a rest.
-fn rest(sleep: &mut Option<Pin<Box<Sleep>>>, task: &mut Task<'_>) -> Poll<()> {
-    if let Some(waiting) = sleep {
-        ready!(waiting.as_mut().poll(task));
-        *sleep = None;
+fn rest(resting: &mut Option<Resting>, bucket: &Bucket, task: &mut Task<'_>) -> Poll<()> {
+    while let Some(Resting { due, sleep }) = resting {
+        ready!(sleep.as_mut().poll(task));
+        let more = bucket.rest(*due);
+        if more.is_zero() {
+            *resting = None;
+        } else {
+            sleep.as_mut().reset(Instant::now() + more);
+        }
     }
     Poll::Ready(())
 }
 
-fn pause(delay: Duration) -> Option<Pin<Box<Sleep>>> {
-    (!delay.is_zero()).then(|| Box::pin(tokio::time::sleep(delay)))
+fn pause(due: Option<Due>, bucket: &Bucket) -> Option<Resting> {
+    due.map(|due| Resting { due, sleep: Box::pin(tokio::time::sleep(bucket.rest(due))) })
 }
 
 impl AsyncRead for UpstreamStream {
@@ -149,11 +160,11 @@ impl AsyncRead for UpstreamStream {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        ready!(rest(&mut this.reading, task));
+        ready!(rest(&mut this.reading, this.account.down(), task));
         let before = buf.filled().len();
         ready!(Pin::new(&mut this.stream).poll_read(task, buf))?;
         let count = buf.filled().len() - before;
-        this.reading = pause(this.account.received(count));
+        this.reading = pause(this.account.received(count), this.account.down());
         Poll::Ready(Ok(()))
     }
 }
@@ -161,10 +172,10 @@ impl AsyncRead for UpstreamStream {
 impl AsyncWrite for UpstreamStream {
     fn poll_write(mut self: Pin<&mut Self>, task: &mut Task<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let this = &mut *self;
-        ready!(rest(&mut this.writing, task));
+        ready!(rest(&mut this.writing, this.account.up(), task));
         let portion = this.account.up().portion().unwrap_or(usize::MAX).min(buf.len());
         let count = ready!(Pin::new(&mut this.stream).poll_write(task, &buf[..portion]))?;
-        this.writing = pause(this.account.sent(count));
+        this.writing = pause(this.account.sent(count), this.account.up());
         Poll::Ready(Ok(count))
     }
 

@@ -18,6 +18,9 @@ pub const HTTP_HEADERS_MAX_COUNT: usize = 200;
 pub const HTTP_BUFFER_MAX_BYTES: usize = 64 << 10;
 /// Names with addresses that are remembered for one sandbox. The oldest go first.
 pub const NAMES_MAX_COUNT: usize = 4096;
+/// Of these, names that are remembered for one address. A connection whose name is not certain is decided upon for each of
+/// them, so their number is the work that a sandbox makes for the server with a connection.
+pub const NAMES_OF_ADDRESS_MAX_COUNT: usize = 64;
 /// How long an answer of the resolver counts, at least: programs keep addresses longer than they should.
 pub const NAME_KEPT: Duration = Duration::from_secs(3600);
 /// Destinations that bytes are counted for, for one sandbox. Further ones are counted together.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use atoll_core::policy::HostName;
 use tokio::time::Instant;
 
-use crate::limits::{NAME_KEPT, NAMES_MAX_COUNT};
+use crate::limits::{NAME_KEPT, NAMES_MAX_COUNT, NAMES_OF_ADDRESS_MAX_COUNT};
 
 /// Answers given to one sandbox.
 #[derive(Debug, Default)]
@@ -25,6 +25,7 @@ impl Names {
         for address in addresses {
             if self.until.insert((*address, name.clone()), until).is_none() {
                 self.by_address.entry(*address).or_default().push(name.clone());
+                self.crowd_out(*address);
             }
         }
         if self.until.len() > NAMES_MAX_COUNT {
@@ -42,6 +43,20 @@ impl Names {
     pub(crate) fn of(&self, address: IpAddr) -> Vec<HostName> {
         let names = self.by_address.get(&address).map_or(&[][..], Vec::as_slice);
         names.iter().filter(|name| self.is(name, address)).cloned().collect()
+    }
+
+    /// Forgets the name of an address that counts the shortest when it has too many, but not the newest: that one is about to be
+    /// used.
+    fn crowd_out(&mut self, address: IpAddr) {
+        let Some(names) = self.by_address.get_mut(&address) else { return };
+        if names.len() <= NAMES_OF_ADDRESS_MAX_COUNT {
+            return;
+        }
+        let until = |at: &usize| names.get(*at).and_then(|name| self.until.get(&(address, name.clone())));
+        if let Some(shortest) = (0..names.len() - 1).min_by_key(until) {
+            let name = names.remove(shortest);
+            self.until.remove(&(address, name));
+        }
     }
 
     /// Makes room: forgets the quarter that counts the shortest.
@@ -76,6 +91,22 @@ mod tests {
         assert_eq!(names.of(here).len(), 2);
         tokio::time::sleep(NAME_KEPT + Duration::from_secs(1)).await;
         assert_eq!(names.of(here), [name("b.example")]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_has_a_limited_number_of_names_and_the_newest_is_one() {
+        let (mut names, here) = (Names::default(), "1.1.1.1".parse().unwrap());
+        for number in 0..NAMES_OF_ADDRESS_MAX_COUNT {
+            names.learn(&name(&format!("n{number}.example")), &[here], Duration::from_secs(7200));
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        // It counts for a shorter time than all others.
+        names.learn(&name("new.example"), &[here], Duration::ZERO);
+        let all = names.of(here);
+        assert_eq!(all.len(), NAMES_OF_ADDRESS_MAX_COUNT);
+        assert!(all.contains(&name("new.example")) && !all.contains(&name("n0.example")), "{all:?}");
+        assert!(!names.is(&name("n0.example"), here));
+        assert_eq!(names.until.len(), NAMES_OF_ADDRESS_MAX_COUNT);
     }
 
     #[tokio::test(start_paused = true)]

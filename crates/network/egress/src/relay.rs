@@ -5,7 +5,6 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
 
 use rustix::net::Shutdown;
 use rustix::pipe::{PipeFlags, SpliceFlags};
@@ -40,7 +39,7 @@ pub(crate) async fn relay(mut client: ClientStream, upstream: UpstreamStream) ->
 /// Sends bytes that were read ahead.
 pub(crate) async fn send(ahead: &[u8], upstream: &TcpStream, account: &Account) -> io::Result<()> {
     write_all(upstream, ahead).await?;
-    wait(account.sent(ahead.len())).await;
+    charge(Direction::Out, account, ahead.len()).await;
     Ok(())
 }
 
@@ -68,7 +67,7 @@ pub(crate) async fn pump(
             return end(to);
         }
         splice_out(&input, to, count).await?;
-        wait(charge(direction, account, count)).await;
+        charge(direction, account, count).await;
     }
 }
 
@@ -81,22 +80,25 @@ async fn copy_some(
 ) -> io::Result<usize> {
     loop {
         from.readable().await?;
-        let _room = account.budget().hold(COPY_BYTES).await;
+        let room = account.budget().hold(COPY_BYTES).await;
         let mut buffer = vec![0; portion(direction, account, COPY_BYTES as usize)];
         let count = match from.try_read(&mut buffer) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
             read => read?,
         };
         write_all(to, &buffer[..count]).await?;
-        wait(charge(direction, account, count)).await;
+        // A connection that rests holds no memory either.
+        drop((buffer, room));
+        charge(direction, account, count).await;
         return Ok(count);
     }
 }
 
-fn charge(direction: Direction, account: &Account, count: usize) -> Duration {
+/// Counts bytes that were carried, and rests until the sandbox's bandwidth has paid for them.
+async fn charge(direction: Direction, account: &Account, count: usize) {
     match direction {
-        Direction::Out => account.sent(count),
-        Direction::In => account.received(count),
+        Direction::Out => account.up().wait(account.sent(count)).await,
+        Direction::In => account.down().wait(account.received(count)).await,
     }
 }
 
@@ -106,12 +108,6 @@ fn portion(direction: Direction, account: &Account, most: usize) -> usize {
         Direction::In => account.down(),
     };
     bucket.portion().map_or(most, |portion| portion.min(most))
-}
-
-async fn wait(rest: Duration) {
-    if !rest.is_zero() {
-        tokio::time::sleep(rest).await;
-    }
 }
 
 /// A pipe with its room among the bytes on their way. Without room, or without descriptors, it goes on more slowly.

@@ -345,6 +345,21 @@ fn old_segments_go_and_the_journal_says_so() {
 }
 
 #[test]
+fn a_journal_that_drops_something_at_its_end_has_ended_all_the_same() {
+    let world = World { keep: Retention { bytes: 1, ..Retention::default() }, ..World::new() };
+    for part in 0..3_u32 {
+        let (mut writer, _) = world.open();
+        writer.append(&events(part..part + 1), at(u64::from(part))).unwrap();
+        end(&mut writer, at(u64::from(part)));
+        let report = world.verify();
+        assert!(report.ended && report.signed == report.last, "{report:?}");
+        assert_eq!(report.findings, []);
+    }
+    assert!(world.verify().first > 1, "something was dropped");
+    assert!(Reader::new(world.base(), &world.sandbox, 1).has_ended().unwrap());
+}
+
+#[test]
 fn a_clock_that_jumps_is_an_event_and_changes_no_order() {
     let world = World::new();
     let (mut writer, _) = world.open();

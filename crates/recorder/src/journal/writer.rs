@@ -1,5 +1,5 @@
 //! The one writer of a journal. Blocking: only the recorder's thread calls it. It waits for the disk only where a long
-//! journal goes on with another segment: the end of a short one is compressed by another thread ([`Unpacked`]).
+//! journal goes on with another segment: the last one is compressed by another thread ([`Unpacked`]).
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -22,6 +22,9 @@ use crate::key::SigningKey;
 use crate::limits::{CHECKPOINT_EVERY_COUNT, CLOCK_STEP_MIN, SEGMENT_MAX_BYTES};
 use crate::recorder::Retention;
 use crate::{Event, Numbered, Witness};
+
+/// For no more events than these a write has memory beforehand.
+const WRITE_GUESS_MAX_COUNT: usize = 1024;
 
 /// The time on both clocks when an event is written.
 #[derive(Debug, Clone, Copy)]
@@ -209,17 +212,38 @@ impl JournalWriter {
         self.unsigned > 0
     }
 
-    /// Writes events with one write, and a checkpoint where one is due. Nothing is in the journal when it fails.
+    /// Writes events with one write, and a checkpoint where one is due; as many of them as belong into one segment. Gives
+    /// their number, at least one unless there is none: the caller has the others written next. Nothing is in the journal
+    /// when it fails.
     ///
     /// # Errors
     /// What the file system says, above all that it is full.
-    pub(crate) fn append(&mut self, events: &[Event], now: Moment) -> io::Result<()> {
+    pub(crate) fn append(&mut self, events: &[Event], now: Moment) -> io::Result<usize> {
+        let written = self.put(events, now, End::Open)?;
+        let size = self.open.as_ref().map_or(0, |open| open.size);
+        // The events are in the journal, even if the segment cannot be closed now: that is tried again with the next
+        // ones.
+        if size >= SEGMENT_MAX_BYTES
+            && let Err(error) = self.finish(now)
+        {
+            tracing::warn!(sandbox = %self.sandbox, %error, "a segment of a journal could not be closed");
+        }
+        Ok(written)
+    }
+
+    /// The write of [`Self::append`]: with it, what ends is signed as such.
+    fn put(&mut self, events: &[Event], now: Moment, end: End) -> io::Result<usize> {
         self.open_segment()?;
-        let mut out = Vec::with_capacity(events.len() * 320);
+        let mut out = Vec::with_capacity(events.len().min(WRITE_GUESS_MAX_COUNT) * 320);
         let (mut link, mut next) = (self.link, self.next);
         let step = self.clock_step(now);
         let mut last_at_us = self.last_at_us;
+        let mut written = 0;
         for event in step.iter().chain(events) {
+            // A guest decides how large an event is, and how many wait: no segment is larger than a reader takes.
+            if written > 0 && out.len() as u64 >= SEGMENT_MAX_BYTES {
+                break;
+            }
             let payload = serde_json::to_vec(&Entry { number: next, event }).map_err(io::Error::other)?;
             // Two fields of one name, the event's own and one of its kind, could be written and never be read.
             debug_assert!(
@@ -229,25 +253,18 @@ impl JournalWriter {
             link = encode(&mut out, link, Kind::Event, &payload);
             last_at_us = event.at_us;
             next += 1;
+            written += 1;
         }
         let unsigned = self.unsigned + (next - self.next);
-        let signs = unsigned >= CHECKPOINT_EVERY_COUNT;
+        let signs = unsigned >= CHECKPOINT_EVERY_COUNT || end != End::Open;
         if signs {
-            link = self.checkpoint_into(&mut out, link, next - 1, now, End::Open)?;
+            link = self.checkpoint_into(&mut out, link, next - 1, now, end)?;
         }
         self.write(&out)?;
         (self.link, self.next, self.last_at_us) = (link, next, last_at_us);
         self.ahead_us = Some(now.ahead_us());
         self.unsigned = if signs { 0 } else { unsigned };
-        let size = self.open.as_ref().map_or(0, |open| open.size);
-        // The events are in the journal, even if the segment cannot be closed now: that is tried again with the next
-        // ones.
-        if size >= SEGMENT_MAX_BYTES
-            && let Err(error) = self.finish(End::Segment, now)
-        {
-            tracing::warn!(sandbox = %self.sandbox, %error, "a segment of a journal could not be closed");
-        }
-        Ok(())
+        Ok(written - usize::from(step.is_some()))
     }
 
     /// An event when the wall clock was set since the last write.
@@ -279,38 +296,32 @@ impl JournalWriter {
         Ok(())
     }
 
-    /// Ends the journal; nothing follows but events that a later server may have to add. When all of it is in its first
-    /// segment, the caller has that one to compress: nothing else needs it.
+    /// Ends the journal; nothing follows but events that a later server may have to add. The caller has its last segment to
+    /// compress: nothing else needs it.
     ///
     /// # Errors
-    /// What the file system says.
+    /// What the file system says. Then the journal has not ended.
     pub(crate) fn end(&mut self, now: Moment) -> io::Result<Option<Unpacked>> {
-        self.append(&[by_server(now.wall_us, What::Recorder(RecorderEvent::Ended))], now)?;
+        // Before the end, because it says in the journal what it drops.
         if self.open.as_ref().is_none_or(|open| open.first > 1) {
-            return self.finish(End::Journal, now).map(|()| None);
+            self.retain(now)?;
         }
-        self.sign_end(End::Journal, now)?;
+        self.put(&[by_server(now.wall_us, What::Recorder(RecorderEvent::Ended))], now, End::Journal)?;
         Ok(self.take_segment())
     }
 
     /// Ends the open segment with a signed checkpoint and compresses it.
-    fn finish(&mut self, end: End, now: Moment) -> io::Result<()> {
+    fn finish(&mut self, now: Moment) -> io::Result<()> {
         if self.open.is_none() {
             return Ok(());
         }
-        self.sign_end(end, now)?;
-        self.close_segment()?;
-        self.retain(now)
-    }
-
-    /// Writes the signed checkpoint that ends the open segment.
-    fn sign_end(&mut self, end: End, now: Moment) -> io::Result<()> {
         let mut out = Vec::new();
-        let link = self.checkpoint_into(&mut out, self.link, self.last(), now, end)?;
+        let link = self.checkpoint_into(&mut out, self.link, self.last(), now, End::Segment)?;
         self.write(&out)?;
         self.link = link;
         self.unsigned = 0;
-        Ok(())
+        self.close_segment()?;
+        self.retain(now)
     }
 
     /// The open segment, which is open no more.
@@ -379,7 +390,8 @@ impl JournalWriter {
     fn retain(&mut self, now: Moment) -> io::Result<()> {
         let segments = list(&self.dir)?;
         // One that was not compressed at its end, for want of room.
-        for left in segments.iter().filter(|segment| !segment.closed) {
+        let written = self.open.as_ref().map(|open| open.first);
+        for left in segments.iter().filter(|segment| !segment.closed && Some(segment.first) != written) {
             Unpacked::new(&self.dir, left.first).pack()?;
         }
         let segments = list(&self.dir)?;
@@ -402,7 +414,7 @@ impl JournalWriter {
         }
         let Some(before) = dropped else { return Ok(()) };
         let what = What::Recorder(RecorderEvent::Dropped { before });
-        self.append(&[by_server(now.wall_us, what)], now)
+        self.append(&[by_server(now.wall_us, what)], now).map(drop)
     }
 }
 

@@ -35,7 +35,7 @@ struct State {
 }
 
 impl Packer {
-    /// Takes a segment that nothing else writes to. The journal is its only one, and is whole without this.
+    /// Takes the last segment of a journal that has ended. The journal is whole without this.
     pub(crate) fn take(&self, sandbox: &SandboxId, segment: Unpacked) {
         lock(&self.state).waiting.push_back((sandbox.clone(), segment));
         self.changed.notify_all();

@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use atoll_core::id::SandboxId;
 use tokio::sync::watch;
 
+use super::thread::Work;
 use super::{Mode, NotWritten, lock};
 use crate::Event;
 use crate::limits::WAITING_MAX_COUNT;
@@ -61,12 +62,16 @@ impl Journal {
         Self { sandbox, owner, mode, waiting: Mutex::default(), progress }
     }
 
-    /// Enters an event, if there is room.
-    pub(crate) fn enter(&self, event: Event) -> bool {
+    /// Enters an event, if there is room here and among the events of all journals.
+    pub(crate) fn enter(&self, event: Event, all: &Work) -> bool {
         let mut waiting = lock(&self.waiting);
         // After a loss nothing is entered until the loss is written: the lost events lie between those before and after
         // it.
         if waiting.events.len() >= WAITING_MAX_COUNT || waiting.lost > 0 || waiting.closing.is_some() {
+            return false;
+        }
+        // Before the recorder's thread can take it, which gives the room back.
+        if !all.take_room(waiting.events.len()) {
             return false;
         }
         waiting.events.push_back(event);

@@ -5,9 +5,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use zeroize::Zeroizing;
 
 use super::*;
-use crate::event::{Lost, RecorderEvent};
-use crate::journal::{JournalWriter, Moment};
-use crate::limits::WAITING_MAX_COUNT;
+use crate::event::{Lost, ProcessStarted, RecorderEvent};
+use crate::journal::{JournalWriter, Moment, list, read};
+use crate::limits::{ARGV_MAX_CHARS, SEGMENT_MAX_BYTES, WAITING_MAX_COUNT};
 use crate::{Report, verify};
 
 fn open(dir: &std::path::Path) -> Recorder {
@@ -200,5 +200,98 @@ async fn a_journal_that_cannot_be_written_fails_and_goes_on_later() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert!(whats(&recorder).contains(&text(0)), "what waited is written");
+    recorder.close().await;
+}
+
+#[tokio::test]
+async fn large_events_that_waited_go_into_segments_that_can_be_read() {
+    const COUNT: usize = 400;
+    let dir = tempfile::tempdir().unwrap();
+    block(dir.path());
+    let recorder = open(dir.path());
+    recorder.begin(&sandbox(), None, Mode::On);
+    for _ in 0..COUNT {
+        // As large as a guest can make one: each character takes six bytes in the journal.
+        let started =
+            ProcessStarted { argv: vec!["\u{1}".repeat(ARGV_MAX_CHARS)], ..ProcessStarted::default() };
+        recorder.note(&sandbox(), What::ProcessStarted(started));
+    }
+    assert!(recorder.written(&sandbox()).await.is_err(), "they wait, most of them together");
+    std::fs::remove_file(dir.path().join(sandbox().as_str())).unwrap();
+    recorder.close().await;
+    let started = whats(&recorder).into_iter().filter(|what| matches!(what, What::ProcessStarted(_)));
+    assert_eq!(started.count(), COUNT);
+    assert_eq!(report(&recorder).findings, []);
+    let segments = list(&dir.path().join(sandbox().as_str())).unwrap();
+    let sizes: Vec<_> = segments.iter().map(|segment| read(segment).unwrap().len() as u64).collect();
+    assert!(sizes.iter().all(|size| *size < 3 * SEGMENT_MAX_BYTES), "{sizes:?}");
+}
+
+#[tokio::test]
+async fn journals_that_cannot_be_written_leave_room_to_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let stuck: Vec<_> = (10..18).map(|number| SandboxId::from_parts(number, 1)).collect();
+    for id in &stuck {
+        std::fs::write(dir.path().join(id.as_str()), "").unwrap();
+    }
+    let recorder = open(dir.path());
+    for id in &stuck {
+        recorder.begin(id, None, Mode::On);
+        // What its thread takes before the first write fails, and more than may wait then.
+        for number in 0..WAITING_MAX_COUNT * 3 {
+            recorder.note(id, text(number));
+        }
+    }
+    recorder.begin(&sandbox(), None, Mode::On);
+    recorder.note(&sandbox(), text(0));
+    recorder.written(&sandbox()).await.unwrap();
+    // The recorder is never closed: it would wait for those that are stuck.
+    assert_eq!(whats(&recorder)[1..], [text(0)]);
+}
+
+/// Makes a file or directory look as if it was changed so long ago.
+fn make_old(path: &std::path::Path, age: Duration) {
+    let file = std::fs::File::open(path).unwrap();
+    file.set_modified(std::time::SystemTime::now() - age).unwrap();
+}
+
+#[tokio::test]
+async fn journals_of_what_lives_stay_and_those_of_what_is_gone_go_when_nothing_was_written_for_long() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |id: &SandboxId| dir.path().join(id.as_str());
+    let is_there = |id: &SandboxId| path(id).try_exists().unwrap();
+    let [grows, gone, other] = [2, 3, 4].map(|number| SandboxId::from_parts(number, 1));
+    let (lives, long) = (sandbox(), Retention::default().age + Duration::from_hours(1));
+    let before = open(dir.path());
+    for id in [&lives, &grows, &gone] {
+        before.begin(id, None, Mode::On);
+        before.note(id, text(7));
+    }
+    before.close().await;
+    for id in [&lives, &gone] {
+        for file in std::fs::read_dir(path(id)).unwrap() {
+            make_old(&file.unwrap().path(), long);
+        }
+    }
+    for id in [&lives, &grows, &gone] {
+        make_old(&path(id), long);
+    }
+    let recorder = open(dir.path());
+    let look = async || {
+        recorder.note(&other, text(0));
+        recorder.written(&other).await.unwrap();
+    };
+    recorder.begin(&other, None, Mode::On);
+    // The thread has looked after what it wrote first, when it has written what comes then.
+    look().await;
+    look().await;
+    assert!(is_there(&lives) && is_there(&gone), "not all that lives is begun");
+    recorder.begin(&lives, None, Mode::On);
+    recorder.has_begun_all();
+    while is_there(&gone) {
+        look().await;
+    }
+    assert!(is_there(&grows), "its file was written to");
+    assert!(whats(&recorder).contains(&text(7)));
     recorder.close().await;
 }

@@ -1,6 +1,7 @@
 //! The thread that writes all journals.
 
 use std::collections::{HashMap, VecDeque};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -32,15 +33,15 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Whether there is room for one more event, of all journals together.
-    pub(crate) fn has_room(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) < WAITING_ALL_MAX_COUNT
+    /// Takes room for one more event of a journal of which so many wait already, and says whether there was any. A
+    /// journal has no more than it leaves to others: however many cannot be written, the next one has some.
+    pub(crate) fn take_room(&self, own: usize) -> bool {
+        let one_more = |all| (own < WAITING_ALL_MAX_COUNT.saturating_sub(all)).then_some(all + 1);
+        self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
     }
 
-    /// An event was entered.
-    pub(crate) fn entered(&self, journal: &Arc<Journal>) {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        self.wake(journal);
+    fn give_back(&self, count: usize) {
+        self.waiting.fetch_sub(count, Ordering::Relaxed);
     }
 
     pub(crate) fn wake(&self, journal: &Arc<Journal>) {
@@ -76,7 +77,7 @@ struct Pen {
     journal: Arc<Journal>,
     /// `None` until it could be opened.
     writer: Option<JournalWriter>,
-    /// Events that were taken from the queue and not written, and the recorder's own.
+    /// Events that were taken from the queue and not written, and the recorder's own, the oldest first.
     events: Vec<Event>,
     /// How many of them came from the queue.
     entered: u64,
@@ -121,7 +122,7 @@ pub(crate) fn run(shared: &Arc<Shared>) {
         let stops = shared.work.stops();
         let moment = Moment { wall_us: crate::now_us(), steady: now.duration_since(started) };
         pens.retain(|_, pen| !pen.is_due(now, stops) || !pen.write(shared, now, moment));
-        if now >= sweep_at {
+        if now >= sweep_at && shared.is_complete() {
             sweep_at = now + SWEEP_EVERY;
             sweep(shared);
             sweep_aside(shared);
@@ -146,6 +147,15 @@ fn pause(pens: &HashMap<SandboxId, Pen>) -> Duration {
     })
 }
 
+/// How long ago something was written in a journal's directory. A file that grows does not change the directory itself.
+fn age(dir: &Path) -> io::Result<Duration> {
+    let mut newest = std::fs::metadata(dir)?.modified()?;
+    for entry in std::fs::read_dir(dir)? {
+        newest = newest.max(entry?.metadata()?.modified()?);
+    }
+    Ok(newest.elapsed().unwrap_or_default())
+}
+
 /// Removes what was set aside when it is too old.
 fn sweep_aside(shared: &Shared) {
     let removed = aside(&shared.dir).and_then(|places| {
@@ -167,9 +177,8 @@ fn sweep(shared: &Shared) {
     let removed = journals(&shared.dir).map(|ids| {
         for id in ids.iter().filter(|id| !shared.is_open(id)) {
             let dir = shared.dir.join(id.as_str());
-            let age = std::fs::metadata(&dir).and_then(|meta| meta.modified());
-            let age = age.map(|at| at.elapsed().unwrap_or_default()).unwrap_or_default();
-            if age > shared.keep.age
+            // Unknown where something changes in it just now.
+            if age(&dir).unwrap_or_default() > shared.keep.age
                 && let Err(error) = std::fs::remove_dir_all(&dir)
             {
                 tracing::warn!(sandbox = %id, %error, "an old journal could not be removed");
@@ -218,7 +227,7 @@ impl Pen {
         }
         let Waiting { events, lost, closing, signs, .. } = self.journal.take();
         self.signs = signs;
-        shared.work.waiting.fetch_sub(events.len(), Ordering::Relaxed);
+        shared.work.give_back(events.len());
         self.entered += events.len() as u64;
         self.events.extend(events);
         let mut say = |what| self.events.push(by_server(crate::now_us(), what));
@@ -266,8 +275,10 @@ impl Pen {
         self.open(shared, moment)?;
         let Some(writer) = &mut self.writer else { return Ok(false) };
         if !self.events.is_empty() {
-            writer.append(&self.events, moment)?;
-            self.events.clear();
+            while !self.events.is_empty() {
+                let written = writer.append(&self.events, moment)?;
+                drop(self.events.drain(..written));
+            }
             self.journal.wrote(mem::take(&mut self.entered));
             // This fails when there is no subscriber, which is fine.
             drop(shared.activity.send(self.journal.sandbox.clone()));

@@ -14,6 +14,7 @@ use futures::StreamExt as _;
 
 use super::calls::not_found;
 use super::fill::{fill, remove};
+use super::measure::{self, measure};
 use super::{Member, Pool, PoolName, PoolOrigin, Pools, Recipe, State};
 use crate::authorize::Caller;
 use crate::engine::{Engine, Inner};
@@ -25,6 +26,8 @@ const ROUND_EVERY: Duration = Duration::from_secs(1);
 const REFRESH_EVERY_MS: u64 = 30_000;
 /// How long the look at one pool may take.
 const RECIPE_MAX: Duration = Duration::from_secs(5);
+/// Pools that are looked at at the same time: what one stands on may have to be fetched, and the others do not wait for that.
+const RECIPES_AT_ONCE: usize = 32;
 /// Members destroyed at the same time.
 const REMOVALS_MAX_COUNT: usize = 4;
 
@@ -38,15 +41,23 @@ pub(crate) fn start(engine: &Engine) {
 async fn manage(engine: Engine) {
     let inner = Arc::clone(&engine.inner);
     let pools = &inner.pools;
-    let mut refreshed_ms = 0;
+    let (mut refreshed_ms, mut measured_ms) = (0, 0);
     while !inner.shutdown.is_cancelled() {
         let next = inner.clock.instant() + ROUND_EVERY;
         let stale = inner.now_ms().saturating_sub(refreshed_ms) >= REFRESH_EVERY_MS;
         if pools.dirty.swap(false, Ordering::Relaxed) || stale {
-            match engine.refresh_pools().await {
+            let refreshed = tokio::select! {
+                refreshed = engine.refresh_pools() => refreshed,
+                () = inner.shutdown.cancelled() => break,
+            };
+            match refreshed {
                 Ok(()) => refreshed_ms = inner.now_ms(),
                 Err(error) => tracing::warn!(%error, "pools could not be looked up"),
             }
+        }
+        if inner.now_ms().saturating_sub(measured_ms) >= measure::EVERY_MS {
+            measure(&inner).await;
+            measured_ms = inner.now_ms();
         }
         let may = May {
             memory_bytes: pools.config.memory_bytes,
@@ -201,15 +212,15 @@ impl Engine {
     /// Finds out which pools there should be, and how their members are made.
     async fn refresh_pools(&self) -> Result<()> {
         let wanted = self.wanted_pools().await?;
-        let mut resolved = Vec::with_capacity(wanted.len());
-        for (name, (spec, origin)) in wanted {
-            // What is fetched for it goes on, and the other pools do not wait for that.
-            let recipe = tokio::time::timeout(RECIPE_MAX, self.pool_recipe(&name)).await;
-            let recipe = recipe.unwrap_or_else(|_late| {
-                Err(Error::new(Code::Timeout, "what its members are made of is being fetched"))
-            });
-            resolved.push((name, spec, origin, recipe));
-        }
+        let look_ups: Vec<_> = wanted
+            .into_iter()
+            .map(|(name, (spec, origin))| async move {
+                let recipe = self.recipe_soon(&name).await;
+                (name, spec, origin, recipe)
+            })
+            .collect();
+        let resolved: Vec<_> =
+            futures::stream::iter(look_ups).buffer_unordered(RECIPES_AT_ONCE).collect().await;
         let mut state = self.inner.pools.lock();
         let mut before = std::mem::take(&mut state.pools);
         for (name, spec, origin, recipe) in resolved {
@@ -230,6 +241,14 @@ impl Engine {
         let orphans: Vec<Member> = before.into_values().flat_map(|pool| pool.ready).collect();
         state.orphans.extend(orphans);
         Ok(())
+    }
+
+    /// The recipe of a pool, or an error when that takes long: what is fetched for it goes on.
+    async fn recipe_soon(&self, name: &PoolName) -> Result<Recipe> {
+        let recipe = tokio::time::timeout(RECIPE_MAX, Box::pin(self.pool_recipe(name))).await;
+        recipe.unwrap_or_else(|_late| {
+            Err(Error::new(Code::Timeout, "what its members are made of is being fetched"))
+        })
     }
 
     /// What was set by a call goes before what a template says, and that before the server's arguments.

@@ -17,6 +17,7 @@ mod claim;
 mod demand;
 mod fill;
 mod manager;
+mod measure;
 mod member;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -120,7 +121,7 @@ struct Pool {
     misses: u64,
     made: u64,
     failed: u64,
-    /// What one member takes, bytes; 0 when it was not measured yet.
+    /// What one member takes, bytes; 0 when none was measured yet.
     member_bytes: u64,
     /// Nothing is made before this, after a failure.
     rests_until_ms: u64,

@@ -11,7 +11,7 @@ use atoll_core::pool::PoolSpec;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::{ResourcesDraft, SandboxDraft, TemplateSpec};
 use atoll_engine::{Caller, ExecQuery, ExecView, PoolConfig, PoolName, PoolOrigin, PoolView};
-use atoll_isolation::Death;
+use atoll_isolation::{Death, Usage};
 use atoll_manual_clock::ManualClock;
 use futures::future::join_all;
 
@@ -156,6 +156,22 @@ fn demand_raises_the_target_up_to_the_maximum() {
     // The demand is forgotten with time.
     clock.advance(ms(3_600_000));
     until("none wait", || pool(&server).is_some_and(|pool| pool.ready == 0));
+    empty(&mut world, server);
+}
+
+#[test]
+fn members_that_take_more_while_they_wait_are_fewer() {
+    let (mut world, clock) = by_hand(PoolSpec::fixed(4));
+    let server = world.start();
+    until_ready(&server, 4);
+    let members = world.on_host();
+    let usage = Usage { memory_bytes: MEMORY / 3, ..Usage::default() };
+    members.iter().for_each(|id| world.host.set_usage(id, usage));
+    clock.advance(ms(30_000));
+    until("no more wait than fit", || {
+        pool(&server).is_some_and(|pool| pool.ready == 3) && world.on_host().len() == 3
+    });
+    assert!(world.on_host().is_subset(&members), "those that fit stay");
     empty(&mut world, server);
 }
 

@@ -28,7 +28,8 @@ use super::tar_reader::{Kind, Member, TarReader, unreadable};
 use super::tree::{Node, Tree, node, open_below, remove, set_opaque};
 use crate::error::{ImageError, Result};
 use crate::limits::{
-    DEPTH_MAX_COUNT, ENTRIES_MAX_COUNT, NAME_MAX_BYTES, PATH_MAX_BYTES, XATTR_VALUE_MAX_BYTES,
+    DEPTH_MAX_COUNT, DIRECTORIES_MAX_BYTES, DIRECTORY_COST_BYTES, ENTRIES_MAX_COUNT, NAME_MAX_BYTES,
+    PATH_MAX_BYTES, XATTR_VALUE_MAX_BYTES,
 };
 
 const WHITEOUT: &[u8] = b".wh.";
@@ -49,6 +50,8 @@ pub(super) struct Applier<'a> {
     written: u64,
     /// Times of directories, set at the end because every entry changes its parent's.
     dir_times: BTreeMap<Vec<u8>, (i64, u32)>,
+    /// What their paths take, bytes.
+    dir_bytes: usize,
     /// The latest time of an entry.
     newest: (i64, u32),
     buffer: Vec<u8>,
@@ -73,6 +76,7 @@ impl<'a> Applier<'a> {
             entries: 0,
             written: 0,
             dir_times: BTreeMap::new(),
+            dir_bytes: 0,
             newest: (0, 0),
             buffer: vec![0; COPY_BUFFER_BYTES],
         }
@@ -207,8 +211,22 @@ impl<'a> Applier<'a> {
         if !matches!(before, Node::Absent | Node::Dir) {
             set_opaque(&fd)?;
         }
-        self.dir_times.insert(path.join(&b'/'), member.mtime);
+        self.set_time_at_the_end(path.join(&b'/'), member.mtime)?;
         describe(member, &fd)
+    }
+
+    /// Remembers the time of a directory.
+    fn set_time_at_the_end(&mut self, path: Vec<u8>, mtime: (i64, u32)) -> Result<()> {
+        let bytes = path.len() + DIRECTORY_COST_BYTES;
+        if self.dir_times.insert(path, mtime).is_none() {
+            self.dir_bytes += bytes;
+        }
+        if self.dir_bytes > DIRECTORIES_MAX_BYTES {
+            let why =
+                format!("the paths of a layer's directories have more than {DIRECTORIES_MAX_BYTES} bytes");
+            return Err(ImageError::Invalid(why));
+        }
+        Ok(())
     }
 
     fn file<R: Read>(
@@ -403,4 +421,24 @@ fn symlink(member: &Member, dir: &Rc<OwnedFd>, name: &[u8]) -> Result<()> {
     fs::symlinkat(member.link.as_slice(), dir, name).map_err(lost)?;
     own(member, dir, name)?;
     touch(member, dir, name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_directories_have_so_many_bytes_together() {
+        const PATH: usize = 4000;
+        let place = tempfile::tempdir().unwrap();
+        let root = std::fs::File::open(place.path()).unwrap().into();
+        let mut applier = Applier::new(root, &[], 0);
+        let mut keep =
+            |number: usize| applier.set_time_at_the_end(format!("{number:0PATH$}").into_bytes(), (0, 0));
+        for _ in 0..3 {
+            keep(0).unwrap();
+        }
+        let kept = (1..).take_while(|&number| keep(number).is_ok()).count() + 1;
+        assert_eq!(kept, DIRECTORIES_MAX_BYTES / (PATH + DIRECTORY_COST_BYTES), "the same path counts once");
+    }
 }

@@ -7,7 +7,7 @@ use std::io::{self, BufReader, Read, Seek as _, SeekFrom};
 
 use super::tar_reader::{Kind, TarReader, unreadable};
 use crate::error::{ImageError, Result};
-use crate::limits::{ARCHIVE_FILES_MAX_COUNT, SYMLINKS_MAX_COUNT};
+use crate::limits::{ARCHIVE_FILES_MAX_COUNT, PATH_MAX_BYTES, SYMLINKS_MAX_COUNT};
 
 /// Where a file's bytes are in the archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +38,10 @@ pub(crate) fn index(file: &mut File) -> Result<BTreeMap<String, Place>> {
     let mut links: Vec<(String, String)> = Vec::new();
     let mut tar = TarReader::new(counting);
     while let Some(member) = tar.next()? {
+        // The names of all files are held at once.
+        if member.path.len().max(member.link.len()) > PATH_MAX_BYTES {
+            return Err(ImageError::entry(&member.path, "its name or link is longer than 4095 bytes"));
+        }
         let (Some(path), link) = (normal("", &member.path), &member.link) else {
             continue;
         };
@@ -84,7 +88,28 @@ fn normal(from: &str, path: &[u8]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::normal;
+    use std::io::Write as _;
+
+    use atoll_testing::{Entry, tar_of};
+
+    use super::*;
+
+    #[test]
+    fn names_are_no_longer_than_paths_may_be() {
+        let indexed = |entry: Entry| {
+            let mut file = tempfile::tempfile().unwrap();
+            file.write_all(&tar_of(&[entry])).unwrap();
+            index(&mut file)
+        };
+        let long = "p".repeat(PATH_MAX_BYTES + 1);
+        let (fits, long) = (&long.as_bytes()[1..], long.as_bytes());
+        assert_eq!(indexed(Entry::file("a", b"x").pax("path", fits)).unwrap().len(), 1);
+        for entry in
+            [Entry::file("a", b"x").pax("path", long), Entry::symlink("a", "b").pax("linkpath", long)]
+        {
+            assert!(matches!(indexed(entry), Err(ImageError::Invalid(_))));
+        }
+    }
 
     #[test]
     fn links_of_old_archives() {

@@ -10,6 +10,12 @@
 //! the root, absolute targets start there. What is made in this layer on the way copies owner and mode from
 //! below. A layer for which the layers below had a say depends on them: see [`Tree::depends_on_lowers`].
 //!
+//! # Bounds
+//!
+//! Each directory on the way is open while its parent is looked for, and what removes a tree calls itself for every level.
+//! So no directory is deeper than the limit, no matter how many links lead there. Layers below decide how much there is to
+//! look at; that is counted.
+//!
 //! # Safety of paths
 //!
 //! Directories are opened one component at a time with `openat2` (`BENEATH`, `NO_SYMLINKS`,
@@ -23,9 +29,13 @@ use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags, XattrFlags
 use rustix::io::Errno;
 
 use crate::error::{ImageError, Result};
-use crate::limits::{PATH_MAX_BYTES, SYMLINKS_MAX_COUNT};
+use crate::limits::{DEPTH_MAX_COUNT, LOOKUPS_MAX_COUNT, PATH_MAX_BYTES, SYMLINKS_MAX_COUNT};
 
 pub(super) const OPAQUE: &str = "trusted.overlay.opaque";
+
+/// Directories that are remembered while the one above them is emptied: there are as many of these at once as there are
+/// levels.
+const FULL_MAX_COUNT: usize = 64;
 
 /// What stands at a place.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,6 +77,8 @@ pub(super) struct Tree<'a> {
     implied: Vec<Vec<u8>>,
     /// What their paths take, bytes.
     implied_bytes: usize,
+    /// Names that were looked up.
+    lookups: u64,
 }
 
 fn lost(error: Errno) -> ImageError {
@@ -127,24 +139,48 @@ pub(super) fn remove(dir: &OwnedFd, name: &[u8]) -> Result<()> {
         Err(error) => return Err(lost(error)),
     }
     let inside = open_dir(dir, name).map_err(lost)?;
-    let mut names = Vec::new();
-    for entry in fs::Dir::read_from(&inside).map_err(lost)? {
-        let entry = entry.map_err(lost)?;
-        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
-            names.push(entry.file_name().to_bytes().to_vec());
+    while let Some(full) = clear(&inside)? {
+        for child in full {
+            remove(&inside, &child)?;
         }
     }
-    for child in names {
-        remove(&inside, &child)?;
-    }
     fs::unlinkat(dir, name, AtFlags::REMOVEDIR).map_err(lost)
+}
+
+/// Removes what can be removed at once in a directory. Gives directories that are not empty, some of them; `None` when
+/// there was nothing.
+fn clear(dir: &OwnedFd) -> Result<Option<Vec<Vec<u8>>>> {
+    let (mut there, mut full) = (false, Vec::new());
+    for entry in fs::Dir::read_from(dir).map_err(lost)? {
+        let entry = entry.map_err(lost)?;
+        let name = entry.file_name();
+        if matches!(name.to_bytes(), b"." | b"..") {
+            continue;
+        }
+        there = true;
+        match fs::unlinkat(dir, name, AtFlags::empty()) {
+            Err(Errno::ISDIR) => {}
+            other => {
+                other.map_err(lost)?;
+                continue;
+            }
+        }
+        match fs::unlinkat(dir, name, AtFlags::REMOVEDIR) {
+            Err(Errno::NOTEMPTY | Errno::EXIST) => full.push(name.to_bytes().to_vec()),
+            other => other.map_err(lost)?,
+        }
+        if full.len() >= FULL_MAX_COUNT {
+            break;
+        }
+    }
+    Ok(there.then_some(full))
 }
 
 impl<'a> Tree<'a> {
     /// `lowers`: the roots of the layers below, highest first.
     pub(super) fn new(root: OwnedFd, lowers: &'a [OwnedFd]) -> Self {
         let root = Rc::new(root);
-        Self { root, lowers, depends: false, last: None, implied: Vec::new(), implied_bytes: 0 }
+        Self { root, lowers, depends: false, last: None, implied: Vec::new(), implied_bytes: 0, lookups: 0 }
     }
 
     pub(super) fn root(&self) -> &Rc<OwnedFd> {
@@ -196,6 +232,13 @@ impl<'a> Tree<'a> {
                     continue;
                 }
                 _ => {}
+            }
+            if done.len() >= DEPTH_MAX_COUNT {
+                return Err(ImageError::entry(&whole(), "its parent is too deep"));
+            }
+            self.lookups += 1;
+            if self.lookups > LOOKUPS_MAX_COUNT {
+                return Err(ImageError::entry(&whole(), "too much work to find where it belongs"));
             }
             let here = done.last().map_or_else(|| Rc::clone(&self.root), |(_, fd)| Rc::clone(fd));
             let target = match node(&here, &name)? {
@@ -271,7 +314,7 @@ impl<'a> Tree<'a> {
         }
         let path: Vec<&[u8]> = done.iter().map(|(name, _)| name.as_slice()).chain([name]).collect();
         for lower in self.lowers {
-            match look(lower, &path)? {
+            match look(lower, &path, &mut self.lookups)? {
                 Look::Found(found) => return Ok(Some(found)),
                 Look::Hidden => return Ok(None),
                 Look::GoOn => {}
@@ -288,12 +331,14 @@ enum Look {
     GoOn,
 }
 
-fn look(layer: &OwnedFd, path: &[&[u8]]) -> Result<Look> {
+/// What a layer has at a path. The names that were looked up are added to `lookups`.
+fn look(layer: &OwnedFd, path: &[&[u8]], lookups: &mut u64) -> Result<Look> {
     let mut owned;
     let mut here = layer;
     let mut opaque = false;
     for (index, name) in path.iter().enumerate() {
         let last = index + 1 == path.len();
+        *lookups += 1;
         match node(here, name)? {
             Node::Absent => return Ok(if opaque { Look::Hidden } else { Look::GoOn }),
             Node::Dir => {}
@@ -312,4 +357,44 @@ fn look(layer: &OwnedFd, path: &[&[u8]]) -> Result<Look> {
         here = &owned;
     }
     Ok(Look::GoOn)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(path: &std::path::Path) -> OwnedFd {
+        std::fs::File::open(path).unwrap().into()
+    }
+
+    #[test]
+    fn what_is_removed_may_have_more_directories_than_are_remembered() {
+        let dir = tempfile::tempdir().unwrap();
+        for number in 0..FULL_MAX_COUNT * 2 + 1 {
+            std::fs::create_dir_all(dir.path().join(format!("gone/{number}/full"))).unwrap();
+            std::fs::create_dir(dir.path().join(format!("gone/empty{number}"))).unwrap();
+            std::fs::write(dir.path().join(format!("gone/{number}/full/file")), "").unwrap();
+        }
+        std::os::unix::fs::symlink("/", dir.path().join("gone/link")).unwrap();
+        std::fs::write(dir.path().join("kept"), "").unwrap();
+        remove(&open(dir.path()), b"gone").unwrap();
+        let left: Vec<_> =
+            std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["kept"]);
+    }
+
+    #[test]
+    fn looking_at_the_layers_below_has_an_end() {
+        let (upper, lower) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::fs::create_dir_all(lower.path().join("a/b")).unwrap();
+        let lowers = [open(lower.path()), open(lower.path())];
+        let mut tree = Tree::new(open(upper.path()), &lowers);
+        tree.parent(&[b"a", b"b", b"c"]).unwrap();
+        // Three here; below, one for `a`, two for `b`, and three for `c` in both layers.
+        assert_eq!(tree.lookups, 3 + 1 + 2 + 2 * 3);
+        tree.lookups = LOOKUPS_MAX_COUNT - 1;
+        tree.parent(&[b"a"]).unwrap();
+        let Err(error) = tree.parent(&[b"a", b"b"]) else { panic!("it goes on looking") };
+        assert!(matches!(error, ImageError::Invalid(_)), "{error}");
+    }
 }

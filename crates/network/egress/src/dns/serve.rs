@@ -58,10 +58,7 @@ pub(crate) async fn serve_udp(shared: &Arc<Shared>, net: &Arc<SandboxNet>, socke
 /// Waits when too many questions came. To refuse one costs nearly as much as to answer it: further questions are left
 /// in the socket, and the kernel throws them away once that is full.
 async fn rest(net: &SandboxNet) {
-    let rest = net.received.charge(1);
-    if !rest.is_zero() {
-        sleep(rest).await;
-    }
+    net.received.wait(net.received.charge(1)).await;
 }
 
 /// Answers questions over one TCP connection.
