@@ -78,7 +78,6 @@ impl Held {
     }
 
     /// The body of an answer, for which the memory is held until the client has taken all of it, or has gone.
-    #[must_use]
     pub fn body(self, bytes: Bytes) -> Body {
         Body::new(Answer { rest: bytes, _held: self })
     }

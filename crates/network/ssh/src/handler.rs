@@ -340,10 +340,9 @@ impl russh::server::Handler for Handler {
         value: &str,
         session: &mut Session,
     ) -> Result<(), SessionError> {
-        match self.waiting.get_mut(&channel) {
-            Some(waiting) if waiting.set(name, value) => Ok(session.channel_success(channel)?),
-            _ => Ok(session.channel_failure(channel)?),
-        }
+        let is_set = self.waiting.get_mut(&channel).is_some_and(|waiting| waiting.set(name, value));
+        let answer = if is_set { session.channel_success(channel) } else { session.channel_failure(channel) };
+        Ok(answer?)
     }
 
     async fn shell_request(&mut self, channel: ChannelId, session: &mut Session) -> Result<(), SessionError> {

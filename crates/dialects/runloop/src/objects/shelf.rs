@@ -333,7 +333,7 @@ mod tests {
         // The next server removes them, too.
         for shelf in [&Shelf::at(shelf.dir.clone()), &shelf] {
             let found: Vec<String> = shelf.of(&one).unwrap().map(|object| object.id).collect();
-            assert_eq!(found, [kept.id.clone()]);
+            assert_eq!(found, std::slice::from_ref(&kept.id));
             let (own, all) = shelf.totals(&one).unwrap();
             assert_eq!((own.count, all.count), (1, 2));
             assert!(!shelf.place(&forgotten.id).try_exists().unwrap() && !begun.try_exists().unwrap());
@@ -361,7 +361,7 @@ mod tests {
         let totals = |count, bytes| Totals { count, bytes };
         assert_eq!(shelf.totals(&one).unwrap(), (totals(2, 5), totals(3, 5)));
         shelf.remove(&first.id).unwrap();
-        assert_eq!(ids(), [second.id.clone()]);
+        assert_eq!(ids(), std::slice::from_ref(&second.id));
         assert_eq!(shelf.totals(&one).unwrap(), (totals(1, 0), totals(2, 0)));
     }
 }
