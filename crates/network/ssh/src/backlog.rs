@@ -119,6 +119,7 @@ mod tests {
         drop(same);
         assert!(!one.is_much() && one.held() == 5);
         drop(one);
-        assert_eq!((backlog.taken().taken(), backlog.taken().takers()), (0, 0));
+        let taken = backlog.taken();
+        assert_eq!((taken.taken(), taken.takers()), (0, 0));
     }
 }
