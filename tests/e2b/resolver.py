@@ -1,6 +1,6 @@
 """A name server that answers 127.0.0.1 for one domain and every name below it.
 
-tests/e2b/resolver.py ADDRESS DOMAIN: listens on port 53 of ADDRESS, which should be one of loopback.
+tests/e2b/resolver.py ADDRESS DOMAIN: listens on port 53 of ADDRESS, which should be one of loopback, and says so.
 """
 
 import socket
@@ -31,6 +31,7 @@ def answer(packet, domain):
 def main(address, domain):
     listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     listener.bind((address, 53))
+    print("ready", flush=True)
     while True:
         packet, client = listener.recvfrom(512)
         listener.sendto(answer(packet, domain), client)
