@@ -225,6 +225,12 @@ async fn clear(server: &Server) {
 /// The next server finds in the database what this one had in memory.
 async fn is_stored(mut server: Server) {
     let kinds = ["sandboxes", "volumes", "snapshots", "builds", "templates"];
+    // A snapshot is made before its digest is known.
+    wait_until("digests of all snapshots", async || {
+        let snapshots = list(&server, "snapshots").await;
+        snapshots.iter().all(|snapshot| !snapshot["digest"].is_null()).then_some(())
+    })
+    .await;
     let mut before = Vec::new();
     for kind in kinds {
         before.push(list(&server, kind).await);
