@@ -15,7 +15,9 @@ DETACH = b"\x10\x11"  # ctrl-p, ctrl-q
 
 
 def follow(command):
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    # A shell's command in the background ignores the interrupt, and so does what it starts.
+    heed = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=heed)
     text = os.read(process.stdout.fileno(), 1 << 16)
     os.write(1, text)
     # A command that had to be interrupted counts as a success if it wrote something.
