@@ -217,7 +217,10 @@ impl Engine {
         engine.start_strict();
         disk::start(&engine.inner);
         engine.recover_all().await?;
-        if let Some(recorder) = &engine.inner.config.trace.recorder {
+        // A sandbox whose row cannot be read was not begun, and may live: while there is one, no journal is removed.
+        if let Some(recorder) = &engine.inner.config.trace.recorder
+            && engine.inner.store.unreadable_of("sandboxes").is_empty()
+        {
             recorder.has_begun_all();
         }
         usage::start(&engine.inner);
