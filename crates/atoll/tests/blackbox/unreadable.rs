@@ -2,7 +2,7 @@
 //! rest, opens nothing and removes nothing.
 
 use atoll_api::{CreateKey, CreateSandbox, CreateVolume, KeyFormat, PutPool, VolumeMountDraft};
-use atoll_blackbox::Server;
+use atoll_blackbox::{Server, wait_until};
 use atoll_client::Client;
 use atoll_core::Code;
 use atoll_core::key::Scope;
@@ -165,5 +165,38 @@ async fn nothing_of_an_unreadable_sandbox_or_snapshot_is_a_leak() {
     for id in [&sandbox, &from.id] {
         assert_eq!(server.sh(id, "cat /root/file").await.ok().stdout, "precious\n");
     }
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_journal_goes_while_a_sandbox_that_cannot_be_read_may_have_it() {
+    let mut server = Server::start();
+    let [kept, gone] = [server.sandbox().await.id, server.sandbox().await.id];
+    for id in [&kept, &gone] {
+        server.sh(id, "true").await.ok();
+    }
+    server.send(server.request("DELETE", &format!("/v1/sandboxes/{gone}"))).await;
+    server.kill();
+    let journals = [&kept, &gone].map(|id| server.data().join("trace").join(id));
+    for journal in &journals {
+        let mut find = std::process::Command::new("find");
+        find.arg(journal).args(["-exec", "touch", "-d", "2001-01-01", "{}", "+"]);
+        assert!(find.status().unwrap().success());
+    }
+    sql(&server, &format!("UPDATE sandboxes SET state = 'dreaming' WHERE id = '{kept}'"));
+    server.restart();
+    // Before the recorder writes anything it has looked for old journals.
+    let new = server.sandbox().await.id;
+    wait_until("the journal of a new sandbox", async || {
+        server.data().join("trace").join(&new).exists().then_some(())
+    })
+    .await;
+    assert!(journals.iter().all(|journal| journal.exists()));
+
+    server.kill();
+    sql(&server, &format!("UPDATE sandboxes SET state = 'running' WHERE id = '{kept}'"));
+    server.restart();
+    wait_until("the old journal is removed", async || (!journals[1].exists()).then_some(())).await;
+    assert!(journals[0].exists());
     server.finish().await;
 }
