@@ -15,7 +15,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use atoll_core::id::SnapshotId;
 use atoll_isolation::IsolationError;
 use atoll_isolation_storage::filesystem::{self, Template, Templates};
 use atoll_isolation_storage::{LoopDevice, Storage, Use, attach, mount_ext4, prepare_disk};
@@ -24,7 +23,7 @@ use crate::step::{Step, failed};
 
 /// Images that wait to be used again, and the largest, in bytes that it takes on the host.
 const SPARES_MAX_COUNT: usize = 32;
-const SPARE_MAX_BYTES: u64 = 4 << 20;
+const SPARE_MAX_BYTES: u64 = 8 << 20;
 
 /// Makes disks.
 pub(crate) struct Disks {
@@ -120,12 +119,15 @@ impl Disks {
         backing.mount()
     }
 
-    /// Makes a disk of `bytes` with what is in an artifact.
-    pub(crate) fn make_from(&self, artifact: &SnapshotId, bytes: u64) -> Result<Disk, IsolationError> {
+    /// Makes a disk of `bytes` of the image of an artifact that `bring` puts where it is told.
+    pub(crate) fn make_from(
+        &self,
+        bytes: u64,
+        bring: impl FnOnce(&Storage, &Path) -> Result<File, IsolationError>,
+    ) -> Result<Disk, IsolationError> {
         self.storage.check_room()?;
-        let source = self.storage.artifact_disk(artifact)?;
         let path = self.next_path();
-        let image = self.storage.duplicate(&source, &path)?;
+        let image = bring(&self.storage, &path)?;
         let made = (|| {
             let has = image.metadata().step("measure a disk image")?.len();
             if has > bytes {

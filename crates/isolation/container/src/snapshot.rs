@@ -89,7 +89,12 @@ impl Inner {
         let bytes = plan.resources.disk_bytes;
         match &plan.disk {
             DiskSource::WithMemory(..) | DiskSource::Asleep(_) => Err(no_memory(IsolationLevel::Container)),
-            DiskSource::Artifact(artifact) => self.disks.make_from(artifact, bytes),
+            DiskSource::Artifact(artifact) => self
+                .disks
+                .make_from(bytes, |storage, path| storage.duplicate(&storage.artifact_disk(artifact)?, path)),
+            DiskSource::Moved(artifact) => {
+                self.disks.make_from(bytes, |storage, path| storage.move_artifact_disk(artifact, path))
+            }
             DiskSource::Empty if bytes == self.pooled_disk_bytes => self.ready_disks.claim(),
             DiskSource::Empty => self.disks.make(bytes),
         }

@@ -274,7 +274,7 @@ fn remove_dir(dir: &Path) -> Result<(), IsolationError> {
 pub(crate) fn who(plan: &Plan) -> Result<Become, IsolationError> {
     let carried = match &plan.disk {
         DiskSource::WithMemory(_, exec) => exec.as_ref(),
-        DiskSource::Empty | DiskSource::Artifact(_) | DiskSource::Asleep(_) => None,
+        DiskSource::Empty | DiskSource::Artifact(_) | DiskSource::Moved(_) | DiskSource::Asleep(_) => None,
     };
     Ok(Become {
         carried: carried.map(|exec| Carried { was: exec.was.to_string(), is: exec.is.to_string() }),

@@ -66,6 +66,17 @@ impl Storage {
         }
     }
 
+    /// Moves the disk of an artifact to `to`, and opens it. The artifact has none afterwards.
+    ///
+    /// # Errors
+    /// [`IsolationError::NoArtifact`], [`IsolationError::Kernel`]; then nothing is at `to`.
+    pub fn move_artifact_disk(&self, id: &SnapshotId, to: &Path) -> Result<File, IsolationError> {
+        let from = self.artifact_disk(id)?;
+        let disk = File::options().read(true).write(true).open(&from).step("open the disk of a snapshot")?;
+        fs::rename(&from, to).step("move the disk of a snapshot")?;
+        Ok(disk)
+    }
+
     /// The directory of an artifact that exists.
     ///
     /// # Errors

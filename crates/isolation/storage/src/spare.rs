@@ -28,8 +28,9 @@ impl Storage {
     ) -> Result<Spare, IsolationError> {
         self.check_room()?;
         let path = self.new_path();
-        let artifact = match source {
-            DiskSource::Artifact(artifact) => artifact,
+        let image = match source {
+            DiskSource::Artifact(artifact) => self.duplicate(&self.artifact_disk(artifact)?, &path)?,
+            DiskSource::Moved(artifact) => self.move_artifact_disk(artifact, &path)?,
             DiskSource::WithMemory(..) | DiskSource::Asleep(_) => {
                 let why = "here a sandbox begins with the disk of a snapshot, and not with its memory";
                 return Err(IsolationError::Unavailable(why.to_owned()));
@@ -43,7 +44,6 @@ impl Storage {
                 return Ok(spare);
             }
         };
-        let image = self.duplicate(&self.artifact_disk(artifact)?, &path)?;
         let spare = Spare(Some(path.clone()));
         let has = image.metadata().step("measure a disk image")?.len();
         if has > bytes {

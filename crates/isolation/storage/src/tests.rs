@@ -87,3 +87,32 @@ fn a_copy_of_a_pool_beside_the_original_says_so() {
     assert!(said.contains("is a copy of") && said.contains("one/pool.img"), "{said}");
     drop(first);
 }
+
+/// Bytes that a file takes once 4 KiB were written into its middle.
+fn taken_by_one_block(file: &File) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    file.set_len(64 << 20).unwrap();
+    file.write_all_at(&[1; 4096], 37 << 20).unwrap();
+    file.sync_all().unwrap();
+    file.metadata().unwrap().blocks() * 512
+}
+
+#[test]
+fn disks_get_their_room_in_pieces_also_those_that_were_an_artifacts() {
+    assert!(is_root(), "a pool is mounted, which needs root");
+    let dir = tempfile::Builder::new().prefix("atoll-storage-").tempdir().unwrap();
+    let storage = storage(dir.path(), PoolSize::Bytes(0));
+    if storage.kind() == Kind::Native {
+        return;
+    }
+    let waits = File::create_new(storage.disks().join("waits")).unwrap();
+    assert_eq!(taken_by_one_block(&waits), u64::from(PIECE_BYTES));
+    let id = SnapshotId::from_parts(1, 2);
+    let path = storage.disks().join("moved");
+    assert!(matches!(storage.move_artifact_disk(&id, &path), Err(IsolationError::NoArtifact)));
+    drop(storage.make_artifact_disk(&id, 1 << 20).unwrap());
+    let moved = storage.move_artifact_disk(&id, &path).unwrap();
+    assert_eq!(taken_by_one_block(&moved), u64::from(PIECE_BYTES));
+    assert!(matches!(storage.artifact_disk(&id), Err(IsolationError::NoArtifact)));
+    storage.remove_artifact(&id).unwrap();
+}

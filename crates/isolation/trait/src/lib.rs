@@ -77,7 +77,10 @@ pub enum DiskSource {
     /// The disk of an artifact: the instance's disk is a clone of it, grown to the size that was asked for. The root
     /// must be the one that the artifact was taken from.
     Artifact(SnapshotId),
-    /// The same, and the instance goes on from the artifact's memory: the processes that ran when it was taken, in an
+    /// The disk of an artifact itself, grown in the same way. The artifact has none afterwards, whether the instance can be
+    /// made or not: for an artifact from which nothing else is going to be made.
+    Moved(SnapshotId),
+    /// As with [`Self::Artifact`], and the instance goes on from the artifact's memory: the processes that ran when it was taken, in an
     /// instance that has another name, other random numbers and the right time. Limits are those of then, or less;
     /// the disk has the same size. The guest knows none of these processes as an exec, but for the one exec that may be
     /// taken over.

@@ -157,10 +157,11 @@ impl Engine {
         record.spec.egress = egress;
         let mounts = record.spec.volumes.clone();
         let artifact = from.id.clone();
-        let disk = if order.memory {
-            DiskSource::WithMemory(artifact, None)
-        } else {
-            DiskSource::Artifact(artifact)
+        let disk = match (order.memory, &order.at) {
+            (true, _) => DiskSource::WithMemory(artifact, None),
+            // Nobody else knows the snapshot, and there is no other child: a second clone would be made in vain.
+            (false, None) if order.count == 1 => DiskSource::Moved(artifact),
+            (false, _) => DiskSource::Artifact(artifact),
         };
         let plan = self.plan_for(&record, disk)?;
         let shared = SandboxShared::new(record, &self.inner)?;

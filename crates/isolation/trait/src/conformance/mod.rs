@@ -80,6 +80,7 @@ macro_rules! conformance_tests {
             limits::io_is_limited,
             limits::limits_change_while_it_lives,
             snapshots::copies_what_was_there,
+            snapshots::moves_what_nothing_else_needs,
             snapshots::is_of_one_moment,
             snapshots::the_disk_grows_and_does_not_shrink,
             snapshots::goes_back_to_a_snapshot,

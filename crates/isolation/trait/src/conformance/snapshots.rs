@@ -48,6 +48,29 @@ pub async fn copies_what_was_there(harness: &dyn Harness) {
     child.destroy().await;
 }
 
+/// A sandbox gets the disk of a snapshot itself: the snapshot has none afterwards, and can be removed.
+pub async fn moves_what_nothing_else_needs(harness: &dyn Harness) {
+    let parent = Sandbox::create(harness, Resources::default()).await;
+    let (driver, artifact) = (parent.driver.clone(), fresh_snapshot());
+    parent.see("echo one > /home/f").await;
+    driver.snapshot(&parent.id, &artifact).await.unwrap();
+    parent.see("echo two > /home/f").await;
+    let resources = Resources { disk_bytes: Resources::default().disk_bytes + SMALL, ..Resources::default() };
+    let moved = Plan { disk: DiskSource::Moved(artifact.clone()), ..plan(harness.root(), resources) };
+    driver.create(&moved).await.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    let child = Sandbox::connect(driver.clone(), moved.id.clone()).await;
+    assert_eq!(child.see("cat /home/f; echo three > /home/f").await, "one");
+    assert_eq!(parent.see("cat /home/f").await, "two");
+    let again = Plan { id: fresh_id(), ..moved };
+    assert!(matches!(driver.create(&again).await, Err(IsolationError::NoArtifact)));
+    driver.destroy(&again.id).await.unwrap();
+    driver.remove_artifact(&artifact).await.unwrap();
+    assert!(driver.artifacts().await.unwrap().is_empty());
+    assert_eq!(child.see("cat /home/f").await, "three");
+    child.destroy().await;
+    parent.destroy().await;
+}
+
 /// The snapshot is of one moment, also while a process writes, and the writer goes on.
 pub async fn is_of_one_moment(harness: &dyn Harness) {
     let parent = Sandbox::create(harness, Resources::default()).await;

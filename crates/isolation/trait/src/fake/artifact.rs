@@ -93,7 +93,9 @@ impl FakeIsolation {
             DiskSource::Asleep(_) => {
                 return Err(IsolationError::BadArtifact("nothing of another host is here".to_owned()));
             }
-            DiskSource::Artifact(artifact) | DiskSource::WithMemory(artifact, _) => artifact,
+            DiskSource::Artifact(artifact)
+            | DiskSource::Moved(artifact)
+            | DiskSource::WithMemory(artifact, _) => artifact,
         };
         let artifact = state.artifacts.get(artifact).ok_or(IsolationError::NoArtifact)?;
         let files = artifact.files().map_err(|source| kernel("read a disk", source))?;

@@ -69,6 +69,9 @@ impl Lifecycle for FakeIsolation {
                 usage: Usage { pids: 1, ..Usage::default() },
                 hibernated: None,
             };
+            if let DiskSource::Moved(artifact) = &plan.disk {
+                state.artifacts.remove(artifact);
+            }
             state.instances.insert(plan.id.clone(), instance);
         }
         if fails { Err(injected("make the instance")) } else { Ok(()) }

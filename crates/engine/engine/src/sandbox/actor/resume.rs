@@ -247,7 +247,7 @@ impl Actor {
         let started = match plan.disk {
             DiskSource::Empty => driver.wake(plan).await,
             DiskSource::Asleep(_) => self.go_on_from_copy(plan).await.map(|()| Woken::Memory),
-            DiskSource::Artifact(_) | DiskSource::WithMemory(..) => {
+            DiskSource::Artifact(_) | DiskSource::Moved(_) | DiskSource::WithMemory(..) => {
                 driver.create(plan).await.map(|()| Woken::Disk)
             }
         };
