@@ -262,6 +262,15 @@ pub(crate) fn map_by_id(id: u32) -> io::Result<OwnedFd> {
     fd(MAP_GET_FD_BY_ID, &ById { id, next: 0, flags: 0 })
 }
 
+/// A map's number, by which [`map_by_id`] finds it.
+pub(crate) fn map_id(map: &OwnedFd) -> io::Result<u32> {
+    /// What comes behind the type.
+    const ID: usize = 1;
+    let mut info = [0_u32; 2];
+    get_info(map, &mut info)?;
+    Ok(info[ID])
+}
+
 /// What a link says of itself.
 #[derive(Debug, Default)]
 #[repr(C)]

@@ -4,6 +4,8 @@
 //! ```text
 //! programs in the kernel (bpf/witness.bpf.c)     exec, fork, exit, connect, listen, accept: of sandboxes' cgroups only
 //!        │ one ring for each sandbox: a flood loses only that sandbox's records, and they are counted
+//!        │         ▲
+//!        │         └── the thread `witness-grow`: one that is busy gets a larger ring, once
 //!        ▼
 //! the thread `witness` ── looks every 20 ms ── events ── Sink (the recorder) ── "written" ── room is given back
 //! ```
@@ -19,8 +21,10 @@
 mod bpf;
 mod convert;
 mod digest;
+mod epoll;
 mod fitted;
 mod gate;
+mod growth;
 mod level;
 mod object;
 mod overlay;
@@ -49,10 +53,11 @@ pub use level::Missing;
 pub use pins::{close as close_pins, is_mounted};
 pub use watched::{Facts, Layer};
 
+use growth::Growth;
 use reader::Doorbell;
 use slots::{Free, Slot};
 use store::Store;
-use watched::{Reading, Watched};
+use watched::{Reading, Rings, Watched};
 
 /// Rings that are kept ready: making one takes as long as the kernel needs to forget the last state of a map.
 const READY_COUNT: usize = 4;
@@ -77,7 +82,7 @@ pub trait Sink: Send + Sync + std::fmt::Debug {
 #[derive(Debug)]
 pub struct Witness {
     shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 #[derive(Debug)]
@@ -88,6 +93,7 @@ struct Shared {
     free: Arc<Free>,
     rings: Pool<Slot, Missing>,
     bell: Doorbell,
+    growth: Growth,
     stop: AtomicBool,
 }
 
@@ -106,33 +112,30 @@ impl Witness {
     pub fn open(dir: &Path, sink: Arc<dyn Sink>) -> Result<Self, Missing> {
         let store = Store::open(dir)?;
         let free = Arc::new(Free::default());
-        let bell = Doorbell::new().map_err(|error| Missing::refused("make an epoll", error))?;
-        let (mut watched, mut starting) = (HashMap::new(), store.starting()?);
-        for (cgroup, slot, sandbox) in store.boxes()? {
-            free.take(slot);
-            let (facts, gate) = (store.kept(&sandbox, "json"), Mutex::new(store.kept(&sandbox, "gate")));
-            let ring = Arc::new(store.ring(slot)?);
-            bell.add(&ring).map_err(|error| Missing::refused("watch a ring", error))?;
-            let carried = store.was_carried(cgroup);
-            let reading = Mutex::new(Reading { taken_over: !carried, late: carried });
-            let starting = Mutex::new(Some(starting.remove(&cgroup).unwrap_or_default()));
-            let one = Watched { sandbox, cgroup, slot, facts, ring, reading, gate, starting };
-            watched.insert(cgroup, Arc::new(one));
-        }
+        let refused = |error| Missing::refused("make an epoll", error);
+        let (bell, growth) = (Doorbell::new().map_err(refused)?, Growth::new().map_err(refused)?);
+        let watched = Mutex::new(take_up(&store, &free, &bell, &growth)?);
         let rings = {
             let (free, maps) = (Arc::clone(&free), store.maps_for_rings()?);
             let make = move || slots::make(&free, &maps);
             Pool::start("witness-rings", READY_COUNT, make)
                 .map_err(|error| Missing::refused("start the thread witness-rings", error))?
         };
-        let watched = Mutex::new(watched);
-        let shared = Arc::new(Shared { store, watched, free, rings, bell, stop: AtomicBool::new(false) });
-        let reads = Arc::clone(&shared);
-        let thread = std::thread::Builder::new()
-            .name("witness".to_owned())
-            .spawn(move || reader::run(&reads, &*sink))
-            .map_err(|error| Missing::refused("start the thread witness", error))?;
-        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+        let stop = AtomicBool::new(false);
+        let shared = Arc::new(Shared { store, watched, free, rings, bell, growth, stop });
+        // When the second thread cannot be started, dropping this ends the first.
+        let witness = Self { shared: Arc::clone(&shared), threads: Mutex::default() };
+        let grows = Arc::clone(&shared);
+        witness.start("witness-grow", move || growth::run(&grows))?;
+        witness.start("witness", move || reader::run(&shared, &*sink))?;
+        Ok(witness)
+    }
+
+    fn start(&self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), Missing> {
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+        let thread = thread.map_err(|error| Missing::refused(&format!("start the thread {name}"), error))?;
+        lock(&self.threads).push(thread);
+        Ok(())
     }
 
     /// Attaches the programs for connections to a cgroup and all below it: the parent of sandboxes' cgroups.
@@ -165,27 +168,40 @@ impl Witness {
             return self.change_gate(sandbox, &gate);
         }
         let slot = self.shared.rings.claim()?;
-        if let Err(missing) = self.prepare(sandbox, &facts, &gate, &slot) {
+        if let Err(missing) = self.prepare(sandbox, cgroup, &facts, &gate, &slot) {
             self.shared.store.forget_facts(sandbox);
             self.give_back(slot);
             return Err(missing);
         }
-        let Slot { number, ring } = slot;
-        let reading = Mutex::new(Reading { late, ..Reading::default() });
-        let kept = Mutex::new(gate.clone());
-        let (sandbox, starting) = (sandbox.clone(), Mutex::new(Some(BTreeSet::new())));
-        let watched = Watched { sandbox, cgroup, slot: number, facts, ring, reading, gate: kept, starting };
-        let watched = Arc::new(watched);
+        let watched = Arc::new(Watched {
+            sandbox: sandbox.clone(),
+            cgroup,
+            slot: slot.number,
+            facts,
+            rings: Mutex::new(Rings::of(slot.ring)),
+            may_grow: Mutex::new(true),
+            reading: Mutex::new(Reading { late, ..Reading::default() }),
+            gate: Mutex::new(gate.clone()),
+            starting: Mutex::new(Some(BTreeSet::new())),
+        });
         lock(&self.shared.watched).insert(cgroup, Arc::clone(&watched));
         self.shared.store.enter(&watched, &gate, late)
     }
 
     /// Empties a slot for a sandbox and writes down what the next server needs to know of it.
-    fn prepare(&self, sandbox: &SandboxId, facts: &Facts, gate: &Gate, slot: &Slot) -> Result<(), Missing> {
-        self.shared.store.reset(slot.number, &slot.ring);
-        self.shared.store.keep(sandbox, "json", facts)?;
-        self.shared.store.keep(sandbox, "gate", gate)?;
-        self.shared.bell.add(&slot.ring).map_err(|error| Missing::refused("watch a ring", error))
+    fn prepare(
+        &self,
+        sandbox: &SandboxId,
+        cgroup: u64,
+        facts: &Facts,
+        gate: &Gate,
+        slot: &Slot,
+    ) -> Result<(), Missing> {
+        let Shared { store, bell, growth, .. } = &*self.shared;
+        store.reset(slot.number, &slot.ring);
+        store.keep(sandbox, "json", facts)?;
+        store.keep(sandbox, "gate", gate)?;
+        listen(bell, growth, &Rings::of(Arc::clone(&slot.ring)), cgroup)
     }
 
     /// Changes what may run in a sandbox, from its next start of a program on.
@@ -265,6 +281,13 @@ impl Witness {
         self.shared.store.knows_overlays()
     }
 
+    /// Bytes of the ring to which the kernel's programs write of a sandbox: a busy one has been given a larger one. `None`
+    /// for one that is not watched.
+    #[must_use]
+    pub fn ring_bytes(&self, sandbox: &SandboxId) -> Option<usize> {
+        self.find(sandbox).map(|watched| lock(&watched.rings).last().bytes())
+    }
+
     fn find(&self, sandbox: &SandboxId) -> Option<Arc<Watched>> {
         lock(&self.shared.watched).values().find(|watched| watched.sandbox == *sandbox).cloned()
     }
@@ -303,31 +326,32 @@ impl Witness {
             // Before the thread empties the ring for the last time: it must not come back to it as this sandbox's when the
             // ring is another's, whose records it would throw away as late ones.
             lock(&self.shared.watched).remove(&watched.cgroup);
+            // Waits for who is giving it a larger ring just now; from then on nobody does: the slot may be another's soon.
+            *lock(&watched.may_grow) = false;
             self.shared.bell.drain(&watched);
-            self.shared.bell.remove(&watched.ring);
-            let slot = Slot { number: watched.slot, ring: Arc::clone(&watched.ring) };
-            self.give_back(slot);
+            let rings = lock(&watched.rings).clone();
+            deafen(&self.shared.bell, &self.shared.growth, &rings);
+            self.shared.store.forget_before(watched.slot);
+            self.give_back(Slot { number: watched.slot, ring: Arc::clone(rings.last()) });
         }
         self.shared.store.forget_facts(sandbox);
         Ok(())
     }
 
-    /// Makes a slot free. Where many rings are now of no sandbox, a thread that lives for nothing else removes some.
+    /// Makes a slot free. Where its ring is a larger one, or many rings are now of no sandbox, a thread that lives for
+    /// nothing else removes some.
     fn give_back(&self, slot: Slot) {
         if !self.shared.free.give_back(slot) {
             return;
         }
         let shared = Arc::clone(&self.shared);
-        let thin_out = move || {
-            let rings = shared.store.rings();
-            if let Err(error) = slots::thin_out(&shared.free, rings, || shared.stop.load(Ordering::Acquire)) {
-                tracing::warn!(%error, "rings of sandboxes that are gone stay for now");
-            }
-            shared.free.thinned();
+        let clear_away = move || {
+            let stop = || shared.stop.load(Ordering::Acquire);
+            slots::clear_away(&shared.free, shared.store.rings(), stop);
         };
-        if let Err(error) = std::thread::Builder::new().name("witness-away".to_owned()).spawn(thin_out) {
+        if let Err(error) = std::thread::Builder::new().name("witness-away".to_owned()).spawn(clear_away) {
             tracing::warn!(%error, "rings of sandboxes that are gone stay for now");
-            self.shared.free.thinned();
+            self.shared.free.not_cleared();
         }
     }
 
@@ -345,11 +369,18 @@ impl Witness {
     /// too; a second call does nothing.
     pub fn close(&self) {
         // The next server may have opened the same place since the first time.
-        let Some(thread) = lock(&self.thread).take() else { return };
+        let threads = std::mem::take(&mut *lock(&self.threads));
+        if threads.is_empty() {
+            return;
+        }
         self.shared.stop.store(true, Ordering::Release);
         self.shared.bell.ring();
-        if thread.join().is_err() {
-            tracing::error!("the thread witness panicked");
+        self.shared.growth.wake();
+        for thread in threads {
+            let name = thread.thread().name().unwrap_or_default().to_owned();
+            if thread.join().is_err() {
+                tracing::error!(name, "a thread of the witness panicked");
+            }
         }
         if lock(&self.shared.watched).is_empty() {
             self.shared.store.close();
@@ -360,6 +391,58 @@ impl Witness {
 impl Drop for Witness {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+/// The sandboxes that an earlier server watched, by cgroup, each with what waits in its rings.
+fn take_up(
+    store: &Store,
+    free: &Free,
+    bell: &Doorbell,
+    growth: &Growth,
+) -> Result<HashMap<u64, Arc<Watched>>, Missing> {
+    let (mut watched, mut starting, mut slots) = (HashMap::new(), store.starting()?, BTreeSet::new());
+    for (cgroup, slot, sandbox) in store.boxes()? {
+        free.take(slot);
+        slots.insert(slot);
+        let rings = store.rings_of(slot)?;
+        listen(bell, growth, &rings, cgroup)?;
+        let carried = store.was_carried(cgroup);
+        let one = Watched {
+            cgroup,
+            slot,
+            facts: store.kept(&sandbox, "json"),
+            may_grow: Mutex::new(rings.are_small()),
+            rings: Mutex::new(rings),
+            reading: Mutex::new(Reading { taken_over: !carried, late: carried, ..Reading::default() }),
+            gate: Mutex::new(store.kept(&sandbox, "gate")),
+            starting: Mutex::new(Some(starting.remove(&cgroup).unwrap_or_default())),
+            sandbox,
+        };
+        watched.insert(cgroup, Arc::new(one));
+    }
+    let forgotten = store.forget_before_of_others(&slots);
+    forgotten.map_err(|error| Missing::refused("remove rings of sandboxes that are gone", error))?;
+    Ok(watched)
+}
+
+/// Lets the thread `witness` hear of a sandbox's rings, and the thread `witness-grow` of a small one.
+fn listen(bell: &Doorbell, growth: &Growth, rings: &Rings, cgroup: u64) -> Result<(), Missing> {
+    let mut added = rings.iter().try_for_each(|ring| bell.add(ring));
+    if added.is_ok() && rings.are_small() {
+        added = growth.add(&rings.now, cgroup);
+    }
+    added.map_err(|error| {
+        deafen(bell, growth, rings);
+        Missing::refused("watch a ring", error)
+    })
+}
+
+/// Ends that.
+fn deafen(bell: &Doorbell, growth: &Growth, rings: &Rings) {
+    for ring in rings.iter() {
+        bell.remove(ring);
+        growth.remove(ring);
     }
 }
 

@@ -13,11 +13,15 @@ pub(crate) static OBJECT: &[u8] = include_bytes!("../bpf/witness.bpf.o");
 
 /// Sandboxes that can be watched at a time.
 pub(crate) const SLOTS_MAX: u32 = 4096;
-/// Bytes of a sandbox's ring: about a thousand records, which is what a busy build makes in a second. The kernel sets all
-/// of it aside when it is made, for a sandbox that does nothing, too.
-pub(crate) const RING_BYTES: u32 = 1 << 18;
-/// The reader is woken when so much waits in one ring, bytes.
-pub(crate) const WAKE_ABOVE_BYTES: u64 = 1 << 16;
+/// Bytes of the ring that each sandbox begins with: about 250 records. The kernel sets all of it aside when it is made, for
+/// a sandbox that does nothing, too. It is no less than a page of any host, and the longest record goes into it seven times.
+pub(crate) const RING_BYTES: u32 = 1 << 16;
+/// Bytes of the ring that a busy sandbox is given in its place: about a thousand records, which is what a busy build makes
+/// in a second.
+pub(crate) const GROWN_BYTES: u32 = 1 << 18;
+/// The reader is woken when more than so much waits in one ring, bytes. A sandbox is busy of which more than that waits, or
+/// comes within a second.
+pub(crate) const WAKE_ABOVE_BYTES: u64 = 1 << 14;
 /// Bytes of the programs' `struct box`, `struct known`, `struct listener`, `struct executed`, `struct config`.
 pub(crate) const BOX_BYTES: u32 = 80;
 const KNOWN_BYTES: u32 = 72;
@@ -159,16 +163,16 @@ impl Maps {
     }
 }
 
-/// A ring for one sandbox.
-pub(crate) fn make_ring() -> io::Result<OwnedFd> {
-    let spec =
-        MapSpec { kind: RINGBUF, entries: RING_BYTES, name: bpf::name("atoll_ring"), ..MapSpec::default() };
-    bpf::create_map(&spec)
+/// A ring for one sandbox, of so many bytes: a power of two, and whole pages. The kernel charges it to the memory cgroup of
+/// this process.
+pub(crate) fn make_ring(bytes: u32) -> io::Result<OwnedFd> {
+    let name = bpf::name("atoll_ring");
+    bpf::create_map(&MapSpec { kind: RINGBUF, entries: bytes, name, ..MapSpec::default() })
 }
 
 /// Makes the maps. `config` is the programs' `struct config`.
 pub(crate) fn make_maps(config: &[u8]) -> Result<Maps, Missing> {
-    let template = make_ring().map_err(|error| Missing::refused("make a ring buffer", error))?;
+    let template = make_ring(RING_BYTES).map_err(|error| Missing::refused("make a ring buffer", error))?;
     let maps = Maps::each(|name| {
         make_map(name, &template).map_err(|error| Missing::refused(&format!("make the map of {name}"), error))
     })?;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! /run/atoll/witness-<installation>/ a mount of type bpf, source "atoll-witness"
-//!   set-<16 digits of the object>/   map_<name>, link_<program>
+//!   set-<16 digits of the object>/   map_<name>, prog_<program>, link_<program>, and before_<slot> while a ring grows
 //! ```
 //!
 //! Only root may enter it; beside it, in the directory with `.d` at its end, are the facts about sandboxes that are not

@@ -3,19 +3,19 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
+use atoll_failpoint::fail_point;
 use atoll_recorder::event::{Event, Lost, What, Witness};
-use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use crate::convert::{boot_us, events};
 use crate::digest::Digests;
+use crate::epoll::Epoll;
 use crate::record::Record;
 use crate::ring::Ring;
-use crate::watched::Watched;
+use crate::watched::{Rings, Watched};
 use crate::{Shared, Sink, lock};
 
 /// How often the thread looks. A program wakes it when much waits.
@@ -24,14 +24,15 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// Records that are taken before they are written down.
 const BATCH_MAX_COUNT: usize = 4096;
+/// What rings are called in its epoll: it looks at all of them, whichever was heard.
+const ANY: u64 = 1;
 /// How far the same event's times may be apart as two servers tell it, microseconds.
 const CLOCK_SLACK_US: u64 = 1_000_000;
 
 /// Wakes the thread: when much waits in a ring, or when a task asks it to empty a ring or to stop.
 #[derive(Debug)]
 pub(crate) struct Doorbell {
-    epoll: OwnedFd,
-    event: OwnedFd,
+    epoll: Epoll,
     /// The sandboxes whose rings to read to their end, and the tasks that wait for that; `None` once the thread has
     /// ended.
     asked: Mutex<Option<VecDeque<Asked>>>,
@@ -41,28 +42,20 @@ type Asked = (Arc<Watched>, mpsc::SyncSender<()>);
 
 impl Doorbell {
     pub(crate) fn new() -> io::Result<Self> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let data = epoll::EventData::new_u64(0);
-        epoll::add(&epoll, &event, data, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
-        Ok(Self { epoll, event, asked: Mutex::new(Some(VecDeque::new())) })
+        Ok(Self { epoll: Epoll::new()?, asked: Mutex::new(Some(VecDeque::new())) })
     }
 
     pub(crate) fn add(&self, ring: &Ring) -> io::Result<()> {
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(&self.epoll, ring.map.as_fd(), epoll::EventData::new_u64(1), flags).map_err(Into::into)
+        self.epoll.add(ring, ANY)
     }
 
     pub(crate) fn remove(&self, ring: &Ring) {
-        if let Err(error) = epoll::delete(&self.epoll, ring.map.as_fd()) {
-            tracing::error!(%error, "cannot stop listening to a ring");
-        }
+        self.epoll.remove(ring);
     }
 
     /// Wakes it.
     pub(crate) fn ring(&self) {
-        // When the counter is full, the thread wakes anyway.
-        let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
+        self.epoll.wake();
     }
 
     /// Makes the thread read all records of a ring, and waits for it.
@@ -82,19 +75,11 @@ impl Doorbell {
     }
 
     fn wait(&self) {
-        let mut events = Vec::with_capacity(16);
         let timeout = rustix::time::Timespec {
             tv_sec: 0,
             tv_nsec: i64::try_from(LOOK_EVERY.as_nanos()).unwrap_or(20_000_000),
         };
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => {
-                tracing::error!(%error, "cannot wait for rings");
-                std::thread::sleep(LOOK_EVERY);
-            }
-        }
-        let _ = rustix::io::read(&self.event, &mut [0_u8; 8]);
+        self.epoll.wait(Some(&timeout));
     }
 }
 
@@ -121,7 +106,7 @@ pub(crate) fn run(shared: &Shared, sink: &dyn Sink) {
         }
         let all: Vec<_> = lock(&shared.watched).values().cloned().collect();
         for watched in &all {
-            if watched.ring.waits()
+            if lock(&watched.rings).are_to_read()
                 || lock(&watched.reading).late
                 || shared.store.counters().lost(watched.slot) > 0
             {
@@ -151,10 +136,33 @@ impl Reader<'_> {
         if !self.sink.takes(&watched.sandbox) {
             return false;
         }
+        // Known before the ring is read: where there is a next one, no program writes to this one any more.
+        let Rings { now, next } = lock(&watched.rings).clone();
+        let more = self.take_from(&now, watched);
+        if next.is_none() || now.waits() {
+            return more;
+        }
+        self.turn(watched);
+        true
+    }
+
+    /// Goes on with the larger ring of a sandbox: the one before it has been read to its end.
+    fn turn(&self, watched: &Watched) {
+        fail_point!("witness::growth::read");
+        // While it is pinned, the next server takes it that nothing of the larger one was read.
+        self.shared.store.forget_before(watched.slot);
+        let before = lock(&watched.rings).turn();
+        if let Some(before) = before {
+            self.shared.bell.remove(&before);
+        }
+    }
+
+    /// Takes a batch of the records in one of a sandbox's rings; says whether there may be more.
+    fn take_from(&mut self, ring: &Ring, watched: &Watched) -> bool {
         let lost = self.shared.store.counters().lost(watched.slot);
-        let (mut position, boot_us) = (watched.ring.position(), boot_us());
-        let mut found = Vec::new();
-        while found.len() < BATCH_MAX_COUNT && watched.ring.next(&mut position, &mut self.record).is_some() {
+        let (start, boot_us) = (ring.position(), boot_us());
+        let (mut position, mut found) = (start, Vec::new());
+        while found.len() < BATCH_MAX_COUNT && ring.next(&mut position, &mut self.record).is_some() {
             match Record::parse(&self.record) {
                 Some(record) if record.cgroup == watched.cgroup => {
                     found.extend(events(record, watched, boot_us, &mut self.digests));
@@ -164,6 +172,9 @@ impl Reader<'_> {
                 None => tracing::error!(bytes = self.record.len(), "a record that no program writes"),
             }
         }
+        if lock(&watched.reading).pace.turns_out_busy(position.saturating_sub(start), Instant::now()) {
+            self.shared.growth.ask(watched.cgroup);
+        }
         let full = found.len() >= BATCH_MAX_COUNT;
         self.skip_written(watched, &mut found);
         if std::mem::take(&mut lock(&watched.reading).late) {
@@ -171,7 +182,7 @@ impl Reader<'_> {
             found.insert(0, loss(None, reason));
         }
         if found.is_empty() && lost == 0 {
-            watched.ring.release(position);
+            ring.release(position);
             return false;
         }
         for event in found {
@@ -182,7 +193,7 @@ impl Reader<'_> {
                 .record(&watched.sandbox, loss(Some(lost), "the kernel's buffer of this sandbox was full"));
         }
         self.sink.written(&watched.sandbox);
-        watched.ring.release(position);
+        ring.release(position);
         self.shared.store.counters().told(watched.slot, lost);
         full
     }

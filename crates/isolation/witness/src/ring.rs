@@ -167,7 +167,18 @@ impl Ring {
 
     /// Whether anything waits.
     pub(crate) fn waits(&self) -> bool {
-        self.producer.number(0).load(Ordering::Acquire) > self.position()
+        self.waiting_bytes() > 0
+    }
+
+    /// How much waits, with the heads of records.
+    pub(crate) fn waiting_bytes(&self) -> u64 {
+        let position = self.position();
+        self.producer.number(0).load(Ordering::Acquire).saturating_sub(position)
+    }
+
+    /// How much there is room for.
+    pub(crate) const fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Gives back all there is, unread.

@@ -1,6 +1,7 @@
 //! The objects in the kernel: maps, programs, links, and the table of sandboxes, all pinned.
 
 mod programs;
+mod rings;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
@@ -20,6 +21,8 @@ use crate::pins::Pins;
 use crate::ring::{Counters, Ring};
 use crate::watched::Watched;
 use crate::{beside, bpf, lock};
+
+pub(crate) use rings::{put_ring, ring_of};
 
 /// Where a box has its flags, the depth of its pid namespace, and its sandbox's id.
 const FLAGS_AT: usize = 4;
@@ -125,9 +128,7 @@ impl Store {
             let slot = slot.ok_or_else(|| io::Error::other("too many sandboxes"))?;
             taken.insert(slot);
             if ring_of(&self.maps.rings, slot)?.is_none() {
-                let ring = object::make_ring()?;
-                let fd = std::os::fd::AsRawFd::as_raw_fd(&ring).to_ne_bytes();
-                bpf::update(&self.maps.rings, &slot.to_ne_bytes(), &fd, false)?;
+                put_ring(&self.maps.rings, slot, &object::make_ring(object::RING_BYTES)?)?;
             }
             row[..4].copy_from_slice(&slot.to_ne_bytes());
             bpf::update(&self.maps.boxes, &cgroup, &row, false)?;
@@ -299,13 +300,6 @@ impl Store {
         Ok(starting)
     }
 
-    /// The ring of a slot.
-    pub(crate) fn ring(&self, slot: u32) -> Result<Ring, Missing> {
-        let found = ring_of(&self.maps.rings, slot)
-            .and_then(|ring| ring.ok_or_else(|| io::ErrorKind::NotFound.into()));
-        found.map_err(|error| Missing::refused("open a ring", error))
-    }
-
     /// Makes a slot as new.
     pub(crate) fn reset(&self, slot: u32, ring: &Ring) {
         ring.discard();
@@ -434,14 +428,4 @@ fn rows<const K: usize, const V: usize>(map: &OwnedFd) -> io::Result<Vec<([u8; K
 
 fn number(row: &[u8], at: usize) -> u32 {
     row.get(at..at + 4).and_then(|four| four.try_into().ok()).map_or(0, u32::from_ne_bytes)
-}
-
-/// The ring that a slot has.
-pub(crate) fn ring_of(rings: &OwnedFd, slot: u32) -> io::Result<Option<Ring>> {
-    let mut id = [0; 4];
-    if !bpf::look_up(rings, &slot.to_ne_bytes(), &mut id)? {
-        return Ok(None);
-    }
-    let map = bpf::map_by_id(u32::from_ne_bytes(id))?;
-    Ring::open(map).map(Some)
 }

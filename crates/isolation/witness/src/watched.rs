@@ -8,6 +8,8 @@ use atoll_core::id::SandboxId;
 use serde::{Deserialize, Serialize};
 
 use crate::gate::Gate;
+use crate::growth::Pace;
+use crate::object::GROWN_BYTES;
 use crate::ring::Ring;
 
 /// A layer of a sandbox's image.
@@ -48,7 +50,9 @@ pub(crate) struct Watched {
     pub(crate) cgroup: u64,
     pub(crate) slot: u32,
     pub(crate) facts: Facts,
-    pub(crate) ring: Arc<Ring>,
+    pub(crate) rings: Mutex<Rings>,
+    /// Whether it may be given a larger ring. Held while it is given one: whoever takes the sandbox away waits for that.
+    pub(crate) may_grow: Mutex<bool>,
     pub(crate) reading: Mutex<Reading>,
     /// Which programs may run in it: used to describe events. The kernel's tables have a copy of their own.
     pub(crate) gate: Mutex<Gate>,
@@ -59,6 +63,51 @@ pub(crate) struct Watched {
     pub(crate) starting: Mutex<Option<BTreeSet<String>>>,
 }
 
+/// The rings of a sandbox, in the order in which the kernel's programs wrote to them.
+#[derive(Debug, Clone)]
+pub(crate) struct Rings {
+    /// The one that is read.
+    pub(crate) now: Arc<Ring>,
+    /// The larger one to which the programs write now, and to `now` no more: it is read when that has been read to its
+    /// end.
+    pub(crate) next: Option<Arc<Ring>>,
+}
+
+impl Rings {
+    /// Of a sandbox with one ring.
+    pub(crate) const fn of(ring: Arc<Ring>) -> Self {
+        Self { now: ring, next: None }
+    }
+
+    /// Each of them.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Ring>> {
+        std::iter::once(&self.now).chain(&self.next)
+    }
+
+    /// The one to which the kernel's programs write.
+    pub(crate) const fn last(&self) -> &Arc<Ring> {
+        match &self.next {
+            Some(next) => next,
+            None => &self.now,
+        }
+    }
+
+    /// Whether there is anything to do for who reads them.
+    pub(crate) fn are_to_read(&self) -> bool {
+        self.next.is_some() || self.now.waits()
+    }
+
+    /// Whether they are less than what a busy sandbox is given.
+    pub(crate) fn are_small(&self) -> bool {
+        self.last().bytes() < GROWN_BYTES as usize
+    }
+
+    /// Goes on with the larger ring; gives the one that was read to its end.
+    pub(crate) fn turn(&mut self) -> Option<Arc<Ring>> {
+        self.next.take().map(|next| std::mem::replace(&mut self.now, next))
+    }
+}
+
 /// How far its records were read.
 #[derive(Debug, Default)]
 pub(crate) struct Reading {
@@ -66,4 +115,6 @@ pub(crate) struct Reading {
     pub(crate) taken_over: bool,
     /// It ran before it was watched, and that is not recorded yet.
     pub(crate) late: bool,
+    /// How many of them come.
+    pub(crate) pace: Pace,
 }

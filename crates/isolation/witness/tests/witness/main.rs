@@ -4,6 +4,7 @@
 mod common;
 mod fitted;
 mod gate;
+mod growth;
 mod kernel;
 mod object;
 mod reuse;
