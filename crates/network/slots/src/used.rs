@@ -23,7 +23,7 @@ use crate::{Gate, NetworkError, Slot, Steering, Step, slot};
 /// the end of a multicast membership after some ticks: by then both have happened.
 const REST: Duration = Duration::from_millis(250);
 /// Slots that rest at the same time. Beyond it those that come are dropped.
-const RESTING_MAX_COUNT: usize = 256;
+const RESTING_MAX_COUNT: usize = 128;
 /// Gives the network namespace of a socket.
 const SIOCGSKNS: libc::Ioctl = 0x894c;
 
