@@ -20,6 +20,7 @@ use crate::Inner;
 use crate::base;
 use crate::child::{Attachment, Launch, Report};
 use crate::disk::Disk;
+use crate::gate::Home;
 use crate::layers;
 use crate::live::Instance;
 use crate::rlimits;
@@ -90,7 +91,8 @@ impl Inner {
         let launch = self.launch(plan, userns, &disk, membership, listener, slot.netns)?;
         let child = spawn::spawn(&launch)?;
         // This comes first, so that `destroy` takes its exit status even if a later step fails.
-        let instance = Instance::new(child.pidfd, child.pid, Some(disk), Some(slot.gate));
+        let home = Home::new(slot.gate, plan, &self.slots);
+        let instance = Instance::new(child.pidfd, child.pid, Some(disk), home);
         self.live.insert(&plan.id, Arc::new(instance));
         self.check_gate(plan)?;
         Ok(child.pid)

@@ -3,6 +3,7 @@
 //! disk. Taking the disk apart is left to [`crate::trash`].
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use atoll_core::id::SandboxId;
@@ -14,19 +15,31 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::Inner;
 use crate::disk::Disk;
+use crate::gate::Home;
 use crate::step::{Step, failed};
 
 /// How long killed processes may take to end.
 const END_DEADLINE: Duration = Duration::from_secs(20);
+
+/// What is left in this process of an instance whose processes have ended.
+pub(crate) struct Ended {
+    /// What keeps its disk mounted, if this process has it.
+    pub(crate) disk: Option<Disk>,
+    /// Where the gate of its network is, if this process knew it.
+    home: Option<Arc<Home>>,
+}
 
 impl Inner {
     /// Kills and removes. Blocks for about a millisecond.
     pub(crate) fn destroy(&self, id: &SandboxId) -> Result<(), IsolationError> {
         fail_point!("container::destroy::start");
         self.thaw_unused(id)?;
-        let disk = self.end_processes(id)?;
+        let Ended { disk, home } = self.end_processes(id)?;
         fail_point!("container::destroy::processes");
         self.cgroups.remove(id)?;
+        if let Some(home) = home {
+            home.ended();
+        }
         self.forget(id)?;
         fail_point!("container::destroy::cgroups");
         let record = self.records.of(id);
@@ -47,12 +60,12 @@ impl Inner {
         self.thaw_left_over(id)
     }
 
-    /// Gives what keeps the disk mounted, if this process has it.
-    pub(crate) fn end_processes(&self, id: &SandboxId) -> Result<Option<Disk>, IsolationError> {
+    /// Kills and waits until no process is left.
+    pub(crate) fn end_processes(&self, id: &SandboxId) -> Result<Ended, IsolationError> {
         let deadline = Instant::now() + END_DEADLINE;
-        let mut disk = None;
+        let mut ended = Ended { disk: None, home: None };
         if let Some(instance) = self.live.remove(id) {
-            disk = instance.take_disk();
+            ended = Ended { disk: instance.take_disk(), home: Some(Arc::clone(instance.home())) };
             // Killing the first process of a pid namespace ends all of it; dead already is fine.
             let _ = pidfd_send_signal(instance.pidfd(), Signal::KILL);
             wait_for_end(instance.pidfd(), deadline)?;
@@ -61,7 +74,7 @@ impl Inner {
         loop {
             let pids = self.cgroups.kill(id)?;
             if pids.is_empty() {
-                return Ok(disk);
+                return Ok(ended);
             }
             for pid in pids.into_iter().filter_map(Pid::from_raw) {
                 let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { continue };

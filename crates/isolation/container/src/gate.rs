@@ -1,13 +1,17 @@
 //! The gate of an instance's network: the one of the slot that it was made with, or one opened anew in the namespace of
 //! an instance that an earlier server made.
+//!
+//! The slot of an instance that has ended may be another's ([`SlotPool::give_back`]). For that two things must have
+//! happened, in either order: the gateway no longer serves its gate, and no process of it is left ([`Home`]).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use atoll_core::id::SandboxId;
 use atoll_core::policy::Sender;
-use atoll_isolation::{Attribution, Gate, IsolationError};
+use atoll_isolation::{Attribution, Gate, IsolationError, Keeper, Plan};
 use atoll_isolation_host::gate;
+use atoll_network::SlotPool;
 use atoll_witness::Witness;
 use rustix::fs::{Mode, OFlags};
 
@@ -29,10 +33,109 @@ impl Attribution for ByWitness {
     }
 }
 
+/// Where the gate of an instance's slot is, unless the gateway serves it. Dropping it closes what is there.
+#[derive(Debug)]
+pub(crate) struct Home {
+    /// Where the slot goes at the end; leads nowhere when no other sandbox may have it.
+    slots: Weak<SlotPool>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// It is here: nobody asked for it yet, or it came back.
+    Here(atoll_network::Gate),
+    /// It is served.
+    Away,
+    /// No process of the instance is left. When the gate comes back its slot goes on to the pool.
+    Ended,
+    /// Another gate was opened in its place, or there was none. What comes back is closed.
+    Replaced,
+}
+
+impl Home {
+    /// Of the gate of a slot in which an instance with this plan is made.
+    ///
+    /// Of an instance with volumes the slot is not used again: over a Unix socket on a volume a program can hand a file
+    /// of `/proc/net` to another sandbox, which would see in it what the next sandbox in this namespace does. Without
+    /// volumes nothing that can be written to is shared, and all that was open has ended with the processes.
+    pub(crate) fn new(gate: atoll_network::Gate, plan: &Plan, slots: &Arc<SlotPool>) -> Self {
+        let slots = if plan.volumes.is_empty() { Arc::downgrade(slots) } else { Weak::new() };
+        Self { slots, state: Mutex::new(State::Here(gate)) }
+    }
+
+    /// Of an instance that another server made, with its gate.
+    pub(crate) fn without_gate() -> Self {
+        Self { slots: Weak::new(), state: Mutex::new(State::Replaced) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing in it is left half changed by a panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(self: &Arc<Self>) -> Option<Gate> {
+        let mut state = self.state();
+        if !matches!(*state, State::Here(_)) {
+            return None;
+        }
+        let State::Here(gate) = std::mem::replace(&mut *state, State::Away) else { return None };
+        let keeper = (self.slots.strong_count() > 0).then(|| -> Arc<dyn Keeper> { Arc::<Self>::clone(self) });
+        Some(Gate { keeper, ..gate::convert(gate) })
+    }
+
+    /// Another gate leads out of the namespace from now on.
+    fn replace(&self) {
+        let replaced = std::mem::replace(&mut *self.state(), State::Replaced);
+        // It is closed without the lock.
+        drop(replaced);
+    }
+
+    /// Says that no process of the instance is left.
+    pub(crate) fn ended(&self) {
+        let mut state = self.state();
+        let gate = match std::mem::replace(&mut *state, State::Ended) {
+            State::Here(gate) => Some(gate),
+            State::Away | State::Ended => None,
+            State::Replaced => {
+                *state = State::Replaced;
+                None
+            }
+        };
+        drop(state);
+        self.pass_on(gate);
+    }
+
+    fn pass_on(&self, gate: Option<atoll_network::Gate>) {
+        if let Some(gate) = gate
+            && let Some(slots) = self.slots.upgrade()
+        {
+            slots.give_back(gate);
+        }
+    }
+}
+
+impl Keeper for Home {
+    fn take_back(&self, gate: Gate) {
+        let Some(gate) = gate::revert(gate) else { return };
+        let mut state = self.state();
+        let for_pool = match *state {
+            State::Away => {
+                *state = State::Here(gate);
+                None
+            }
+            State::Ended => Some(gate),
+            State::Here(_) | State::Replaced => return,
+        };
+        drop(state);
+        self.pass_on(for_pool);
+    }
+}
+
 impl Inner {
-    /// The gate that the instance was made with, if it is still here.
+    /// The gate that the instance was made with, if it is still here, or is here again.
     pub(crate) fn ready_gate(&self, id: &SandboxId) -> Result<Option<Gate>, IsolationError> {
-        let gate = self.living(id)?.take_gate().map(gate::convert);
+        let gate = self.living(id)?.home().take();
         Ok(gate.map(|gate| self.attributed(id, gate)))
     }
 
@@ -47,6 +150,7 @@ impl Inner {
     /// Opens a new gate. Blocks for half a millisecond.
     pub(crate) fn new_gate(&self, id: &SandboxId) -> Result<Gate, IsolationError> {
         let netns = self.netns(id)?;
+        self.living(id)?.home().replace();
         Ok(self.attributed(id, gate::open(netns.as_fd())?))
     }
 

@@ -40,7 +40,7 @@ impl Inner {
         }
         fail_point!("container::hibernate::start");
         self.thaw_unused(id)?;
-        let mounted = self.end_processes(id)?;
+        let mounted = self.end_processes(id)?.disk;
         fail_point!("container::hibernate::processes");
         self.cgroups.remove(id)?;
         self.forget(id)?;

@@ -2,13 +2,13 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use atoll_isolation::IsolationError;
 use atoll_isolation_host::{Process, process};
-use atoll_network::Gate;
 
 use crate::disk::Disk;
+use crate::gate::Home;
 use crate::spawn::{self, Exit};
 
 /// A live instance's first process.
@@ -19,9 +19,8 @@ pub(crate) struct Instance {
     /// The mount of its disk, so that its last process does not end by unmounting it. Absent when
     /// another server made the instance.
     disk: Mutex<Option<Disk>>,
-    /// The network gate that came with its slot, until [`Self::take_gate`] gives it away. Absent when another server
-    /// made the instance.
-    gate: Mutex<Option<Gate>>,
+    /// Where the network gate is that came with its slot.
+    home: Arc<Home>,
     exit: Mutex<Option<Exit>>,
     /// Held by the task that stops it, lets it go on, or keeps it still for a snapshot: one task at a time.
     freezing: Mutex<()>,
@@ -29,9 +28,9 @@ pub(crate) struct Instance {
 
 impl Instance {
     /// `pid` is the number of the process that `pidfd` is.
-    pub(crate) fn new(pidfd: OwnedFd, pid: i32, disk: Option<Disk>, gate: Option<Gate>) -> Self {
-        let (disk, gate) = (Mutex::new(disk), Mutex::new(gate));
-        Self { pidfd, pid, disk, gate, exit: Mutex::new(None), freezing: Mutex::new(()) }
+    pub(crate) fn new(pidfd: OwnedFd, pid: i32, disk: Option<Disk>, home: Home) -> Self {
+        let (disk, home) = (Mutex::new(disk), Arc::new(home));
+        Self { pidfd, pid, disk, home, exit: Mutex::new(None), freezing: Mutex::new(()) }
     }
 
     /// The mount that keeps its disk mounted besides its processes.
@@ -39,9 +38,9 @@ impl Instance {
         self.disk.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// The gate of its network, if it is still here.
-    pub(crate) fn take_gate(&self) -> Option<Gate> {
-        self.gate.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// Where the gate of its network is.
+    pub(crate) const fn home(&self) -> &Arc<Home> {
+        &self.home
     }
 
     /// The mount of its disk, if this process has it.
@@ -66,7 +65,7 @@ impl Instance {
 
     /// Takes up a process that was written down; `None` when it has ended.
     pub(crate) fn find(process: Process) -> Result<Option<Self>, IsolationError> {
-        Ok(process.open()?.map(|pidfd| Self::new(pidfd, process.pid, None, None)))
+        Ok(process.open()?.map(|pidfd| Self::new(pidfd, process.pid, None, Home::without_gate())))
     }
 
     /// Whether it has ended.

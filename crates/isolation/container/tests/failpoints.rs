@@ -36,6 +36,7 @@ async fn killed() {
     let harness = Containers {
         _dir: None,
         witness: None,
+        slots: None,
         path: life.directory,
         instance: life.instance,
         root: RootFs::Host,

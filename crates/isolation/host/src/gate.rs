@@ -37,5 +37,13 @@ pub fn convert(gate: atoll_network::Gate) -> Gate {
         original,
         steering: Box::new(gate.steering),
         attribution: None,
+        keeper: None,
     }
+}
+
+/// The gate of the slot that [`convert`] made this of; `None` when it did not.
+#[must_use]
+pub fn revert(gate: Gate) -> Option<atoll_network::Gate> {
+    let steering = gate.steering.downcast::<Steering>().ok()?;
+    Some(atoll_network::Gate { tcp: gate.tcp, dns: gate.dns, steering: *steering })
 }

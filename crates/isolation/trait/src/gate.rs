@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use atoll_core::id::SandboxId;
@@ -21,6 +22,7 @@ pub enum Original {
 
 /// The only way out of an instance's network: sockets on which all traffic arrives that is not for the instance itself.
 /// The process that holds the gate (the server) decides what becomes of that traffic; dropping the gate closes the way.
+/// Whoever no longer serves it offers it to its [keeper](Keeper) instead, if it has one.
 #[derive(Debug)]
 pub struct Gate {
     /// Every TCP connection to the outside. Does not block.
@@ -37,6 +39,15 @@ pub struct Gate {
     pub steering: Box<dyn Any + Send + Sync>,
     /// Tells which program made a connection, where that can be known.
     pub attribution: Option<Box<dyn Attribution>>,
+    /// Who may have another use for its sockets when they are no longer served.
+    pub keeper: Option<Arc<dyn Keeper>>,
+}
+
+/// Takes a gate back when it is no longer served.
+pub trait Keeper: Send + Sync + std::fmt::Debug {
+    /// Takes the sockets as the driver gave them: neither blocking nor watched by a runtime, and no task that served them
+    /// has a part of them left. Must not block: a task of the runtime calls it.
+    fn take_back(&self, gate: Gate);
 }
 
 /// Tells which program made a connection. Root inside the instance cannot falsify the answer.

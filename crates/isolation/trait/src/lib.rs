@@ -48,7 +48,7 @@ pub mod volumes;
 pub use artifacts::Artifacts;
 pub use doctor::{Check, Status};
 pub use execution::{Execution, no_execution_policy};
-pub use gate::{Attribution, Gate, Gates, Original};
+pub use gate::{Attribution, Gate, Gates, Keeper, Original};
 pub use host_disk::{DiskSpace, HostDisk};
 pub use layers::PlannedLayer;
 pub use lifecycle::Lifecycle;

@@ -187,6 +187,7 @@ async fn main() {
         original: Original::LocalAddress,
         steering: Box::new(gate.steering),
         attribution: None,
+        keeper: None,
     };
     gateway.attach(&id, policy, gate).unwrap();
     let inside = std::thread::spawn(move || {

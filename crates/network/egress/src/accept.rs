@@ -1,5 +1,6 @@
 //! Accepts connections that arrive at a sandbox's gate.
 
+use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -32,36 +33,61 @@ struct Own {
     original: Original,
 }
 
-/// Starts serving a gate until the sandbox is let go of.
+/// Starts serving a gate until the sandbox is let go of. Then its keeper has it again, if it has one; else it is closed.
 pub(crate) fn spawn(shared: &Arc<Shared>, net: &Arc<SandboxNet>, gate: Gate) -> io::Result<()> {
-    let Gate { tcp, dns, proxy, resolver, original, steering, attribution } = gate;
+    let Gate { tcp, dns, proxy, resolver, original, steering, attribution, keeper } = gate;
     // Both before anything is served: what fails here leaves no network that nobody can change or end.
     let listener = TcpListener::from_std(tcp)?;
-    let dns = dns.map(UdpSocket::from_std).transpose()?;
-    let own = Own { proxy, resolver, original };
-    let (to_accept, accepting) = (Arc::clone(shared), Arc::clone(net));
-    tokio::spawn(async move {
-        let closed = accepting.closed.clone();
-        tokio::select! {
-            () = accept(&to_accept, &accepting, &listener, own, attribution.as_deref()) => {}
-            () = closed.cancelled() => {}
-        }
-        drop(steering);
-    });
-    let Some(dns) = dns else {
+    let dns = dns.map(UdpSocket::from_std).transpose()?.map(Arc::new);
+    if dns.is_none() {
         tracing::warn!(sandbox = %net.id, "a program inside has taken the resolver's address: no names there");
-        return Ok(());
-    };
-    let socket = Arc::new(dns);
+    }
+    let own = Own { proxy, resolver, original };
     let (shared, net) = (Arc::clone(shared), Arc::clone(net));
     tokio::spawn(async move {
-        let closed = net.closed.clone();
         tokio::select! {
-            () = dns::serve_udp(&shared, &net, &socket) => {}
-            () = closed.cancelled() => {}
+            () = accept(&shared, &net, &listener, own, attribution.as_deref()) => {}
+            () = answer(&shared, &net, dns.as_ref()) => {}
+            () = net.closed.cancelled() => {}
+        }
+        // It knows this sandbox.
+        drop(attribution);
+        if let Some(keeper) = keeper
+            && let Some((tcp, dns)) = unwatched(listener, dns)
+        {
+            keeper.take_back(Gate {
+                tcp,
+                dns,
+                proxy,
+                resolver,
+                original,
+                steering,
+                attribution: None,
+                keeper: None,
+            });
         }
     });
     Ok(())
+}
+
+/// The sockets of a gate, which the runtime no longer watches; `None` when an answer to a question still has one of them.
+fn unwatched(
+    listener: TcpListener,
+    dns: Option<Arc<UdpSocket>>,
+) -> Option<(std::net::TcpListener, Option<std::net::UdpSocket>)> {
+    let dns = match dns {
+        Some(socket) => Some(Arc::into_inner(socket)?.into_std().ok()?),
+        None => None,
+    };
+    Some((listener.into_std().ok()?, dns))
+}
+
+/// Answers questions at a gate for ever, if it has a socket for them.
+async fn answer(shared: &Arc<Shared>, net: &Arc<SandboxNet>, socket: Option<&Arc<UdpSocket>>) {
+    match socket {
+        Some(socket) => dns::serve_udp(shared, net, socket).await,
+        None => pending().await,
+    }
 }
 
 async fn accept(
@@ -138,4 +164,78 @@ fn begin(
             tracing::debug!(%original, %error, "a connection of a sandbox broke off");
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use atoll_core::id::SandboxId;
+    use atoll_core::policy::EgressPolicy;
+    use atoll_isolation::Keeper;
+    use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+    use super::*;
+    use crate::{Gateway, GatewayConfig};
+
+    #[derive(Debug)]
+    struct Back(UnboundedSender<Gate>);
+
+    impl Keeper for Back {
+        fn take_back(&self, gate: Gate) {
+            drop(self.0.send(gate));
+        }
+    }
+
+    fn gate() -> Gate {
+        let tcp = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let dns = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        tcp.set_nonblocking(true).unwrap();
+        dns.set_nonblocking(true).unwrap();
+        let (proxy, resolver) = (tcp.local_addr().unwrap(), dns.local_addr().unwrap());
+        Gate {
+            tcp,
+            dns: Some(dns),
+            proxy,
+            resolver,
+            original: Original::LocalAddress,
+            steering: Box::new("steering"),
+            attribution: None,
+            keeper: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_gate_that_is_let_go_of_comes_back_whole_and_can_be_served_again() {
+        let (back, mut came_back) = unbounded_channel();
+        let gateway = Gateway::new(GatewayConfig::default());
+        let id = SandboxId::from_parts(1, 1);
+        let mut gate = gate();
+        let (tcp, dns) = (gate.proxy, gate.resolver);
+        for _ in 0..2 {
+            gate.keeper = Some(Arc::new(Back(back.clone())));
+            gateway.attach(&id, EgressPolicy::default(), gate).unwrap();
+            gateway.detach(&id);
+            gate = came_back.recv().await.unwrap();
+            assert_eq!(gate.tcp.local_addr().unwrap(), tcp);
+            assert_eq!(gate.dns.as_ref().unwrap().local_addr().unwrap(), dns);
+            assert!(gate.steering.is::<&str>() && gate.keeper.is_none());
+        }
+        // Nobody accepts any more.
+        let _waiting = std::net::TcpStream::connect(tcp).unwrap();
+        gate.tcp.accept().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_gate_without_a_keeper_is_closed() {
+        let gateway = Gateway::new(GatewayConfig::default());
+        let id = SandboxId::from_parts(1, 1);
+        let gate = gate();
+        let tcp = gate.proxy;
+        gateway.attach(&id, EgressPolicy::default(), gate).unwrap();
+        gateway.detach(&id);
+        while TcpStream::connect(tcp).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    }
 }

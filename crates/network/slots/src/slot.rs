@@ -5,7 +5,7 @@
 #![expect(unsafe_code, reason = "unshare has no safe wrapper")]
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::UnshareFlags;
@@ -42,10 +42,15 @@ fn make_here() -> Result<Slot, NetworkError> {
     settings.set("ip_unprivileged_port_start", "0").step("open all ports to unprivileged programs")?;
     // All addresses are the namespace's own: the kernel would answer a ping to any of them as if it were there.
     settings.set("icmp_echo_ignore_all", "1").step("leave pings without an answer")?;
-    let netns = rustix::fs::open("/proc/thread-self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-        .step("open the network namespace")?;
+    let netns = own_netns().step("open the network namespace")?;
     let gate = gate::open_here(netns.as_fd(), &settings)?;
     Ok(Slot { netns, gate })
+}
+
+/// The namespace of this thread.
+pub(crate) fn own_netns() -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    Ok(rustix::fs::open("/proc/thread-self/ns/net", flags, Mode::empty())?)
 }
 
 #[cfg(test)]

@@ -1,36 +1,9 @@
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::{AsFd, OwnedFd};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-
 use super::*;
+use crate::testing::{inside, through};
 use crate::{Gate, Steering, open_gate};
-
-/// Runs `check` inside a network namespace, on a thread of its own.
-fn inside<T: Send + 'static>(netns: &OwnedFd, check: impl FnOnce() -> T + Send + 'static) -> T {
-    let netns = netns.try_clone().unwrap();
-    let run = move || {
-        move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
-        check()
-    };
-    std::thread::spawn(run).join().unwrap()
-}
-
-/// Connects from inside and gives the connection that arrives at the gate.
-fn through(slot_netns: &OwnedFd, gate: &Gate, to: &'static str) -> (TcpStream, SocketAddr) {
-    let mut client = inside(slot_netns, move || TcpStream::connect(to).unwrap());
-    gate.tcp.set_nonblocking(false).unwrap();
-    let (mut arrived, _) = gate.tcp.accept().unwrap();
-    client.write_all(b"x").unwrap();
-    arrived.read_exact(&mut [0]).unwrap();
-    let wanted = match gate.steering {
-        Steering::Bpf(_) => arrived.local_addr().unwrap(),
-        Steering::Redirect => rustix::net::sockopt::ip_original_dst(&arrived).unwrap().into(),
-    };
-    (arrived, wanted)
-}
 
 fn refused(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::ConnectionRefused

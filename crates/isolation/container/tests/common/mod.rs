@@ -26,6 +26,8 @@ pub(crate) struct Containers {
     pub(crate) root: RootFs,
     /// What the kernel tells of its sandboxes, where a test asks.
     pub(crate) witness: Option<Arc<atoll_witness::Witness>>,
+    /// The network slots of all its drivers, where a test asks; else each driver has its own.
+    pub(crate) slots: Option<Arc<SlotPool>>,
 }
 
 /// A fresh installation.
@@ -35,7 +37,14 @@ pub(crate) fn containers() -> Containers {
     let dir = tempfile::Builder::new().prefix("atoll-container-test-").tempdir().unwrap();
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     let instance = format!("{:05x}{number:03x}", std::process::id() & 0xf_ffff);
-    Containers { path: dir.path().to_owned(), _dir: Some(dir), instance, root: RootFs::Host, witness: None }
+    Containers {
+        path: dir.path().to_owned(),
+        _dir: Some(dir),
+        instance,
+        root: RootFs::Host,
+        witness: None,
+        slots: None,
+    }
 }
 
 impl Containers {
@@ -52,7 +61,7 @@ impl Containers {
             instance: self.instance.clone(),
             agent: atoll_guest_binary::GUEST,
             run: atoll_guest_binary::RUN,
-            slots: Arc::new(SlotPool::start(1).unwrap()),
+            slots: self.slots.clone().unwrap_or_else(|| Arc::new(SlotPool::start(1).unwrap())),
             witness: self.witness.clone().ok_or_else(|| "not asked for".to_owned()),
             pools: PoolSizes { disks: 1, user_namespaces: 1 },
         };

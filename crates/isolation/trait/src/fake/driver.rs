@@ -344,8 +344,16 @@ impl Gates for FakeIsolation {
             let dns = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
             dns.set_nonblocking(true)?;
             let (proxy, resolver) = (tcp.local_addr()?, dns.local_addr()?);
-            let (original, steering) = (Original::LocalAddress, Box::new(()));
-            Ok(Gate { tcp, dns: Some(dns), proxy, resolver, original, steering, attribution: None })
+            Ok(Gate {
+                tcp,
+                dns: Some(dns),
+                proxy,
+                resolver,
+                original: Original::LocalAddress,
+                steering: Box::new(()),
+                attribution: None,
+                keeper: None,
+            })
         };
         open().map_err(|source| IsolationError::Kernel { step: "open the gate".to_owned(), source })
     }
