@@ -74,6 +74,10 @@ impl<T, E> Shared<T, E> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn has_room(&self, state: &State<T>) -> bool {
+        state.ready() < self.min.saturating_add(self.keep.max_count)
+    }
+
     /// How long the one that waits longest may still wait; `None` when there is none beyond the minimum.
     fn patience(&self, state: &State<T>) -> Option<Duration> {
         let beyond = state.ready() > self.min;
@@ -150,13 +154,19 @@ where
         ready.map_or_else(|| (self.shared.make)(), Ok)
     }
 
+    /// Whether one that is given back now would be kept. Another may take the place in between.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.shared.has_room(&self.shared.lock())
+    }
+
     /// Takes back a thing that is as if it had just been made; what makes sure of that is the caller's. Gives it back
     /// when the pool has enough: then it is the caller's to drop, which may take long.
     #[must_use = "what the pool does not keep is dropped here"]
     pub fn give_back(&self, thing: T) -> Option<T> {
         let shared = &self.shared;
         let mut state = shared.lock();
-        if state.ready() >= shared.min.saturating_add(shared.keep.max_count) {
+        if !shared.has_room(&state) {
             return Some(thing);
         }
         state.returned.push_back((Instant::now(), thing));
@@ -324,8 +334,9 @@ mod tests {
     fn no_more_is_kept_than_the_bound_beyond_the_minimum() {
         let pool = numbered(2, Keep { max_count: 3, unclaimed_for: LONG });
         until(|| pool.ready() == 2);
+        assert!(pool.has_room());
         let refused: Vec<_> = (70..75).filter_map(|thing| pool.give_back(thing)).collect();
-        assert_eq!((refused, pool.ready()), (vec![73, 74], 5));
+        assert_eq!((refused, pool.ready(), pool.has_room()), (vec![73, 74], 5, false));
     }
 
     #[test]

@@ -14,16 +14,24 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use atoll_isolation::IsolationError;
 use atoll_isolation_storage::filesystem::{self, Template, Templates};
 use atoll_isolation_storage::{LoopDevice, Storage, Use, attach, mount_ext4, prepare_disk};
+use atoll_ready::{Keep, Pool};
 
 use crate::step::{Step, failed};
 
-/// Images that wait to be used again, and the largest, in bytes that it takes on the host.
+/// Disks that are ready beyond the minimum because their sandboxes are gone: a burst finds those of the one before.
+const KEEP: Keep = Keep { max_count: 128, unclaimed_for: Duration::from_secs(60) };
+/// Images that wait to be used again where enough disks are ready.
 const SPARES_MAX_COUNT: usize = 32;
+/// The largest image that is used again, in bytes that it takes on the host.
 const SPARE_MAX_BYTES: u64 = 8 << 20;
+
+/// Disks of the usual size without content, mounted.
+pub(crate) type ReadyDisks = Pool<Disk, IsolationError>;
 
 /// Makes disks.
 pub(crate) struct Disks {
@@ -95,6 +103,13 @@ impl Disks {
     ) -> Result<Self, IsolationError> {
         let templates = Templates::open(scratch)?;
         Ok(Self { storage, templates, spares: Mutex::default(), spare_bytes })
+    }
+
+    /// Starts the thread that keeps `min` disks of the size that may be used again ready.
+    pub(crate) fn start_ready(self: &Arc<Self>, min: usize) -> Result<ReadyDisks, IsolationError> {
+        let (disks, bytes) = (Arc::clone(self), self.spare_bytes);
+        let make = move || disks.make(bytes);
+        Pool::start_keeping("atoll-disks", min, KEEP, make).step("start the thread atoll-disks")
     }
 
     /// Makes an empty disk of `bytes`, rounded down to whole blocks.
@@ -199,15 +214,16 @@ impl Disks {
         self.spares.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes back a disk whose sandbox is gone, with its image at `path`, to make another disk of it. Keeps only a few,
-    /// small ones; gives the disk back when it did not touch it.
+    /// Takes back a disk whose sandbox is gone, with its image at `path`, and makes another disk of it that is ready. Keeps
+    /// only some, small ones; gives the disk back when it did not touch it.
     ///
     /// Unlinking an image and making another costs some tens of operations of the host's disk that the server waits
     /// for, where that disk discards freed blocks. An image that is kept is first made to read as an empty file system
     /// and zeros everywhere else: the next sandbox gets what it would get from a new one.
-    pub(crate) fn take_back(&self, disk: Disk, path: &Path) -> Option<Disk> {
+    pub(crate) fn take_back(&self, disk: Disk, path: &Path, ready: &ReadyDisks) -> Option<Disk> {
         let small = disk.backing.image.metadata().is_ok_and(|meta| meta.blocks() * 512 <= SPARE_MAX_BYTES);
-        if !small || disk.backing.bytes != self.spare_bytes || self.spares().len() >= SPARES_MAX_COUNT {
+        let wanted = ready.has_room() || self.spares().len() < SPARES_MAX_COUNT;
+        if !small || disk.backing.bytes != self.spare_bytes || !wanted {
             return Some(disk);
         }
         let Disk { mount, mut backing } = disk;
@@ -225,7 +241,21 @@ impl Disks {
             return None;
         }
         backing.path = Some(kept);
-        self.spares().push(backing);
+        self.keep(backing, ready);
         None
+    }
+
+    /// Keeps a clean image: mounted while that is wanted. Mounting it now reads nothing from the host's disk, because all
+    /// of it has just been read.
+    fn keep(&self, backing: Backing, ready: &ReadyDisks) {
+        if !ready.has_room() {
+            self.spares().push(backing);
+            return;
+        }
+        match backing.mount() {
+            // One that the pool does not want after all is removed here.
+            Ok(disk) => drop(ready.give_back(disk)),
+            Err(error) => tracing::debug!(%error, "a disk is not used again"),
+        }
     }
 }

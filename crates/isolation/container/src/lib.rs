@@ -61,7 +61,7 @@ use atoll_witness::Witness;
 use rustix::io::Errno;
 use rustix::thread::ThreadNameSpaceType;
 
-use disk::{Disk, Disks};
+use disk::{Disks, ReadyDisks};
 use doors::Doors;
 use live::Instance;
 use record::Records;
@@ -161,7 +161,7 @@ struct Inner {
     ranges: Arc<Ranges>,
     userns: Pool<UserNamespace, IsolationError>,
     disks: Arc<Disks>,
-    ready_disks: Pool<Disk, IsolationError>,
+    ready_disks: Arc<ReadyDisks>,
     pooled_disk_bytes: u64,
     slots: Arc<SlotPool>,
     seccomp: Arc<[libc::sock_filter]>,
@@ -204,7 +204,13 @@ impl ContainerIsolation {
         let storage = config.storage;
         let disks = Disks::open(Arc::clone(&storage), dir.join("templates"), pooled_disk_bytes)?;
         let disks = Arc::new(disks);
-        let trash = Trash::open(dir.join("trash"), Arc::clone(&disks), Arc::clone(&storage))?;
+        let ready_disks = Arc::new(disks.start_ready(config.pools.disks)?);
+        let trash = Trash::open(
+            dir.join("trash"),
+            Arc::clone(&disks),
+            Arc::clone(&ready_disks),
+            Arc::clone(&storage),
+        )?;
         let inner = Inner {
             records,
             skeleton,
@@ -216,10 +222,7 @@ impl ContainerIsolation {
                 move || userns::make(&ranges)
             })?,
             ranges,
-            ready_disks: start_pool("atoll-disks", config.pools.disks, {
-                let disks = Arc::clone(&disks);
-                move || disks.make(pooled_disk_bytes)
-            })?,
+            ready_disks,
             disks,
             volumes: StoredVolumes::new(Arc::clone(&storage)),
             storage,

@@ -16,7 +16,7 @@ use atoll_isolation::IsolationError;
 use atoll_isolation_host::private_dir;
 use atoll_isolation_storage::Storage;
 
-use crate::disk::{Disk, Disks};
+use crate::disk::{Disk, Disks, ReadyDisks};
 use crate::step::Step;
 
 /// Sandboxes that wait to be removed. Beyond it destroying one waits for another to be gone.
@@ -45,6 +45,7 @@ impl Trash {
     pub(crate) fn open(
         dir: PathBuf,
         disks: Arc<Disks>,
+        ready: Arc<ReadyDisks>,
         storage: Arc<Storage>,
     ) -> Result<Self, IsolationError> {
         private_dir(&dir).step("make the trash directory")?;
@@ -55,7 +56,7 @@ impl Trash {
         let (queue, items) = sync_channel(QUEUE_MAX_COUNT);
         let thread = std::thread::Builder::new()
             .name("atoll-trash".to_owned())
-            .spawn(move || empty(&items, &disks))
+            .spawn(move || empty(&items, &disks, &ready))
             .step("start the thread atoll-trash")?;
         Ok(Self { dir, storage, count: AtomicU64::new(0), queue: Some(queue), thread: Some(thread) })
     }
@@ -101,9 +102,9 @@ impl Drop for Trash {
     }
 }
 
-fn empty(items: &Receiver<Item>, disks: &Disks) {
+fn empty(items: &Receiver<Item>, disks: &Disks, ready: &ReadyDisks) {
     for Item { dir, image, disk } in items {
-        let rest = disk.and_then(|disk| disks.take_back(disk, &image));
+        let rest = disk.and_then(|disk| disks.take_back(disk, &image, ready));
         // Unlinked first: then the data that unmounting writes back is thrown away, not written out.
         match std::fs::remove_file(&image) {
             // Kept, or there never was one.

@@ -138,7 +138,9 @@ impl Reader<'_> {
         }
         // Known before the ring is read: where there is a next one, no program writes to this one any more.
         let Rings { now, next } = lock(&watched.rings).clone();
-        let more = self.take_from(&now, watched);
+        // A ring in whose place there is a larger one was hardly ever full: what is lost was lost after what that one has.
+        let lost = if next.is_none() { self.shared.store.counters().lost(watched.slot) } else { 0 };
+        let more = self.take_from(&now, watched, lost);
         if next.is_none() || now.waits() {
             return more;
         }
@@ -157,9 +159,9 @@ impl Reader<'_> {
         }
     }
 
-    /// Takes a batch of the records in one of a sandbox's rings; says whether there may be more.
-    fn take_from(&mut self, ring: &Ring, watched: &Watched) -> bool {
-        let lost = self.shared.store.counters().lost(watched.slot);
+    /// Takes a batch of the records in one of a sandbox's rings, after which `lost` are missing; says whether there may be
+    /// more.
+    fn take_from(&mut self, ring: &Ring, watched: &Watched, lost: u64) -> bool {
         let (start, boot_us) = (ring.position(), boot_us());
         let (mut position, mut found) = (start, Vec::new());
         while found.len() < BATCH_MAX_COUNT && ring.next(&mut position, &mut self.record).is_some() {

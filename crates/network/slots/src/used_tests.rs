@@ -146,7 +146,7 @@ fn a_slot_of_which_a_socket_is_held_is_not_handed_out_again() {
     let make: [fn() -> OwnedFd; 4] = [
         || UnixDatagram::unbound().unwrap().into(),
         || TcpListener::bind("0.0.0.0:80").unwrap().into(),
-        || UdpSocket::bind("[::]:53").unwrap().into(),
+        || UdpSocket::bind("[::]:5353").unwrap().into(),
         || rustix::net::socket(AddressFamily::NETLINK, SocketType::RAW, None).unwrap(),
     ];
     let mut gates = Vec::new();
