@@ -163,7 +163,11 @@ async fn serve(source: Source, cgroup: Option<OwnedFd>, sandbox_id: &str) -> io:
         busy: tokio::sync::Notify::new(),
     });
     let mut children = signal(SignalKind::child())?;
-    tokio::task::spawn_local(trim_when_quiet(Rc::clone(&agent)));
+    // Of what a machine's kernel is given the host gets nothing, and the code to give it and to fetch it again is
+    // translated in each emulated machine. What is much goes back all the same: see `single_heap`.
+    if matches!(way, Way::Socket(_)) {
+        tokio::task::spawn_local(trim_when_quiet(Rc::clone(&agent)));
+    }
     loop {
         tokio::select! {
             _ = children.recv() => agent.execs.reap(),

@@ -207,6 +207,7 @@ fn become_vmm(jail: &Jail, log: File, held: Vec<(OwnedFd, RawFd)>) -> String {
         .map_err(said("seal the root"))?;
         place(held)?;
         limit_resources()?;
+        do_without_huge_pages();
         give_up_privileges(jail.uid)?;
         filter::PROFILE.install()
     };
@@ -260,6 +261,13 @@ fn limit_resources() -> Result<(), String> {
         setrlimit(resource, limit).map_err(said("limit the VMM"))?;
     }
     Ok(())
+}
+
+/// QEMU asks for huge pages where it keeps the code that it translated, and gets 2 MiB for each page of 4 KiB that it
+/// begins: with many machines that is much, and it makes them no faster. It stays so across its start. A kernel that
+/// refuses only lets it take more.
+fn do_without_huge_pages() {
+    rustix::thread::disable_transparent_huge_pages(true).unwrap_or_default();
 }
 
 fn give_up_privileges(uid: u32) -> Result<(), String> {

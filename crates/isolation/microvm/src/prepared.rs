@@ -19,11 +19,13 @@ use std::time::Duration;
 use atoll_core::id::SandboxId;
 use atoll_core::spec::Resources;
 use atoll_guest_protocol::client::{ExecEvent, GuestClient, GuestError};
+use atoll_guest_protocol::control::Question;
 use atoll_guest_protocol::messages::StartExec;
 use atoll_isolation::{IsolationError, Plan};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::memory::HALT_TIMEOUT;
 use crate::record::Size;
 use crate::step::Step;
 use crate::template::{self, Booting};
@@ -36,8 +38,8 @@ const KINDS_MAX: usize = 8;
 const PAUSE: Duration = Duration::from_secs(1);
 /// Longest that the command in the machine may take. Whether it succeeds does not matter.
 const REHEARSAL_MAX: Duration = Duration::from_secs(20);
-/// How long the machine is left alone after its command: the agent tidies up, and the kernel writes out its data. Work
-/// that is not done by then every copy would do again.
+/// How long the machine is left alone after its command, when its disk has been written out: agent and kernel tidy up.
+/// Work that is not done by then every copy would do again.
 const QUIET: Duration = Duration::from_secs(2);
 /// The command that it runs, if the image has it: one program found as commands are found, and one found by a shell.
 const REHEARSAL: [&str; 3] = ["sh", "-c", "env true"];
@@ -168,6 +170,11 @@ impl Inner {
         let rehearsed = tokio::time::timeout(REHEARSAL_MAX, rehearse(stream, &plan.id)).await;
         if let Ok(Err(error)) = rehearsed {
             tracing::debug!(error = chain(&error), "a prepared machine has run no command");
+        }
+        // What this one has not written out every copy would, within half a minute, and translate all the code for it.
+        let machine = self.living(&plan.id)?;
+        for still in [true, false] {
+            machine.ask(Question::Still(still), HALT_TIMEOUT).await?;
         }
         tokio::time::sleep(QUIET).await;
         // Nothing runs in it that would have to stand still first, and it does not go on.

@@ -127,6 +127,20 @@ print(libc.prctl(21, 0, 0, 0, 0), libc.prctl(39, 0, 0, 0, 0))
     assert_eq!(said, "2 1\n");
 }
 
+/// QEMU would take 2 MiB for every page of translated code that it begins.
+#[test]
+fn it_gets_no_huge_pages() {
+    let said = says(
+        "
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+# PR_GET_THP_DISABLE
+print(libc.prctl(42, 0, 0, 0, 0))
+",
+    );
+    assert_eq!(said, "1\n");
+}
+
 #[test]
 fn nothing_is_open_but_what_is_handed_over() {
     let (_reader, writer) = std::io::pipe().unwrap();

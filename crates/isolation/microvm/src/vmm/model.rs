@@ -103,7 +103,12 @@ impl Model {
         add("-smp", &cpus.to_string());
         add("-m", &memory_mib.to_string());
         // Pages are not shared with other machines' (KSM), which would tell of their content by the time that a write takes.
-        add("-M", "microvm,pic=off,pit=off,memory-backend=memory,mem-merge=off,dump-guest-core=off");
+        // With one interrupt controller it has 8 places for devices. With two, QEMU's default, it has 24, all of which QEMU
+        // keeps for the 4 devices that there are.
+        add(
+            "-M",
+            "microvm,pic=off,pit=off,ioapic2=off,memory-backend=memory,mem-merge=off,dump-guest-core=off",
+        );
         // SeaBIOS, the default, lets kernel and ACPI tables overlap with some sets of devices.
         add("-bios", "qboot.rom");
         add("-kernel", VMLINUX);
@@ -113,7 +118,9 @@ impl Model {
         // The guest's console, the newest 64 KiB of it: for when it does not boot.
         add("-chardev", "ringbuf,id=console,size=65536");
         add("-serial", "chardev:console");
-        add("-device", "virtio-serial-device");
+        // The agent's port and the control port; the first is a console's, which has none here. VMM and guest keep queues
+        // for each that there may be: 31, unless told.
+        add("-device", "virtio-serial-device,max_ports=3");
         for (id, fd, name) in [("agent", AGENT_FD, AGENT_PORT), ("control", CONTROL_FD, CONTROL_PORT)] {
             add("-chardev", &format!("socket,id={id},fd={fd},server=on,wait=off"));
             add("-device", &format!("virtserialport,chardev={id},name={name}"));
