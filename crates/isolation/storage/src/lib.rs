@@ -88,9 +88,6 @@ pub const RESERVE_MAX_BYTES: u64 = 1 << 30;
 /// The reserve is this part of the place.
 const RESERVE_PART: u64 = 20;
 
-/// Pieces in which images get their room, bytes. A disk of which little was written to the host's takes four of them.
-const PIECE_BYTES: u32 = 1 << 20;
-
 /// How snapshots are made here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -204,24 +201,10 @@ impl Storage {
         for part in parts {
             private_dir(&storage.root.join(part)).step("make a directory of the storage")?;
         }
-        storage.give_room_in_pieces();
         for part in [storage.disks(), storage.prepared(), storage.trash()] {
             empty(&part).step("remove what an earlier process left")?;
         }
         Ok(storage)
-    }
-
-    /// Has XFS give the images of sandboxes their room in larger pieces. A clone takes as long as its original has pieces,
-    /// and what a sandbox writes in many small files lies in hundreds. A file can be told so only while it is empty: it
-    /// gets it from its directory, and keeps it when it is moved. Other file systems have no such setting.
-    fn give_room_in_pieces(&self) {
-        for directory in [self.disks(), self.root.join("artifacts")] {
-            let given = File::open(directory)
-                .and_then(|it| sys::set_extent_bytes(it.as_fd(), PIECE_BYTES).map_err(io::Error::from));
-            if let Err(error) = given {
-                tracing::debug!(%error, "the host decides in which pieces disks lie");
-            }
-        }
     }
 
     /// How snapshots are made here.

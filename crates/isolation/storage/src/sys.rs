@@ -48,18 +48,6 @@ struct TrimRange {
     piece_min: u64,
 }
 
-/// `struct fsxattr`.
-#[derive(Default)]
-#[repr(C)]
-struct FileAttributes {
-    flags: u32,
-    extent_bytes: u32,
-    extents: u32,
-    project: u32,
-    cow_extent_bytes: u32,
-    reserved: [u8; 8],
-}
-
 /// `struct fiemap_extent`: a piece of a file, and where it lies on the device.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
@@ -95,9 +83,6 @@ const FIFREEZE: libc::Ioctl = 0xC004_5877;
 const FITHAW: libc::Ioctl = 0xC004_5878;
 const XFS_IOC_FSGROWFSDATA: libc::Ioctl = 0x4010_586E;
 const FITRIM: libc::Ioctl = 0xC018_5879;
-const FS_IOC_FSGETXATTR: libc::Ioctl = 0x801C_581F;
-const FS_IOC_FSSETXATTR: libc::Ioctl = 0x401C_5820;
-const FS_XFLAG_EXTSZINHERIT: u32 = 0x1000;
 const EXT4_IOC_CHECKPOINT: libc::Ioctl = 0x4004_662B;
 const FS_IOC_FIEMAP: libc::Ioctl = 0xC020_660B;
 const FIEMAP_FLAG_SYNC: u32 = 1;
@@ -206,17 +191,6 @@ pub(crate) fn trim(root: BorrowedFd<'_>, piece_min: u64) -> rustix::io::Result<(
     let mut range = TrimRange { start: 0, length: u64::MAX, piece_min };
     // SAFETY: FITRIM reads and writes one `struct fstrim_range`, which lives through the call.
     check(unsafe { libc::ioctl(root.as_raw_fd(), FITRIM, &raw mut range) }).map(drop)
-}
-
-/// Files that are made in `directory` from now on are given room in pieces of `bytes`, which begin at multiples of that.
-pub(crate) fn set_extent_bytes(directory: BorrowedFd<'_>, bytes: u32) -> rustix::io::Result<()> {
-    let mut attributes = FileAttributes::default();
-    // SAFETY: FS_IOC_FSGETXATTR writes one `struct fsxattr`, which lives through the call.
-    check(unsafe { libc::ioctl(directory.as_raw_fd(), FS_IOC_FSGETXATTR, &raw mut attributes) })?;
-    attributes.flags |= FS_XFLAG_EXTSZINHERIT;
-    attributes.extent_bytes = bytes;
-    // SAFETY: FS_IOC_FSSETXATTR reads one `struct fsxattr`, which lives through the call.
-    check(unsafe { libc::ioctl(directory.as_raw_fd(), FS_IOC_FSSETXATTR, &raw const attributes) }).map(drop)
 }
 
 /// Where a part of a file lies on the device, in order; what is not told of is a hole.
