@@ -87,11 +87,18 @@ fn shown(name: &str) -> io::Result<String> {
     Ok(if name == "sockstat" { own_part(&text) } else { text })
 }
 
-/// `TCP: inuse 1 orphan 0 tw 0 alloc 11 mem 0`: the last two figures are of the whole host, and so is UDP's `mem`.
+/// What the kernel counts for the whole host, and shows in every namespace: TCP's connections that no process has open any
+/// more, its sockets, and the memory of protocols.
+const OF_THE_HOST: [&str; 3] = ["orphan", "alloc", "mem"];
+
+/// `TCP: inuse 1 orphan 0 tw 0 alloc 11 mem 0`: each line is a protocol with names and figures.
 fn own_part(sockstat: &str) -> String {
     let own = |line: &str| {
-        let end = [" alloc ", " mem "].into_iter().filter_map(|word| line.find(word)).min();
-        end.and_then(|end| line.get(..end)).unwrap_or(line).to_owned()
+        let words: Vec<&str> = line.split(' ').collect();
+        let (protocol, figures) = words.split_at(words.len().min(1));
+        let is_own = |figure: &&[&str]| figure.first().is_none_or(|name| !OF_THE_HOST.contains(name));
+        let figures = figures.chunks(2).filter(is_own).flatten();
+        protocol.iter().chain(figures).copied().collect::<Vec<_>>().join(" ")
     };
     sockstat.lines().map(own).collect::<Vec<_>>().join("\n")
 }
@@ -104,8 +111,7 @@ mod tests {
     fn what_is_the_hosts_is_left_out_and_nothing_else() {
         let sockstat = "sockets: used 2\nTCP: inuse 1 orphan 3 tw 4 alloc 11 mem 5\nUDP: inuse 1 mem 6\n\
                         RAW: inuse 0\nFRAG: inuse 0 memory 7\n";
-        let own =
-            "sockets: used 2\nTCP: inuse 1 orphan 3 tw 4\nUDP: inuse 1\nRAW: inuse 0\nFRAG: inuse 0 memory 7";
+        let own = "sockets: used 2\nTCP: inuse 1 tw 4\nUDP: inuse 1\nRAW: inuse 0\nFRAG: inuse 0 memory 7";
         assert_eq!(own_part(sockstat), own);
     }
 }

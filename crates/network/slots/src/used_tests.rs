@@ -162,6 +162,28 @@ fn a_slot_of_which_a_socket_is_held_is_not_handed_out_again() {
     }
 }
 
+/// A connection that its program let go of while data waits in it. It is there as long as the listener.
+fn let_go_of_an_unsent_stream() -> TcpListener {
+    let listener = TcpListener::bind("127.0.0.1:80").unwrap();
+    let mut stream = TcpStream::connect("127.0.0.1:80").unwrap();
+    stream.set_nonblocking(true).unwrap();
+    while stream.write_all(&[1; 1 << 16]).is_ok() {}
+    listener
+}
+
+#[test]
+fn what_a_sandbox_does_keeps_no_slot_of_another_from_being_handed_out_again() {
+    let pool = SlotPool::start(0).unwrap();
+    // From now on it is known what a new one shows.
+    drop(handed_out_after(&pool, Vec::new()));
+    let other = pool.claim().unwrap();
+    let listener = inside(&other.netns, let_go_of_an_unsent_stream);
+    let shown = std::fs::read_to_string("/proc/net/sockstat").unwrap();
+    assert!(!shown.contains("orphan 0"), "the kernel counts it for the whole host: {shown}");
+    drop(handed_out_after(&pool, Vec::new()));
+    drop(listener);
+}
+
 #[test]
 fn a_gate_without_a_name_server_or_with_rules_does_not_come_back() {
     let pool = SlotPool::start(0).unwrap();
