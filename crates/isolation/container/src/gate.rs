@@ -16,6 +16,7 @@ use atoll_witness::Witness;
 use rustix::fs::{Mode, OFlags};
 
 use crate::Inner;
+use crate::live::Instance;
 use crate::step::Step;
 use crate::sys;
 
@@ -84,11 +85,18 @@ impl Home {
         Some(Gate { keeper, ..gate::convert(gate) })
     }
 
-    /// Another gate leads out of the namespace from now on.
-    fn replace(&self) {
-        let replaced = std::mem::replace(&mut *self.state(), State::Replaced);
+    /// Another gate leads out of the namespace from now on, and no other sandbox gets that. `false` when the instance has
+    /// ended: then the namespace may be another's, and nobody may open a gate in it.
+    fn replace(&self) -> bool {
+        let mut state = self.state();
+        if matches!(*state, State::Ended) {
+            return false;
+        }
+        let replaced = std::mem::replace(&mut *state, State::Replaced);
+        drop(state);
         // It is closed without the lock.
         drop(replaced);
+        true
     }
 
     /// Says that no process of the instance is left.
@@ -149,21 +157,53 @@ impl Inner {
 
     /// Opens a new gate. Blocks for half a millisecond.
     pub(crate) fn new_gate(&self, id: &SandboxId) -> Result<Gate, IsolationError> {
-        let netns = self.netns(id)?;
-        self.living(id)?.home().replace();
-        Ok(self.attributed(id, gate::open(netns.as_fd())?))
-    }
-
-    /// The network namespace of a live instance.
-    fn netns(&self, id: &SandboxId) -> Result<OwnedFd, IsolationError> {
-        let instance = self.live.get(id).ok_or(IsolationError::Gone)?;
-        let path = format!("/proc/{}/ns/net", instance.pid());
-        let netns = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-            .step("open the network namespace of a sandbox")?;
-        // A process that lives now has had its number all the time: what was opened is its own.
-        if instance.is_dead() {
+        // Both of one instance: while a task puts the sandbox back to a snapshot, another has this id from one moment to
+        // the next.
+        let instance = self.living(id)?;
+        let netns = netns_of(&instance)?;
+        if !instance.home().replace() {
             return Err(IsolationError::Gone);
         }
-        Ok(netns)
+        Ok(self.attributed(id, gate::open(netns.as_fd())?))
+    }
+}
+
+/// The network namespace of an instance that lives.
+fn netns_of(instance: &Instance) -> Result<OwnedFd, IsolationError> {
+    let path = format!("/proc/{}/ns/net", instance.pid());
+    let netns = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .step("open the network namespace of a sandbox")?;
+    // A process that lives now has had its number all the time: what was opened is its own.
+    if instance.is_dead() {
+        return Err(IsolationError::Gone);
+    }
+    Ok(netns)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use atoll_network::Steering;
+
+    use super::*;
+
+    fn home() -> Arc<Home> {
+        let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let gate = atoll_network::Gate { tcp, dns: None, steering: Steering::Redirect };
+        Arc::new(Home { slots: Weak::new(), state: Mutex::new(State::Here(gate)) })
+    }
+
+    #[test]
+    fn a_gate_is_replaced_while_its_instance_lives_and_none_is_opened_when_it_has_ended() {
+        let living = home();
+        assert!(living.replace() && living.take().is_none());
+        for is_served in [false, true] {
+            let ended = home();
+            let served = is_served.then(|| ended.take().unwrap());
+            ended.ended();
+            assert!(!ended.replace(), "its namespace may be another's");
+            drop(served);
+        }
     }
 }
