@@ -72,9 +72,14 @@ impl Storage {
     /// [`IsolationError::NoArtifact`], [`IsolationError::Kernel`]; then nothing is at `to`.
     pub fn move_artifact_disk(&self, id: &SnapshotId, to: &Path) -> Result<File, IsolationError> {
         let from = self.artifact_disk(id)?;
-        let disk = File::options().read(true).write(true).open(&from).step("open the disk of a snapshot")?;
+        // First moved, then opened: a task that seals the artifact may put another file in the place of its disk in
+        // between, and the sandbox would write to one that has no name any more.
         fs::rename(&from, to).step("move the disk of a snapshot")?;
-        Ok(disk)
+        let opened = File::options().read(true).write(true).open(to);
+        if opened.is_err() {
+            drop(fs::remove_file(to));
+        }
+        opened.step("open the disk of a snapshot")
     }
 
     /// The directory of an artifact that exists.
