@@ -117,3 +117,40 @@ async fn a_child_whose_parent_is_deleted_meanwhile_is_not_made_without_its_priva
     assert!(["sandbox_not_found", "invalid_state"].contains(&code), "{told:?}");
     server.finish().await;
 }
+
+/// The snapshot that the record of a parent's first child names, as soon as there is a child.
+async fn snapshot_of_child(server: &Server, parent: &str) -> String {
+    loop {
+        let listed = server.send(server.request("GET", "/v1/sandboxes")).await.json();
+        let mut there = listed["items"].as_array().into_iter().flatten();
+        if let Some(child) = there.find(|one| one["id"] != *parent) {
+            return child["snapshot"].as_str().unwrap().to_owned();
+        }
+        tokio::time::sleep(STEP).await;
+    }
+}
+
+/// An only child has the disk of the fork's own snapshot: who has that open sees what is done in the child.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_finds_the_snapshot_of_a_fork_under_way() {
+    let server =
+        Server::with_env(&["--pool-demand", "0"], &[("ATOLL_FAILPOINTS", "engine.fork.made=sleep(4000)")]);
+    let parent = server.sandbox().await.id;
+    let fork = format!("/v1/sandboxes/{parent}/fork");
+    let found = async {
+        let snapshot = snapshot_of_child(&server, &parent).await;
+        let path = format!("/v1/snapshots/{snapshot}");
+        let seen = after(&server, Duration::ZERO, "GET", &path, Value::Null).await;
+        let made = json!({ "snapshot": snapshot });
+        let made = after(&server, Duration::ZERO, "POST", "/v1/sandboxes", made).await;
+        (seen.0, made.0)
+    };
+    let (forked, found) =
+        tokio::join!(after(&server, Duration::ZERO, "POST", &fork, json!({ "count": 1 })), found);
+    assert_eq!((forked.0, found), (200, (404, 404)), "{forked:?}");
+    for child in children(&forked.1) {
+        let path = format!("/v1/sandboxes/{}", child["sandbox"]["id"].as_str().unwrap());
+        after(&server, Duration::ZERO, "DELETE", &path, Value::Null).await;
+    }
+    server.finish().await;
+}

@@ -32,6 +32,11 @@ use super::{SnapshotOrder, check_memory};
 /// The name that holds the snapshot of a fork under way. What a crash leaves of it is removed at the next start.
 pub(super) const HOLDER: &str = "a fork under way";
 
+/// Whether a snapshot is that of a fork under way.
+pub(super) fn holds(snapshot: &SnapshotRecord) -> bool {
+    matches!(&snapshot.purpose, Purpose::Held(by) if by == HOLDER)
+}
+
 /// A fork that a caller wants.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ForkOrder {
@@ -159,7 +164,7 @@ impl Engine {
         let artifact = from.id.clone();
         let disk = match (order.memory, &order.at) {
             (true, _) => DiskSource::WithMemory(artifact, None),
-            // Nobody else knows the snapshot, and there is no other child: a second clone would be made in vain.
+            // Nobody else can name the snapshot, and there is no other child: a second clone would be made in vain.
             (false, None) if order.count == 1 => DiskSource::Moved(artifact),
             (false, _) => DiskSource::Artifact(artifact),
         };

@@ -13,6 +13,8 @@ use crate::engine::Engine;
 use crate::errors::store_error;
 use crate::query;
 
+use super::fork;
+
 /// Which snapshots to list.
 #[derive(Debug, Clone, Default)]
 pub struct SnapshotQuery {
@@ -79,7 +81,7 @@ impl Engine {
     }
 
     /// The snapshot with this id or reference, and that reference: of the caller's project. An administrator may also mean one
-    /// of another project, when it is the only one.
+    /// of another project, when it is the only one. That of a fork under way is nobody's.
     pub(crate) async fn find_snapshot(
         &self,
         caller: &Caller,
@@ -87,6 +89,9 @@ impl Engine {
     ) -> Result<(SnapshotRecord, Option<Reference>)> {
         if let Ok(id) = text.parse::<SnapshotId>() {
             let found = self.inner.store.snapshot(&id).await.map_err(store_error)?;
+            // The record of a fork's child names it. The child may get its disk itself: whoever had that open would see
+            // what is done in the child, and who made something of it could find it gone.
+            let found = found.filter(|found| !fork::holds(found));
             let found = found.ok_or_else(|| not_found(text))?;
             self.inner.must_be_here(Whereabouts::Snapshot(id), not_found(text)).await?;
             return Ok((found, None));
