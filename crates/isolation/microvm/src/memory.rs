@@ -45,7 +45,7 @@ const LIVE_FILE: &str = "live.img";
 pub(crate) const MEMORY_FILE: &str = "memory";
 pub(crate) const DESCRIPTION: &str = "memory.json";
 /// How long a machine may take to stop its processes and write its disk out.
-pub(crate) const HALT_TIMEOUT: Duration = Duration::from_secs(60);
+const HALT_TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) const MIB: u64 = 1 << 20;
 /// Why memory that was written with something else than this host has cannot be used.
 pub(crate) const FOREIGN: &str =

@@ -25,7 +25,6 @@ use atoll_isolation::{IsolationError, Plan};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::memory::HALT_TIMEOUT;
 use crate::record::Size;
 use crate::step::Step;
 use crate::template::{self, Booting};
@@ -38,6 +37,9 @@ const KINDS_MAX: usize = 8;
 const PAUSE: Duration = Duration::from_secs(1);
 /// Longest that the command in the machine may take. Whether it succeeds does not matter.
 const REHEARSAL_MAX: Duration = Duration::from_secs(20);
+/// Longest that it may take to write its disk out, and to let it go on. One that takes longer is not used: others wait to
+/// be prepared.
+const STILL_MAX: Duration = Duration::from_secs(20);
 /// How long the machine is left alone after its command, when its disk has been written out: agent and kernel tidy up.
 /// Work that is not done by then every copy would do again.
 const QUIET: Duration = Duration::from_secs(2);
@@ -120,6 +122,9 @@ impl Inner {
             }
             match inner.prepare(&plan).await {
                 Ok(dir) => inner.keep_prepared(kind, dir),
+                Err(error) if *closed.borrow() => {
+                    tracing::debug!(error = chain(&error), "a machine was not prepared to its end");
+                }
                 Err(error) => tracing::warn!(error = chain(&error), "a machine could not be prepared"),
             }
         }));
@@ -134,8 +139,8 @@ impl Inner {
         }
     }
 
-    /// Prepares no more machines. Waits for one that is being made: cut off, it would leave half a machine to be
-    /// removed.
+    /// Prepares no more machines. Waits until one that is being made is ready or removed, but not for what runs in it: cut
+    /// off, it would leave half a machine to be removed.
     pub(crate) async fn stop_preparing(&self) {
         let making = {
             let mut prepared = self.prepared();
@@ -166,22 +171,38 @@ impl Inner {
     async fn make_and_copy(self: &Arc<Self>, plan: &Plan, dir: &Path) -> Result<(), IsolationError> {
         let disk = self.claim_disk(plan).await?;
         self.create_on(plan, disk).await?;
-        let stream = self.connect(&plan.id).await?;
-        let rehearsed = tokio::time::timeout(REHEARSAL_MAX, rehearse(stream, &plan.id)).await;
-        if let Ok(Err(error)) = rehearsed {
-            tracing::debug!(error = chain(&error), "a prepared machine has run no command");
+        let mut closed = self.prepared().closed.subscribe();
+        tokio::select! {
+            settled = self.settle_down(&plan.id) => settled?,
+            // What the image brings may take its time for all of that: a server that stops does not wait for it.
+            _ = closed.wait_for(|closed| *closed) => return Err(stopping()),
         }
-        // What this one has not written out every copy would, within half a minute, and translate all the code for it.
-        let machine = self.living(&plan.id)?;
-        for still in [true, false] {
-            machine.ask(Question::Still(still), HALT_TIMEOUT).await?;
-        }
-        tokio::time::sleep(QUIET).await;
         // Nothing runs in it that would have to stand still first, and it does not go on.
         let mut qmp = vmm::monitor(&self.record(&plan.id)).await?;
         self.stop_and_copy(&plan.id, &mut qmp, dir).await?;
         self.keep_copy(&plan.id, dir).await
     }
+
+    /// Has a command run in a machine and its disk written out, and leaves it alone for a while.
+    async fn settle_down(&self, id: &SandboxId) -> Result<(), IsolationError> {
+        let stream = self.connect(id).await?;
+        let rehearsed = tokio::time::timeout(REHEARSAL_MAX, rehearse(stream, id)).await;
+        if let Ok(Err(error)) = rehearsed {
+            tracing::debug!(error = chain(&error), "a prepared machine has run no command");
+        }
+        // What this one has not written out every copy would, within half a minute, and translate all the code for it.
+        let machine = self.living(id)?;
+        for still in [true, false] {
+            machine.ask(Question::Still(still), STILL_MAX).await?;
+        }
+        tokio::time::sleep(QUIET).await;
+        Ok(())
+    }
+}
+
+/// Why a machine is not prepared to its end when the server stops.
+fn stopping() -> IsolationError {
+    IsolationError::Unavailable("the server stops".to_owned())
 }
 
 /// Runs a command as the first sandbox will, so that what it takes is in memory.
