@@ -28,7 +28,7 @@ const KEEP: Keep = Keep { max_count: 128, unclaimed_for: Duration::from_secs(60)
 /// Images that wait to be used again where enough disks are ready.
 const SPARES_MAX_COUNT: usize = 32;
 /// The largest image that is used again, in bytes that it takes on the host.
-const SPARE_MAX_BYTES: u64 = 8 << 20;
+const SPARE_MAX_BYTES: u64 = 4 << 20;
 
 /// Disks of the usual size without content, mounted.
 pub(crate) type ReadyDisks = Pool<Disk, IsolationError>;
