@@ -82,16 +82,6 @@ impl Use {
         }
     }
 
-    /// Blocks that small files of one processor are put into one after the other, before a new place is looked for (512
-    /// where nothing is said). There is no such disk: ext4 takes the width of a stripe as that number. A disk whose small
-    /// files lie together has a third of the pieces, and a clone of it takes as long as it has pieces.
-    fn stripe_blocks(self) -> Option<&'static str> {
-        match self {
-            Self::Disk => Some("8192"),
-            Self::Again | Self::Reading | Self::Volume => None,
-        }
-    }
-
     fn attributes(self) -> MountAttrFlags {
         let all = MountAttrFlags::MOUNT_ATTR_NOATIME | MountAttrFlags::MOUNT_ATTR_NODEV;
         all | match self {
@@ -138,9 +128,6 @@ pub fn mount_ext4(device: &Path, purpose: Use) -> Result<OwnedFd, IsolationError
     }
     if let Some(seconds) = purpose.commit_seconds().filter(|_| has_journal) {
         fsconfig_set_string(&context, "commit", seconds).step(step)?;
-    }
-    if let Some(blocks) = purpose.stripe_blocks() {
-        fsconfig_set_string(&context, "stripe", blocks).step(step)?;
     }
     fsconfig_create(&context).step(step)?;
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, purpose.attributes()).step(step)

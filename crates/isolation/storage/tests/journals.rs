@@ -164,17 +164,6 @@ fn complaints(image: &Path) -> Vec<String> {
     pairs.map(|pair| pair[0].to_owned()).collect()
 }
 
-/// What ext4 calls the group preallocation: small files lie together, and the disk in fewer pieces.
-#[test]
-fn small_files_of_a_disk_lie_together() {
-    let place = Place::new();
-    let disk = place.disk(1 << 30);
-    let device = disk.device.path();
-    let name = device.file_name().unwrap().to_str().unwrap();
-    let setting = format!("/sys/fs/ext4/{name}/mb_group_prealloc");
-    assert_eq!(fs::read_to_string(setting).unwrap().trim(), "8192");
-}
-
 #[test]
 fn a_copy_of_a_mounted_disk_is_like_one_that_was_unmounted() {
     let place = Place::new();
