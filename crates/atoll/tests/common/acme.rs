@@ -155,6 +155,16 @@ impl Pebble {
         path
     }
 
+    /// Authorizations that it has made, one for each name of an order. It uses a valid one again for 1 name of 100, though
+    /// it was told to do so for none (it takes the first number above the given one).
+    pub(crate) fn authorizations(&self) -> usize {
+        let log = fs::read_to_string(self.path("log")).unwrap();
+        let told = log.lines().rev().find_map(|line| {
+            line.split_once("There are now ")?.1.strip_suffix(" authorizations in the db")?.parse().ok()
+        });
+        told.unwrap_or_else(|| panic!("no authorization was made: {log}"))
+    }
+
     /// The arguments of each run of the hook, a line each.
     pub(crate) fn hooks(&self) -> Vec<String> {
         let text = fs::read_to_string(self.path("hooks")).unwrap_or_default();

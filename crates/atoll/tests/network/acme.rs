@@ -214,7 +214,9 @@ async fn a_server_that_is_killed_in_between_orders_anew_and_leaves_no_record() {
         all.sort_unstable();
         all
     };
-    assert_eq!(of("present").len(), 6, "{hooks:?}");
+    // The first two orders had no valid authorization to use again.
+    let made = pebble.authorizations();
+    assert!((4..=6).contains(&made) && of("present").len() == made, "{made} {hooks:?}");
     assert_eq!(of("present"), of("cleanup"), "also those of the one that was killed");
     // Four orders in an hour: the server makes no fifth.
     let log = server.log();
