@@ -155,8 +155,8 @@ impl Pebble {
         path
     }
 
-    /// Authorizations that it has made, one for each name of an order. It uses a valid one again for 1 name of 100, though
-    /// it was told to do so for none (it takes the first number above the given one).
+    /// Authorizations that it has made, one for each name of an order. Now and then it uses a valid one again, though it was
+    /// told to do so never.
     pub(crate) fn authorizations(&self) -> usize {
         let log = fs::read_to_string(self.path("log")).unwrap();
         let told = log.lines().rev().find_map(|line| {
