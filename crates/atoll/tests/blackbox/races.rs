@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 /// How often each race is run, each time a little later.
 const ROUNDS: u32 = 16;
 const STEP: Duration = Duration::from_millis(4);
+/// How often a test looks for something that is about to be there.
+const LOOKS_MAX_COUNT: usize = 5000;
 
 /// Sends a request after a pause; gives its status and body.
 async fn after(server: &Server, pause: Duration, method: &str, path: &str, body: Value) -> (u16, Value) {
@@ -120,7 +122,8 @@ async fn a_child_whose_parent_is_deleted_meanwhile_is_not_made_without_its_priva
 
 /// The snapshot that the record of a parent's first child names, as soon as there is a child.
 async fn snapshot_of_child(server: &Server, parent: &str) -> String {
-    loop {
+    // So often at most: a fork that makes no child is a failure, and nothing to wait for.
+    for _ in 0..LOOKS_MAX_COUNT {
         let listed = server.send(server.request("GET", "/v1/sandboxes")).await.json();
         let mut there = listed["items"].as_array().into_iter().flatten();
         if let Some(child) = there.find(|one| one["id"] != *parent) {
@@ -128,6 +131,7 @@ async fn snapshot_of_child(server: &Server, parent: &str) -> String {
         }
         tokio::time::sleep(STEP).await;
     }
+    panic!("the fork has made no child");
 }
 
 /// An only child has the disk of the fork's own snapshot: who has that open sees what is done in the child.

@@ -1,8 +1,8 @@
 //! Forks: several sandboxes that go on from where another is.
 //!
 //! The engine takes one snapshot of the parent, which goes on, and makes one sandbox from it for each child, as every
-//! sandbox is made: a child is handed out once its guest has confirmed its identity and what the template starts is
-//! ready. A child gets the parent's limits, environment, policy, labels and visibility. It does not get what identifies
+//! sandbox is made, on a clone of the snapshot's disk; an only child gets that disk itself. A child is handed out once its
+//! guest has confirmed its identity and what the template starts is ready. A child gets the parent's limits, environment, policy, labels and visibility. It does not get what identifies
 //! the parent: id, name, host name, machine id, grants. Processes and memory stay with the parent, unless the caller
 //! asks for them: then they go on in each child, where they belong to no exec, and what the template starts is not
 //! started again.
